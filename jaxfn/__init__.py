@@ -1,0 +1,30 @@
+"""PyTorch's `torch.autograd.Function` for JAX.
+
+A class says how to compute a value, its reverse and forward derivative and its batching;
+`apply` then works under every JAX transformation, in every order.
+
+Example:
+    >>> import jax, jax.numpy as jnp, jaxfn
+    >>> class Square(jaxfn.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         ctx.save_for_backward(x)
+    ...         return x * x
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         (x,) = ctx.saved_tensors
+    ...         return 2 * x * grad
+    >>> float(jax.grad(Square.apply)(jnp.float32(3)))
+    6.0
+"""
+
+from jaxfn._ctx import BackwardCFunction, FunctionCtx
+from jaxfn._function import Function, FunctionMeta, once_differentiable
+
+__all__ = [
+    "BackwardCFunction",
+    "Function",
+    "FunctionCtx",
+    "FunctionMeta",
+    "once_differentiable",
+]

@@ -1,0 +1,192 @@
+"""Calling a Function: bind the arguments, take them apart, call, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jaxfn import _compat, _tree
+from jaxfn._errors import CLOSED_OVER, ClosedOverError
+from jaxfn._engines import engine
+from jaxfn._rules import Rules
+from jaxfn._tree import Spec
+
+Kwargs = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a forward, without ctx.
+
+    Attributes:
+        names: of those that take positions.
+        defaults: of the last of them.
+        keyword_only: names.
+        variadic: does it take `*args`?
+        function: its name, for messages.
+    """
+
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    keyword_only: tuple[str, ...]
+    variadic: bool
+    function: str
+
+    def label(self, position: int) -> str:
+        """How messages name the argument at a position."""
+        if position < len(self.names):
+            return f"index {position} (`{self.names[position]}`)"
+        return f"index {position}"
+
+
+_parameters: weakref.WeakKeyDictionary[Any, dict[bool, Parameters]]
+_parameters = weakref.WeakKeyDictionary()
+
+
+def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
+    """The parameters of `forward`, remembered as long as it lives."""
+    key = getattr(forward, "__func__", forward)
+    try:
+        known = _parameters.setdefault(key, {})
+    except TypeError:  # not hashable, or no weak references: a callable object
+        return _inspect(forward, has_ctx=has_ctx)
+    if has_ctx not in known:
+        known[has_ctx] = _inspect(forward, has_ctx=has_ctx)
+    return known[has_ctx]
+
+
+def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
+    found = list(inspect.signature(forward).parameters.values())
+    places = [p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if has_ctx:
+        places = places[1:]
+    return Parameters(
+        tuple(p.name for p in places),
+        tuple(p.default for p in places if p.default is not p.empty),
+        tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
+        any(p.kind is p.VAR_POSITIONAL for p in found),
+        getattr(forward, "__name__", "forward"),
+    )
+
+
+def bind(
+    known: Parameters, args: tuple[Any, ...], kwargs: Kwargs, *, fill_defaults: bool
+) -> tuple[tuple[Any, ...], Kwargs]:
+    """The arguments by position, and those that are keyword-only.
+
+    Args:
+        known: the parameters of forward.
+        args, kwargs: of the call.
+        fill_defaults: are the defaults of parameters that were not passed arguments of
+            the call (the separate style), or forward's own business?
+
+    Raises:
+        TypeError: the arguments don't fit; in Python's words.
+        NotImplementedError: a keyword-only argument holds an array.
+    """
+    if not kwargs and not (fill_defaults and known.defaults):
+        return args, kwargs
+    names, n = known.names, len(args)
+    for name in kwargs:
+        if name in names[:n]:
+            raise TypeError(
+                f"{known.function}() got multiple values for argument {name!r}"
+            )
+        if name not in names and name not in known.keyword_only:
+            raise TypeError(
+                f"{known.function}() got an unexpected keyword argument {name!r}"
+            )
+    by_default = dict(zip(reversed(names), reversed(known.defaults)))
+    last = max((i for i, name in enumerate(names) if name in kwargs), default=-1)
+    stop = len(names) if fill_defaults else last + 1
+    bound = list(args)
+    for i in range(n, stop):
+        if names[i] in kwargs:
+            bound.append(kwargs[names[i]])
+        elif names[i] in by_default:
+            bound.append(by_default[names[i]])
+        elif i < last:
+            raise TypeError(
+                f"{known.function}() missing required argument: {names[i]!r} "
+                f"(position {i})"
+            )
+        else:
+            break  # forward itself says what is missing
+    only = {name: x for name, x in kwargs.items() if name in known.keyword_only}
+    for name, x in only.items():
+        if _tree.split(x)[0]:
+            raise NotImplementedError(
+                "Run vmap on autograd.Function with kwarg-only Tensor args. Please do "
+                "not pass kwarg-only Tensors to autograd.Function. Got: "
+                f"{name!r}, which holds an array: expected keyword-only arguments to "
+                "be static. Make it a positional parameter of forward."
+            )
+    return tuple(bound), only
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one call, without their arrays.
+
+    Attributes:
+        specs: of each positional argument.
+        kwargs: the keyword-only arguments, all static.
+        known: the parameters of forward, for names.
+    """
+
+    specs: tuple[Spec, ...]
+    kwargs: Kwargs
+    known: Parameters
+
+    @classmethod
+    def split(
+        cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
+    ) -> tuple[list[Any], Arguments]:
+        """The array leaves of all arguments in order, and the rest."""
+        pairs = [_tree.split(x) for x in args]
+        arrays = [x for leaves, _ in pairs for x in leaves]
+        return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
+
+    def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """One value for each array, as one sequence for each argument."""
+        groups, start = [], 0
+        for spec in self.specs:
+            groups.append(values[start : start + spec.n_arrays])
+            start += spec.n_arrays
+        return groups
+
+    def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with these arrays."""
+        groups = self.groups(arrays)
+        return tuple(s.join(g) for s, g in zip(self.specs, groups, strict=True))
+
+    def join_only(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with these arrays, and None for what is static."""
+        groups = self.groups(arrays)
+        return tuple(s.join_only(g) for s, g in zip(self.specs, groups, strict=True))
+
+
+def has_tracer(arrays: Sequence[Any]) -> bool:
+    return any(_compat.is_tracer(x) for x in arrays)
+
+
+def call(rules: Rules, arrays: Sequence[Any]) -> Any:
+    """Call the Function that has these rules on flat arrays, through JAX."""
+    try:
+        outs = engine(rules)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
+    except TypeError as error:
+        if _compat.is_forward_mode_refusal(error):
+            error.add_note(
+                f"`{rules.name}` defines backward only. To use it in forward mode, "
+                "define a jvp staticmethod, or set generate_jvp_rule = True on the "
+                "class to derive the jvp from backward."
+            )
+        raise
+    return outs.static.whole.join(outs.arrays)

@@ -1,0 +1,88 @@
+"""Attaching a derivative to values that were computed without one.
+
+    outs = attach(tangents, inputs, values)
+
+`values` were computed from `stop_gradient(inputs)`, so JAX sees no derivative in them.
+`outs` are equal to them, and their derivative with respect to `inputs` is what
+`tangents(inputs, outs, input_tangents) -> out_tangents` says (None: zero). It runs only
+if somebody differentiates, and sees the outs, attached again: a derivative of any order
+meets the rule, never the body.
+
+Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
+- forward ran once, with its ctx; calling the decorated function would run it again;
+- before JAX 0.12 partial evaluation of a scan's body drops the rule of a custom_jvp in
+  the half that it knows, so second derivatives were silently wrong. Ordinary primitives
+  keep theirs, and this is one;
+- under vmap the outs of an example belong to that example, even where their value is
+  the same for all: custom_vjp would give the sum of all cotangents to each of them;
+- a tangent that reaches `values` shows that forward closed over a traced value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jaxfn import _compat
+from jaxfn._errors import CLOSED_OVER, ClosedOverError
+
+Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
+
+
+def attach(
+    tangents: Tangents, inputs: Sequence[Any], values: Sequence[Any], *, name: str
+) -> list[Any]:
+    """The values, with the derivative that `tangents` gives; see the module.
+
+    Args:
+        tangents: the rule.
+        inputs: arrays.
+        values: arrays; returned as they are if nothing here is a tracer.
+        name: of the Function or rule, for messages and in jaxprs.
+    """
+    if not any(_compat.is_tracer(x) for x in (*inputs, *values)):
+        return list(values)
+    return _bind(*inputs, *values, tangents=tangents, n_in=len(inputs), name=name)
+
+
+def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays without derivative; one that is no tracer is passed as it is."""
+    return [jax.lax.stop_gradient(x) if _compat.is_tracer(x) else x for x in arrays]
+
+
+def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
+    return list(args[n_in:])
+
+
+def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
+    n_in = params["n_in"]
+    if any(d is not None for d in dots[n_in:]):
+        raise ClosedOverError(CLOSED_OVER.format(name=params["name"]))
+    outs = _bind(*primals, **params)
+    return outs, params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
+
+
+def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
+    n_in = params["n_in"]
+    in_dims = list(dims[:n_in])
+    values = [
+        axis.to_front(x, d) for x, d in zip(args[n_in:], dims[n_in:], strict=True)
+    ]
+    outs = attach(
+        axis.vmap(params["tangents"], (in_dims, 0, in_dims)),
+        args[:n_in],
+        values,
+        name=params["name"],
+    )
+    return outs, [0] * len(outs)
+
+
+_bind = _compat.define_primitive(
+    "attach",
+    impl=_impl,
+    abstract_eval=_impl,
+    jvp=_jvp,
+    batch=_batch,
+)

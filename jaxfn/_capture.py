@@ -1,0 +1,204 @@
+"""From a context to residuals, and back.
+
+After forward, `capture` takes apart what the context holds: JAX arrays become a flat list
+of leaves, each array once, and a `Layout` says where each of them was. The layout holds
+no array that JAX should see and no tracer. `rebuild` makes a fresh context for a rule.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from jaxfn import _compat, _tree
+from jaxfn._ctx import STATE, BackwardCFunction
+from jaxfn._errors import RuleTypeError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the leaves of a context are, and everything else that it holds.
+
+    Attributes:
+        for_backward, for_forward: templates of what was saved for each rule.
+        attributes: templates of the user's attributes.
+        materialize, materialize_non_diff: zeros instead of None in the rules?
+        opaque: names of attributes that hide JAX arrays in objects that can't be taken
+            apart.
+    """
+
+    for_backward: tuple[Any, ...]
+    for_forward: tuple[Any, ...]
+    attributes: dict[str, Any]
+    materialize: bool
+    materialize_non_diff: bool
+    opaque: tuple[str, ...]
+
+
+def capture(
+    ctx: BackwardCFunction, *, backward: bool, forward: bool
+) -> tuple[list[Any], Layout]:
+    """The array leaves of a context and their layout.
+
+    Args:
+        ctx: after forward (and setup_context).
+        backward, forward: which rules need what was saved for them.
+    """
+    leaves = _Leaves(ctx.name())
+    layout = Layout(
+        leaves.take_all(ctx.to_save) if backward else (),
+        leaves.take_all(ctx.saved_for_forward) if forward else (),
+        {
+            name: leaves.take(value, name)
+            for name, value in ctx.__dict__.items()
+            if name not in STATE
+        },
+        ctx.materialize_grads,
+        ctx._materialize_non_diff_grads,
+        tuple(leaves.opaque),
+    )
+    return leaves.arrays, layout
+
+
+def rebuild(
+    cls: type[BackwardCFunction],
+    layout: Layout,
+    leaves: Sequence[Any],
+    *,
+    rule: str,
+    needs: tuple[bool, ...],
+) -> BackwardCFunction:
+    """A context for `rule` ("backward" or "jvp") with these leaves."""
+    saved = layout.for_backward if rule == "backward" else layout.for_forward
+    ctx = cls()
+    ctx.__dict__.update(
+        {name: put(leaves) for name, put in layout.attributes.items()},
+        _needs=needs,
+        _rule=rule,
+        _saved=tuple([put(leaves) for put in saved]),
+        materialize_grads=layout.materialize,
+    )
+    return ctx
+
+
+Put = Callable[[Sequence[Any]], Any]
+"""A template: given the leaves, the value with them in their places."""
+
+
+class _Leaves:
+    """Takes values apart: an array becomes a leaf, and its place a template."""
+
+    def __init__(self, ctx_name: str) -> None:
+        self.arrays: list[Any] = []
+        self.opaque: list[str] = []
+        self._index: dict[int, int] = {}
+        self._ctx_name = ctx_name
+
+    def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
+        return tuple(self.take(x, "saved_tensors") for x in values)
+
+    def take(self, value: Any, name: str) -> Put:
+        """The template of one value; `name` is the attribute, for messages."""
+        if isinstance(value, _SIMPLE):
+            return _Constant(value)
+        if isinstance(value, jax.Array):
+            return self._leaf(value)
+        if isinstance(value, np.ndarray):
+            # A later write, here or in a rule, must not change a gradient.
+            kept = value.copy()
+            return lambda _: kept.copy()
+        if _is_record(value):
+            return self._record(value, name)
+        if type(value) is dict:  # also with keys that JAX can't sort, and in order
+            items = {key: self.take(x, name) for key, x in value.items()}
+            if _all_constant(items.values()):
+                return _Constant(value)
+            return lambda leaves: {key: put(leaves) for key, put in items.items()}
+        parts, treedef = tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+        if len(parts) == 1 and parts[0] is value:
+            self._check_opaque(value, name)
+            return _Constant(value)
+        puts = [self.take(part, name) for part in parts]
+        if _all_constant(puts):
+            return _Constant(value)
+        return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
+
+    def _leaf(self, array: Any) -> Put:
+        i = self._index.setdefault(id(array), len(self.arrays))
+        if i == len(self.arrays):
+            self.arrays.append(array)
+        return lambda leaves: leaves[i]
+
+    def _record(self, value: Any, name: str) -> Put:
+        puts = {key: self.take(x, name) for key, x in _fields(value).items()}
+        if _all_constant(puts.values()):
+            return _Constant(value)
+        shell = copy.copy(value)  # without the arrays: the layout must not keep them
+        for key in puts:
+            object.__setattr__(shell, key, None)
+
+        def put(leaves: Sequence[Any]) -> Any:
+            new = copy.copy(shell)
+            for key, put in puts.items():
+                object.__setattr__(new, key, put(leaves))
+            return new
+
+        return put
+
+    def _check_opaque(self, value: Any, name: str) -> None:
+        if _tree.find(value, _compat.is_tracer) is not None:
+            raise RuleTypeError(
+                f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
+                f"of type {type(value).__name__}, where it can't be saved: expected "
+                "arrays in save_for_backward, or in an attribute that is an array, a "
+                "dict, list, tuple, registered pytree, dataclass or SimpleNamespace. "
+                "Save the array itself, or register the type with "
+                "jax.tree_util.register_pytree_node."
+            )
+        if _tree.find(value, lambda x: isinstance(x, jax.Array)) is not None:
+            self.opaque.append(name)
+
+
+class _Constant:
+    """The template of a value that holds no array: the value itself, not a copy."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, _: Sequence[Any]) -> Any:
+        return self.value
+
+
+def _all_constant(puts: Iterable[Put]) -> bool:
+    return all(isinstance(put, _Constant) for put in puts)
+
+
+_SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, type)
+
+
+def _is_record(value: Any) -> bool:
+    """A dataclass instance or SimpleNamespace that is no registered pytree."""
+    if isinstance(value, types.SimpleNamespace):
+        return True
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    return tree_util.all_leaves([value])
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, types.SimpleNamespace):
+        return vars(value)
+    return {
+        f.name: getattr(value, f.name)
+        for f in dataclasses.fields(value)
+        if hasattr(value, f.name)
+    }

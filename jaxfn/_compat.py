@@ -1,0 +1,177 @@
+"""The only door to JAX that is not stable public API.
+
+Checked on JAX 0.10.2 (the newest for Python 3.11) and 0.12.0. What other modules need
+of JAX's internals has a name here; nothing else imports `jax.extend`,
+`jax.interpreters` or `jax._src`, and nothing else knows a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive, unmapped_aval
+from jax.interpreters import ad, batching, mlir
+
+Aval = jax.core.AbstractValue
+SymbolicZero = jax.custom_derivatives.SymbolicZero
+
+ConcreteArray: type = type(jnp.zeros(()))
+"""The class of an array that is no tracer: one exact type, so `type(x) is` is enough
+on the path that must be fast."""
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
+def is_zero(x: Any) -> bool:
+    """Is `x` a tangent or cotangent that JAX knows to be zero?"""
+    return type(x) is ad.Zero or type(x) is SymbolicZero
+
+
+def tangent_aval(x: Any) -> Aval:
+    """The type of a tangent of `x` (an array or a type): float0 for integers."""
+    return _aval(x).to_tangent_aval()
+
+
+def zeros(aval: Any) -> jax.Array:
+    """Zeros of exactly this type, with its sharding and varying mesh axes."""
+    return ad.zeros_like_aval(aval)
+
+
+def varying_axes(x: Any) -> frozenset[Hashable]:
+    """The mesh axes over which `x` varies inside a `shard_map` that checks them."""
+    mat = getattr(_aval(x), "mat", None)
+    return frozenset() if mat is None else mat.varying
+
+
+def match_varying(x: Any, like: Any, *, reduce: bool) -> Any:
+    """Give `x` the varying mesh axes of `like`.
+
+    Axes that `x` lacks are added by `pcast`. Axes that only `x` has are summed over
+    where `reduce` says so (a cotangent), as the transpose of a built-in op would.
+    """
+    have, want = varying_axes(x), varying_axes(like)
+    if have == want:
+        return x
+    extra, missing = tuple(have - want), tuple(want - have)
+    if extra and reduce:
+        x = jax.lax.psum(x, extra)
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _aval(x: Any) -> Any:
+    return x if isinstance(x, Aval) else jax.typeof(x)
+
+
+def is_forward_mode_refusal(error: BaseException) -> bool:
+    """Is this what JAX raises for forward mode on a custom_vjp function?"""
+    return isinstance(error, TypeError) and "to a custom_vjp function" in str(error)
+
+
+class BatchAxis:
+    """The axis that a batch rule is called for."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
+        """`jax.vmap` over this axis, with its size and names; results at axis 0."""
+        return jax.vmap(
+            fun,
+            in_axes=in_axes,
+            axis_size=self._data.size,
+            axis_name=self._data.name,
+            spmd_axis_name=self._data.spmd_name,
+        )
+
+    def to_front(self, x: Any, dim: int | None) -> jax.Array:
+        """`x` with this axis first; an unbatched `x` is repeated along it."""
+        return batching.bdim_at_front(
+            x, dim, self._data.size, self._data.explicit_mesh_axis
+        )
+
+    def batched_aval(self, aval: Any) -> Any:
+        """The type of a value that has this axis first, from that of one example."""
+        return unmapped_aval(
+            self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
+        )
+
+
+def define_primitive(
+    name: str,
+    *,
+    impl: Callable[..., Sequence[Any]],
+    abstract_eval: Callable[..., Sequence[Any]],
+    jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
+    batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
+    transpose: Callable[..., Sequence[Any]] | None = None,
+) -> Callable[..., list[Any]]:
+    """Define a primitive with several results; return its bind.
+
+    Args:
+        name: as it shows in a jaxpr.
+        impl: `impl(*args, **params) -> outs`, in terms of JAX functions.
+        abstract_eval: `abstract_eval(*avals, **params) -> avals`.
+        jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`, where None
+            stands for a zero tangent on both sides.
+        batch: `batch(axis, args, dims, **params) -> outs, dims`, never called with
+            nothing batched.
+        transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
+            `args` are None, and None stands for a zero cotangent on both sides.
+    """
+    prim = Primitive(name)
+    prim.multiple_results = True
+    prim.def_impl(impl)
+    prim.def_abstract_eval(abstract_eval)
+    mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
+
+    def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
+        given = [None if is_zero(t) else t for t in tangents]
+        outs, out_tangents = jvp(primals, given, **params)
+        return outs, [
+            ad.Zero(tangent_aval(o)) if t is None else t
+            for o, t in zip(outs, out_tangents, strict=True)
+        ]
+
+    def batch_rule(axis: Any, args: Any, dims: Any, /, **params: Any) -> Any:
+        # Registered as a "fancy" batcher, which JAX also calls with nothing batched.
+        if all(d is None for d in dims):
+            outs = prim.bind(*args, **params)
+            return outs, [None] * len(outs)
+
+        return batch(BatchAxis(axis), args, dims, **params)
+
+    ad.primitive_jvps[prim] = jvp_rule
+    batching.fancy_primitive_batchers[prim] = batch_rule
+
+    if transpose is not None:
+
+        def transpose_rule(cts: Any, /, *args: Any, **params: Any) -> Any:
+            known = [None if ad.is_undefined_primal(a) else a for a in args]
+            given = [None if is_zero(ct) else ct for ct in cts]
+            results = transpose(given, known, **params)
+            return [
+                ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r
+                for a, r in zip(args, results, strict=True)
+            ]
+
+        ad.primitive_transposes[prim] = transpose_rule
+
+    return prim.bind
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and the values of its constvars; JAX 0.12 keeps both in one object."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many constants and carried values a scan equation has."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)

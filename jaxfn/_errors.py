@@ -1,0 +1,84 @@
+"""Exceptions and the words of messages.
+
+A mistake in a rule is reported as `` `Name.rule` did what: expected <what>, got
+<what>. What to do. `` Where torch has a first sentence that is known and true, it
+comes first. torch raises RuntimeError for most of these; the classes below are
+RuntimeErrors too, so that code written for torch catches them, and carry the
+builtin that says what kind of mistake it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+class RuleError(RuntimeError):
+    """A rule of a Function (forward, backward, jvp, vmap) broke its contract."""
+
+
+class RuleValueError(RuleError, ValueError):
+    """A rule returned or received a wrong count, shape or value."""
+
+
+class RuleTypeError(RuleError, TypeError):
+    """A rule returned or received a wrong kind of object or dtype."""
+
+
+class ClosedOverError(RuleError, TypeError):
+    """A rule used a traced value that was not passed to `apply`."""
+
+
+class SecondDerivativeError(RuleError):
+    """The backward of a `once_differentiable` Function was differentiated."""
+
+
+class NoGraphError(NotImplementedError, AttributeError):
+    """An attribute of ctx that only makes sense in torch's graph was read."""
+
+
+CLOSED_OVER = (
+    "`{name}` used a traced value that was not passed to apply, and that value is "
+    "being differentiated: expected every traced value that forward uses to be an "
+    "argument, got one that is closed over (or leaked from a finished "
+    "transformation). The rules say nothing about it, so its gradient would be lost. "
+    "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
+)
+
+NO_FORWARD = "You must implement the forward function for custom autograd.Function."
+
+NO_BACKWARD = (
+    "You must implement either the backward or vjp method for your custom "
+    "autograd.Function to use it with backward mode AD."
+)
+
+NO_JVP = (
+    "You must implement the jvp function for custom autograd.Function to use it with "
+    "forward mode AD."
+)
+
+ONCE = (
+    "trying to differentiate twice a function that was marked with "
+    "@once_differentiable"
+)
+
+
+def short(x: Any) -> str:
+    """The type of `x` in a message: `f32[3,4]` for an array, else its class."""
+    if isinstance(x, jax.core.AbstractValue):
+        return x.str_short(short_dtypes=True)
+    try:
+        return jax.typeof(x).str_short(short_dtypes=True)
+    except TypeError:
+        return f"{type(x).__name__}"
+
+
+def type_name(x: Any) -> str:
+    """The class of `x` as torch prints it: without the module for builtins."""
+    cls = type(x)
+    return (
+        cls.__name__
+        if cls.__module__ == "builtins"
+        else f"{cls.__module__}.{cls.__name__}"
+    )

@@ -1,0 +1,569 @@
+"""`Function`: a class with static methods forward, backward, jvp and vmap."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn import _compat, _tree
+from jaxfn._apply import Arguments, Kwargs, Parameters, bind, call, parameters
+from jaxfn._class_rules import ClassRules, Definition, check_dirty, marks
+from jaxfn._ctx import STATE, BackwardCFunction, FunctionCtx
+from jaxfn._errors import NO_BACKWARD, NO_FORWARD, NO_JVP, RuleError
+
+_ids = itertools.count()
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class FunctionMeta(type):
+    """The metaclass of `Function`: makes `<Name>Backward`, the class of its contexts.
+
+    Example:
+        >>> import jaxfn
+        >>> class Exp(jaxfn.Function): ...
+        >>> Exp._backward_cls.__name__
+        'ExpBackward'
+    """
+
+    _backward_cls: type[BackwardCFunction]
+
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
+    ) -> None:
+        super().__init__(name, bases, namespace)
+        cls._backward_cls = type(
+            f"{name}Backward",
+            (BackwardCFunction,),
+            {
+                "__doc__": f"The context of `{name}`.",
+                "__module__": cls.__module__,
+                "__qualname__": f"{cls.__qualname__}Backward",
+                "_forward_cls": cls,
+                "_autograd_function_id": next(_ids),
+            },
+        )
+
+
+class _Apply:
+    """Gives each class an `apply` of its own: one object, named after the class.
+
+    A bound classmethod would be a new object at every access, and `jax.jit` keeps its
+    compiled code by the identity of the function.
+    """
+
+    def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
+        made = owner.__dict__.get("_jaxfn_apply")
+        if made is None:
+
+            def apply(*args: Any, **kwargs: Any) -> Any:
+                return _call(owner, args, kwargs)
+
+            apply.__name__ = owner.__name__
+            apply.__qualname__ = f"{owner.__qualname__}.apply"
+            apply.__module__ = owner.__module__
+            apply.__doc__ = _call.__doc__
+            made = owner._jaxfn_apply = apply
+        return made
+
+
+def _no_instances(cls: type) -> str:
+    return (
+        f"{cls} should not be instantiated. Methods on autograd functions are all "
+        "static, so you should invoke them on the class itself. Instantiating an "
+        "autograd function will raise an error in a future version of PyTorch."
+    )
+
+
+class Function(FunctionCtx, metaclass=FunctionMeta):
+    """A function with its own derivatives: subclass it and define static methods.
+
+    - `forward(ctx, *args)` computes the value and saves in ctx what the derivatives
+      need (the combined style); or `forward(*args)` computes the value and
+      `setup_context(ctx, inputs, output)` saves (the separate style).
+    - `backward(ctx, *grads)` (or `vjp`, the same) is the reverse-mode derivative.
+    - `jvp(ctx, *tangents)` is the forward-mode derivative.
+    - `vmap(info, in_dims, *args)` is the batched forward (separate style only).
+
+    Then `apply(*args)` calls it, under any JAX transformation: `jax.jit`, `jax.grad`,
+    `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on, in any order.
+
+    Arguments and results may be any Python values. Arrays (JAX, NumPy, PRNG keys), also
+    inside pytrees, take part in transformations; anything else (Python numbers, strings,
+    None, callables) is static and passed through. A tuple that forward returns is
+    several outputs.
+
+    Attributes:
+        generate_vmap_rule: batch by tracing forward. What JAX does anyway where `vmap` is
+            not defined; accepted so that code for torch runs.
+        generate_jvp_rule: use the transpose of `backward` for forward mode.
+        clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only once.
+        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Exp(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         out = jnp.exp(x)
+        ...         ctx.save_for_backward(out)
+        ...         return out
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (out,) = ctx.saved_tensors
+        ...         return grad * out
+        >>> x = jnp.zeros(3)
+        >>> jax.vmap(jax.grad(Exp.apply))(x).tolist()
+        [1.0, 1.0, 1.0]
+
+    Source: https://docs.pytorch.org/docs/stable/autograd.html#function
+    """
+
+    generate_vmap_rule: ClassVar[bool] = False
+    generate_jvp_rule: ClassVar[bool] = False
+    clear_saved_tensors_on_access: ClassVar[bool] = False
+    boxed_grads_call: ClassVar[bool] = False
+
+    apply: ClassVar[_Apply] = _Apply()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warnings.warn(_no_instances(type(self)), DeprecationWarning, stacklevel=2)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            "Legacy autograd function with non-static forward method is deprecated. "
+            "Please use new-style autograd function with static forward method. "
+            "(Example: https://pytorch.org/docs/stable/autograd.html"
+            f"#torch.autograd.Function) Call `{type(self).__name__}.apply(...)`."
+        )
+
+    @staticmethod
+    def forward(*args: Any, **_: Any) -> Any:
+        """Compute the value. Override it, in one of two styles.
+
+        Combined: `forward(ctx, *args)`, which also saves in `ctx` what the derivatives
+        need. Separate: `forward(*args)`, with `setup_context` overridden too.
+
+        Args:
+            *args: those of `apply`; arrays of any shape and dtype, or any objects.
+
+        Returns:
+            The output; a tuple is several outputs. Arrays, pytrees of arrays, or
+            anything else, which has no gradient.
+
+        Raises:
+            NotImplementedError: not overridden.
+
+        Example:
+            >>> import jax.numpy as jnp, jaxfn
+            >>> class AddOne(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x):
+            ...         return x + 1
+            >>> AddOne.apply(jnp.zeros(2)).tolist()
+            [1.0, 1.0]
+
+        Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.forward.html
+        """
+        raise NotImplementedError(NO_FORWARD)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Save in ctx what the derivatives need, after `forward(*args)`.
+
+        Overriding it, here or in a base class, chooses the separate style.
+
+        Args:
+            ctx: the context.
+            inputs: the positional arguments of forward, with defaults filled in.
+            output: what forward returned.
+
+        Returns:
+            Anything; it is ignored.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, jaxfn
+            >>> class Square(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(x):
+            ...         return x * x
+            ...     @staticmethod
+            ...     def setup_context(ctx, inputs, output):
+            ...         ctx.save_for_backward(*inputs)
+            ...     @staticmethod
+            ...     def backward(ctx, grad):
+            ...         (x,) = ctx.saved_tensors
+            ...         return 2 * x * grad
+            >>> float(jax.grad(Square.apply)(jnp.float32(3)))
+            6.0
+
+        Source: https://docs.pytorch.org/docs/stable/notes/extending.html
+        """
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *args: Any) -> Any:
+        """The reverse-mode derivative: gradients of the inputs from those of the outputs.
+
+        Args:
+            ctx: a context with what was saved; what is written on it is local.
+            *args: a gradient for each output, of its shape and dtype (and structure);
+                None for an output that is no array. Zeros for an output that was not
+                used or has no derivative (None with `set_materialize_grads(False)`).
+
+        Returns:
+            A gradient for each argument that forward was called with, in a tuple; for
+            one argument the gradient alone will do. None stands for zero, and is what an
+            argument that is no float or complex array has. As in torch, a gradient that
+            has a broadcast shape is summed, dtypes are cast, further None are ignored;
+            the gradient of complex numbers is the conjugate of JAX's cotangent.
+
+        Raises:
+            NotImplementedError: neither `backward` nor `vjp` is overridden.
+
+        Differs from torch: None means zeros, not "undefined".
+
+        Example:
+            >>> import jax, jax.numpy as jnp, jaxfn
+            >>> class Scale(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x, k):
+            ...         ctx.k = k
+            ...         return k * x
+            ...     @staticmethod
+            ...     def backward(ctx, grad):
+            ...         return ctx.k * grad, None
+            >>> float(jax.grad(Scale.apply)(jnp.float32(1), 3))
+            3.0
+
+        Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.backward.html
+        """
+        raise NotImplementedError(NO_BACKWARD)
+
+    vjp = backward
+
+    @staticmethod
+    def jvp(ctx: Any, *args: Any) -> Any:
+        """The forward-mode derivative: tangents of the outputs from those of the inputs.
+
+        Args:
+            ctx: a context with what `save_for_forward` saved.
+            *args: a tangent for each argument, of its shape and dtype (and structure);
+                None for an argument that is no float or complex array. Zeros for an
+                argument that is not differentiated (None with
+                `set_materialize_grads(False)`).
+
+        Returns:
+            A tangent for each output, in a tuple; for one output the tangent alone will
+            do. None stands for zero, and is what an output that is integer or marked
+            non-differentiable must have.
+
+        Raises:
+            NotImplementedError: not overridden.
+
+        Differs from torch: a Function with `jvp` and without `backward` works in
+        reverse mode too (JAX transposes it); None means zeros.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, jaxfn
+            >>> class Double(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x):
+            ...         return 2 * x
+            ...     @staticmethod
+            ...     def jvp(ctx, t):
+            ...         return 2 * t
+            >>> x = jnp.float32(1)
+            >>> float(jax.jvp(Double.apply, (x,), (x,))[1]), float(jax.grad(Double.apply)(x))
+            (2.0, 2.0)
+
+        Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.jvp.html
+        """
+        raise NotImplementedError(NO_JVP)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        """The batched forward, for `jax.vmap`. Needs the separate style.
+
+        Args:
+            info: `info.batch_size`, and `info.randomness`, which is always "error".
+            in_dims: for each argument 0 if it has a batch axis, which is its first, or
+                None; in the structure of the arguments.
+            *args: those of forward, the batched ones with one axis more.
+
+        Returns:
+            A pair of the output and its out_dims: for each output array the position of
+            its batch axis, or None for a value that all examples share.
+
+        Raises:
+            NotImplementedError: not overridden.
+
+        Differs from torch: batch axes are always first; a wrong batch size raises
+        ValueError; `grad(vmap(F))` uses the Function's own backward, batched.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, jaxfn
+            >>> class Total(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(x):
+            ...         return x.sum()
+            ...     @staticmethod
+            ...     def setup_context(ctx, inputs, output): ...
+            ...     @staticmethod
+            ...     def vmap(info, in_dims, x):
+            ...         return x.sum(1), 0
+            >>> jax.vmap(Total.apply)(jnp.ones((2, 3))).tolist()
+            [3.0, 3.0]
+
+        Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.vmap.html
+        """
+        raise NotImplementedError(
+            "To use autograd.Function with vmap, you must either override the vmap "
+            "staticmethod or set generate_vmap_rule=True."
+        )
+
+    @classmethod
+    def _backward_rule(cls) -> Callable[..., Any]:
+        """The user's backward, under whichever of its two names."""
+        own_backward = cls.backward is not Function.backward
+        own_vjp = cls.vjp is not Function.vjp
+        if own_backward and own_vjp:
+            raise RuleError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not "
+                "allowed. You should only implement one of them. "
+                f"(`{cls.__name__}` or its bases define both.)"
+            )
+        if not own_backward and not own_vjp:
+            raise NotImplementedError(
+                f"{NO_BACKWARD} `{cls.__name__}` defines neither."
+            )
+        return cls.vjp if own_vjp else cls.backward
+
+
+def once_differentiable(fn: _F) -> _F:
+    """Mark a `backward` that must not be differentiated itself.
+
+    Args:
+        fn: the static method `backward` (or `vjp`); the decorator may stand above or
+            below `@staticmethod`.
+
+    Returns:
+        A function that does the same. Differentiating it raises RuntimeError, with
+        respect to anything that it depends on.
+
+    Differs from torch: it always raises (torch often gives a wrong second derivative).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Square(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     @jaxfn.once_differentiable
+        ...     def backward(ctx, grad):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2 * x * grad
+        >>> float(jax.grad(Square.apply)(jnp.float32(3)))
+        6.0
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.once_differentiable.html
+    """
+    inner: Any = fn.__func__ if isinstance(fn, staticmethod) else fn
+
+    @functools.wraps(inner)
+    def wrapper(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        return inner(ctx, *args, **kwargs)
+
+    wrapper._jaxfn_once = True  # pyright: ignore[reportFunctionMemberAccess]
+    return wrapper  # pyright: ignore[reportReturnType]
+
+
+# ---- a call
+
+
+def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
+    """Call the Function on these arguments.
+
+    Args:
+        *args: the arguments of forward, without ctx. Arrays of any shape and dtype,
+            pytrees of them, or any other objects, which are static.
+        **kwargs: are bound to positions by the names in forward's signature.
+            Keyword-only parameters must be static.
+
+    Returns:
+        What forward returns; NumPy arrays in it become JAX arrays.
+
+    Raises:
+        TypeError: the arguments don't fit forward's signature.
+        NotImplementedError: forward is not defined, or a keyword-only argument holds an
+            array.
+        RuntimeError: a rule broke its contract; the message says which, and how.
+
+    Differs from torch: pytrees carry gradients; default values count as arguments only
+    in the separate style.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Power(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x, n=2):
+        ...         ctx.n = n
+        ...         ctx.save_for_backward(x)
+        ...         return x**n
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (x,) = ctx.saved_tensors
+        ...         return grad * ctx.n * x ** (ctx.n - 1), None
+        >>> f = jax.jit(jax.grad(lambda x: Power.apply(x, n=3)))
+        >>> float(f(jnp.float32(2)))
+        12.0
+
+    Source: https://docs.pytorch.org/docs/stable/autograd.html#function
+    """
+    separate = cls.setup_context is not Function.setup_context
+    known = parameters(cls.forward, has_ctx=not separate)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+    if all(type(x) is _compat.ConcreteArray for x in args):
+        arrays: list[Any] = list(args)
+        traced = False
+    else:
+        args = tuple(_unwrap(x) for x in args)
+        arrays = [x for arg in args for x in _tree.split(arg)[0]]
+        traced = any(_compat.is_tracer(x) for x in arrays)
+    if not traced:
+        out = _plain(cls, args, kwargs, separate)
+        if out is not _CLOSED_OVER_TRACER:
+            return out
+    arrays, arguments = Arguments.split(args, kwargs, known)
+    return call(ClassRules(_definition(cls, separate), arguments).rules, arrays)
+
+
+def _unwrap(x: Any) -> Any:
+    """The array of an object that stands for one."""
+    if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
+        return x.__jax_array__()
+    return x
+
+
+_CLOSED_OVER_TRACER = object()
+
+
+def _plain(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
+    """Run forward as it is, where no argument is being traced.
+
+    If a value comes out as a tracer, forward closed over one. To differentiate the body
+    would give a gradient that no rule knows of, so the result is dropped, and
+    `_CLOSED_OVER_TRACER` says that JAX's definitions must decide.
+    """
+    ctx = cls._backward_cls()
+    ctx.__dict__["_needs"] = (False,) * len(args)
+    if separate:
+        out = _as_jax(cls.forward(*args, **kwargs))
+        cls.setup_context(ctx, args, out)
+    else:
+        out = cls.forward(ctx, *args, **kwargs)
+    if _holds_tracer(out) or any(_holds_tracer(x) for x in ctx.__dict__.values()):
+        return _CLOSED_OVER_TRACER
+    if ctx.non_differentiable:
+        marks(ctx, _tree.split(out)[0])
+    if ctx.dirty_tensors:
+        arrays = [x for arg in args for x in _tree.split(arg)[0]]
+        check_dirty(ctx, arrays)
+        _consume(ctx, out)
+    return _as_jax(out)
+
+
+def _holds_tracer(value: Any) -> bool:
+    if type(value) is _compat.ConcreteArray or isinstance(value, (int, float, str)):
+        return False
+    return any(_compat.is_tracer(x) for x in _tree.split(value)[0])
+
+
+def _as_jax(out: Any) -> Any:
+    """`out` with JAX arrays in place of NumPy ones, as transformed code would give."""
+    if type(out) is _compat.ConcreteArray:
+        return out
+    arrays, spec = _tree.split(out)
+    if all(isinstance(x, jax.Array) for x in arrays):
+        return out
+    return spec.join([jnp.asarray(x) for x in arrays])
+
+
+def _consume(ctx: BackwardCFunction, out: Any) -> None:
+    """Delete the inputs marked dirty, but for those that the call gives out."""
+    user = [x for name, x in ctx.__dict__.items() if name not in STATE]
+    kept = _tree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
+    buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
+    for x in ctx.dirty_tensors:
+        mine = {id(x), *_buffers(x)}
+        if isinstance(x, jax.Array) and not mine & buffers and not x.is_deleted():
+            x.delete()
+
+
+def _buffers(x: Any) -> set[Any]:
+    """Where an array's data lies: two arrays may share it."""
+    if not isinstance(x, jax.Array) or x.is_deleted():
+        return set()
+    return {
+        (shard.device, shard.data.unsafe_buffer_pointer())
+        for shard in x.addressable_shards
+    }
+
+
+def _definition(cls: Any, separate: bool) -> Definition:
+    """The rules of the class, as they are now."""
+    name = cls.__name__
+    has_backward = (
+        cls.backward is not Function.backward or cls.vjp is not Function.vjp
+    )
+    has_jvp = cls.jvp is not Function.jvp
+    own_vmap = cls.vmap is not Function.vmap
+    if own_vmap and not separate:
+        raise RuleError(
+            "In order to use an autograd.Function with functorch transforms (vmap, "
+            "grad, jvp, jacrev, ...), it must override the setup_context staticmethod. "
+            f"`{name}` has a vmap staticmethod, which does not get a ctx: expected "
+            "forward(*args) and setup_context, got forward(ctx, *args). Split forward, "
+            "or remove vmap and let JAX batch it."
+        )
+    if cls.generate_jvp_rule and (has_jvp or not has_backward):
+        got = "an overridden jvp staticmethod" if has_jvp else "no backward"
+        raise RuleError(
+            f"`{name}` has generate_jvp_rule=True and {got}: expected a backward to "
+            "derive the jvp from, and no other jvp. Set generate_jvp_rule=False or "
+            "change the rules."
+        )
+    rule = cls.vjp if cls.vjp is not Function.vjp else cls.backward
+    return Definition(
+        cls=cls,
+        name=name,
+        forward=cls.forward,
+        setup_context=cls.setup_context if separate else None,
+        vmap=_vmap_rule(cls) if own_vmap else None,
+        has_jvp=has_jvp,
+        has_backward=has_backward,
+        once=getattr(rule, "_jaxfn_once", False),
+        derive_jvp=cls.generate_jvp_rule,
+    )
+
+
+def _vmap_rule(cls: Any) -> Callable[..., Any]:
+    if not cls.generate_vmap_rule:
+        return cls.vmap
+
+    def ambiguous(*_: Any, **__: Any) -> Any:
+        raise RuleError(
+            f"You tried to vmap over {cls.__name__}, but it has both "
+            "generate_vmap_rule=True and an overridden vmap staticmethod. Please set "
+            "generate_vmap_rule=False or delete the overridden vmap staticmethod to "
+            f"avoid ambiguity. (`{cls.__name__}.vmap`)"
+        )
+
+    return ambiguous

@@ -1,0 +1,119 @@
+"""Is a traced function linear, or only affine?
+
+`jax.linear_transpose` refuses an operation that has no transpose (sign, clip), but takes
+`2*g + 1` and drops the 1, and takes `ones_like(x)` and gives zero. A function made of
+operations that can be transposed is affine; it is linear if it also maps zero to zero.
+That is what is proved here, by following zeros through the jaxpr:
+
+- an operation that is linear in an operand gives zero where the operand is zero;
+- sums, and operations that place one operand in another, need all operands zero.
+
+The proof may fail for a function that is linear; it never passes one that is not,
+provided that `jax.linear_transpose` accepts it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn import _compat
+
+
+class Fact(NamedTuple):
+    """What is known of a value: does it depend on the inputs, is it zero at zero?"""
+
+    depends: bool
+    zero: bool
+
+
+def nonzero_outputs(jaxpr: Any) -> list[tuple[int, bool]]:
+    """The outputs not proved zero when all inputs are: (index, depends on inputs)."""
+    n_in = len(_compat.open_jaxpr(jaxpr)[0].invars)
+    facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
+    return [(i, fact.depends) for i, fact in enumerate(facts) if not fact.zero]
+
+
+_SUMS = frozenset(
+    ("add", "add_any", "sub", "concatenate", "pad", "scatter", "scatter-add")
+    + ("select_n", "dynamic_update_slice")
+)
+_MOVES = frozenset(
+    ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
+    + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
+    + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient")
+)
+_CALLS = ("jaxpr", "call_jaxpr")
+
+
+def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
+    jaxpr, consts = _compat.open_jaxpr(jaxpr)
+    env: dict[Any, Fact] = dict(zip(jaxpr.invars, ins, strict=True))
+    for var, value in zip(jaxpr.constvars, consts, strict=True):
+        env[var] = Fact(depends=False, zero=_is_zero(value))
+
+    def read(atom: Any) -> Fact:
+        if hasattr(atom, "val"):
+            return Fact(depends=False, zero=_is_zero(atom.val))
+        return env[atom]
+
+    for eqn in jaxpr.eqns:
+        facts = _equation(eqn, [read(x) for x in eqn.invars])
+        env.update(zip(eqn.outvars, facts, strict=True))
+    return [read(x) for x in jaxpr.outvars]
+
+
+def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "attach":
+        return ins[params["n_in"] :]
+    if name == "scan":
+        return _scan(params, ins)
+    if name == "cond":
+        index, *rest = ins
+        outs = [_outputs(branch, rest) for branch in params["branches"]]
+        return [_join(*facts, depends=index.depends) for facts in zip(*outs)]
+    body = next((params[k] for k in _CALLS if k in params), None)
+    if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
+        return _outputs(body, ins)
+    values = [
+        fact
+        for fact, var in zip(ins, eqn.invars, strict=True)
+        if fact.depends or jnp.issubdtype(var.aval.dtype, jnp.inexact)
+    ]
+    depends = any(fact.depends for fact in ins)
+    if name in _SUMS or (name in _MOVES and not depends):
+        zero = all(fact.zero for fact in values)
+    elif name == "mul" and not depends:
+        zero = any(fact.zero for fact in values)
+    else:
+        zero = depends and all(fact.zero for fact in ins if fact.depends)
+    return [Fact(depends, zero)] * len(eqn.outvars)
+
+
+def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
+    n_consts, n_carry = _compat.scan_counts(params)
+    n_head = n_consts + n_carry
+    consts, carry, xs = ins[:n_consts], ins[n_consts:n_head], ins[n_head:]
+    while True:  # facts only ever change from zero to not, so this ends
+        outs = _outputs(params["jaxpr"], [*consts, *carry, *xs])
+        joined = [_join(a, b) for a, b in zip(carry, outs[:n_carry], strict=True)]
+        if joined == carry:
+            return [*carry, *outs[n_carry:]]
+        carry = joined
+
+
+def _join(*facts: Fact, depends: bool = False) -> Fact:
+    return Fact(
+        depends=depends or any(fact.depends for fact in facts),
+        zero=all(fact.zero for fact in facts) and not depends,
+    )
+
+
+def _is_zero(value: Any) -> bool:
+    if _compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):
+        return False
+    return not np.any(np.asarray(value))

@@ -1,0 +1,292 @@
+"""What the rules of a class returned, checked and brought into normal form.
+
+Here is torch's leniency, and its words where they are true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn import _compat, _tree
+from jaxfn._apply import Arguments
+from jaxfn._errors import RuleTypeError, RuleValueError, short, type_name
+from jaxfn._tree import ARRAY, OutSpec, Outputs, Spec
+
+
+class _Where(NamedTuple):
+    """A place in what a rule returned, for messages."""
+
+    name: str
+    label: str
+    position: int
+
+
+# ---- backward
+
+
+def gradients(
+    result: Any,
+    arguments: Arguments,
+    avals: Sequence[Any],
+    perturbed: Sequence[bool],
+    *,
+    name: str,
+) -> list[Any]:
+    """What backward returned, as one cotangent (or None) for each array argument.
+
+    Args:
+        result: of the rule: a gradient for each argument in a tuple, or the only one.
+        arguments: of the call.
+        avals: the type of each array argument.
+        perturbed: for each array argument, whether it is being differentiated; the
+            gradient of one that is not is ignored.
+        name: of the Function.
+    """
+    found = list(result) if isinstance(result, tuple) else [result]
+    n = len(arguments.specs)
+    if len(found) < n or any(x is not None for x in found[n:]):
+        raise RuleValueError(
+            f"function {name}Backward returned an incorrect number of gradients "
+            f"(expected {n}, got {len(found)}). `{name}.backward` must return a tuple "
+            "with one gradient for each argument that forward was called with: expected "
+            f"{n}, got {len(found)}. Return None for an argument that has no gradient."
+        )
+    grads: list[Any] = []
+    groups = zip(
+        arguments.specs,
+        arguments.groups(avals),
+        arguments.groups(perturbed),
+        found[:n],
+        strict=True,
+    )
+    for position, (spec, arg_avals, wanted, grad) in enumerate(groups):
+        where = _Where(name, arguments.known.label(position), position)
+        leaves = _array_leaves(grad, spec, where)
+        grads += [
+            _gradient(leaf, aval, where) if want else None
+            for leaf, aval, want in zip(leaves, arg_avals, wanted, strict=True)
+        ]
+    return grads
+
+
+def _array_leaves(grad: Any, spec: Spec, where: _Where) -> list[Any]:
+    """The leaves of one gradient that belong to the arrays of its argument."""
+    if grad is None:
+        return [None] * spec.n_arrays
+    if spec.is_array:
+        return [grad]
+    try:
+        pairs = _tree.pair(grad, spec)
+    except ValueError as error:
+        raise RuleValueError(
+            f"`{where.name}.backward` returned a gradient of another structure than "
+            f"its argument at {where.label}: expected {spec.treedef} (or None in place "
+            f"of any part), got {jax.tree.structure(grad)}."
+        ) from error
+    stray = [x for x, own in pairs if own is not ARRAY and x is not None]
+    if stray or (not spec.leaves and jax.tree.leaves(grad)):
+        raise RuleValueError(
+            f"function {where.name}Backward returned a gradient different than None at "
+            f"position {where.position + 1}, but the corresponding forward input was "
+            f"not a Variable. `{where.name}.backward`: expected None for the static "
+            f"argument at {where.label}, got {short(grad)}. Return None in its place."
+        )
+    return [x for x, own in pairs if own is ARRAY]
+
+
+def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
+    """One array of one gradient, as a cotangent of an argument of type `aval`.
+
+    As in torch, a shape that reduces to the argument's is summed and float and integer
+    dtypes are cast; a complex value for a real argument is refused. Mesh axes over which
+    only the gradient varies are summed over.
+    """
+    if grad is None or not _tree.is_inexact(aval):
+        return None
+    if not _tree.is_array(grad):
+        raise RuleTypeError(
+            f"expected Variable or None (got {type_name(grad)}). "
+            f"`{where.name}.backward` returned something else than an array at "
+            f"{where.label}: expected {short(aval)} or None, got {grad!r}."
+        )
+    ct = jnp.asarray(grad)
+    summed = _tree.sum_to_shape(ct, aval.shape)
+    if summed is None:
+        raise RuleValueError(
+            f"Function {where.name}Backward returned an invalid gradient at index "
+            f"{where.position} - got {list(ct.shape)} but expected shape compatible "
+            f"with {list(aval.shape)}. `{where.name}.backward`, gradient at "
+            f"{where.label}: expected {short(aval)} (or a shape to which it "
+            f"broadcasts, which is summed), got {short(ct)}."
+        )
+    if jnp.iscomplexobj(summed) and not _is_complex(aval):
+        raise RuleTypeError(
+            f"`{where.name}.backward` returned a complex gradient for a real argument "
+            f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
+            "real part."
+        )
+    return _compat.match_varying(_cast(summed, aval), aval, reduce=True)
+
+
+# ---- jvp
+
+
+def tangents(
+    result: Any, out: OutSpec, avals: Sequence[Any], smooth: Sequence[bool], *, name: str
+) -> list[Any]:
+    """What jvp returned, as one tangent (or None) for each output array.
+
+    Args:
+        result: of the rule: a tangent for each output in a tuple, or the only one.
+        out: the structure of the outputs.
+        avals: the type of each output array.
+        smooth: for each, whether it has a derivative.
+        name: of the Function.
+    """
+    found = list(result) if isinstance(result, tuple) else [result]
+    n = len(out.parts)
+    if len(found) != n:
+        raise RuleValueError(
+            "Function's jvp returned an invalid number of forward gradients (expected "
+            f"{n} but got {len(found)}). `{name}.jvp` must return one tangent for each "
+            f"output of forward: expected {n}, got {len(found)}. Return None for an "
+            "output that has no derivative."
+        )
+    dots: list[Any] = []
+    rest = iter(zip(avals, smooth, strict=True))
+    for position, (spec, t) in enumerate(zip(out.parts, found, strict=True)):
+        where = _Where(name, f"output {position}", position)
+        for leaf, own in _tangent_leaves(t, spec, where):
+            if own is ARRAY:
+                dots.append(_tangent(leaf, *next(rest), where))
+    return dots
+
+
+def _tangent_leaves(t: Any, spec: Spec, where: _Where) -> list[tuple[Any, Any]]:
+    if spec.is_array:
+        return [(t, ARRAY)]
+    try:
+        return _tree.pair(t, spec)
+    except ValueError as error:
+        raise RuleValueError(
+            f"`{where.name}.jvp` returned a tangent of another structure than "
+            f"{where.label}: expected {spec.treedef} (or None in place of any part), "
+            f"got {jax.tree.structure(t)}."
+        ) from error
+
+
+def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
+    """One array of one tangent, as the tangent of an output of type `aval`."""
+    if t is None:
+        return None
+    if not smooth:
+        raise RuleValueError(
+            f"Function's jvp returned a gradient at position {where.position}, but  the "
+            "corresponding forward output is not a differentiable Tensor."
+            "You should return None at that position instead. "
+            f"(`{where.name}.jvp`, {where.label}: expected None for {short(aval)} that "
+            f"is integer or marked non-differentiable, got {short(t)}.)"
+        )
+    if not _tree.is_array(t):
+        raise RuleTypeError(
+            f"expected Variable or None (got {type_name(t)}) for grad output "
+            f"{where.position}. `{where.name}.jvp` returned something else than an "
+            f"array for {where.label}: expected {short(aval)} or None, got {t!r}."
+        )
+    t = jnp.asarray(t)
+    if t.shape != aval.shape:
+        raise RuleValueError(
+            "Trying to set a forward gradient that has a different size than that of "
+            "the original Tensor, this is not supported. Tensor is of size "
+            f"{list(aval.shape)} while the given forward gradient is of size "
+            f"{list(t.shape)}. `{where.name}.jvp`, tangent of {where.label}: expected "
+            f"{short(aval)}, got {short(t)}."
+        )
+    if jnp.iscomplexobj(t) and not _is_complex(aval):
+        raise RuleTypeError(
+            f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
+            f"expected {short(aval)}, got {short(t)}. Return its real part."
+        )
+    return _compat.match_varying(_cast(t, aval), aval, reduce=False)
+
+
+def _cast(x: Any, aval: Any) -> Any:
+    return x if x.dtype == aval.dtype else x.astype(aval.dtype)
+
+
+def _is_complex(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.complexfloating)
+
+
+# ---- vmap
+
+
+def batched(
+    result: Any, size: int, expected: OutSpec, *, name: str
+) -> tuple[Outputs, Outputs]:
+    """What the vmap staticmethod returned: outputs with the batch axis first, and for
+    each whether it has one.
+
+    Args:
+        result: a pair of the output and its out_dims.
+        size: of the batch.
+        expected: the structure of what forward returns.
+        name: of the Function.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        got = f"{len(result)} returns" if isinstance(result, tuple) else f"a {type(result)}"
+        raise RuleValueError(
+            "Expected the vmap staticmethod to have two returns, an output and out_dims "
+            f"with pytree structure compatible with the output. Got {got} instead. "
+            f"`{name}.vmap` must return a pair (output, out_dims)."
+        )
+    out, out_dims = result
+    arrays, spec = OutSpec.split(out)
+    if spec.whole.treedef != expected.whole.treedef:
+        raise RuleValueError(
+            f"`{name}.vmap` returned an output of another structure than forward: "
+            f"expected {expected.whole.treedef}, got {spec.whole.treedef}."
+        )
+    try:
+        pairs = _tree.pair(out_dims, spec.whole)
+    except ValueError as error:
+        raise RuleValueError(
+            "The autograd.Function's vmap staticmethod returned an incompatible "
+            f"(output, out_dims) tuple. Expected out_dims={out_dims} to be compatible "
+            f"with the structure of `output`. out_dims has structure "
+            f"{jax.tree.structure(out_dims)} but output has structure "
+            f"{spec.whole.treedef}. `{name}.vmap`: give one dim (or None) for each "
+            "output, or one for all."
+        ) from error
+    dims = [dim for dim, own in pairs if own is ARRAY]
+    moved = [
+        _to_front(jnp.asarray(x), dim, size, _Where(name, f"output array {i}", i))
+        for i, (x, dim) in enumerate(zip(arrays, dims, strict=True))
+    ]
+    return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
+
+
+def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
+    if dim is None:
+        return x
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise RuleTypeError(
+            f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected an "
+            f"int or None, got {dim!r} of type {type_name(dim)}."
+        )
+    if not -x.ndim <= dim < x.ndim:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-x.ndim}, "
+            f"{x.ndim - 1}], but got {dim}). `{where.name}.vmap`: out_dims of "
+            f"{where.label}, {short(x)}."
+        )
+    if x.shape[dim] != size:
+        raise RuleValueError(
+            f"`{where.name}.vmap` returned a batch of the wrong size for {where.label}: "
+            f"expected {size} at dim {dim}, got {x.shape[dim]} in {short(x)}."
+        )
+    return jnp.moveaxis(x, dim, 0)

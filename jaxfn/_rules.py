@@ -1,0 +1,59 @@
+"""What a Function is to an engine: its rules, on flat lists of arrays.
+
+Both faces (classes in torch's terms, the decorator in JAX's) are translated into `Rules`;
+an engine (`jaxfn._engines`) turns them into a JAX function. None stands for a zero
+tangent or cotangent throughout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxfn import _tree
+
+Arrays = Sequence[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Residuals:
+    """What the derivative rules of one call need from its forward pass.
+
+    Attributes:
+        arrays: JAX arrays.
+        static: anything else; never an array or a tracer.
+        smooth: for each output array, whether it has a derivative.
+        pattern_used: whether what was saved may depend on which inputs are perturbed.
+    """
+
+    arrays: Arrays
+    static: Any
+    smooth: tuple[bool, ...]
+    pattern_used: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of one Function for one structure of arguments.
+
+    Attributes:
+        name: for messages and jaxprs.
+        primal: `primal(*args) -> Outputs`.
+        fwd: `fwd(args, perturbed) -> Outputs, Residuals`; `perturbed` is a bool for
+            each argument: whether it is being differentiated.
+        bwd: `bwd(residuals, cts) -> cts of the args`, or None. A ct for each output
+            array; the results have the types of the args.
+        jvp: `jvp(residuals, tangents) -> out tangents`, or None. A tangent for each
+            argument; the results have the types of the outputs.
+        derive_jvp: use the transpose of `bwd` for forward mode.
+        once: refuse to differentiate `bwd`.
+    """
+
+    name: str
+    primal: Callable[..., _tree.Outputs]
+    fwd: Callable[[Arrays, Sequence[bool]], tuple[_tree.Outputs, Residuals]]
+    bwd: Callable[[Residuals, Arrays], Arrays] | None = None
+    jvp: Callable[[Residuals, Arrays], Arrays] | None = None
+    derive_jvp: bool = False
+    once: bool = False

@@ -1,0 +1,258 @@
+"""Array leaves and static leaves: taking a value apart and putting it together.
+
+JAX carries arrays; a Function takes and returns anything. `split` separates the array
+leaves of a value from the rest, and the `Spec` it gives puts other leaves in their
+places: `spec.join(arrays)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from jaxfn import _compat
+
+Arrays = list[Any]
+
+
+def is_array(x: Any) -> bool:
+    """Is `x` an array leaf: a JAX array, tracer, PRNG key, or NumPy array or scalar?"""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return is_numeric(x.dtype)
+    return isinstance(x, jax.Array)
+
+
+def is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Can JAX hold this NumPy dtype? (Not: strings, objects, dates, records.)"""
+    return dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
+
+
+def is_inexact(x: Any) -> bool:
+    """Can `x` (an array or a type) have a derivative: is it float or complex?"""
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spec:
+    """All of a value but its array leaves.
+
+    Attributes:
+        treedef: the value's pytree structure.
+        leaves: its leaves in order, `ARRAY` standing for each array.
+    """
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """The value with these array leaves."""
+        return self.treedef.unflatten(self._fill(arrays))
+
+    def join_only(self, arrays: Sequence[Any]) -> Any:
+        """The value with these array leaves, and None for every static leaf."""
+        blank = Spec(
+            self.treedef, tuple(x if x is ARRAY else None for x in self.leaves)
+        )
+        return blank.join(arrays)
+
+    def _fill(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        if len(arrays) == len(self.leaves):
+            return arrays
+        rest = iter(arrays)
+        return [next(rest) if x is ARRAY else x for x in self.leaves]
+
+    @property
+    def n_arrays(self) -> int:
+        return sum(x is ARRAY for x in self.leaves)
+
+    @property
+    def is_array(self) -> bool:
+        """Is the value just one array?"""
+        return self == _ONE_ARRAY
+
+    @property
+    def children(self) -> tuple[Spec, ...]:
+        """The specs of the elements, for a value that is a container."""
+        specs, start = [], 0
+        for child in self.treedef.children():
+            stop = start + child.num_leaves
+            specs.append(Spec(child, self.leaves[start:stop]))
+            start = stop
+        return tuple(specs)
+
+
+class _Array:
+    def __repr__(self) -> str:
+        return "ARRAY"
+
+
+ARRAY = _Array()
+"""Stands in a `Spec` for an array leaf."""
+
+_ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,))
+
+
+def split(value: Any) -> tuple[Arrays, Spec]:
+    """The array leaves of `value`, and what is left of it.
+
+    A value that JAX can't flatten (a dict with keys that don't compare) is one static
+    leaf: it is passed through as it is.
+    """
+    if type(value) is _compat.ConcreteArray:
+        return [value], _ONE_ARRAY
+    try:
+        leaves, treedef = tree_util.tree_flatten(value)
+    except (TypeError, ValueError):
+        leaves, treedef = [value], tree_util.tree_structure(0)
+    arrays = [x for x in leaves if is_array(x)]
+    if len(arrays) == len(leaves):
+        return arrays, Spec(treedef, (ARRAY,) * len(leaves))
+    return arrays, Spec(treedef, tuple(ARRAY if is_array(x) else x for x in leaves))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutSpec:
+    """What forward returned, without its arrays.
+
+    Attributes:
+        whole: of the value.
+        parts: of each output: the elements of a tuple, or the one value.
+    """
+
+    whole: Spec
+    parts: tuple[Spec, ...]
+
+    @classmethod
+    def split(cls, out: Any) -> tuple[Arrays, OutSpec]:
+        arrays, whole = split(out)
+        parts = whole.children if isinstance(out, tuple) else (whole,)
+        return arrays, cls(whole, parts)
+
+
+class Box:
+    """Aux data of a pytree that compares equal to any other box.
+
+    Two traces of one rule may give static values that differ or can't be compared (a
+    lambda made in forward). JAX compares the structures, but needs only that of the
+    trace at hand.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Box)
+
+    def __hash__(self) -> int:
+        return hash(Box)
+
+
+@tree_util.register_pytree_node_class
+@dataclasses.dataclass(slots=True)
+class Outputs:
+    """What a call gives, as JAX sees it: array leaves, and anything else in a box."""
+
+    arrays: Arrays
+    static: Any
+
+    def tree_flatten(self) -> tuple[Arrays, Box]:
+        return self.arrays, Box(self.static)
+
+    @classmethod
+    def tree_unflatten(cls, box: Box, arrays: Sequence[Any]) -> Outputs:
+        return cls(list(arrays), box.value)
+
+
+def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
+    """The leaves of `value`, each beside the leaf of `spec` in whose place it is.
+
+    `value` has the structure of `spec`, or one value (such as None) for any part of it.
+
+    Raises:
+        ValueError: the structures don't match.
+    """
+    leaves: list[Any] = []
+
+    def put(x: Any, part: Any) -> None:
+        leaves.extend([x] * len(tree_util.tree_leaves(part)))
+
+    whole = spec.treedef.unflatten([ARRAY] * len(spec.leaves))
+    tree_util.tree_map(put, value, whole, is_leaf=lambda x: x is None)
+    return list(zip(leaves, spec.leaves, strict=True))
+
+
+def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
+    """`x` summed to `shape`, the reverse of broadcasting; None if it can't be."""
+    if x.shape == shape:
+        return x
+    lead = x.ndim - len(shape)
+    if lead < 0:
+        return None
+    pairs = list(zip(x.shape[lead:], shape, strict=True))
+    if any(have != want and want != 1 for have, want in pairs):
+        return None
+    axes = [lead + i for i, (have, want) in enumerate(pairs) if have != want]
+    return jnp.sum(x, axis=(*range(lead), *axes)).reshape(shape)
+
+
+def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
+    """An object inside `value`, however it is held, that is wanted; None if none is.
+
+    Looks into pytrees, attributes, slots, closures, partial applications and bound
+    methods, but not into modules and classes.
+    """
+    seen: set[int] = set()
+    todo = [value]
+    while todo:
+        x = todo.pop()
+        if wanted(x):
+            return x
+        if isinstance(x, _PLAIN) or id(x) in seen or len(seen) > _MOST_OBJECTS:
+            continue
+        seen.add(id(x))
+        todo.extend(_parts(x))
+    return None
+
+
+_PLAIN = (
+    *(int, float, complex, str, bytes, bool, type(None), type, np.ndarray, np.generic),
+    *(np.dtype, type(jax), type(len), _compat.ConcreteArray),
+)
+_MOST_OBJECTS = 10_000
+
+
+def _parts(x: Any) -> list[Any]:
+    """The objects that `x` holds."""
+    if isinstance(x, dict):
+        return [*x.keys(), *x.values()]
+    if isinstance(x, (list, tuple, set, frozenset)):
+        return list(x)
+    parts: list[Any] = []
+    if isinstance(x, Callable):
+        parts += [_cell(c) for c in getattr(x, "__closure__", None) or ()]
+        parts += [
+            getattr(x, name, None)
+            for name in ("__self__", "__func__", "func", "args", "keywords")
+            + ("__defaults__", "__kwdefaults__", "__wrapped__")
+        ]
+    parts += list(getattr(x, "__dict__", {}).values())
+    for cls in type(x).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        names = (slots,) if isinstance(slots, str) else slots
+        parts += [getattr(x, name, None) for name in names]
+    return parts
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
