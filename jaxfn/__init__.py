@@ -1,7 +1,7 @@
 """PyTorch's `torch.autograd.Function` for JAX.
 
-A class says how to compute a value, its reverse and forward derivative and its batching;
-`apply` then works under every JAX transformation, in every order.
+A class says how to compute a value, its reverse and forward derivative and its
+batching; `apply` then works under every JAX transformation, in every order.
 
 Example:
     >>> import jax, jax.numpy as jnp, jaxfn
@@ -18,8 +18,9 @@ Example:
     6.0
 """
 
-from jaxfn._ctx import BackwardCFunction, FunctionCtx
+from jaxfn._ctx import FunctionCtx
 from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._node import BackwardCFunction
 
 __all__ = [
     "BackwardCFunction",

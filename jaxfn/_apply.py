@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._errors import CLOSED_OVER, ClosedOverError
 from jaxfn._engines import engine
+from jaxfn._errors import CLOSED_OVER, ClosedOverError
 from jaxfn._rules import Rules
 from jaxfn._tree import Spec
 
@@ -62,7 +62,9 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
     found = list(inspect.signature(forward).parameters.values())
-    places = [p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    places = [
+        p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     if has_ctx:
         places = places[1:]
     return Parameters(
@@ -81,7 +83,8 @@ def bind(
 
     Args:
         known: the parameters of forward.
-        args, kwargs: of the call.
+        args: of the call.
+        kwargs: of the call.
         fill_defaults: are the defaults of parameters that were not passed arguments of
             the call (the separate style), or forward's own business?
 
@@ -101,7 +104,7 @@ def bind(
             raise TypeError(
                 f"{known.function}() got an unexpected keyword argument {name!r}"
             )
-    by_default = dict(zip(reversed(names), reversed(known.defaults)))
+    by_default = dict(zip(names[::-1], known.defaults[::-1], strict=False))
     last = max((i for i, name in enumerate(names) if name in kwargs), default=-1)
     stop = len(names) if fill_defaults else last + 1
     bound = list(args)

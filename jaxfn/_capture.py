@@ -1,8 +1,9 @@
 """From a context to residuals, and back.
 
-After forward, `capture` takes apart what the context holds: JAX arrays become a flat list
-of leaves, each array once, and a `Layout` says where each of them was. The layout holds
-no array that JAX should see and no tracer. `rebuild` makes a fresh context for a rule.
+After forward, `capture` takes apart what the context holds: JAX arrays become a flat
+list of leaves, each array once, and a `Layout` says where each of them was. The layout
+holds no array that JAX should see and no tracer. `rebuild` makes a fresh context for a
+rule.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn import _compat, _tree
-from jaxfn._ctx import STATE, BackwardCFunction
 from jaxfn._errors import RuleTypeError
+from jaxfn._node import STATE, BackwardCFunction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def capture(
 
     Args:
         ctx: after forward (and setup_context).
-        backward, forward: which rules need what was saved for them.
+        backward: is what was saved for backward needed?
+        forward: is what was saved for jvp needed?
     """
     leaves = _Leaves(ctx.name())
     layout = Layout(

@@ -6,9 +6,9 @@ never the body of forward, which may have no derivative at all (a host callback)
 
 In the separate style `setup_context` then runs on the real inputs and the attached
 outputs: whatever it saves has its true derivative. In the combined style forward has
-filled ctx already, and what it saved is replaced: an input by the real one, an output by
-the attached one. A saved intermediate is attached too, with the derivative of forward's
-body, which is traced once more only if somebody differentiates it.
+filled ctx already, and what it saved is replaced: an input by the real one, an output
+by the attached one. A saved intermediate is attached too, with the derivative of
+forward's body, which is traced once more only if somebody differentiates it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from jaxfn._apply import Arguments
 from jaxfn._attach import attach, stop_gradient
 from jaxfn._batching import with_batch_rule
 from jaxfn._capture import Layout, capture, rebuild
-from jaxfn._ctx import BackwardCFunction, call_backward, no_jvp
 from jaxfn._engines import push_forward
-from jaxfn._errors import RuleValueError
+from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError
+from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._tree import Outputs, OutSpec
 
@@ -134,11 +134,15 @@ class ClassRules:
     def _separate(
         self, arrays: Arrays, perturbed: tuple[bool, ...]
     ) -> tuple[Outputs, Residuals]:
+        self._check_closure()
         raw = self._forward_batched(*stop_gradient(arrays))
         out: OutSpec = raw.static
 
         outs = attach(
-            partial(self._separate_tangents, out), arrays, raw.arrays, name=self._def.name
+            partial(self._separate_tangents, out),
+            arrays,
+            raw.arrays,
+            name=self._def.name,
         )
         return Outputs(outs, out), self._setup(arrays, outs, out, perturbed)
 
@@ -199,6 +203,7 @@ class ClassRules:
         self, inputs: Arrays, perturbed: tuple[bool, ...]
     ) -> tuple[list[Any], OutSpec, list[Any], Saved]:
         """Forward of the combined style: raw outputs and what it saved."""
+        self._check_closure()
         ctx = self.new_ctx(perturbed)
         args = self._arguments.join(inputs)
         result = self._def.forward(ctx, *args, **self._arguments.kwargs)
@@ -208,7 +213,8 @@ class ClassRules:
         marked = marks(ctx, found)
         raw = [jnp.asarray(x) for x in found]
         places = {id(x): ("output", i) for i, x in enumerate(found)}
-        # Last, so that an input that is returned as it is and saved counts as the input.
+        # Last, so that an input that is returned as it is and saved counts as the
+        # input.
         places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
         sources, n_other = [], 0
         for leaf in leaves:
@@ -272,6 +278,13 @@ class ClassRules:
         rest = iter(found)
         return [next(rest) if s else None for s in smooth]
 
+    def _check_closure(self) -> None:
+        """Refuse a forward that closes over a tracer whose derivative would be lost."""
+        static = [x for spec in self._arguments.specs for x in spec.leaves]
+        held = [getattr(self._def.forward, "__closure__", None), *static]
+        if _tree.find(held, _compat.is_lost) is not None:
+            raise ClosedOverError(CLOSED_OVER.format(name=self._def.name))
+
     def new_ctx(self, perturbed: Sequence[bool]) -> BackwardCFunction:
         ctx = self._def.cls._backward_cls()
         ctx.__dict__["_needs"] = self._needs(perturbed)
@@ -282,7 +295,9 @@ class ClassRules:
 
     def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
         rules = self.rules
-        return capture(ctx, backward=rules.bwd is not None, forward=rules.jvp is not None)
+        return capture(
+            ctx, backward=rules.bwd is not None, forward=rules.jvp is not None
+        )
 
     def _residuals(
         self,

@@ -8,15 +8,19 @@ of JAX's internals has a name here; nothing else imports `jax.extend`,
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import core
+from jax._src.interpreters.ad import LinearizeTracer
 from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
-Aval = jax.core.AbstractValue
+Aval: TypeAlias = core.AbstractValue
 SymbolicZero = jax.custom_derivatives.SymbolicZero
+
+_DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
 
 ConcreteArray: type = type(jnp.zeros(()))
 """The class of an array that is no tracer: one exact type, so `type(x) is` is enough
@@ -24,7 +28,22 @@ on the path that must be fast."""
 
 
 def is_tracer(x: Any) -> bool:
-    return isinstance(x, jax.core.Tracer)
+    return isinstance(x, core.Tracer)
+
+
+def is_lost(x: Any) -> bool:
+    """Is `x` a tracer whose use in a forward can only go wrong, if it is closed over?
+
+    Either it is being differentiated by a transformation that is under way (the rules
+    would lose its derivative), or its transformation is over. JAX raises for both, but
+    far away, and in words that don't help.
+    """
+    if not is_tracer(x):
+        return False
+    if isinstance(x, _DIFFERENTIATED) or not x._trace.is_valid():
+        return True
+    frame = getattr(x._trace, "frame", None)  # replaced by an empty dict at the end
+    return isinstance(getattr(frame, "constid_to_tracer", None), dict)
 
 
 def is_zero(x: Any) -> bool:

@@ -63,11 +63,12 @@ class _Statics:
     """Takes the static part of residuals from fwd to the bwd of the same trace.
 
     JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
-    But one call in a jitted function is traced again for each set of perturbed arguments,
-    and the traces of all are in use at once: as pytree aux data the static part would
-    reach the bwd of another trace (checked on 0.10.2 and 0.12.0: a gradient lost in
-    silence). What does travel with a trace is the shapes of its residuals. So the static
-    part stays here under a key, and the key is the length of an array with no elements.
+    But one call in a jitted function is traced again for each set of perturbed
+    arguments, and the traces of all are in use at once: as pytree aux data the static
+    part would reach the bwd of another trace (checked on 0.10.2 and 0.12.0: a gradient
+    lost in silence). What does travel with a trace is the shapes of its residuals. So
+    the static part stays here under a key, and the key is the length of an array with
+    no elements.
     """
 
     def __init__(self) -> None:
@@ -201,7 +202,8 @@ def push_forward(
         dots = rules.jvp(rebuild(arrays), full)
         kept = [t for t, s in zip(dots, smooth, strict=True) if s]
         return [
-            _compat.zeros(a) if t is None else t for t, a in zip(kept, avals, strict=True)
+            _compat.zeros(a) if t is None else t
+            for t, a in zip(kept, avals, strict=True)
         ]
 
     ts = [tangents[i] for i in moving]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax import core
 
 
 class RuleError(RuntimeError):
@@ -59,14 +60,13 @@ NO_JVP = (
 )
 
 ONCE = (
-    "trying to differentiate twice a function that was marked with "
-    "@once_differentiable"
+    "trying to differentiate twice a function that was marked with @once_differentiable"
 )
 
 
 def short(x: Any) -> str:
     """The type of `x` in a message: `f32[3,4]` for an array, else its class."""
-    if isinstance(x, jax.core.AbstractValue):
+    if isinstance(x, core.AbstractValue):
         return x.str_short(short_dtypes=True)
     try:
         return jax.typeof(x).str_short(short_dtypes=True)

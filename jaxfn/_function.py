@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
 
-from jaxfn import _compat, _tree
-from jaxfn._apply import Arguments, Kwargs, Parameters, bind, call, parameters
-from jaxfn._class_rules import ClassRules, Definition, check_dirty, marks
-from jaxfn._ctx import STATE, BackwardCFunction, FunctionCtx
+from jaxfn import _compat, _plain, _tree
+from jaxfn._apply import Arguments, Kwargs, bind, call, parameters
+from jaxfn._class_rules import ClassRules, Definition
+from jaxfn._ctx import FunctionCtx
 from jaxfn._errors import NO_BACKWARD, NO_FORWARD, NO_JVP, RuleError
+from jaxfn._node import BackwardCFunction
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -68,8 +69,19 @@ class _Apply:
             apply.__qualname__ = f"{owner.__qualname__}.apply"
             apply.__module__ = owner.__module__
             apply.__doc__ = _call.__doc__
+            apply.__signature__ = _signature(owner)
             made = owner._jaxfn_apply = apply
         return made
+
+
+def _signature(cls: Any) -> inspect.Signature:
+    """Of `apply`: that of forward, without ctx. JAX names arguments by it."""
+    found = inspect.signature(cls.forward)
+    places = list(found.parameters.values())
+    separate = cls.setup_context is not Function.setup_context
+    if separate or not places or places[0].kind is places[0].VAR_POSITIONAL:
+        return found
+    return found.replace(parameters=places[1:])
 
 
 def _no_instances(cls: type) -> str:
@@ -94,16 +106,17 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on, in any order.
 
     Arguments and results may be any Python values. Arrays (JAX, NumPy, PRNG keys), also
-    inside pytrees, take part in transformations; anything else (Python numbers, strings,
-    None, callables) is static and passed through. A tuple that forward returns is
-    several outputs.
+    inside pytrees, take part in transformations; anything else (Python numbers,
+    strings, None, callables) is static and passed through. A tuple that forward returns
+    is several outputs.
 
     Attributes:
-        generate_vmap_rule: batch by tracing forward. What JAX does anyway where `vmap` is
-            not defined; accepted so that code for torch runs.
+        generate_vmap_rule: batch by tracing forward. What JAX does anyway where `vmap`
+            is not defined; accepted so that code for torch runs.
         generate_jvp_rule: use the transpose of `backward` for forward mode.
-        clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only once.
-        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
+        clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
+        once. boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a
+        list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -131,10 +144,10 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     apply: ClassVar[_Apply] = _Apply()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         warnings.warn(_no_instances(type(self)), DeprecationWarning, stacklevel=2)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError(
             "Legacy autograd function with non-static forward method is deprecated. "
             "Please use new-style autograd function with static forward method. "
@@ -208,7 +221,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def backward(ctx: Any, *args: Any) -> Any:
-        """The reverse-mode derivative: gradients of the inputs from those of the outputs.
+        """The reverse-mode derivative: gradients of the inputs from those of the
+        outputs.
 
         Args:
             ctx: a context with what was saved; what is written on it is local.
@@ -218,10 +232,11 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Returns:
             A gradient for each argument that forward was called with, in a tuple; for
-            one argument the gradient alone will do. None stands for zero, and is what an
-            argument that is no float or complex array has. As in torch, a gradient that
-            has a broadcast shape is summed, dtypes are cast, further None are ignored;
-            the gradient of complex numbers is the conjugate of JAX's cotangent.
+            one argument the gradient alone will do. None stands for zero, and is what
+            an argument that is no float or complex array has. As in torch, a gradient
+            that has a broadcast shape is summed, dtypes are cast, further None are
+            ignored; the gradient of complex numbers is the conjugate of JAX's
+            cotangent.
 
         Raises:
             NotImplementedError: neither `backward` nor `vjp` is overridden.
@@ -249,7 +264,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def jvp(ctx: Any, *args: Any) -> Any:
-        """The forward-mode derivative: tangents of the outputs from those of the inputs.
+        """The forward-mode derivative: tangents of the outputs from those of the
+        inputs.
 
         Args:
             ctx: a context with what `save_for_forward` saved.
@@ -279,8 +295,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             ...     def jvp(ctx, t):
             ...         return 2 * t
             >>> x = jnp.float32(1)
-            >>> float(jax.jvp(Double.apply, (x,), (x,))[1]), float(jax.grad(Double.apply)(x))
-            (2.0, 2.0)
+            >>> float(jax.jvp(Double.apply, (x,), (x,))[1]),
+            float(jax.grad(Double.apply)(x)) (2.0, 2.0)
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.jvp.html
         """
@@ -381,14 +397,15 @@ def once_differentiable(fn: _F) -> _F:
     def wrapper(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         return inner(ctx, *args, **kwargs)
 
-    wrapper._jaxfn_once = True  # pyright: ignore[reportFunctionMemberAccess]
-    return wrapper  # pyright: ignore[reportReturnType]
+    marked: Any = wrapper
+    marked._jaxfn_once = True
+    return marked
 
 
 # ---- a call
 
 
-def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
+def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     """Call the Function on these arguments.
 
     Args:
@@ -428,19 +445,21 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     Source: https://docs.pytorch.org/docs/stable/autograd.html#function
     """
     separate = cls.setup_context is not Function.setup_context
-    known = parameters(cls.forward, has_ctx=not separate)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
-    if all(type(x) is _compat.ConcreteArray for x in args):
-        arrays: list[Any] = list(args)
-        traced = False
+    if kwargs or separate:
+        known = parameters(cls.forward, has_ctx=not separate)
+        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+    for x in args:
+        if type(x) is not _compat.ConcreteArray:
+            args = tuple([_unwrap(x) for x in args])
+            traced = any(_compat.is_tracer(x) for x in _tree.split(args)[0])
+            break
     else:
-        args = tuple(_unwrap(x) for x in args)
-        arrays = [x for arg in args for x in _tree.split(arg)[0]]
-        traced = any(_compat.is_tracer(x) for x in arrays)
+        traced = False
     if not traced:
-        out = _plain(cls, args, kwargs, separate)
-        if out is not _CLOSED_OVER_TRACER:
+        out = _plain.run(cls, args, kwargs, separate)
+        if out is not _plain.CLOSED_OVER_TRACER:
             return out
+    known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
     return call(ClassRules(_definition(cls, separate), arguments).rules, arrays)
 
@@ -452,77 +471,10 @@ def _unwrap(x: Any) -> Any:
     return x
 
 
-_CLOSED_OVER_TRACER = object()
-
-
-def _plain(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
-    """Run forward as it is, where no argument is being traced.
-
-    If a value comes out as a tracer, forward closed over one. To differentiate the body
-    would give a gradient that no rule knows of, so the result is dropped, and
-    `_CLOSED_OVER_TRACER` says that JAX's definitions must decide.
-    """
-    ctx = cls._backward_cls()
-    ctx.__dict__["_needs"] = (False,) * len(args)
-    if separate:
-        out = _as_jax(cls.forward(*args, **kwargs))
-        cls.setup_context(ctx, args, out)
-    else:
-        out = cls.forward(ctx, *args, **kwargs)
-    if _holds_tracer(out) or any(_holds_tracer(x) for x in ctx.__dict__.values()):
-        return _CLOSED_OVER_TRACER
-    if ctx.non_differentiable:
-        marks(ctx, _tree.split(out)[0])
-    if ctx.dirty_tensors:
-        arrays = [x for arg in args for x in _tree.split(arg)[0]]
-        check_dirty(ctx, arrays)
-        _consume(ctx, out)
-    return _as_jax(out)
-
-
-def _holds_tracer(value: Any) -> bool:
-    if type(value) is _compat.ConcreteArray or isinstance(value, (int, float, str)):
-        return False
-    return any(_compat.is_tracer(x) for x in _tree.split(value)[0])
-
-
-def _as_jax(out: Any) -> Any:
-    """`out` with JAX arrays in place of NumPy ones, as transformed code would give."""
-    if type(out) is _compat.ConcreteArray:
-        return out
-    arrays, spec = _tree.split(out)
-    if all(isinstance(x, jax.Array) for x in arrays):
-        return out
-    return spec.join([jnp.asarray(x) for x in arrays])
-
-
-def _consume(ctx: BackwardCFunction, out: Any) -> None:
-    """Delete the inputs marked dirty, but for those that the call gives out."""
-    user = [x for name, x in ctx.__dict__.items() if name not in STATE]
-    kept = _tree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
-    buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
-    for x in ctx.dirty_tensors:
-        mine = {id(x), *_buffers(x)}
-        if isinstance(x, jax.Array) and not mine & buffers and not x.is_deleted():
-            x.delete()
-
-
-def _buffers(x: Any) -> set[Any]:
-    """Where an array's data lies: two arrays may share it."""
-    if not isinstance(x, jax.Array) or x.is_deleted():
-        return set()
-    return {
-        (shard.device, shard.data.unsafe_buffer_pointer())
-        for shard in x.addressable_shards
-    }
-
-
 def _definition(cls: Any, separate: bool) -> Definition:
     """The rules of the class, as they are now."""
     name = cls.__name__
-    has_backward = (
-        cls.backward is not Function.backward or cls.vjp is not Function.vjp
-    )
+    has_backward = cls.backward is not Function.backward or cls.vjp is not Function.vjp
     has_jvp = cls.jvp is not Function.jvp
     own_vmap = cls.vmap is not Function.vmap
     if own_vmap and not separate:

@@ -1,15 +1,16 @@
 """The transposable linear primitive: a linear map given with its transpose.
 
 A Function with both `jvp` and `backward` has a tangent map t -> J t computed by the one
-and a transpose ct -> J^T ct computed by the other. JAX has no public way to say so, thus
-a primitive: evaluated, batched or lowered it is `evaluate`; transposed it is `transpose`.
+and a transpose ct -> J^T ct computed by the other. JAX has no public way to say so,
+thus a primitive: evaluated, batched or lowered it is `evaluate`; transposed it is
+`transpose`.
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals)
 
 `evaluate(residuals, tangents) -> outs` is linear in the tangents, and
-`transpose(residuals, cts) -> cts of the tangents` in the cts; a ct may be None, for zero,
-in both directions. `out_avals` are the types of the outs, taken from the real primal
-outputs so that sharding and varying mesh axes survive.
+`transpose(residuals, cts) -> cts of the tangents` in the cts; a ct may be None, for
+zero, in both directions. `out_avals` are the types of the outs, taken from the real
+primal outputs so that sharding and varying mesh axes survive.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     return [None] * n_res + list(params["transpose"](list(args[:n_res]), cts))
 
 
-# Linear arguments that are not batched are repeated first, as an operation of their own:
-# its transpose is the sum over the batch, so `transpose` needs no case for it.
+# Linear arguments that are not batched are repeated first, as an operation of their
+# own: its transpose is the sum over the batch, so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_res = params["n_res"]
     res_dims = list(dims[:n_res])

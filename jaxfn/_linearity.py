@@ -1,9 +1,9 @@
 """Is a traced function linear, or only affine?
 
-`jax.linear_transpose` refuses an operation that has no transpose (sign, clip), but takes
-`2*g + 1` and drops the 1, and takes `ones_like(x)` and gives zero. A function made of
-operations that can be transposed is affine; it is linear if it also maps zero to zero.
-That is what is proved here, by following zeros through the jaxpr:
+`jax.linear_transpose` refuses an operation that has no transpose (sign, clip), but
+takes `2*g + 1` and drops the 1, and takes `ones_like(x)` and gives zero. A function
+made of operations that can be transposed is affine; it is linear if it also maps zero
+to zero. That is what is proved here, by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero where the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero.
@@ -75,7 +75,9 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     if name == "cond":
         index, *rest = ins
         outs = [_outputs(branch, rest) for branch in params["branches"]]
-        return [_join(*facts, depends=index.depends) for facts in zip(*outs)]
+        return [
+            _join(*facts, depends=index.depends) for facts in zip(*outs, strict=True)
+        ]
     body = next((params[k] for k in _CALLS if k in params), None)
     if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)

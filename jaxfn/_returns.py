@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxfn import _compat, _tree
 from jaxfn._apply import Arguments
 from jaxfn._errors import RuleTypeError, RuleValueError, short, type_name
-from jaxfn._tree import ARRAY, OutSpec, Outputs, Spec
+from jaxfn._tree import ARRAY, Outputs, OutSpec, Spec
 
 
 class _Where(NamedTuple):
@@ -52,8 +52,8 @@ def gradients(
         raise RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
             f"(expected {n}, got {len(found)}). `{name}.backward` must return a tuple "
-            "with one gradient for each argument that forward was called with: expected "
-            f"{n}, got {len(found)}. Return None for an argument that has no gradient."
+            "with one gradient for each argument that forward was called with: "
+            f"expected {n}, got {len(found)}. Return None for an argument that has no gradient."
         )
     grads: list[Any] = []
     groups = zip(
@@ -102,8 +102,8 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
     """One array of one gradient, as a cotangent of an argument of type `aval`.
 
     As in torch, a shape that reduces to the argument's is summed and float and integer
-    dtypes are cast; a complex value for a real argument is refused. Mesh axes over which
-    only the gradient varies are summed over.
+    dtypes are cast; a complex value for a real argument is refused. Mesh axes over
+    which only the gradient varies are summed over.
     """
     if grad is None or not _tree.is_inexact(aval):
         return None
@@ -136,7 +136,12 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
 
 
 def tangents(
-    result: Any, out: OutSpec, avals: Sequence[Any], smooth: Sequence[bool], *, name: str
+    result: Any,
+    out: OutSpec,
+    avals: Sequence[Any],
+    smooth: Sequence[bool],
+    *,
+    name: str,
 ) -> list[Any]:
     """What jvp returned, as one tangent (or None) for each output array.
 
@@ -185,8 +190,8 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
         return None
     if not smooth:
         raise RuleValueError(
-            f"Function's jvp returned a gradient at position {where.position}, but  the "
-            "corresponding forward output is not a differentiable Tensor."
+            f"Function's jvp returned a gradient at position {where.position}, but  "
+            "the corresponding forward output is not a differentiable Tensor."
             "You should return None at that position instead. "
             f"(`{where.name}.jvp`, {where.label}: expected None for {short(aval)} that "
             f"is integer or marked non-differentiable, got {short(t)}.)"
@@ -228,8 +233,9 @@ def _is_complex(aval: Any) -> bool:
 def batched(
     result: Any, size: int, expected: OutSpec, *, name: str
 ) -> tuple[Outputs, Outputs]:
-    """What the vmap staticmethod returned: outputs with the batch axis first, and for
-    each whether it has one.
+    """What the vmap staticmethod returned, in the terms of custom_vmap.
+
+    That is: the outputs with the batch axis first, and for each whether it has one.
 
     Args:
         result: a pair of the output and its out_dims.
@@ -238,10 +244,14 @@ def batched(
         name: of the Function.
     """
     if not isinstance(result, tuple) or len(result) != 2:
-        got = f"{len(result)} returns" if isinstance(result, tuple) else f"a {type(result)}"
+        got = (
+            f"{len(result)} returns"
+            if isinstance(result, tuple)
+            else f"a {type(result)}"
+        )
         raise RuleValueError(
-            "Expected the vmap staticmethod to have two returns, an output and out_dims "
-            f"with pytree structure compatible with the output. Got {got} instead. "
+            "Expected the vmap staticmethod to have two returns, an output and "
+            f"out_dims with pytree structure compatible with the output. Got {got} instead. "
             f"`{name}.vmap` must return a pair (output, out_dims)."
         )
     out, out_dims = result
@@ -275,8 +285,8 @@ def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
         return x
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise RuleTypeError(
-            f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected an "
-            f"int or None, got {dim!r} of type {type_name(dim)}."
+            f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected "
+            f"an int or None, got {dim!r} of type {type_name(dim)}."
         )
     if not -x.ndim <= dim < x.ndim:
         raise IndexError(
@@ -286,7 +296,7 @@ def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
         )
     if x.shape[dim] != size:
         raise RuleValueError(
-            f"`{where.name}.vmap` returned a batch of the wrong size for {where.label}: "
-            f"expected {size} at dim {dim}, got {x.shape[dim]} in {short(x)}."
+            f"`{where.name}.vmap` returned a batch of the wrong size for "
+            f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in {short(x)}."
         )
     return jnp.moveaxis(x, dim, 0)

@@ -1,8 +1,8 @@
 """What a Function is to an engine: its rules, on flat lists of arrays.
 
-Both faces (classes in torch's terms, the decorator in JAX's) are translated into `Rules`;
-an engine (`jaxfn._engines`) turns them into a JAX function. None stands for a zero
-tangent or cotangent throughout.
+Both faces (classes in torch's terms, the decorator in JAX's) are translated into
+`Rules`; an engine (`jaxfn._engines`) turns them into a JAX function. None stands for a
+zero tangent or cotangent throughout.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ places: `spec.join(arrays)`.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ Arrays = list[Any]
 
 
 def is_array(x: Any) -> bool:
-    """Is `x` an array leaf: a JAX array, tracer, PRNG key, or NumPy array or scalar?"""
+    """Say if `x` is an array leaf: of JAX (or a tracer, or a PRNG key) or of NumPy."""
     if isinstance(x, (np.ndarray, np.generic)):
         return is_numeric(x.dtype)
     return isinstance(x, jax.Array)
@@ -226,25 +227,27 @@ _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type, np.ndarray, np.generic),
     *(np.dtype, type(jax), type(len), _compat.ConcreteArray),
 )
-_MOST_OBJECTS = 10_000
+_MOST_OBJECTS = 1_000
 
 
 def _parts(x: Any) -> list[Any]:
     """The objects that `x` holds."""
+    if isinstance(x, types.CellType):
+        return [_cell(x)]
     if isinstance(x, dict):
         return [*x.keys(), *x.values()]
     if isinstance(x, (list, tuple, set, frozenset)):
         return list(x)
     parts: list[Any] = []
     if isinstance(x, Callable):
-        parts += [_cell(c) for c in getattr(x, "__closure__", None) or ()]
+        parts += getattr(x, "__closure__", None) or ()
         parts += [
             getattr(x, name, None)
             for name in ("__self__", "__func__", "func", "args", "keywords")
             + ("__defaults__", "__kwdefaults__", "__wrapped__")
         ]
     parts += list(getattr(x, "__dict__", {}).values())
-    for cls in type(x).__mro__:
+    for cls in type.mro(type(x)):
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
         parts += [getattr(x, name, None) for name in names]

@@ -1,0 +1,293 @@
+"""The context that `apply` passes to the rules: torch's node of the graph, without
+graph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+from jaxfn._compat import ConcreteArray
+from jaxfn._ctx import FunctionCtx
+from jaxfn._errors import NoGraphError, RuleError, RuleTypeError, type_name
+from jaxfn._tree import is_array
+
+STATE = frozenset(
+    ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
+    + ("materialize_grads", "_materialize_non_diff_grads")
+    + ("_needs", "needs_read", "_rule", "_saved", "_reads")
+)
+"""Names in a context's `__dict__` that are its own; all others are the user's."""
+
+
+class BackwardCFunction(FunctionCtx):
+    """The context that `apply` passes to the rules.
+
+    Each Function has a subclass of its own, named `<Name>Backward`. Made by hand
+    (`F._backward_cls()`), a context lets a rule be tested without a transformation:
+    save, set attributes, and call `apply` or `apply_jvp`.
+
+    Attributes:
+        needs_input_grad: a bool for each argument of forward: whether it is being
+            differentiated. All False in a call that is not differentiated.
+
+    Any other attribute may be set. Arrays in it (also inside dicts, lists, registered
+    pytrees, dataclasses and SimpleNamespaces) are saved like those given to
+    `save_for_backward`; anything else travels beside them as it is. `backward` and
+    `jvp` get a fresh context with the same attributes; what they write there is local.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxfn
+        >>> class Scale(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x, k):
+        ...         ctx.k = k
+        ...         return k * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         return ctx.k * g, None
+        >>> ctx = Scale._backward_cls()
+        >>> ctx.k = 3.0
+        >>> float(ctx.apply(jnp.float32(2))[0])
+        6.0
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.BackwardCFunction.html
+    """
+
+    _forward_cls: ClassVar[Any]
+    _autograd_function_id: ClassVar[int]
+    _materialize_non_diff_grads: bool = True
+
+    to_save: tuple[Any, ...] = ()
+    saved_for_forward: tuple[Any, ...] = ()
+    dirty_tensors: tuple[Any, ...] = ()
+    non_differentiable: tuple[Any, ...] = ()
+    materialize_grads: bool = True
+
+    needs_read: bool = False
+    _needs: Any = ()
+    _rule: str | None = None
+    _saved: tuple[Any, ...] | None = None
+    _reads: int = 0
+
+    # -- what forward calls
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self._check("save_for_backward")
+        for i, x in enumerate(tensors):
+            if type(x) is not ConcreteArray and x is not None and not is_array(x):
+                raise RuleTypeError(
+                    "save_for_backward can only save variables, but argument "
+                    f"{i} is of type {type_name(x)}. Expected arrays or None, got "
+                    f"{x!r}, in {self._where()}. Save it as an attribute: "
+                    "ctx.<name> = ..."
+                )
+        self.to_save = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        self._check("save_for_forward")
+        for i, x in enumerate(tensors):
+            if type(x) is not ConcreteArray and x is not None and not is_array(x):
+                raise AssertionError(
+                    "save_for_forward expects all arguments to be tensors; you should "
+                    "save non-tensors as attributes on ctx. Expected arrays or None, "
+                    f"got {x!r} as argument {i}, in {self._where()}."
+                )
+        self.saved_for_forward = tensors
+
+    def mark_dirty(self, *args: Any) -> None:
+        self._check("mark_dirty")
+        for i, x in enumerate(args):
+            if not is_array(x):
+                raise RuleTypeError(
+                    f"mark_dirty can only accept variables, but argument {i} is of "
+                    f"type {type_name(x)}. Expected an argument of {self._where()} "
+                    "that is an array."
+                )
+        self.dirty_tensors = args
+
+    def mark_non_differentiable(self, *args: Any) -> None:
+        self._check("mark_non_differentiable")
+        for i, x in enumerate(args):
+            if not is_array(x):
+                raise RuleTypeError(
+                    "mark_non_differentiable only accepts variable arguments, but got "
+                    f"{type_name(x)} as argument {i}. Expected an output of "
+                    f"{self._where()} that is an array."
+                )
+        self.non_differentiable = args
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self._check("set_materialize_grads", once=False)
+        if not isinstance(value, bool):
+            raise RuleTypeError(
+                f"set_materialize_grads in {self._where()} expected a bool, got "
+                f"{value!r} of type {type_name(value)}."
+            )
+        self.materialize_grads = value
+
+    def _check(self, method: str, *, once: bool = True) -> None:
+        if self._rule is not None:
+            raise RuleError(
+                f"`{self._name()}.{self._rule}` called ctx.{method}: expected it to be "
+                "called in forward or setup_context, where it takes effect, got a call "
+                "while the derivative is computed. Move the call there, or set an "
+                "attribute of ctx."
+            )
+        if once and _RECORDS[method] in self.__dict__:
+            warnings.warn(
+                f"{self._where()} called ctx.{method} more than once: only the last "
+                "call counts. Give it everything in one call.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    # -- what the rules read
+
+    @property
+    def needs_input_grad(self) -> Any:
+        """For each argument of forward, whether it is being differentiated."""
+        self.needs_read = True
+        return self._needs
+
+    @needs_input_grad.setter
+    def needs_input_grad(self, value: Any) -> None:
+        self._needs = value
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved for this rule.
+
+        By `save_for_backward` in `backward`, by `save_for_forward` in `jvp`. In forward
+        and in a context made by hand: what was saved so far.
+
+        Raises:
+            RuntimeError: read twice in a backward whose class sets
+                `clear_saved_tensors_on_access`.
+        """
+        if self._rule == "backward" and self._clears():
+            self._reads += 1
+            if self._reads > 1:
+                raise RuleError(
+                    "saved_tensors can only be accessed once when "
+                    "clear_saved_tensors_on_access=True is set on the "
+                    "autograd.Function. Either access saved_tensors only once, or set "
+                    f"clear_saved_tensors_on_access=False. (`{self._name()}.backward`)"
+                )
+        if self._saved is not None:
+            return self._saved
+        return self.to_save or self.saved_for_forward
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The old name of `saved_tensors`, in `backward` only. Deprecated."""
+        warnings.warn(
+            "'saved_variables' is deprecated; use 'saved_tensors'",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return () if self._rule == "jvp" else self.saved_tensors
+
+    def _clears(self) -> bool:
+        value = self._forward_cls.clear_saved_tensors_on_access
+        if not isinstance(value, bool):
+            raise RuleTypeError(
+                "clear_saved_tensors_on_access must be a bool, got "
+                f"{type_name(value)}. Set it so on `{self._name()}`."
+            )
+        return value
+
+    def maybe_clear_saved_tensors(self) -> None:
+        """Do nothing: JAX frees residuals by itself."""
+
+    def name(self) -> str:
+        """The name of the context's class: `<Name>Backward`."""
+        return type(self).__name__
+
+    def _name(self) -> str:
+        return self._forward_cls.__name__
+
+    def _where(self) -> str:
+        return f"`{self._name()}.forward` (or setup_context)"
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Only called for what is not there. In the words of torch, naming the class.
+        if attribute in _GRAPH:
+            raise NoGraphError(
+                f"ctx.{attribute} of {type(self).__name__} belongs to torch's autograd "
+                "graph: JAX has no graph of nodes, so there is nothing to return."
+            )
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {attribute!r}",
+            name=attribute,
+            obj=self,
+        )
+
+    # -- calling the rules by hand
+
+    def apply(self, *args: Any) -> Any:
+        """Call the Function's `backward` (or `vjp`) with this context.
+
+        Args:
+            *args: a gradient for each output of forward.
+
+        Returns:
+            What the rule returns, unchecked.
+
+        Raises:
+            RuntimeError: both `backward` and `vjp` are defined.
+            NotImplementedError: neither is.
+        """
+        return self.apply_boxed(list(args))
+
+    def apply_boxed(self, args: list[Any]) -> Any:
+        """`apply`, with the gradients in a list.
+
+        A Function with `boxed_grads_call = True` gets the list itself.
+        """
+        return call_backward(self._forward_cls, self, args)
+
+    def apply_jvp(self, *args: Any) -> Any:
+        """Call the Function's `jvp` with this context.
+
+        Args:
+            *args: a tangent for each argument of forward.
+
+        Returns:
+            What the rule returns, unchecked.
+
+        Raises:
+            NotImplementedError: `jvp` is not defined.
+        """
+        if self._saved is None:
+            self.__dict__["_saved"] = self.saved_for_forward
+            try:
+                return self._forward_cls.jvp(self, *args)
+            finally:
+                self.__dict__["_saved"] = None
+        return self._forward_cls.jvp(self, *args)
+
+
+_RECORDS = {
+    "save_for_backward": "to_save",
+    "save_for_forward": "saved_for_forward",
+    "mark_dirty": "dirty_tensors",
+    "mark_non_differentiable": "non_differentiable",
+}
+
+_GRAPH = frozenset(
+    ("next_functions", "metadata", "register_hook", "register_prehook", "requires_grad")
+    + ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
+)
+
+
+def call_backward(cls: Any, ctx: Any, grads: list[Any]) -> Any:
+    """Call the backward (or vjp) of a Function class, boxed if it says so."""
+    boxed = cls.boxed_grads_call
+    if not isinstance(boxed, bool):
+        raise RuleTypeError(
+            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set it so on "
+            f"`{cls.__name__}`."
+        )
+    rule = cls._backward_rule()
+    return rule(ctx, grads) if boxed else rule(ctx, *grads)

@@ -1,0 +1,94 @@
+"""The plain call: no argument is traced, so forward runs as it is.
+
+No JAX definition is built or traced. This is the path that must be fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn import _compat, _tree
+from jaxfn._apply import Kwargs
+from jaxfn._class_rules import check_dirty, marks
+from jaxfn._node import STATE, BackwardCFunction
+
+CLOSED_OVER_TRACER = object()
+
+
+def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
+    """Run forward, and setup_context in the separate style; consume what is dirty.
+
+    If a value comes out as a tracer, forward closed over one. To differentiate the body
+    would give a gradient that no rule knows of, so the result is dropped, and
+    `CLOSED_OVER_TRACER` says that JAX's definitions must decide.
+    """
+    ctx = cls._backward_cls()
+    held = ctx.__dict__
+    held["_needs"] = (False,) * len(args)
+    if separate:
+        out = _as_jax(cls.forward(*args, **kwargs))
+        cls.setup_context(ctx, args, out)
+    else:
+        out = cls.forward(ctx, *args, **kwargs)
+    if not _is_concrete(out):
+        return CLOSED_OVER_TRACER
+    for value in held.values():
+        if not _is_concrete(value):
+            return CLOSED_OVER_TRACER
+    if ctx.non_differentiable:
+        marks(ctx, _tree.split(out)[0])
+    out = _as_jax(out)
+    if ctx.dirty_tensors:
+        check_dirty(ctx, _tree.split(args)[0])
+        _consume(ctx, out)
+    return out
+
+
+_SIMPLE = frozenset((_compat.ConcreteArray, int, float, bool, str, type(None)))
+
+
+def _is_concrete(value: Any) -> bool:
+    """Is no array in `value` a tracer?"""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return True
+    if kind is tuple or kind is list:
+        for x in value:  # noqa: SIM110  (a generator costs half as much again)
+            if type(x) not in _SIMPLE and not _is_concrete(x):
+                return False
+        return True
+    return not any(_compat.is_tracer(x) for x in _tree.split(value)[0])
+
+
+def _as_jax(out: Any) -> Any:
+    """`out` with JAX arrays in place of NumPy ones, as transformed code would give."""
+    if type(out) is _compat.ConcreteArray:
+        return out
+    arrays, spec = _tree.split(out)
+    if all(isinstance(x, jax.Array) for x in arrays):
+        return out
+    return spec.join([jnp.asarray(x) for x in arrays])
+
+
+def _consume(ctx: BackwardCFunction, out: Any) -> None:
+    """Delete the inputs marked dirty, but for those that the call gives out."""
+    user = [x for name, x in ctx.__dict__.items() if name not in STATE]
+    kept = _tree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
+    buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
+    for x in ctx.dirty_tensors:
+        mine = {id(x), *_buffers(x)}
+        if isinstance(x, jax.Array) and not mine & buffers and not x.is_deleted():
+            x.delete()
+
+
+def _buffers(x: Any) -> set[Any]:
+    """Where an array's data lies: two arrays may share it."""
+    if not isinstance(x, jax.Array) or x.is_deleted():
+        return set()
+    return {
+        (shard.device, shard.data.unsafe_buffer_pointer())
+        for shard in x.addressable_shards
+    }
