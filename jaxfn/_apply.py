@@ -163,6 +163,10 @@ class Arguments:
             start += spec.n_arrays
         return groups
 
+    def any(self, values: Sequence[bool]) -> tuple[bool, ...]:
+        """For each argument, whether one of its arrays has a true value."""
+        return tuple([any(group) for group in self.groups(values)])
+
     def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with these arrays."""
         groups = self.groups(arrays)
@@ -172,10 +176,6 @@ class Arguments:
         """The arguments with these arrays, and None for what is static."""
         groups = self.groups(arrays)
         return tuple(s.join_only(g) for s, g in zip(self.specs, groups, strict=True))
-
-
-def has_tracer(arrays: Sequence[Any]) -> bool:
-    return any(_compat.is_tracer(x) for x in arrays)
 
 
 def call(rules: Rules, arrays: Sequence[Any]) -> Any:

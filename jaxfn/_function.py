@@ -13,8 +13,9 @@ import jax
 
 from jaxfn import _compat, _plain, _tree
 from jaxfn._apply import Arguments, Kwargs, bind, call, parameters
-from jaxfn._class_rules import ClassRules, Definition
+from jaxfn._class_rules import ClassRules
 from jaxfn._ctx import FunctionCtx
+from jaxfn._definition import Definition
 from jaxfn._errors import NO_BACKWARD, NO_FORWARD, NO_JVP, RuleError
 from jaxfn._node import BackwardCFunction
 
@@ -221,8 +222,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def backward(ctx: Any, *args: Any) -> Any:
-        """The reverse-mode derivative: gradients of the inputs from those of the
-        outputs.
+        """The reverse-mode derivative: gradients of the inputs.
 
         Args:
             ctx: a context with what was saved; what is written on it is local.
@@ -264,8 +264,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def jvp(ctx: Any, *args: Any) -> Any:
-        """The forward-mode derivative: tangents of the outputs from those of the
-        inputs.
+        """The forward-mode derivative: tangents of the outputs.
 
         Args:
             ctx: a context with what `save_for_forward` saved.
@@ -295,8 +294,10 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             ...     def jvp(ctx, t):
             ...         return 2 * t
             >>> x = jnp.float32(1)
-            >>> float(jax.jvp(Double.apply, (x,), (x,))[1]),
-            float(jax.grad(Double.apply)(x)) (2.0, 2.0)
+            >>> float(jax.jvp(Double.apply, (x,), (x,))[1])
+            2.0
+            >>> float(jax.grad(Double.apply)(x))
+            2.0
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.jvp.html
         """
@@ -461,7 +462,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
             return out
     known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
-    return call(ClassRules(_definition(cls, separate), arguments).rules, arrays)
+    return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
 
 
 def _unwrap(x: Any) -> Any:
@@ -469,53 +470,3 @@ def _unwrap(x: Any) -> Any:
     if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
         return x.__jax_array__()
     return x
-
-
-def _definition(cls: Any, separate: bool) -> Definition:
-    """The rules of the class, as they are now."""
-    name = cls.__name__
-    has_backward = cls.backward is not Function.backward or cls.vjp is not Function.vjp
-    has_jvp = cls.jvp is not Function.jvp
-    own_vmap = cls.vmap is not Function.vmap
-    if own_vmap and not separate:
-        raise RuleError(
-            "In order to use an autograd.Function with functorch transforms (vmap, "
-            "grad, jvp, jacrev, ...), it must override the setup_context staticmethod. "
-            f"`{name}` has a vmap staticmethod, which does not get a ctx: expected "
-            "forward(*args) and setup_context, got forward(ctx, *args). Split forward, "
-            "or remove vmap and let JAX batch it."
-        )
-    if cls.generate_jvp_rule and (has_jvp or not has_backward):
-        got = "an overridden jvp staticmethod" if has_jvp else "no backward"
-        raise RuleError(
-            f"`{name}` has generate_jvp_rule=True and {got}: expected a backward to "
-            "derive the jvp from, and no other jvp. Set generate_jvp_rule=False or "
-            "change the rules."
-        )
-    rule = cls.vjp if cls.vjp is not Function.vjp else cls.backward
-    return Definition(
-        cls=cls,
-        name=name,
-        forward=cls.forward,
-        setup_context=cls.setup_context if separate else None,
-        vmap=_vmap_rule(cls) if own_vmap else None,
-        has_jvp=has_jvp,
-        has_backward=has_backward,
-        once=getattr(rule, "_jaxfn_once", False),
-        derive_jvp=cls.generate_jvp_rule,
-    )
-
-
-def _vmap_rule(cls: Any) -> Callable[..., Any]:
-    if not cls.generate_vmap_rule:
-        return cls.vmap
-
-    def ambiguous(*_: Any, **__: Any) -> Any:
-        raise RuleError(
-            f"You tried to vmap over {cls.__name__}, but it has both "
-            "generate_vmap_rule=True and an overridden vmap staticmethod. Please set "
-            "generate_vmap_rule=False or delete the overridden vmap staticmethod to "
-            f"avoid ambiguity. (`{cls.__name__}.vmap`)"
-        )
-
-    return ambiguous

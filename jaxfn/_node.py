@@ -1,6 +1,4 @@
-"""The context that `apply` passes to the rules: torch's node of the graph, without
-graph.
-"""
+"""The context that `apply` passes to the rules: torch's node, without its graph."""
 
 from __future__ import annotations
 

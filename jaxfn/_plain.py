@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from jaxfn import _compat, _tree
 from jaxfn._apply import Kwargs
-from jaxfn._class_rules import check_dirty, marks
 from jaxfn._node import STATE, BackwardCFunction
+from jaxfn._styles import check_dirty, marks
 
 CLOSED_OVER_TRACER = object()
 

@@ -53,7 +53,8 @@ def gradients(
             f"function {name}Backward returned an incorrect number of gradients "
             f"(expected {n}, got {len(found)}). `{name}.backward` must return a tuple "
             "with one gradient for each argument that forward was called with: "
-            f"expected {n}, got {len(found)}. Return None for an argument that has no gradient."
+            f"expected {n}, got {len(found)}. Return None for an argument that has no "
+            "gradient."
         )
     grads: list[Any] = []
     groups = zip(
@@ -251,7 +252,8 @@ def batched(
         )
         raise RuleValueError(
             "Expected the vmap staticmethod to have two returns, an output and "
-            f"out_dims with pytree structure compatible with the output. Got {got} instead. "
+            f"out_dims with pytree structure compatible with the output. Got {got} "
+            "instead. "
             f"`{name}.vmap` must return a pair (output, out_dims)."
         )
     out, out_dims = result
@@ -297,6 +299,7 @@ def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
     if x.shape[dim] != size:
         raise RuleValueError(
             f"`{where.name}.vmap` returned a batch of the wrong size for "
-            f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in {short(x)}."
+            f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in "
+            f"{short(x)}."
         )
     return jnp.moveaxis(x, dim, 0)

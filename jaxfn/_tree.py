@@ -30,7 +30,7 @@ def is_array(x: Any) -> bool:
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Can JAX hold this NumPy dtype? (Not: strings, objects, dates, records.)"""
+    """Say if JAX can hold this NumPy dtype: not strings, objects, dates, records."""
     return dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
 
 

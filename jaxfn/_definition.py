@@ -1,0 +1,96 @@
+"""The rules of a Function class as they are at one call.
+
+They are looked up at every call: a rule assigned after the class was made counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxfn._errors import RuleError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Definition:
+    """What a class defines.
+
+    Attributes:
+        cls: the class.
+        name: of the class.
+        forward: the static method, bound through the class.
+        setup_context: the static method; None for the combined style.
+        vmap: the static method; None where JAX batches forward itself.
+        has_jvp: is jvp defined?
+        has_backward: is backward (or vjp) defined?
+        once: is backward marked `once_differentiable`?
+        derive_jvp: is the jvp to be derived from backward?
+    """
+
+    cls: Any
+    name: str
+    forward: Callable[..., Any]
+    setup_context: Callable[..., Any] | None
+    vmap: Callable[..., Any] | None
+    has_jvp: bool
+    has_backward: bool
+    once: bool
+    derive_jvp: bool
+
+    @classmethod
+    def of(cls, function: Any, base: Any) -> Definition:
+        """What `function` defines beyond `base`, where every rule raises.
+
+        Raises:
+            RuntimeError: the rules contradict each other.
+        """
+
+        def own(rule: str) -> bool:
+            return getattr(function, rule) is not getattr(base, rule)
+
+        name, separate = function.__name__, own("setup_context")
+        has_backward = own("backward") or own("vjp")
+        if own("vmap") and not separate:
+            raise RuleError(
+                "In order to use an autograd.Function with functorch transforms (vmap, "
+                "grad, jvp, jacrev, ...), it must override the setup_context "
+                f"staticmethod. `{name}` has a vmap staticmethod, which does not get a "
+                "ctx: expected forward(*args) and setup_context, got forward(ctx, "
+                "*args). Split forward, or remove vmap and let JAX batch it."
+            )
+        if function.generate_jvp_rule and (own("jvp") or not has_backward):
+            got = "an overridden jvp staticmethod" if own("jvp") else "no backward"
+            raise RuleError(
+                f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
+                "to derive the jvp from, and no other jvp. Set "
+                "generate_jvp_rule=False or change the rules."
+            )
+        backward = function.vjp if own("vjp") else function.backward
+        return cls(
+            cls=function,
+            name=name,
+            forward=function.forward,
+            setup_context=function.setup_context if separate else None,
+            vmap=_vmap(function) if own("vmap") else None,
+            has_jvp=own("jvp"),
+            has_backward=has_backward,
+            once=getattr(backward, "_jaxfn_once", False),
+            derive_jvp=function.generate_jvp_rule,
+        )
+
+
+def _vmap(function: Any) -> Callable[..., Any]:
+    if not function.generate_vmap_rule:
+        return function.vmap
+
+    def ambiguous(*_: Any, **__: Any) -> Any:
+        name = function.__name__
+        raise RuleError(
+            f"You tried to vmap over {name}, but it has both generate_vmap_rule=True "
+            "and an overridden vmap staticmethod. Please set generate_vmap_rule=False "
+            "or delete the overridden vmap staticmethod to avoid ambiguity. "
+            f"(`{name}.vmap`)"
+        )
+
+    return ambiguous

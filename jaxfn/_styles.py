@@ -1,0 +1,316 @@
+"""The two styles of forward, made safe to differentiate to any order.
+
+Forward runs once, on inputs without derivative; then the Function's own derivative is
+attached to its outputs (`_attach`). So a derivative of any order meets the rules and
+never the body of forward, which may have no derivative at all (a host callback).
+
+In the separate style `setup_context` then runs on the real inputs and the attached
+outputs: whatever it saves has its true derivative. In the combined style forward has
+filled ctx already, and what it saved is replaced: an input by the real one, an output
+by the attached one. A saved intermediate is attached too, with the derivative of
+forward's body, which is traced once more only if somebody differentiates it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn import _compat, _tree
+from jaxfn._apply import Arguments
+from jaxfn._attach import attach, stop_gradient
+from jaxfn._capture import Layout, capture
+from jaxfn._definition import Definition
+from jaxfn._engines import push_forward
+from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError
+from jaxfn._node import BackwardCFunction
+from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._tree import Outputs, OutSpec
+
+Perturbed = tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """The static part of the residuals of one run.
+
+    Attributes:
+        layout: of the context.
+        perturbed: for each array argument, whether it is differentiated.
+        in_avals: types of the array arguments.
+        out_avals: types of the array outputs.
+        out: structure of the outputs.
+    """
+
+    layout: Layout
+    perturbed: Perturbed
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    out: OutSpec
+
+
+class Style:
+    """What both styles share.
+
+    Args:
+        definition: of the class.
+        arguments: of the call.
+        rules: of the call; a function, because they are made from the style.
+    """
+
+    def __init__(
+        self, definition: Definition, arguments: Arguments, rules: Callable[[], Rules]
+    ) -> None:
+        self._def = definition
+        self._arguments = arguments
+        self._rules = rules
+
+    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        """The outputs, with their derivative, and the residuals."""
+        raise NotImplementedError
+
+    def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
+        ctx = self._def.cls._backward_cls()
+        ctx.__dict__["_needs"] = self._arguments.any(perturbed)
+        return ctx
+
+    def _check_closure(self) -> None:
+        """Refuse a forward that closes over a tracer whose derivative would be lost."""
+        static = [x for spec in self._arguments.specs for x in spec.leaves]
+        held = [getattr(self._def.forward, "__closure__", None), *static]
+        if _tree.find(held, _compat.is_lost) is not None:
+            raise ClosedOverError(CLOSED_OVER.format(name=self._def.name))
+
+    def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
+        rules = self._rules()
+        return capture(
+            ctx, backward=rules.bwd is not None, forward=rules.jvp is not None
+        )
+
+    def _residuals(
+        self,
+        leaves: Arrays,
+        saved: Saved,
+        out: OutSpec,
+        arrays: Arrays,
+        outs: Arrays,
+        perturbed: Perturbed,
+    ) -> Residuals:
+        out_avals = tuple([jax.typeof(x) for x in outs])
+        in_avals = tuple([jax.typeof(x) for x in arrays])
+        smooth = tuple(
+            [
+                _tree.is_inexact(aval) and i not in saved.marked
+                for i, aval in enumerate(out_avals)
+            ]
+        )
+        record = Record(saved.layout, perturbed, in_avals, out_avals, out)
+        return Residuals(leaves, record, smooth, saved.needs_read)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saved:
+    """What a context held after forward and setup_context, without the arrays.
+
+    Attributes:
+        layout: of the context.
+        marked: indices of the outputs marked non-differentiable.
+        perturbed: what ctx.needs_input_grad was made from.
+        needs_read: was it looked at?
+        sources: in the combined style, for each leaf where its value comes from:
+            ("input", i), ("output", i) or ("other", i), counting within each kind.
+    """
+
+    layout: Layout
+    marked: frozenset[int]
+    perturbed: Perturbed
+    needs_read: bool
+    sources: tuple[tuple[str, int], ...] = ()
+
+    def fits(self, perturbed: Perturbed) -> bool:
+        """Is this also what would be saved with these inputs perturbed?"""
+        return not self.needs_read or perturbed == self.perturbed
+
+
+class Separate(Style):
+    """`forward(*args)` and `setup_context(ctx, inputs, output)`.
+
+    Args:
+        forward: forward on flat arrays, with the vmap rule if there is one.
+    """
+
+    def __init__(self, *args: Any, forward: Callable[..., Outputs]) -> None:
+        super().__init__(*args)
+        self._forward = forward
+
+    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        self._check_closure()
+        raw = self._forward(*stop_gradient(arrays))
+        out: OutSpec = raw.static
+        rule = partial(self._tangents, out)
+        outs = attach(rule, arrays, raw.arrays, name=self._def.name)
+        return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
+
+    def _tangents(
+        self, out: OutSpec, inputs: Arrays, outs: Arrays, dots: Arrays
+    ) -> Arrays:
+        moving = tuple([d is not None for d in dots])
+        residuals = self._setup(out, inputs, outs, moving)
+        return push_forward(self._rules(), residuals, outs, dots)
+
+    def _setup(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> Residuals:
+        assert self._def.setup_context is not None
+        ctx = self._ctx(perturbed)
+        inputs, output = self._arguments.join(arrays), out.whole.join(outs)
+        self._def.setup_context(ctx, inputs, output)
+        check_dirty(ctx, arrays)
+        leaves, layout = self._capture(ctx)
+        saved = Saved(layout, marks(ctx, outs), perturbed, ctx.needs_read)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+
+
+class Combined(Style):
+    """`forward(ctx, *args)`."""
+
+    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        raw, out, leaves, saved = self._run(stop_gradient(arrays), perturbed)
+        if saved.layout.opaque and any(_compat.is_tracer(x) for x in arrays):
+            # Run where its arrays are tracers: capture refuses those it can't reach,
+            # and what is hidden then is constant.
+            self._run(arrays, perturbed)
+        values = attach(
+            partial(self._tangents, saved, out),
+            arrays,
+            [*raw, *_others(leaves, saved)],
+            name=self._def.name,
+        )
+        outs = Outputs(values[: len(raw)], out)
+        return outs, self._substitute(saved, out, arrays, values, perturbed)
+
+    def _run(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], OutSpec, list[Any], Saved]:
+        """Run forward: raw outputs and what it saved."""
+        self._check_closure()
+        ctx = self._ctx(perturbed)
+        args = self._arguments.join(inputs)
+        result = self._def.forward(ctx, *args, **self._arguments.kwargs)
+        found, out = OutSpec.split(result)
+        check_dirty(ctx, inputs)
+        leaves, layout = self._capture(ctx)
+        places = {id(x): ("output", i) for i, x in enumerate(found)}
+        # Last: an input that is returned as it is and saved counts as the input.
+        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
+        sources, n_other = [], 0
+        for leaf in leaves:
+            source = places.get(id(leaf))
+            if source is None:
+                source = ("other", n_other)
+                n_other += 1
+            sources.append(source)
+        saved = Saved(
+            layout, marks(ctx, found), perturbed, ctx.needs_read, tuple(sources)
+        )
+        return [jnp.asarray(x) for x in found], out, leaves, saved
+
+    def _substitute(
+        self,
+        saved: Saved,
+        out: OutSpec,
+        arrays: Arrays,
+        values: Arrays,
+        perturbed: Perturbed,
+    ) -> Residuals:
+        """What was saved, with the real inputs and the attached values in place."""
+        n = out.whole.n_arrays
+        of_kind = {"input": arrays, "output": values[:n], "other": values[n:]}
+        leaves = [of_kind[kind][i] for kind, i in saved.sources]
+        return self._residuals(leaves, saved, out, arrays, values[:n], perturbed)
+
+    def _tangents(
+        self, saved: Saved, out: OutSpec, inputs: Arrays, values: Arrays, dots: Arrays
+    ) -> Arrays:
+        moving = tuple([d is not None for d in dots])
+        n = out.whole.n_arrays
+        if saved.fits(moving):
+            residuals = self._substitute(saved, out, inputs, values, moving)
+        else:
+            _, residuals = self.fwd(inputs, moving)
+        return [
+            *push_forward(self._rules(), residuals, values[:n], dots),
+            *self._other_tangents(saved, inputs, values[n:], dots),
+        ]
+
+    def _other_tangents(
+        self, saved: Saved, inputs: Arrays, others: Arrays, dots: Arrays
+    ) -> list[Any]:
+        """The true tangents of saved intermediates: those of forward's body."""
+        smooth = [_tree.is_inexact(x) for x in others]
+        moving = [i for i, d in enumerate(dots) if d is not None]
+        if not any(smooth):
+            return [None] * len(others)
+
+        def body(*values: Any) -> list[Any]:
+            at = list(inputs)
+            for i, value in zip(moving, values, strict=True):
+                at[i] = value
+            _, _, leaves, again = self._run(at, saved.perturbed)
+            found = _others(leaves, again)
+            if [x.shape for x in found] != [x.shape for x in others]:
+                raise RuleValueError(
+                    f"`{self._def.name}.forward` saved other intermediate values when "
+                    "it ran again for their second derivative: expected shapes "
+                    f"{[x.shape for x in others]}, got {[x.shape for x in found]}. "
+                    "Make forward save the same values for the same inputs."
+                )
+            return [x for x, s in zip(found, smooth, strict=True) if s]
+
+        primals = tuple(inputs[i] for i in moving)
+        _, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
+        rest = iter(found)
+        return [next(rest) if s else None for s in smooth]
+
+
+def _others(leaves: Arrays, saved: Saved) -> list[Any]:
+    """The leaves that are neither inputs nor outputs."""
+    return [
+        leaf
+        for leaf, (kind, _) in zip(leaves, saved.sources, strict=True)
+        if kind == "other"
+    ]
+
+
+def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
+    """The indices of the outputs that were marked non-differentiable."""
+    if not ctx.non_differentiable:
+        return frozenset()
+    marked = {id(x) for x in ctx.non_differentiable}
+    indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
+    if len({id(outs[i]) for i in indices}) != len(marked):
+        raise RuleValueError(
+            f"`{ctx._name()}` called ctx.mark_non_differentiable with a value that is "
+            "not an output: expected the very arrays that forward returns, got another "
+            "(JAX operations give new arrays). Mark what you return."
+        )
+    return indices
+
+
+def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
+    """Only inputs may be marked dirty."""
+    if not ctx.dirty_tensors:
+        return
+    known = {id(x) for x in inputs}
+    if any(id(x) not in known for x in ctx.dirty_tensors):
+        raise RuleValueError(
+            "ctx.mark_dirty() received a tensor that was not an input. Only input "
+            "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
+            f"`{ctx._name()}`: expected arguments of forward, by identity; return the "
+            "new value instead of marking it."
+        )
