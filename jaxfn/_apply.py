@@ -12,9 +12,9 @@ import jax
 
 from jaxfn import _compat, _tree
 from jaxfn._engines import engine
-from jaxfn._errors import CLOSED_OVER, ClosedOverError
+from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
-from jaxfn._tree import Spec
+from jaxfn._tree import ARRAY, OutSpec, Spec
 
 Kwargs = dict[str, Any]
 
@@ -154,6 +154,25 @@ class Arguments:
         pairs = [_tree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
         return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
+
+    def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
+        """The array leaves of what forward returned, and the rest.
+
+        Raises:
+            TypeError: an object that is no pytree hides an array: its derivative would
+                be lost.
+        """
+        arrays, spec = OutSpec.split(out)
+        given = {id(x) for arg in self.specs for x in arg.leaves}
+        for leaf in spec.whole.leaves:
+            if leaf is not ARRAY and id(leaf) not in given and _tree.hides_array(leaf):
+                raise RuleTypeError(
+                    f"`{name}.forward` returned an array inside an object of type "
+                    f"{type(leaf).__name__}, where JAX can't see it: expected arrays, "
+                    "or pytrees of arrays. Return the array itself, or register the "
+                    "type with jax.tree_util.register_pytree_node."
+                )
+        return arrays, spec
 
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """One value for each array, as one sequence for each argument."""

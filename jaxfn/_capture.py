@@ -164,7 +164,7 @@ class _Leaves:
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
-        if _tree.find(value, lambda x: isinstance(x, jax.Array)) is not None:
+        if _tree.hides_array(value):
             self.opaque.append(name)
 
 

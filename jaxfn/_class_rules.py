@@ -70,7 +70,7 @@ class ClassRules:
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
             result = self._def.forward(*args, **self._arguments.kwargs)
-            found, out = OutSpec.split(result)
+            found, out = self._arguments.split_output(result, name=self._def.name)
             spec[:] = [out]
             return Outputs([jnp.asarray(x) for x in found], out)
 

@@ -22,7 +22,7 @@ from jaxfn._attach import attach, stop_gradient
 from jaxfn._errors import ONCE, RuleValueError, SecondDerivativeError, short
 from jaxfn._linear import linear
 from jaxfn._rules import Arrays, Residuals, Rules
-from jaxfn._tree import Outputs
+from jaxfn._tree import Outputs, is_inexact
 
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
@@ -41,7 +41,8 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     def fwd(*primals: Any) -> Any:
         args = [p.value for p in primals]
-        perturbed = tuple(p.perturbed for p in primals)
+        # Under jax.checkpoint JAX says "perturbed" of integers too.
+        perturbed = tuple([p.perturbed and is_inexact(p.value) for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),

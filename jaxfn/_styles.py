@@ -202,7 +202,7 @@ class Combined(Style):
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
         result = self._def.forward(ctx, *args, **self._arguments.kwargs)
-        found, out = OutSpec.split(result)
+        found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
         leaves, layout = self._capture(ctx)
         places = {id(x): ("output", i) for i, x in enumerate(found)}

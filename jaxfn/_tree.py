@@ -18,6 +18,7 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn import _compat
+from jaxfn._errors import RuleTypeError
 
 Arrays = list[Any]
 
@@ -102,15 +103,24 @@ _ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,))
 def split(value: Any) -> tuple[Arrays, Spec]:
     """The array leaves of `value`, and what is left of it.
 
-    A value that JAX can't flatten (a dict with keys that don't compare) is one static
-    leaf: it is passed through as it is.
+    A dict that JAX can't flatten, because its keys don't compare, is one static leaf.
+
+    Raises:
+        TypeError: such a dict holds an array, whose derivative would be lost.
     """
     if type(value) is _compat.ConcreteArray:
         return [value], _ONE_ARRAY
     try:
         leaves, treedef = tree_util.tree_flatten(value)
     except (TypeError, ValueError):
-        leaves, treedef = [value], tree_util.tree_structure(0)
+        leaves, treedef = tree_util.tree_flatten(value, is_leaf=_is_unsortable)
+        for leaf in leaves:
+            if _is_unsortable(leaf) and find(leaf, is_array) is not None:
+                raise RuleTypeError(
+                    "A dict with keys that can't be sorted holds an array: expected "
+                    f"keys of one kind, so that JAX can flatten it, got {list(leaf)}. "
+                    "Use keys of one type, or a list."
+                ) from None
     arrays = [x for x in leaves if is_array(x)]
     if len(arrays) == len(leaves):
         return arrays, Spec(treedef, (ARRAY,) * len(leaves))
@@ -134,6 +144,16 @@ class OutSpec:
         arrays, whole = split(out)
         parts = whole.children if isinstance(out, tuple) else (whole,)
         return arrays, cls(whole, parts)
+
+
+def _is_unsortable(x: Any) -> bool:
+    if not isinstance(x, dict):
+        return False
+    try:
+        sorted(x)
+    except TypeError:
+        return True
+    return False
 
 
 class Box:
@@ -202,6 +222,11 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
         return None
     axes = [lead + i for i, (have, want) in enumerate(pairs) if have != want]
     return jnp.sum(x, axis=(*range(lead), *axes)).reshape(shape)
+
+
+def hides_array(x: Any) -> bool:
+    """Does `x`, a static leaf, hold a JAX array where JAX can't see it?"""
+    return find(x, lambda part: isinstance(part, jax.Array)) is not None
 
 
 def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:

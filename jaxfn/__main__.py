@@ -1,0 +1,45 @@
+"""The command line: `python -m jaxfn demo`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from jaxfn import _demo
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the result is the exit code.
+
+    Args:
+        argv: the command line without the program; that of the process by default.
+
+    Returns:
+        0 if all is right, 1 if a check failed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxfn", description="torch.autograd.Function for JAX."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="run the examples of PyTorch's pages under JAX's transformations",
+        description="Run the examples of PyTorch's pages under JAX's transformations "
+        "on the default device, compare with finite differences or a loop, and print "
+        "a table. The exit code is 1 if a cell fails.",
+    )
+    demo.add_argument(
+        "--break",
+        dest="broken",
+        choices=_demo.BROKEN,
+        help="make this rule wrong, and see which cells it reaches",
+    )
+    options = parser.parse_args(argv)
+    rows = list(_demo.cells(options.broken))
+    print(_demo.table(rows, options.broken))
+    return 0 if all(cell.ok for cell in rows) and options.broken is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

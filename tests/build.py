@@ -1,0 +1,27 @@
+"""Functions made in a line, for tests that need many."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import jaxfn
+
+
+def function(name: str = "F", base: Any = jaxfn.Function, **members: Any) -> Any:
+    """A subclass of Function with these rules; plain functions become static."""
+    wrapped = {
+        key: staticmethod(x) if isinstance(x, FunctionType) else x
+        for key, x in members.items()
+    }
+    return type(name, (base,), wrapped)
+
+
+def saving(*values: Any):
+    """A setup_context that saves all array inputs for both modes."""
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    return setup_context

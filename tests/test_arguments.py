@@ -1,0 +1,553 @@
+"""What apply takes and what forward gives: arrays, pytrees, static values, kwargs."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from tests.build import function
+
+S = jnp.float32(3)
+X = jnp.float32([1, 2, 3])
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+
+
+# ---- static values
+
+STATIC = [3, 2.5, "text", None, True, jnp.float32, np.dtype("int8"), len, object()]
+
+
+@pytest.mark.parametrize(
+    "value", [*STATIC, {1: 2, "a": 3}, [1, "b"], {7}, (), slice(3)]
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_static_values_pass_through_unchanged(value, wrap):
+    seen = []
+
+    def forward(ctx, x, value):
+        seen.append(value)
+        return 2 * x, value
+
+    f = function(forward=forward, backward=lambda ctx, g, v: (g, None)).apply
+    out = []
+
+    def loss(x):
+        y, back = f(x, value)
+        out.append(back)
+        return y
+
+    allclose(wrap(jax.grad(loss))(S), 1)
+    allclose(f(S, value)[0], 6)
+    for got in [*seen, *out]:
+        assert type(got) is type(value)
+        assert got == value
+
+
+def test_python_numbers_are_static_not_arrays():
+    def forward(ctx, x, k):
+        assert type(k) is float
+        ctx.k = k
+        return k * x
+
+    f = function(forward=forward, backward=lambda ctx, g: (ctx.k * g, None)).apply
+    allclose(jax.jit(jax.grad(lambda x: f(x, 2.5)))(S), 2.5)
+
+
+def test_opaque_arguments_keep_their_identity():
+    class Thing:
+        pass
+
+    thing, unsortable = Thing(), {1: 2, "a": 3}
+
+    def forward(ctx, x, a, b):
+        assert a is thing
+        assert b is unsortable
+        return x
+
+    function(forward=forward).apply(S, thing, unsortable)
+
+
+def test_static_outputs_come_back_and_their_gradient_is_none():
+    grads = []
+
+    def backward(ctx, *gs):
+        grads.append(gs)
+        return 5 * gs[1]
+
+    f = function(
+        forward=lambda ctx, x: (3, 1 * x, "bar", None, True), backward=backward
+    )
+    assert f.apply(S)[::2] == (3, "bar", True)
+    allclose(jax.grad(lambda x: f.apply(x)[1])(S), 5)
+    g = grads[0]
+    assert (g[0], g[2], g[3], g[4]) == (None,) * 4
+    allclose(g[1], 1)
+
+
+def test_a_static_output_that_differs_at_every_trace():
+    f = function(
+        forward=lambda ctx, x: (1 * x, object()), backward=lambda ctx, g, _: 2 * g
+    )
+
+    def body(c, _):
+        y, made = f.apply(c)
+        assert type(made) is object
+        return y, None
+
+    def loop(x):
+        return jax.lax.scan(body, x, None, length=2)[0]
+
+    allclose(jax.jit(jax.grad(loop))(S), 4)
+    allclose(jax.vmap(jax.grad(loop))(X), [4, 4, 4])
+
+
+# ---- pytrees
+
+
+def _layer():
+    def forward(ctx, params, x):
+        ctx.save_for_backward(params["w"], x)
+        return {"y": params["w"] * x + params["b"][0], "n": 3}
+
+    def backward(ctx, grad):
+        w, x = ctx.saved_tensors
+        assert grad["n"] is None
+        g = grad["y"]
+        return {"w": 2 * g * x, "b": [g, None]}, 3 * g * w
+
+    return function("Layer", forward=forward, backward=backward).apply
+
+
+def test_pytrees_carry_gradients():
+    params = {"w": S, "b": [S, jnp.float32(1)]}
+    f = _layer()
+    grads = jax.grad(lambda p, x: f(p, x)["y"], argnums=(0, 1))(params, jnp.float32(5))
+    assert jax.tree.map(float, grads) == ({"w": 10.0, "b": [1.0, 0.0]}, 9.0)
+    batched = jax.vmap(
+        jax.grad(lambda p, x: f(p, x)["y"]), in_axes=({"w": None, "b": None}, 0)
+    )(params, X)
+    allclose(batched["w"], 2 * X)
+
+
+def test_none_stands_for_any_part_of_a_gradient():
+    f = function(
+        forward=lambda ctx, p, x: p["a"]["b"] * p["c"] * x,
+        backward=lambda ctx, g: ({"a": None, "c": 2 * g}, g),
+    ).apply
+    grads = jax.grad(f)({"a": {"b": S}, "c": S}, S)
+    assert jax.tree.map(float, grads) == {"a": {"b": 0.0}, "c": 2.0}
+
+
+def test_static_leaves_inside_a_pytree_argument():
+    def forward(ctx, config):
+        ctx.scale = config["scale"]
+        assert config["name"] == "n"
+        return config["scale"] * config["x"]
+
+    f = function(
+        forward=forward,
+        backward=lambda ctx, g: {"scale": None, "name": None, "x": ctx.scale * g},
+    ).apply
+
+    def loss(x):
+        return f({"scale": 4, "name": "n", "x": x})
+
+    allclose(jax.jit(jax.grad(loss))(S), 4)
+
+
+def test_a_registered_pytree_in_and_out():
+    @jax.tree_util.register_dataclass
+    @__import__("dataclasses").dataclass
+    class Pair:
+        a: jax.Array
+        b: jax.Array
+
+    f = function(
+        forward=lambda ctx, p: Pair(2 * p.a, 3 * p.b),
+        backward=lambda ctx, g: Pair(2 * g.a, 3 * g.b),
+    ).apply
+    got = jax.grad(lambda p: f(p).a + f(p).b)(Pair(S, S))
+    assert (float(got.a), float(got.b)) == (2, 3)
+
+
+def test_a_namedtuple_output_is_several_outputs_and_keeps_its_type():
+    Two = collections.namedtuple("Two", "a b")
+    f = function(
+        forward=lambda ctx, x: Two(1 * x, 2 * x), backward=lambda ctx, a, b: 7 * a + b
+    ).apply
+    for call in (f, jax.jit(f)):
+        assert type(call(S)) is Two
+    allclose(jax.grad(lambda x: f(x).a)(S), 7)
+
+
+@pytest.mark.parametrize("out", [(), None, [], {}])
+def test_outputs_without_arrays(out):
+    f = function(forward=lambda ctx, x: out).apply
+    assert f(S) == out
+    got = []
+    jax.jit(lambda x: got.append(f(x)) or x)(S)
+    assert got == [out]
+
+
+def test_one_array_returned_twice_has_a_gradient_for_each_place():
+    def forward(ctx, x):
+        out = 1 * x
+        return out, out
+
+    f = function(forward=forward, backward=lambda ctx, a, b: a + 2 * b).apply
+    allclose(jax.grad(lambda x: f(x)[0] + 100 * f(x)[1])(S), 201)
+
+
+def test_a_list_output_is_one_output():
+    f = function(
+        forward=lambda ctx, x: [2 * x, 3 * x],
+        backward=lambda ctx, g: 2 * g[0] + 3 * g[1],
+    ).apply
+    allclose(jax.grad(lambda x: f(x)[0] + f(x)[1])(S), 5)
+
+
+# ---- kwargs and defaults
+
+
+def test_kwargs_are_bound_to_positions():
+    def forward(ctx, x, k, y):
+        ctx.k = k
+        return k * x + y
+
+    f = function(
+        forward=forward, backward=lambda ctx, g: (ctx.k * g, None, 3 * g)
+    ).apply
+    for call in (
+        lambda x, y: f(x, 2, y),
+        lambda x, y: f(x, y=y, k=2),
+        lambda x, y: f(y=y, k=2, x=x),
+    ):
+        assert jax.tree.map(float, jax.grad(call, (0, 1))(S, S)) == (2.0, 3.0)
+
+
+def test_defaults_count_in_the_separate_style():
+    seen = []
+
+    def setup_context(ctx, inputs, output):
+        seen.append((inputs[1], ctx.needs_input_grad))
+
+    f = function(
+        forward=lambda x, k=2: k * x,
+        setup_context=setup_context,
+        backward=lambda ctx, g: (g, None),
+    ).apply
+    allclose(jax.grad(f)(S), 1)
+    assert seen == [(2, (True, False))]
+    bad = function(
+        forward=lambda x, k=2: k * x,
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: g,
+    ).apply
+    with pytest.raises(RuntimeError, match=r"expected 2, got 1"):
+        jax.grad(bad)(S)
+
+
+def test_defaults_do_not_count_in_the_combined_style():
+    def forward(ctx, x, k=2):
+        assert len(ctx.needs_input_grad) == 1
+        return k * x
+
+    f = function(forward=forward, backward=lambda ctx, g: 2 * g).apply
+    allclose(jax.grad(f)(S), 2)
+
+
+def test_an_omitted_default_before_a_keyword_is_filled_in():
+    def forward(ctx, x, k=2, m=5):
+        ctx.count = len(ctx.needs_input_grad)
+        return k * m * x
+
+    f = function(forward=forward, backward=lambda ctx, g: (g, None, None)).apply
+    allclose(f(S, m=10), 60)
+    allclose(jax.grad(lambda x: f(x, m=10))(S), 1)
+
+
+@pytest.mark.parametrize("style", ["separate", "combined"])
+def test_keyword_only_static_arguments(style):
+    members = {"backward": lambda ctx, g: 2 * g}
+    if style == "combined":
+        members["forward"] = lambda ctx, x, *, k=2: k * x
+    else:
+        members["forward"] = lambda x, *, k=2: k * x
+        members["setup_context"] = lambda ctx, inputs, output: None
+    f = function(**members).apply
+    for call in (f, jax.jit(f), jax.vmap(lambda x: f(x))):
+        x = S if call is not f else S
+        allclose(call(X), 2 * X) if call is not f else allclose(call(x), 6)
+    allclose(f(S, k=5), 15)
+    allclose(jax.grad(lambda x: f(x, k=5))(S), 2)
+
+
+def test_keyword_only_with_a_vmap_rule():
+    f = function(
+        forward=lambda x, *, k=2: k * x,
+        setup_context=lambda ctx, inputs, output: None,
+        vmap=lambda info, in_dims, x, *, k=2: (k * x + 0.5, 0),
+    ).apply
+    allclose(jax.vmap(lambda x: f(x, k=3))(X), 3 * X + 0.5)
+    allclose(jax.vmap(f)(X), 2 * X + 0.5)
+
+
+def test_variadic_arguments():
+    def forward(ctx, *xs):
+        ctx.n = len(xs)
+        return sum(xs)
+
+    f = function(
+        forward=forward,
+        backward=lambda ctx, g: tuple((i + 1) * g for i in range(ctx.n)),
+    ).apply
+    grads = jax.grad(lambda a, b, c: f(a, b, c), (0, 1, 2))(S, S, S)
+    assert [float(g) for g in grads] == [1, 2, 3]
+
+
+# ---- array kinds
+
+
+def test_integer_and_bool_inputs_take_no_gradient():
+    def forward(ctx, x, i, mask):
+        assert ctx.needs_input_grad in ((True, False, False), (False,) * 3)
+        ctx.save_for_backward(i, mask)
+        return jnp.where(mask, x[i], 0)
+
+    def backward(ctx, g):
+        i, mask = ctx.saved_tensors
+        return jnp.zeros(3).at[i].set(jnp.where(mask, 2 * g, 0)), g, g
+
+    f = function(forward=forward, backward=backward).apply
+    i, mask = jnp.int32(1), jnp.bool_(True)
+    for call in (jax.grad(f), jax.jit(jax.grad(f)), jax.grad(jax.checkpoint(f))):
+        allclose(call(X, i, mask), [0, 2, 0])
+    batched = jax.vmap(jax.grad(f), in_axes=(None, 0, None))(X, jnp.arange(3), mask)
+    allclose(batched, 2 * np.eye(3))
+
+
+def test_integer_outputs_give_zeros_of_their_dtype_to_backward():
+    grads = []
+
+    def backward(ctx, g, gi, gb):
+        grads.append((gi.dtype, gb.dtype))
+        return g + gi
+
+    f = function(
+        forward=lambda ctx, x: (2 * x, jnp.argsort(x), x > 1), backward=backward
+    ).apply
+    for call in (
+        jax.grad,
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: jax.grad(jax.jit(f)),
+    ):
+        allclose(call(lambda x: f(x)[0].sum())(X), 1)
+    assert set(grads) == {(jnp.dtype("int32"), jnp.dtype("bool"))}
+
+
+def test_prng_keys_in_out_saved_and_on_ctx():
+    def forward(ctx, x, key):
+        ctx.save_for_backward(key)
+        ctx.key = key
+        return x * jax.random.normal(key), jax.random.split(key)[0]
+
+    def backward(ctx, g, g_key):
+        assert g_key is None
+        (key,) = ctx.saved_tensors
+        assert jnp.all(key == ctx.key) is not False
+        return 2 * g * jax.random.normal(ctx.key), None
+
+    f = function(forward=forward, backward=backward).apply
+    key = jax.random.key(0)
+    expected = 2 * jax.random.normal(key)
+    grad = jax.grad(lambda x, k: f(x, k)[0])
+    for call in (
+        grad,
+        jax.jit(grad),
+        jax.grad(jax.checkpoint(lambda x, k: f(x, k)[0])),
+    ):
+        allclose(call(S, key), expected)
+    keys = jax.random.split(key, 3)
+    allclose(jax.vmap(grad)(X, keys), 2 * jax.vmap(jax.random.normal)(keys))
+
+    def loop(x):
+        def body(c, k):
+            y, k = f(c, k)
+            return y, jax.random.normal(k)
+
+        return jax.lax.scan(body, x, keys)[0]
+
+    allclose(jax.grad(loop)(S), np.prod(2 * jax.vmap(jax.random.normal)(keys)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_gradients_are_cast_to_the_dtype_of_the_argument(dtype):
+    f = function(
+        forward=lambda ctx, x: 2 * x,
+        backward=lambda ctx, g: 2 * g.astype(jnp.float32),
+        jvp=lambda ctx, t: 3 * t.astype(jnp.float32),
+    ).apply
+    x = jnp.ones(2, dtype)
+    assert jax.grad(lambda x: f(x).sum())(x).dtype == dtype
+    assert jax.jvp(f, (x,), (x,))[1].dtype == dtype
+
+
+def test_an_integer_gradient_is_cast():
+    f = function(
+        forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: jnp.int32(4)
+    ).apply
+    got = jax.grad(f)(S)
+    assert got.dtype == jnp.float32
+    assert got == 4
+
+
+def test_a_broadcast_gradient_is_summed_to_the_shape_of_the_argument():
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * b, g * a
+
+    f = function(forward=forward, backward=backward).apply
+    a, b = jnp.arange(4.0), jnp.arange(12.0).reshape(3, 4)
+    grads = jax.grad(lambda a, b: f(a, b).sum(), (0, 1))(a, b)
+    allclose(grads[0], b.sum(0))
+    allclose(grads[1], jnp.broadcast_to(a, (3, 4)))
+    column = jnp.ones((3, 1))
+    got = jax.grad(lambda a, b: f(a, b).sum())(column, b)
+    allclose(got, b.sum(1, keepdims=True))
+    per_example = jax.vmap(jax.grad(lambda a, b: f(a, b).sum()))(
+        jnp.ones((2, 1)), jnp.arange(10.0).reshape(2, 5)
+    )
+    allclose(per_example, [[10], [35]])
+
+
+def test_complex_gradients_follow_torch():
+    # torch's documentation: the gradient of z^2 is g conj(2z). JAX's grad of a real
+    # function of z is the conjugate of torch's .grad, so the numbers are JAX's.
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return z * z
+
+    square = function(
+        forward=forward, backward=lambda ctx, g: g * jnp.conj(2 * ctx.saved_tensors[0])
+    )
+    derived = function(base=square, generate_jvp_rule=True)
+    z = jnp.complex64(1 + 2j)
+    expected = jax.grad(lambda z: (z * z).real)(z)
+    for f in (square.apply, derived.apply):
+        allclose(jax.grad(lambda z, f=f: f(z).real)(z), expected)
+        allclose(
+            jax.jit(jax.grad(lambda z, f=f: f(z).imag))(z),
+            jax.grad(lambda z: (z * z).imag)(z),
+        )
+    t = jnp.complex64(3 - 1j)
+    allclose(jax.jvp(derived.apply, (z,), (t,))[1], 2 * z * t)
+
+
+def test_a_real_argument_of_a_complex_function():
+    f = function(
+        forward=lambda ctx, x: x * (1 + 2j), backward=lambda ctx, g: (g * (1 - 2j)).real
+    ).apply
+    allclose(jax.grad(lambda x: f(x).imag)(S), 2)
+
+
+@pytest.mark.parametrize("make", [np.float32, lambda v: np.array(v, np.float32)])
+def test_numpy_arguments_are_arrays(make):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    f = function(forward=forward, backward=lambda ctx, g: 3 * g).apply
+    assert isinstance(f(make(2)), jax.Array)
+    allclose(f(make(2)), 4)
+    allclose(jax.grad(f)(make(2)), 3)
+
+
+def test_numpy_arrays_that_jax_cannot_hold_are_static():
+    names = np.array(["a", "b"])
+
+    def forward(ctx, x, names):
+        assert names.dtype.kind == "U"
+        return x
+
+    f = function(forward=forward, backward=lambda ctx, g: (g, None)).apply
+    allclose(jax.jit(jax.grad(lambda x: f(x, names)))(S), 1)
+
+
+def test_objects_that_stand_for_arrays_are_converted():
+    class Parameter:
+        def __init__(self, value):
+            self.value = value
+
+        def __jax_array__(self):
+            return self.value
+
+    f = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 5 * g).apply
+    allclose(f(Parameter(S)), 6)
+    allclose(jax.grad(lambda x: f(Parameter(x)))(S), 5)
+
+
+def test_no_arguments_at_all():
+    f = function(forward=lambda ctx: jnp.ones(2)).apply
+    allclose(f(), [1, 1])
+    allclose(jax.jit(f)(), [1, 1])
+    allclose(jax.jit(lambda x: function(forward=lambda ctx: 2 * x).apply())(S), 6)
+
+
+def test_empty_arrays():
+    f = function(
+        forward=lambda ctx, x: x[:0], backward=lambda ctx, g: jnp.ones(3)
+    ).apply
+    allclose(jax.grad(lambda x: f(x).sum())(X), [1, 1, 1])
+
+
+def test_ints_only_need_no_rule():
+    f = function(forward=lambda ctx, x: jnp.int32(3)).apply
+    allclose(jax.grad(lambda x: x * f(x))(S), 3)
+
+
+def test_a_marked_output_alone_needs_no_rule():
+    def forward(ctx, x):
+        out = 2 * x
+        ctx.mark_non_differentiable(out)
+        return out
+
+    f = function(forward=forward).apply
+    allclose(jax.grad(lambda x: x * f(x))(S), 6)
+    allclose(jax.jit(jax.grad(lambda x: x * f(x)))(S), 6)
+
+
+def test_forward_bound_in_any_way():
+    class Undecorated(jaxfn.Function):
+        def forward(ctx, x):  # noqa: N805
+            ctx.k = 2
+            return x
+
+        def backward(ctx, g):  # noqa: N805
+            return ctx.k * g
+
+    class Classmethod(jaxfn.Function):
+        K = 3
+
+        @classmethod
+        def forward(cls, ctx, x):
+            ctx.k = cls.K
+            return x
+
+        @classmethod
+        def backward(cls, ctx, g):
+            return ctx.k * cls.K * g
+
+    allclose(jax.grad(Undecorated.apply)(S), 2)
+    allclose(jax.grad(lambda x: Undecorated.apply(x=x))(S), 2)
+    allclose(jax.grad(Classmethod.apply)(S), 9)
+    allclose(jax.grad(lambda x: Classmethod.apply(x=x))(S), 9)
