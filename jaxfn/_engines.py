@@ -130,13 +130,14 @@ class _Width:
         return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
 
     def _for_all(self, args: Arrays, perturbed: Sequence[bool]) -> int:
-        if all(perturbed):
+        everything = [is_inexact(x) for x in args]
+        if list(perturbed) == everything:
             return 0
         count = 0
 
         def trace(*args: Any) -> None:
             nonlocal count
-            _, residuals = self._rules.fwd(list(args), (True,) * len(args))
+            _, residuals = self._rules.fwd(list(args), everything)
             count = len(residuals.arrays)
 
         jax.eval_shape(trace, *args)
