@@ -53,7 +53,7 @@ def capture(
         backward: is what was saved for backward needed?
         forward: is what was saved for jvp needed?
     """
-    leaves = _Leaves(ctx.name())
+    leaves = _Leaves(type(ctx).__name__)
     layout = Layout(
         leaves.take_all(ctx.to_save) if backward else (),
         leaves.take_all(ctx.saved_for_forward) if forward else (),

@@ -1,0 +1,684 @@
+"""ctx: what is saved, marked and written, and what the rules find."""
+
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from tests.build import function
+
+S = jnp.float32(3)
+X = jnp.float32([1, 2, 3])
+
+# A rule must find what was saved in every one of these, not only in an eager grad.
+MODES = {
+    "grad": jax.grad,
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "vmap": lambda f: lambda x: jax.vmap(jax.grad(f))(x[None])[0],
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    "scan": lambda f: jax.jit(
+        jax.grad(
+            lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0]
+        )
+    ),
+}
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+
+
+@modes
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_saved_values_keep_their_order_and_none_its_place(mode, style):
+    def save(ctx, x, out):
+        ctx.save_for_backward(x, None, 10 * x, out, jnp.zeros(0), x > 0)
+
+    def backward(ctx, g):
+        x, none, ten, out, empty, mask = ctx.saved_tensors
+        assert none is None
+        assert empty.shape == (0,)
+        assert mask.dtype == bool
+        return g * (x + 100 * ten + 10000 * out)
+
+    def combined(ctx, x):
+        out = x * x
+        save(ctx, x, out)
+        return out
+
+    members = (
+        {"forward": combined}
+        if style == "combined"
+        else {
+            "forward": lambda x: x * x,
+            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs, output),
+        }
+    )
+    f = function(backward=backward, **members).apply
+    allclose(MODES[mode](f)(S), 3 + 100 * 30 + 10000 * 9)
+
+
+@modes
+def test_nothing_saved_is_an_empty_tuple(mode):
+    def backward(ctx, g):
+        assert ctx.saved_tensors == ()
+        return 2 * g
+
+    f = function(forward=lambda ctx, x: 1 * x, backward=backward).apply
+    allclose(MODES[mode](f)(S), 2)
+
+
+def test_saved_for_one_rule_is_not_seen_by_the_other():
+    def forward(ctx, x):
+        ctx.save_for_backward(2 * x)
+        ctx.save_for_forward(3 * x, None)
+        return 1 * x
+
+    def backward(ctx, g):
+        (two,) = ctx.saved_tensors
+        return g * two
+
+    def jvp(ctx, t):
+        three, none = ctx.saved_tensors
+        assert none is None
+        return t * three
+
+    f = function(forward=forward, backward=backward, jvp=jvp).apply
+    allclose(jax.grad(f)(S), 6)
+    allclose(jax.jvp(f, (S,), (jnp.float32(1),))[1], 9)
+
+
+def test_jvp_sees_nothing_of_what_was_saved_for_backward_only():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 1 * x
+
+    def jvp(ctx, t):
+        assert ctx.saved_tensors == ()
+        return 3 * t
+
+    f = function(forward=forward, backward=lambda ctx, g: g, jvp=jvp).apply
+    allclose(jax.jvp(f, (S,), (jnp.float32(1),))[1], 3)
+
+
+# ---- attributes
+
+
+@dataclasses.dataclass
+class Record:
+    array: object
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    array: object
+
+
+def _values(x):
+    """Every way to hold an array on ctx, and how to get it back."""
+    return {
+        "array": (x, lambda v: v),
+        "list": ([1, x, "a"], lambda v: v[1]),
+        "dict": ({"k": x, 1: 2}, lambda v: v["k"]),
+        "nested": ({"a": [(x, None)]}, lambda v: v["a"][0][0]),
+        "dataclass": (Record(x, "n"), lambda v: v.array if v.name == "n" else None),
+        "frozen": (Frozen([x]), lambda v: v.array[0]),
+        "namespace": (types.SimpleNamespace(p=x, q=1), lambda v: v.p if v.q else None),
+        "record in list": ([Record([x], "n")], lambda v: v[0].array[0]),
+        "partial": (jax.tree_util.Partial(jnp.multiply, x), lambda v: v(1)),
+        "vjp": (jax.vjp(lambda y: y * x, x)[1], lambda v: v(jnp.float32(1))[0]),
+    }
+
+
+@modes
+@pytest.mark.parametrize("kind", _values(S))
+def test_arrays_on_ctx_are_saved_however_they_are_held(mode, kind):
+    def forward(ctx, x):
+        value, _ = _values(x)[kind]
+        ctx.held = value
+        return x * x
+
+    def backward(ctx, g):
+        return g * _values(jnp.float32(0))[kind][1](ctx.held)
+
+    f = function(forward=forward, backward=backward).apply
+    allclose(MODES[mode](f)(S), 3)
+    # and they keep their derivative
+    allclose(jax.grad(jax.grad(f))(S), 1)
+    allclose(jax.jit(jax.grad(jax.grad(f)))(S), 1)
+
+
+def test_attributes_without_arrays_keep_their_identity():
+    thing, log, function_ = object(), [], lambda v: v
+
+    def forward(ctx, x):
+        ctx.thing, ctx.log, ctx.f, ctx.module = thing, log, function_, np
+        ctx.name = "a name of the user's"
+        return 1 * x
+
+    def backward(ctx, g):
+        assert ctx.thing is thing
+        assert ctx.f is function_
+        assert ctx.module is np
+        assert ctx.name == "a name of the user's"
+        ctx.log.append(1)
+        return 2 * g
+
+    f = function(forward=forward, backward=backward).apply
+    allclose(jax.jit(jax.grad(f))(S), 2)
+    assert log == [1]
+
+
+@modes
+def test_different_attributes_at_every_trace(mode):
+    def forward(ctx, x):
+        ctx.f = lambda g: 2 * g  # another function at every call
+        ctx.bag = {"unhashable": [1], object(): object()}
+        return 1 * x
+
+    f = function(forward=forward, backward=lambda ctx, g: ctx.f(g)).apply
+    allclose(MODES[mode](f)(S), 2)
+
+
+def test_two_calls_in_one_scan_do_not_share_a_context():
+    def forward(ctx, x, k):
+        ctx.k, ctx.x = k, x
+        return k * x
+
+    f = function(forward=forward, backward=lambda ctx, g: (g * ctx.k * 10, None)).apply
+
+    def loop(x):
+        return jax.lax.scan(lambda c, _: (f(f(c, 2), 3), None), x, None, length=2)[0]
+
+    allclose(jax.jit(jax.grad(loop))(S), (20 * 30) ** 2)
+
+
+@modes
+def test_attributes_that_exist_on_some_paths_only(mode):
+    def forward(ctx, x, flag):
+        if flag:
+            ctx.extra = x
+        return 1 * x
+
+    def backward(ctx, g):
+        extra = getattr(ctx, "extra", None)
+        assert hasattr(ctx, "extra") == (extra is not None)
+        return (2 * g if extra is None else g * extra), None
+
+    f = function(forward=forward, backward=backward).apply
+    allclose(MODES[mode](lambda x: f(x, True))(S), 3)
+    allclose(MODES[mode](lambda x: f(x, False))(S), 2)
+
+
+def test_writing_and_deleting_attributes_in_backward_is_local():
+    def forward(ctx, x):
+        ctx.x, ctx.n = x, 0
+        return 1 * x
+
+    def backward(ctx, g):
+        ctx.n += 1
+        x = ctx.x
+        del ctx.x
+        ctx.x = None
+        return g * x * ctx.n
+
+    f = function(forward=forward, backward=backward).apply
+    _, vjp = jax.vjp(f, S)
+    assert [float(vjp(jnp.float32(1))[0]) for _ in range(3)] == [3, 3, 3]
+
+
+def test_ctx_is_passed_to_helpers_and_to_other_functions():
+    def helper(context, value):
+        context.save_for_backward(value)
+        context.helped = True
+
+    def forward(ctx, x):
+        helper(ctx, x)
+        return x * x
+
+    base = function("Base", forward=forward, backward=lambda ctx, g: g)
+
+    def more(ctx, x):
+        out = base.forward(ctx, x)
+        ctx.scale = 5
+        return out
+
+    f = function(
+        forward=more, backward=lambda ctx, g: g * ctx.scale * ctx.saved_tensors[0]
+    ).apply
+    allclose(jax.grad(f)(S), 15)
+
+
+def test_a_missing_attribute_names_the_class():
+    f = function("Mine", forward=lambda ctx, x: x, backward=lambda ctx, g: ctx.nope)
+    with pytest.raises(AttributeError, match="'MineBackward' object has no attribute"):
+        jax.grad(f.apply)(S)
+
+
+def test_numpy_arrays_are_copied_when_saved():
+    buffer = np.array([1.0, 2.0, 3.0], np.float32)
+
+    def forward(ctx, x):
+        ctx.save_for_backward(buffer)
+        ctx.attribute = [buffer]
+        return 1 * x
+
+    def backward(ctx, g):
+        (saved,) = ctx.saved_tensors
+        saved += 0  # local: the next backward sees the same values
+        result = g * saved * ctx.attribute[0]
+        saved *= 100
+        return result
+
+    f = function(forward=forward, backward=backward).apply
+    _, vjp = jax.vjp(f, X)
+    buffer[:] = 7
+    for _ in range(2):
+        allclose(vjp(jnp.ones(3))[0], [1, 4, 9])
+
+
+# ---- marks
+
+
+@modes
+@pytest.mark.parametrize("rules", ["backward", "both", "derived", "jvp"])
+def test_a_marked_output_has_no_derivative(mode, rules):
+    def forward(ctx, x):
+        whole = 7 * x
+        ctx.mark_non_differentiable(whole)
+        return 2 * x, whole
+
+    members = {
+        "backward": lambda ctx, g, g_whole: 2 * g + 1000 * g_whole,
+        "jvp": lambda ctx, t: (2 * t, None),
+    }
+    chosen = {
+        "backward": {"backward": members["backward"]},
+        "both": members,
+        "derived": {"backward": members["backward"], "generate_jvp_rule": True},
+        "jvp": {"jvp": members["jvp"]},
+    }[rules]
+    f = function(forward=forward, **chosen).apply
+    allclose(MODES[mode](lambda x: f(x)[0] + 50 * f(x)[1])(S), 2)
+    if rules != "backward":
+        dots = jax.jvp(f, (S,), (jnp.float32(1),))[1]
+        allclose(dots[0], 2)
+        allclose(dots[1], 0)
+
+
+def test_a_marked_output_in_the_separate_style():
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+
+    f = function(
+        forward=lambda x: (2 * x, 7 * x),
+        setup_context=setup_context,
+        backward=lambda ctx, g, h: 2 * g + 1000 * h,
+    ).apply
+    allclose(jax.grad(lambda x: f(x)[0] + 50 * f(x)[1])(S), 2)
+    allclose(jax.jit(jax.grad(lambda x: f(x)[0] + 50 * f(x)[1]))(S), 2)
+
+
+def test_an_input_returned_as_it_is_can_be_marked():
+    def forward(ctx, x):
+        ctx.mark_non_differentiable(x)
+        return x
+
+    f = function(forward=forward, backward=lambda ctx, g: 100 * g).apply
+    allclose(jax.grad(lambda x: x * f(x))(S), 3)
+
+
+def test_an_input_returned_as_it_is_and_saved_counts_as_the_input():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x
+
+    f = function(
+        forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0]
+    ).apply
+    allclose(jax.grad(f)(S), 3)
+    allclose(jax.grad(jax.grad(f))(S), 1)
+
+
+@modes
+def test_unused_outputs_give_zeros_or_none(mode):
+    seen = []
+
+    def function_of(materialize):
+        def forward(ctx, x):
+            ctx.set_materialize_grads(materialize)
+            assert ctx.materialize_grads is materialize
+            marked = 3 * x
+            ctx.mark_non_differentiable(marked)
+            return 1 * x, jnp.stack([x, x]), jnp.int32(1), marked
+
+        def backward(ctx, *grads):
+            seen.append([None if g is None else (g.shape, g.dtype) for g in grads])
+            return 2 * grads[0]
+
+        return function(forward=forward, backward=backward).apply
+
+    f32, i32 = jnp.dtype("float32"), jnp.dtype("int32")
+    allclose(MODES[mode](lambda x: function_of(True)(x)[0])(S), 2)
+    assert seen.pop() == [((), f32), ((2,), f32), ((), i32), ((), f32)]
+    allclose(MODES[mode](lambda x: function_of(False)(x)[0])(S), 2)
+    assert seen.pop()[2:] == [None, None]
+
+
+def test_unmaterialized_gradients_are_none_in_an_eager_grad():
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return 1 * x, 1 * x
+
+    def backward(ctx, g1, g2):
+        assert g2 is None
+        return 5 * g1
+
+    f = function(forward=forward, backward=backward).apply
+    allclose(jax.grad(lambda x: f(x)[0])(S), 5)
+    allclose(jax.jit(jax.grad(lambda x: f(x)[0]))(S), 5)
+
+
+def test_tangents_of_unperturbed_inputs_are_zeros_or_none():
+    seen = []
+
+    def function_of(materialize):
+        def forward(ctx, x, y, i, k):
+            ctx.set_materialize_grads(materialize)
+            return x + y
+
+        def jvp(ctx, *tangents):
+            seen.append(tangents)
+            return 3 * tangents[0]
+
+        return function(forward=forward, jvp=jvp).apply
+
+    one = jnp.float32(1)
+    for materialize in (True, False):
+        f = function_of(materialize)
+        allclose(jax.jvp(lambda x, f=f: f(x, S, jnp.int32(1), "k"), (S,), (one,))[1], 3)
+    (x, y, i, k), (_, missing, *_) = seen
+    assert (float(x), float(y), i, k) == (1, 0, None, None)
+    assert missing is None
+
+
+def test_private_switch_for_gradients_of_marked_outputs():
+    def forward(ctx, x):
+        ctx._materialize_non_diff_grads = False
+        return 1 * x, jnp.int32(2), 1 * x
+
+    def backward(ctx, g, g_int, g_unused):
+        assert g_int is None
+        allclose(g_unused, 0)
+        return 2 * g
+
+    f = function(forward=forward, backward=backward).apply
+    allclose(jax.grad(lambda x: f(x)[0])(S), 2)
+
+
+# ---- needs_input_grad
+
+
+@pytest.mark.parametrize("rules", ["backward", "both", "derived", "jvp"])
+def test_needs_input_grad_is_true_of_what_is_differentiated(rules):
+    log = []
+
+    def forward(ctx, x, k, y, p):
+        log.append(("forward", ctx.needs_input_grad))
+        return x * y * p["a"]
+
+    def backward(ctx, g):
+        log.append(("backward", ctx.needs_input_grad))
+        return g, None, 2 * g, {"a": 3 * g}
+
+    def jvp(ctx, *t):
+        log.append(("jvp", ctx.needs_input_grad))
+        return t[0] + t[2] + t[3]["a"]
+
+    chosen = {
+        "backward": {"backward": backward},
+        "both": {"backward": backward, "jvp": jvp},
+        "derived": {"backward": backward, "generate_jvp_rule": True},
+        "jvp": {"jvp": jvp},
+    }[rules]
+    f = function(forward=forward, **chosen).apply
+
+    def call(x, y, p):
+        return f(x, "k", y, p)
+
+    args = (S, S, {"a": S})
+    call(*args)
+    assert log.pop() == ("forward", (False,) * 4)
+    for argnums, needs in [
+        (0, (True, False, False, False)),
+        ((0, 1), (True, False, True, False)),
+        (2, (False, False, False, True)),
+    ]:
+        log.clear()
+        jax.grad(call, argnums)(*args)
+        assert {n for _, n in log} == {needs}
+        jax.jit(jax.grad(jax.checkpoint(call), argnums))(*args)
+        assert log[-1][1] == needs
+
+
+def test_needs_input_grad_can_be_set():
+    ctx = function(forward=lambda ctx, x: x)._backward_cls()
+    ctx.needs_input_grad = (True, False)
+    assert ctx.needs_input_grad == (True, False)
+
+
+# JAX keeps one residual structure for a call in a jitted function, that of the last
+# trace of fwd. With the set of perturbed inputs as aux data of the residuals, a gradient
+# was lost in silence here (11 became 3).
+@pytest.mark.parametrize("style", ["combined", "separate"])
+@pytest.mark.parametrize("rules", ["backward", "both", "derived"])
+def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
+    style, rules
+):
+    def save(ctx, x, y):
+        need_x, need_y = ctx.needs_input_grad
+        ctx.save_for_backward(*([y] if need_x else []), *([x] if need_y else []))
+        ctx.save_for_forward(x, y)
+
+    def combined(ctx, x, y):
+        save(ctx, x, y)
+        return x * y
+
+    def backward(ctx, g):
+        saved = list(ctx.saved_tensors)
+        return tuple(2 * g * saved.pop(0) if n else None for n in ctx.needs_input_grad)
+
+    def jvp(ctx, a, b):
+        x, y = ctx.saved_tensors
+        return 3 * (a * y + b * x)
+
+    members = (
+        {"forward": combined}
+        if style == "combined"
+        else {
+            "forward": lambda x, y: x * y,
+            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs),
+        }
+    )
+    more = {
+        "backward": {},
+        "both": {"jvp": jvp},
+        "derived": {"generate_jvp_rule": True},
+    }
+    f = jax.jit(function(backward=backward, **members, **more[rules]).apply)
+    x, y = jnp.float32(3), jnp.float32(5)
+    for argnums in (0, (0, 1), 0, 1, (0, 1)):
+        got = jax.tree.map(float, jax.grad(f, argnums)(x, y))
+        assert got == {0: 10, 1: 6, (0, 1): (10, 6)}[argnums]
+    # all pending at once
+    _, vjp_x = jax.vjp(lambda x: f(x, y), x)
+    _, vjp_xy = jax.vjp(f, x, y)
+    _, vjp_y = jax.vjp(lambda y: f(x, y), y)
+    one = jnp.float32(1)
+    assert [float(g) for g in (*vjp_x(one), *vjp_xy(one), *vjp_y(one))] == [
+        10,
+        10,
+        6,
+        6,
+    ]
+    # the carry of a scan is perturbed from the second round of JAX's fixed point on
+    xs = jnp.float32([1, 2, 3])
+    got = jax.grad(lambda xs: jax.lax.scan(lambda c, x: (f(c, x), None), y, xs)[0])(xs)
+    allclose(got, [5 * 2 * 3 * 8, 5 * 3 * 4, 5 * 2 * 2])
+    # the second derivative perturbs another input than the first
+    cross = jax.grad(jax.grad(lambda x, y: f(x, y) ** 2), 1)(x, y)
+    allclose(cross, 8 * 3 * 5 + 4 * 3 * 5)
+    batched = jax.jit(jax.vmap(f, in_axes=(0, None)))
+    for argnums in (0, (0, 1), 0, 1):
+        got = jax.grad(lambda x, y: batched(x, y).sum(), argnums)(xs, y)
+        expected = {0: 10 * np.ones(3), 1: 12.0, (0, 1): (10 * np.ones(3), 12.0)}
+        jax.tree.map(allclose, got, expected[argnums])
+
+
+# ---- the class of ctx
+
+
+def test_the_class_of_ctx():
+    seen = []
+
+    def forward(ctx, x):
+        seen.append(ctx)
+        assert ctx.name() == "MineBackward"
+        return x
+
+    f = function("Mine", forward=forward, backward=lambda ctx, g: seen.append(ctx) or g)
+    jax.grad(f.apply)(S)
+    jax.vmap(jax.grad(f.apply))(X)
+    cls = f._backward_cls
+    assert {type(ctx) for ctx in seen} == {cls}
+    assert cls.__mro__[1:3] == (jaxfn.BackwardCFunction, jaxfn.FunctionCtx)
+    assert cls.__name__ == "MineBackward"
+    assert cls._forward_cls is f
+    assert not issubclass(cls, jaxfn.Function)
+    assert not hasattr(seen[0], "metadata")
+    with pytest.raises(NotImplementedError, match="autograd graph"):
+        seen[0].next_functions  # noqa: B018
+
+
+def test_saved_tensors_in_forward_are_what_was_saved_so_far():
+    def forward(ctx, x):
+        assert ctx.saved_tensors == ()
+        ctx.save_for_backward(x)
+        assert ctx.saved_tensors[0] is x
+        return x
+
+    function(forward=forward).apply(S)
+
+
+def test_saved_tensors_cannot_be_assigned():
+    ctx = function(forward=lambda ctx, x: x)._backward_cls()
+    with pytest.raises(AttributeError, match="saved_tensors"):
+        ctx.saved_tensors = ()
+
+
+def test_saved_variables_is_a_deprecated_name():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 1 * x
+
+    def backward(ctx, g):
+        with pytest.warns(DeprecationWarning, match="use 'saved_tensors'"):
+            return g * ctx.saved_variables[0]
+
+    allclose(jax.grad(function(forward=forward, backward=backward).apply)(S), 3)
+
+
+def test_mark_shared_storage_does_nothing_but_warn():
+    def forward(ctx, x):
+        with pytest.warns(FutureWarning, match="deprecated"):
+            ctx.mark_shared_storage((x, x))
+        ctx.maybe_clear_saved_tensors()
+        return x
+
+    function(forward=forward).apply(S)
+
+
+def test_only_the_last_of_two_calls_counts_with_a_warning():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        with pytest.warns(UserWarning, match="more than once"):
+            ctx.save_for_backward(5 * x)
+        return 1 * x
+
+    f = function(forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+    allclose(jax.grad(f.apply)(S), 15)
+
+
+def test_clear_saved_tensors_on_access():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 1 * x
+
+    def twice(ctx, g):
+        return g * ctx.saved_tensors[0] * ctx.saved_tensors[0]
+
+    f = function(forward=forward, backward=twice, clear_saved_tensors_on_access=True)
+    with pytest.raises(RuntimeError, match="can only be accessed once"):
+        jax.grad(f.apply)(S)
+    once = function(
+        forward=forward,
+        backward=lambda ctx, g: g * ctx.saved_tensors[0],
+        clear_saved_tensors_on_access=True,
+    )
+    _, vjp = jax.vjp(once.apply, S)
+    assert [float(vjp(jnp.float32(1))[0]) for _ in range(2)] == [3, 3]
+
+
+def test_boxed_grads_call_gives_one_list():
+    def backward(ctx, grads):
+        assert type(grads) is list
+        a, b = grads
+        grads.clear()
+        return 2 * a + 3 * b
+
+    f = function(
+        forward=lambda ctx, x: (1 * x, 1 * x), backward=backward, boxed_grads_call=True
+    )
+    allclose(jax.grad(lambda x: sum(f.apply(x)))(S), 5)
+
+
+# ---- by hand
+
+
+def test_a_context_made_by_hand_tests_a_rule_without_a_transformation():
+    f = function(
+        forward=lambda ctx, x: x,
+        vjp=lambda ctx, g: g * ctx.k * ctx.saved_tensors[0],
+        jvp=lambda ctx, t: t * ctx.saved_tensors[0],
+    )
+    ctx = f._backward_cls()
+    ctx.k = 10
+    ctx.save_for_backward(2 * S)
+    ctx.save_for_forward(5 * S)
+    assert float(ctx.apply(S)) == 180
+    assert float(ctx.apply_boxed([S])) == 180
+    assert float(ctx.apply_jvp(S)) == 45
+    assert float(ctx.saved_tensors[0]) == 6
+
+
+def test_a_bare_context_records_what_it_is_told():
+    ctx = jaxfn.FunctionCtx()
+    ctx.save_for_backward(1, "a")
+    ctx.save_for_forward(2)
+    ctx.mark_dirty(3)
+    ctx.mark_non_differentiable(4)
+    ctx.set_materialize_grads("x")
+    assert vars(ctx) == {
+        "to_save": (1, "a"),
+        "saved_for_forward": (2,),
+        "dirty_tensors": (3,),
+        "non_differentiable": (4,),
+        "materialize_grads": "x",
+    }
