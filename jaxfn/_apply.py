@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._engines import engine
+from jaxfn._engines import engine, has_forward_mode
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
@@ -200,15 +200,17 @@ class Arguments:
 def call(rules: Rules, arrays: Sequence[Any]) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
+        if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
+            raise TypeError(_compat.FORWARD_MODE_REFUSAL)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
     except TypeError as error:
-        if _compat.is_forward_mode_refusal(error):
+        if str(error) == _compat.FORWARD_MODE_REFUSAL:
             error.add_note(
-                f"`{rules.name}` defines backward only. To use it in forward mode, "
-                "define a jvp staticmethod, or set generate_jvp_rule = True on the "
-                "class to derive the jvp from backward."
+                f"`{rules.name}` has no jvp. To use it in forward mode, define a jvp "
+                "staticmethod, or set generate_jvp_rule = True on the class to derive "
+                "the jvp from backward."
             )
         raise
     return outs.static.whole.join(outs.arrays)

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import core
+from jax._src.core import trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
+from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
@@ -90,9 +92,24 @@ def _aval(x: Any) -> Any:
     return x if isinstance(x, Aval) else jax.typeof(x)
 
 
-def is_forward_mode_refusal(error: BaseException) -> bool:
-    """Is this what JAX raises for forward mode on a custom_vjp function?"""
-    return isinstance(error, TypeError) and "to a custom_vjp function" in str(error)
+def in_forward_mode(arrays: Sequence[Any]) -> bool:
+    """Is one of these differentiated by the innermost jvp, under vmaps or not?
+
+    JAX refuses that for a custom_vjp function, but under jit only when it compiles.
+    """
+    trace = trace_ctx.trace
+    while isinstance(trace, BatchTrace):
+        arrays = [x.val if isinstance(x, BatchTracer) else x for x in arrays]
+        trace = trace.parent_trace
+    return isinstance(trace, ad.JVPTrace) and any(
+        isinstance(x, ad.JVPTracer) and x._trace.tag is trace.tag for x in arrays
+    )
+
+
+FORWARD_MODE_REFUSAL = (
+    "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
+)
+"""What JAX says to forward mode on a custom_vjp function."""
 
 
 class BatchAxis:

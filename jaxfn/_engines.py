@@ -27,9 +27,12 @@ from jaxfn._tree import Outputs, is_inexact
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
     """The JAX function of flat arrays that has these rules."""
-    if rules.jvp is None and not rules.derive_jvp:
-        return _reverse(rules)
-    return _forward(rules)
+    return _forward(rules) if has_forward_mode(rules) else _reverse(rules)
+
+
+def has_forward_mode(rules: Rules) -> bool:
+    """Is there a jvp, or is one to be derived?"""
+    return rules.jvp is not None or rules.derive_jvp
 
 
 # ---- custom_vjp
