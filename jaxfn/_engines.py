@@ -246,16 +246,20 @@ def _once(rules: Rules, run: Callable[[list[Any]], Arrays], inputs: Arrays) -> A
     """`run(inputs)`, refusing to be differentiated with respect to the inputs."""
 
     def refuse(*_: Any) -> Arrays:
-        raise SecondDerivativeError(
-            f"{ONCE}. `{rules.name}.backward` was differentiated: expected first "
-            "derivatives only, got a derivative of the gradient. Remove the decorator "
-            "if its operations can be differentiated."
-        )
+        raise _refused_once(rules.name)
 
     results = run(stop_gradient(inputs))
     kept = [r for r in results if r is not None]
     kept = attach(refuse, inputs, kept, name=f"{rules.name}.backward")
     return _spread(kept, [r is not None for r in results])
+
+
+def _refused_once(name: str) -> SecondDerivativeError:
+    return SecondDerivativeError(
+        f"{ONCE}. `{name}.backward` was differentiated: expected first derivatives "
+        "only, got a derivative of the gradient. Remove the decorator if its operations "
+        "can be differentiated."
+    )
 
 
 # ---- a jvp derived from backward
@@ -287,7 +291,9 @@ def _transposed(
     try:
         transpose = jax.linear_transpose(of_cts, example)
         (result,) = transpose(list(tangents))
-    except (NotImplementedError, AssertionError) as error:
+    except (NotImplementedError, AssertionError, ValueError) as error:
+        if rules.once:
+            raise _refused_once(name) from error
         raise RuleValueError(
             f"`{name}.backward` can't be transposed to get a jvp (generate_jvp_rule): "
             "expected operations that are linear in the cotangents and that JAX can "

@@ -81,19 +81,27 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     body = next((params[k] for k in _CALLS if k in params), None)
     if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
-    values = [
+    depends = any(fact.depends for fact in ins)
+    if name in _SUMS:
+        zero = all(fact.zero for fact in _summands(eqn, ins))
+    elif depends:
+        zero = all(fact.zero for fact in ins if fact.depends)
+    elif name == "mul":
+        zero = any(fact.zero for fact in ins)
+    else:
+        zero = name in _MOVES and ins[0].zero
+    return [Fact(depends, zero)] * len(eqn.outvars)
+
+
+def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
+    """The operands of a sum that are values: not the indices of a scatter, say."""
+    if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
+        return ins
+    return [
         fact
         for fact, var in zip(ins, eqn.invars, strict=True)
         if fact.depends or jnp.issubdtype(var.aval.dtype, jnp.inexact)
     ]
-    depends = any(fact.depends for fact in ins)
-    if name in _SUMS or (name in _MOVES and not depends):
-        zero = all(fact.zero for fact in values)
-    elif name == "mul" and not depends:
-        zero = any(fact.zero for fact in values)
-    else:
-        zero = depends and all(fact.zero for fact in ins if fact.depends)
-    return [Fact(depends, zero)] * len(eqn.outvars)
 
 
 def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:

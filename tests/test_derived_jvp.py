@@ -1,0 +1,220 @@
+"""`generate_jvp_rule`: forward mode from backward."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxfn
+from tests.build import function
+
+S = jnp.float32(3)
+X = jnp.float32([1, 2, 3])
+
+
+def derived(forward, pull):
+    """A Function of one array whose backward is `pull(x, g)`."""
+
+    def saving(ctx, x):
+        ctx.save_for_backward(x)
+        return forward(x)
+
+    return function(
+        "Derived",
+        forward=saving,
+        backward=lambda ctx, g: pull(ctx.saved_tensors[0], g),
+        generate_jvp_rule=True,
+    ).apply
+
+
+INDEX = jnp.array([2, 0])
+
+LINEAR = {
+    "scale": (lambda x: 2 * x, lambda x, g: 2 * g),
+    "nonlinear in x": (jnp.sin, lambda x, g: g * jnp.cos(x)),
+    "negative": (lambda x: -x, lambda x, g: -g),
+    "sum": (jnp.sum, lambda x, g: jnp.broadcast_to(g, x.shape)),
+    "broadcast sum": (lambda x: x + jnp.zeros((2, 1)), lambda x, g: g),  # summed
+    "gather": (lambda x: x[INDEX], lambda x, g: jnp.zeros_like(x).at[INDEX].add(g)),
+    "set": (
+        lambda x: x[INDEX],
+        lambda x, g: jnp.zeros(3).at[INDEX].set(g, unique_indices=True),
+    ),
+    "where": (
+        lambda x: jnp.where(x > 1, x, 0),
+        lambda x, g: jnp.where(x > 1, g, jnp.zeros_like(g)),
+    ),
+    "pad": (lambda x: x[1:], lambda x, g: jnp.pad(g, (1, 0))),
+    "concatenate": (lambda x: x[1:], lambda x, g: jnp.concatenate([jnp.zeros(1), g])),
+    "update": (
+        lambda x: x[:1],
+        lambda x, g: lax.dynamic_update_slice(jnp.zeros(3), g, (0,)),
+    ),
+    "matmul": (
+        lambda x: jnp.arange(9.0).reshape(3, 3) @ x,
+        lambda x, g: jnp.arange(9.0).reshape(3, 3).T @ g,
+    ),
+    "cumsum": (jnp.cumsum, lambda x, g: jnp.cumsum(g[::-1])[::-1]),
+    "outer": (lambda x: x[:, None] * x, lambda x, g: (g + g.T) @ x),
+    "scan": (
+        lambda x: jnp.cumsum(x),
+        lambda x, g: lax.scan(lambda c, v: (c + v, c + v), 0.0, g, reverse=True)[1],
+    ),
+    "cond": (
+        lambda x: 2 * x,
+        lambda x, g: lax.cond(x[0] > 0, lambda g: 2 * g, lambda g: 3 * g, g),
+    ),
+    "jit": (lambda x: 2 * x, lambda x, g: jax.jit(lambda g: 2 * g + 0)(g)),
+    "zero": (lambda x: 0 * x, lambda x, g: jnp.zeros_like(x)),
+    "none": (lambda x: 0 * x, lambda x, g: None),
+    "constant times": (lambda x: 2 * x, lambda x, g: (1 + 1.0) * g + 0.0 * g),
+    "checkpoint": (lambda x: 2 * x, lambda x, g: jax.checkpoint(lambda g: 2 * g)(g)),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_linear_backward_gives_the_jvp(name, wrap):
+    forward, pull = LINEAR[name]
+    f = derived(forward, pull)
+    t = jnp.float32([0.3, -1, 2])
+    expected = jax.jvp(forward, (X,), (t,))[1]
+    got = wrap(lambda x, t: jax.jvp(f, (x,), (t,))[1])(X, t)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+NONLINEAR = {
+    "clip": lambda x, g: jnp.clip(g, -1, 1),
+    "sign": lambda x, g: jnp.sign(g),
+    "square": lambda x, g: g * g,
+    "branch on g": lambda x, g: jnp.where(g > 0, g, 2 * g),
+    "cond on g": lambda x, g: lax.cond(g.sum() > 0, lambda: g, lambda: 2 * g),
+    "normalise": lambda x, g: g / (jnp.linalg.norm(g) + 1),
+}
+
+AFFINE = {
+    "constant term": lambda x, g: 2 * g + 1,
+    "term of x": lambda x, g: g + x,
+    "subtracted": lambda x, g: g - 1,
+    "where with a constant": lambda x, g: jnp.where(x > 1, g, 1.0),
+    "set on ones": lambda x, g: jnp.ones(3).at[0].set(g[0]),
+    "padded with ones": lambda x, g: jnp.pad(g[1:], (1, 0), constant_values=1),
+    "concatenated": lambda x, g: jnp.concatenate([jnp.ones(1), g[1:]]),
+    "inside jit": lambda x, g: jax.jit(lambda g: g + 1)(g),
+    "inside scan": lambda x, g: lax.scan(lambda c, v: (c + 1, v + c), 0.0, g)[1],
+    "inside cond": lambda x, g: lax.cond(x[0] > 0, lambda: g + 1, lambda: g),
+    "inside checkpoint": lambda x, g: jax.checkpoint(lambda g: g + 1)(g),
+}
+
+CONSTANT = {
+    "ones": lambda x, g: jnp.ones_like(x),
+    "x": lambda x, g: x,
+    "numpy": lambda x, g: np.ones(3, np.float32),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", [*NONLINEAR, *AFFINE, *CONSTANT])
+def test_a_backward_that_is_not_linear_is_refused(name, wrap):
+    pull = {**NONLINEAR, **AFFINE, **CONSTANT}[name]
+    f = derived(lambda x: 2 * x, pull)
+    said = (
+        "does not depend on them"
+        if name in CONSTANT
+        else "a term that stays when they are zero"
+        if name in AFFINE
+        else "linear in the cotangents"
+    )
+    with pytest.raises(ValueError, match=rf"(?s)`Derived.backward` can't be.*{said}"):
+        wrap(lambda x: jax.jvp(f, (x,), (x,))[1])(X)
+    # reverse mode takes any backward
+    np.testing.assert_allclose(
+        jax.grad(lambda x: (f(x) * X).sum())(X), pull(X, X), rtol=1e-6
+    )
+
+
+def test_several_inputs_and_outputs():
+    def forward(ctx, a, k, b):
+        ctx.save_for_backward(a, b)
+        ctx.k = k
+        return a * b, jnp.int32(1), {"s": k * a}
+
+    def backward(ctx, g, _, g2):
+        a, b = ctx.saved_tensors
+        return g * b + ctx.k * g2["s"], None, g * a
+
+    f = function(forward=forward, backward=backward, generate_jvp_rule=True).apply
+
+    def plain(a, b):
+        return a * b, {"s": 5 * a}
+
+    def floats(a, b):
+        out = f(a, 5, b)
+        return out[0], out[2]
+
+    args, dots = (S, S + 1), (S + 2, S + 3)
+    got, expected = jax.jvp(floats, args, dots), jax.jvp(plain, args, dots)
+    jax.tree.map(np.testing.assert_allclose, got, expected)
+    # only one perturbed input
+    got = jax.jvp(lambda b: floats(S, b), (S,), (S,))
+    expected = jax.jvp(lambda b: plain(S, b), (S,), (S,))
+    jax.tree.map(np.testing.assert_allclose, got, expected)
+
+
+def test_once_differentiable_permits_the_transpose_and_no_derivative():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    f = function(
+        forward=forward,
+        backward=jaxfn.once_differentiable(lambda ctx, g: 2 * g * ctx.saved_tensors[0]),
+        generate_jvp_rule=True,
+    ).apply
+    one = jnp.float32(1)
+    assert jax.jvp(f, (S,), (one,))[1] == 6
+    assert jax.grad(f)(S) == 6
+    assert jax.jit(jax.vmap(jax.grad(f)))(X).tolist() == [2, 4, 6]
+    for second in (
+        jax.jacfwd(jax.jacfwd(f)),
+        jax.jacfwd(jax.jacrev(f)),
+        jax.jacrev(jax.jacfwd(f)),
+        jax.jacrev(jax.jacrev(f)),
+        jax.jit(jax.jacfwd(jax.jacfwd(f))),
+    ):
+        with pytest.raises(RuntimeError, match="@once_differentiable"):
+            second(S)
+
+
+def test_a_backward_that_calls_a_custom_vjp_cannot_be_transposed():
+    inner = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 2 * g).apply
+    f = derived(lambda x: 2 * x, lambda x, g: inner(g))
+    assert jax.grad(f)(S) == 2
+    with pytest.raises(ValueError, match="Transpose rule"):
+        jax.jvp(f, (S,), (S,))
+
+
+def test_forward_over_reverse_with_backward_only():
+    # jax.hessian works although forward mode itself is refused: the tangent of the
+    # value that the reverse pass computes is backward transposed.
+    def forward(ctx, x):
+        out = jnp.exp(x)
+        ctx.save_for_backward(out)
+        return out
+
+    f = function(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
+    got = jax.hessian(lambda x: f.apply(x).sum())(X)
+    np.testing.assert_allclose(got, np.diag(4 * np.exp(X)), rtol=1e-6)
+    value, dot = jax.jvp(jax.value_and_grad(f.apply), (S,), (jnp.float32(1),))
+    np.testing.assert_allclose(dot[0], 2 * np.exp(3), rtol=1e-6)
+
+
+def test_forward_over_reverse_with_a_nonlinear_backward_says_what_to_do():
+    f = function(
+        "Clip", forward=lambda ctx, x: 1 * x, backward=lambda ctx, g: jnp.clip(g, -1, 1)
+    ).apply
+    # clip(2), the cotangent of f inside the first gradient
+    assert jax.grad(jax.grad(lambda x: f(x) ** 2))(jnp.float32(0.1)) == 1
+    with pytest.raises(ValueError, match="`Clip.backward` can't be transposed"):
+        jax.jacfwd(jax.grad(lambda x: f(x) ** 2))(S)

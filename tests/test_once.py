@@ -1,0 +1,135 @@
+"""`once_differentiable`: first derivatives only, and never a wrong second one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from tests.build import function
+
+S = jnp.float32(3)
+
+
+def square(jvp=False, callback=False):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x * x
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if callback:
+            shape = jax.ShapeDtypeStruct(g.shape, g.dtype)
+            return jax.pure_callback(
+                lambda g, x: np.asarray(2 * g * x),
+                shape,
+                g,
+                x,
+                vmap_method="sequential",
+            )
+        return 2 * g * x
+
+    members = {"jvp": lambda ctx, t: 2 * t * ctx.saved_tensors[0]} if jvp else {}
+    return function(
+        "Once",
+        forward=forward,
+        backward=jaxfn.once_differentiable(backward),
+        **members,
+    ).apply
+
+
+@pytest.mark.parametrize("jvp", [False, True])
+@pytest.mark.parametrize("callback", [False, True])
+def test_first_derivatives_are_normal(jvp, callback):
+    f = square(jvp, callback)
+    x = jnp.float32([1, 2, 3])
+    for call in (
+        jax.vmap(jax.grad(f)),
+        jax.jit(jax.vmap(jax.grad(f))),
+        jax.grad(lambda x: jax.vmap(f)(x).sum()),
+        jax.grad(jax.checkpoint(lambda x: f(x).sum())),
+        jax.grad(lambda x: jax.lax.map(f, x).sum()),
+    ):
+        np.testing.assert_allclose(call(x), [2, 4, 6])
+
+
+SECOND = {
+    "grad of grad": lambda f: jax.grad(jax.grad(f)),
+    "jit": lambda f: jax.jit(jax.grad(jax.grad(f))),
+    "inner jit": lambda f: jax.grad(jax.grad(jax.jit(f))),
+    "forward over reverse": lambda f: jax.jacfwd(jax.grad(f)),
+    "vmap": lambda f: lambda x: jax.vmap(jax.grad(jax.grad(f)))(x[None]),
+    "scan": lambda f: jax.grad(
+        jax.grad(lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, 2)[0])
+    ),
+    "checkpoint": lambda f: jax.grad(jax.grad(jax.checkpoint(f))),
+    # torch gives numbers without the Function's part in the next three
+    "times x": lambda f: jax.grad(jax.grad(lambda x: f(x) * x)),
+    "plus x^3": lambda f: jax.grad(jax.grad(lambda x: f(x) + x**3)),
+    "with respect to a factor": lambda f: jax.grad(
+        lambda w: jax.grad(lambda x: w * f(x))(w) ** 2
+    ),
+}
+
+
+@pytest.mark.parametrize("jvp", [False, True])
+@pytest.mark.parametrize("callback", [False, True])
+@pytest.mark.parametrize("second", SECOND)
+def test_second_derivatives_raise(jvp, callback, second):
+    with pytest.raises(
+        RuntimeError,
+        match="(?s)trying to differentiate twice a function that was marked with "
+        "@once_differentiable.*`Once.backward`",
+    ):
+        SECOND[second](square(jvp, callback))(S)
+
+
+def test_what_backward_does_not_depend_on_may_be_differentiated():
+    f = square()
+    got = jax.grad(lambda w: w * jax.grad(f)(S))(jnp.float32(2))
+    np.testing.assert_allclose(got, 6)
+
+
+def test_the_decorator_may_stand_above_or_below_staticmethod():
+    class Above(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 1 * x
+
+        @jaxfn.once_differentiable
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    assert jax.grad(Above.apply)(S) == 2
+    with pytest.raises(RuntimeError, match="@once_differentiable"):
+        jax.grad(jax.grad(lambda x: Above.apply(x) ** 2))(S)
+
+
+def test_the_decorated_function_can_be_called():
+    @jaxfn.once_differentiable
+    def backward(ctx, g, scale=1):
+        """The doc."""
+        return scale * g
+
+    assert backward(None, 2, scale=3) == 6
+    assert backward.__doc__ == "The doc."
+
+
+@pytest.mark.parametrize("result", [[1.0], 1.0])
+def test_what_is_returned_is_checked(result):
+    f = function(
+        forward=lambda ctx, x: 1 * x,
+        backward=jaxfn.once_differentiable(lambda ctx, g: result),
+    ).apply
+    with pytest.raises(TypeError, match="expected Variable or None"):
+        jax.grad(f)(S)
+
+
+def test_none_gradients():
+    f = function(
+        forward=lambda ctx, x, y: x * y,
+        backward=jaxfn.once_differentiable(lambda ctx, g: (2 * g, None)),
+    ).apply
+    assert [float(g) for g in jax.grad(f, (0, 1))(S, S)] == [2, 0]

@@ -1,0 +1,270 @@
+"""Batching: the vmap staticmethod, and Functions that JAX batches itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.build import function, saving
+
+S = jnp.float32(3)
+X = jnp.float32([1, 2, 3])
+M = jnp.arange(6.0).reshape(2, 3)
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+
+
+def nothing(ctx, inputs, output):
+    pass
+
+
+def test_the_rule_gets_whole_batches_with_their_axis_first():
+    seen = []
+
+    def vmap(info, in_dims, x, y, k, p):
+        seen.append((tuple(info), in_dims, x.shape, y.shape))
+        return x * y[:, None] * k * p["a"], 0
+
+    f = function(
+        forward=lambda x, y, k, p: x * y * k * p["a"], setup_context=nothing, vmap=vmap
+    ).apply
+    got = jax.vmap(f, in_axes=(1, 0, None, {"a": None}))(M.T, jnp.ones(2), 10, {"a": S})
+    allclose(got, 30 * M)
+    assert seen == [((2, "error"), (0, 0, None, {"a": None}), (2, 3), (2,))]
+
+
+def test_info_has_names():
+    def vmap(info, in_dims, x):
+        assert (info.batch_size, info.randomness) == (3, "error")
+        return x, 0
+
+    f = function(forward=lambda x: x, setup_context=nothing, vmap=vmap)
+    allclose(jax.vmap(f.apply)(X), X)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_out_dims_are_moved_to_the_front(dim):
+    def vmap(info, in_dims, x):
+        return jnp.moveaxis(2 * x, 0, dim), dim
+
+    f = function(forward=lambda x: 2 * x, setup_context=nothing, vmap=vmap).apply
+    allclose(jax.vmap(f)(M), 2 * M)
+    allclose(jax.vmap(f, out_axes=1)(M), 2 * M.T)
+    allclose(jax.vmap(jax.vmap(f))(M[None]), 2 * M[None])
+
+
+def test_none_says_that_all_examples_share_an_output():
+    def vmap(info, in_dims, x):
+        return (x, jnp.float32(7)), (0, None)
+
+    f = function(
+        forward=lambda x: (x, jnp.float32(7)), setup_context=nothing, vmap=vmap
+    ).apply
+    allclose(jax.vmap(f)(X)[1], [7, 7, 7])
+
+
+def test_one_dim_for_all_outputs_and_none_outputs():
+    f = function(
+        forward=lambda x: (x, None, 2 * x),
+        setup_context=nothing,
+        vmap=lambda info, in_dims, x: ((x, None, 2 * x), 0),
+    ).apply
+    a, none, b = jax.vmap(f)(X)
+    assert none is None
+    allclose(a + b, 3 * X)
+    g = function(
+        forward=lambda x: (x, None),
+        setup_context=nothing,
+        vmap=lambda info, in_dims, x: ((x, None), (0, None)),
+    ).apply
+    allclose(jax.vmap(g)(X)[0], X)
+
+
+def test_the_rule_is_not_called_where_nothing_is_batched():
+    def vmap(info, in_dims, x):
+        raise AssertionError
+
+    f = function(forward=lambda x: 2 * x, setup_context=nothing, vmap=vmap).apply
+    allclose(jax.vmap(lambda x: x * f(S))(X), 6 * X)
+    allclose(jax.jit(f)(S), 6)
+    allclose(jax.vmap(lambda x: x * jax.jit(f)(S))(X), 6 * X)
+
+
+def test_setup_context_and_backward_see_single_examples():
+    shapes = []
+
+    def setup_context(ctx, inputs, output):
+        shapes.append((inputs[0].shape, output.shape))
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx, g):
+        shapes.append(g.shape)
+        return 2 * g
+
+    f = function(
+        forward=lambda x: 1 * x,
+        setup_context=setup_context,
+        backward=backward,
+        vmap=lambda info, in_dims, x: (x, 0),
+    ).apply
+    jax.vmap(jax.grad(lambda x: f(x).sum()))(M)
+    assert set(shapes) == {((3,), (3,)), (3,)}
+
+
+def test_a_rule_may_call_the_function_itself():
+    def vmap(info, in_dims, x):
+        return f(x) + 0.5, 0
+
+    f = function(forward=lambda x: 2 * x, setup_context=nothing, vmap=vmap).apply
+    allclose(jax.vmap(f)(X), 2 * X + 0.5)
+    allclose(jax.vmap(jax.vmap(f))(M), 2 * M + 1)
+
+
+def test_integer_and_key_outputs_of_a_rule():
+    f = function(
+        forward=lambda x, k: (jnp.argmax(x), k),
+        setup_context=nothing,
+        vmap=lambda info, in_dims, x, k: ((jnp.argmax(x, 1), k), (0, in_dims[1])),
+    ).apply
+    keys = jax.random.split(jax.random.key(0), 2)
+    for in_axes, k in [((0, 0), keys), ((0, None), keys[0])]:
+        index, out = jax.vmap(f, in_axes=in_axes)(M, k)
+        allclose(index, [2, 2])
+        assert out.shape == (2,)
+
+
+# ---- gradients under batching
+
+RULES = {
+    "backward": {"backward": lambda ctx, g: _pull(ctx, g)},
+    "both": {
+        "backward": lambda ctx, g: _pull(ctx, g),
+        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0],
+    },
+    "derived": {"backward": lambda ctx, g: _pull(ctx, g), "generate_jvp_rule": True},
+    "jvp": {
+        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0]
+    },
+}
+
+
+def _pull(ctx, g):
+    a, b = ctx.saved_tensors
+    return g * b, g * a
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("with_rule", [False, True])
+@pytest.mark.parametrize("in_axes", [(0, 0), (0, None), (None, 0), (1, None), (-1, 1)])
+def test_gradients_of_batched_and_shared_arguments(rules, with_rule, in_axes):
+    def vmap(info, in_dims, a, b):
+        return a * b, 0
+
+    members = {"vmap": vmap} if with_rule else {}
+    f = function(
+        forward=lambda a, b: a * b, setup_context=saving(), **members, **RULES[rules]
+    ).apply
+    shape = {0: (2, 3), 1: (3, 2), -1: (3, 2), None: (3,)}
+    a, b = (jnp.arange(1.0, 1 + np.prod(shape[d])).reshape(shape[d]) for d in in_axes)
+    weights = jnp.cos(jnp.arange(6.0)).reshape(2, 3)
+
+    def loss(g):
+        return lambda a, b: (jax.vmap(g, in_axes=in_axes)(a, b) * weights).sum()
+
+    for wrap in (lambda f: f, jax.jit):
+        got = wrap(jax.grad(loss(f), (0, 1)))(a, b)
+        expected = jax.grad(loss(jnp.multiply), (0, 1))(a, b)
+        jax.tree.map(allclose, got, expected)
+        got = jax.grad(wrap(loss(f)), (0, 1))(a, b)
+        jax.tree.map(allclose, got, expected)
+
+
+# Every example has its own output, even where the value is the same for all: plain
+# custom_vjp gives each example the sum of all cotangents.
+@pytest.mark.parametrize("rules", ["backward", "both", "derived"])
+def test_an_output_that_does_not_depend_on_the_batch(rules):
+    def forward(ctx, x, scale):
+        ctx.x, ctx.scale = x, scale
+        return x
+
+    members = {"backward": lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum())}
+    if rules == "both":
+        members["jvp"] = lambda ctx, a, b: ctx.scale * a + b * ctx.x
+    if rules == "derived":
+        members["generate_jvp_rule"] = True
+    f = function(forward=forward, **members).apply
+    scales, weights = jnp.float32([1, 10]), 1 + M
+
+    def loss(x, scales):
+        return (jax.vmap(f, in_axes=(None, 0))(x, scales) * weights).sum()
+
+    expected = (weights * scales[:, None]).sum(0), (weights * X).sum(1)
+    for call in (
+        jax.grad(loss, (0, 1)),
+        jax.jit(jax.grad(loss, (0, 1))),
+        jax.grad(jax.jit(loss), (0, 1)),
+    ):
+        jax.tree.map(allclose, call(X, scales), expected)
+
+
+@pytest.mark.parametrize("rules", ["backward", "both"])
+def test_collectives_in_forward_and_backward(rules):
+    members = {"backward": lambda ctx, g: jax.lax.psum(g, "i")}
+    if rules == "both":
+        members["jvp"] = lambda ctx, t: jax.lax.psum(t, "i")
+    f = function(forward=lambda ctx, x: jax.lax.psum(x, "i"), **members).apply
+
+    def loss(f):
+        return lambda x: (jax.vmap(f, axis_name="i")(x) * jnp.sin(x)).sum()
+
+    expected = jax.grad(loss(lambda x: jax.lax.psum(x, "i")))(X)
+    for call in (jax.grad(loss(f)), jax.jit(jax.grad(loss(f)))):
+        allclose(call(X), expected)
+    second = jax.grad(lambda x: jax.grad(loss(f))(x).sum())
+    allclose(
+        second(X),
+        jax.grad(lambda x: jax.grad(loss(lambda x: jax.lax.psum(x, "i")))(x).sum())(X),
+    )
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_second_derivatives_under_vmap(rules):
+    f = function(
+        forward=lambda a, b: a * b,
+        setup_context=saving(),
+        vmap=lambda info, in_dims, a, b: (a * b, 0),
+        **RULES[rules],
+    ).apply
+
+    def cross(g):
+        return jax.vmap(jax.grad(jax.grad(lambda a, b: g(a, b) ** 2), 1))
+
+    allclose(cross(f)(X, 2 * X), cross(jnp.multiply)(X, 2 * X))
+
+
+def test_generate_vmap_rule_changes_nothing():
+    f = function(
+        forward=lambda ctx, x: 2 * x,
+        backward=lambda ctx, g: 3 * g,
+        generate_vmap_rule=True,
+    ).apply
+    allclose(jax.vmap(jax.grad(f))(X), [3, 3, 3])
+
+
+def test_forward_under_vmap_sees_single_examples():
+    shapes = []
+    f = function(
+        forward=lambda ctx, x: shapes.append(x.shape) or 2 * x,
+        backward=lambda ctx, g: shapes.append(g.shape) or 2 * g,
+    ).apply
+    jax.vmap(f)(M)
+    jax.vmap(jax.grad(lambda x: f(x).sum()))(M)
+    assert set(shapes) == {(3,)}
+
+
+def test_spmd_axis_name_and_axis_size():
+    f = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 3 * g).apply
+    got = jax.vmap(lambda: jax.grad(f)(S), axis_size=4)()
+    allclose(got, [3, 3, 3, 3])
