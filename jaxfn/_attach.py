@@ -48,8 +48,18 @@ def attach(
 
 
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays without derivative; one that is no tracer is passed as it is."""
-    return [jax.lax.stop_gradient(x) if _compat.is_tracer(x) else x for x in arrays]
+    """The arrays without derivative; one that is no tracer is passed as it is.
+
+    What was saved is found by identity. Under eager transformations a concrete array
+    stands behind a tracer, and perhaps it is used elsewhere too: as another argument,
+    say. So a tracer's array is made an object of its own (with the same buffer).
+    """
+    return [_stop(x) if _compat.is_tracer(x) else x for x in arrays]
+
+
+def _stop(x: Any) -> Any:
+    y = jax.lax.stop_gradient(x)
+    return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:

@@ -1,0 +1,142 @@
+"""A forward that closes over a traced value: the right number, or a clear error.
+
+The rule gives 2 for x, and says nothing of w. A number for the derivative with respect to
+w could only come from differentiating the body, or be a zero that means nothing.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests import wrong
+from tests.build import function
+
+X, W = jnp.float32(2), jnp.float32(7)
+
+RULES = {
+    "backward": {"backward": lambda ctx, g: 2 * g},
+    "jvp": {"jvp": lambda ctx, t: 2 * t},
+    "both": {"backward": lambda ctx, g: 2 * g, "jvp": lambda ctx, t: 2 * t},
+    "derived": {"backward": lambda ctx, g: 2 * g, "generate_jvp_rule": True},
+    "neither": {},
+}
+rules = pytest.mark.parametrize("rules", RULES)
+styles = pytest.mark.parametrize("style", wrong.STYLES)
+
+
+def closing_over(w, rules, style):
+    if style == "combined":
+        return function(forward=lambda ctx, x: x * w, **RULES[rules]).apply
+    return function(
+        forward=lambda x: x * w,
+        setup_context=lambda ctx, inputs, output: None,
+        **RULES[rules],
+    ).apply
+
+
+def scan(f, x):
+    return jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
+
+
+LOST = {
+    "grad": lambda make: jax.grad(lambda w: make(w)(X))(W),
+    "jvp": lambda make: jax.jvp(lambda w: make(w)(X), (W,), (W,)),
+    "jit of grad": lambda make: jax.jit(jax.grad(lambda w: make(w)(X)))(W),
+    "both": lambda make: jax.grad(lambda x, w: make(w)(x), (0, 1))(X, W),
+    "grad of jit": lambda make: jax.grad(jax.jit(lambda w: make(w)(X)))(W),
+    "grad of jit, both": lambda make: jax.grad(
+        jax.jit(lambda x, w: make(w)(x)), (0, 1)
+    )(X, W),
+    "round": lambda make: jax.grad(lambda w: jnp.round(make(w)(X)) + make(w)(X))(W),
+    "scan": lambda make: jax.grad(lambda w: scan(make(w), X))(W),
+    "scan, both": lambda make: jax.grad(lambda x, w: scan(make(w), x), (0, 1))(X, W),
+    "cond": lambda make: jax.grad(
+        lambda w: jax.lax.cond(W > 0, lambda: make(w)(X), lambda: X)
+    )(W),
+    "checkpoint": lambda make: jax.grad(jax.checkpoint(lambda w: make(w)(X)))(W),
+    "vmap": lambda make: jax.vmap(jax.grad(lambda w: make(w)(X)))(W[None]),
+}
+
+
+@rules
+@styles
+@pytest.mark.parametrize("way", LOST)
+def test_the_derivative_of_what_is_closed_over_is_never_a_number(rules, style, way):
+    # Where jit has traced a custom_vjp, JAX raises before any rule of ours runs.
+    kinds = (TypeError, jax.custom_derivatives.custom_vjp and Exception)
+    with pytest.raises(
+        kinds, match=r"Pass it to apply|Try passing the closed-over value into"
+    ):
+        LOST[way](lambda w: closing_over(w, rules, style))
+
+
+RIGHT = {
+    "eager": (lambda make: make(W)(X), 14),
+    "jit": (lambda make: jax.jit(lambda w: make(w)(X))(W), 14),
+    "vmap": (lambda make: jax.vmap(lambda w: make(w)(X))(W[None])[0], 14),
+    "vmap, both": (
+        lambda make: jax.vmap(lambda x, w: make(w)(x))(X[None], W[None])[0],
+        14,
+    ),
+    "grad of x": (lambda make: jax.grad(lambda x: make(W)(x))(X), 2),
+    "grad of x under jit of w": (
+        lambda make: jax.jit(lambda w: jax.grad(make(w))(X))(W),
+        2,
+    ),
+    "grad of x under vmap of w": (
+        lambda make: jax.vmap(lambda w: jax.grad(make(w))(X))(W[None])[0],
+        2,
+    ),
+    "scan under jit of w": (
+        lambda make: jax.jit(lambda w: jax.grad(lambda x: scan(make(w), x))(X))(W),
+        4,
+    ),
+    "checkpoint under jit of w": (
+        lambda make: jax.jit(lambda w: jax.grad(jax.checkpoint(make(w)))(X))(W),
+        2,
+    ),
+}
+
+
+@rules
+@styles
+@pytest.mark.parametrize("way", RIGHT)
+def test_what_is_not_differentiated_may_be_closed_over(rules, style, way):
+    run, expected = RIGHT[way]
+    if rules == "neither" and expected != 14:
+        return
+    assert run(lambda w: closing_over(w, rules, style)) == expected
+
+
+def test_the_message_names_the_class():
+    with pytest.raises(TypeError, match="`F` used a traced value that was not passed"):
+        jax.grad(lambda w: closing_over(w, "backward", "combined")(X))(W)
+
+
+def test_a_callable_argument_that_closes_over_a_traced_value():
+    f = function(
+        forward=lambda ctx, run, x: run(x), backward=lambda ctx, g: (None, 2 * g)
+    ).apply
+    assert jax.grad(lambda x: f(lambda v: v * W, x))(X) == 2
+    with pytest.raises(TypeError, match="Pass it to apply"):
+        jax.jit(jax.grad(lambda w: f(lambda v: v * w, X)))(W)
+
+
+def test_a_saved_value_that_is_closed_over():
+    def make(w):
+        return function(
+            forward=lambda ctx, x: ctx.save_for_backward(w) or 1 * x,
+            backward=lambda ctx, g: g * ctx.saved_tensors[0],
+        ).apply
+
+    assert jax.grad(make(W))(X) == 7
+    assert jax.jit(lambda w: jax.grad(make(w))(X))(W) == 7
+
+
+def test_backward_may_close_over_a_value_that_is_differentiated():
+    # backward is differentiated as it is: that is its true derivative.
+    def outer(w):
+        f = function(forward=lambda ctx, x: 1 * x, backward=lambda ctx, g: g * w).apply
+        return jax.grad(f)(X) ** 2
+
+    assert jax.grad(outer)(W) == 14
