@@ -39,6 +39,7 @@ def hlo(fun: Callable[..., Any], *args: Any) -> str:
         r"(?ms)^(FileNames|FunctionNames|FileLocations|StackFrames)\b.*?^$", "", text
     )
     text = re.sub(r"HloModule \S+", "HloModule", text)
+    text = re.sub(r"(?<=[(, ])[\w.-]+: (?=[a-z]+\d*\[)", "_: ", text)
     names: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:

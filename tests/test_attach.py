@@ -1,0 +1,91 @@
+"""Values with a derivative attached."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfn._attach import attach, stop_gradient
+from tests.jaxprs import primitives
+
+X = jnp.float32([1, 2, 3])
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def cube(x):
+    """x^3, whose attached derivative is 10 x^2: it tells that the rule ran."""
+
+    def tangents(inputs, outs, dots):
+        return [None if dots[0] is None else 10 * inputs[0] ** 2 * dots[0]]
+
+    (out,) = attach(tangents, [x], [stop_gradient([x])[0] ** 3], name="cube")
+    return out
+
+
+def test_concrete_values_are_returned_as_they_are():
+    value = X**3
+    assert attach(None, [X], [value], name="cube")[0] is value
+
+
+def test_stop_gradient_keeps_identity_of_what_is_no_tracer():
+    assert stop_gradient([X])[0] is X
+    seen = []
+    jax.grad(lambda x: seen.extend(stop_gradient([x, x, X])) or x.sum())(X)
+    assert len({id(x) for x in seen}) == 3
+    assert seen[2] is X
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_derivatives_of_any_order(wrap):
+    f = wrap(lambda x: cube(x).sum())
+    allclose(wrap(cube)(X), X**3)
+    allclose(jax.grad(f)(X), 10 * X**2)
+    allclose(jax.jvp(f, (X,), (X,))[1], (10 * X**3).sum())
+    allclose(jax.hessian(f)(X), np.diag(20 * X))
+    allclose(jax.jacrev(jax.jacfwd(f))(X), np.diag(20 * X))
+
+
+def test_batches():
+    rows = jnp.stack([X, 2 * X])
+    allclose(jax.vmap(cube, 1, 1)(rows.T), rows.T**3)
+    allclose(jax.vmap(jax.grad(lambda x: cube(x).sum()))(rows), 10 * rows**2)
+    allclose(jax.grad(lambda x: jax.vmap(cube)(x).sum())(rows), 10 * rows**2)
+
+
+def test_a_shared_value_is_repeated_for_each_example():
+    def f(x, k):
+        return attach(lambda i, o, d: [d[1]], [x, k], [jnp.zeros(())], name="f")[0]
+
+    k = jnp.float32([1, 2])
+    allclose(jax.vmap(f, (None, 0))(X, k), [0, 0])
+    got = jax.grad(lambda k: (jax.vmap(f, (None, 0))(X, k) * k).sum())(k)
+    allclose(got, k)
+
+
+def test_the_rule_sees_attached_values():
+    def f(x):
+        def tangents(inputs, outs, dots):
+            return [outs[0] * dots[0]]
+
+        return attach(tangents, [x], [jnp.exp(stop_gradient([x])[0])], name="exp")[0]
+
+    g = jax.grad(lambda x: f(x).sum())
+    allclose(jax.grad(lambda x: g(x).sum())(X), np.exp(X))
+    third = jax.grad(lambda x: jax.grad(lambda x: g(x).sum())(x).sum())
+    allclose(third(X), np.exp(X))
+
+
+def test_a_value_with_a_derivative_of_its_own_is_refused():
+    def f(x, w):
+        return attach(lambda i, o, d: [d[0]], [x], [x * w], name="mine")[0].sum()
+
+    with pytest.raises(TypeError, match="`mine` used a traced value"):
+        jax.grad(f, 1)(X, X)
+
+
+def test_it_leaves_nothing_in_the_compiled_code():
+    assert "attach" in primitives(jax.make_jaxpr(cube)(X))
+    assert "attach" not in jax.jit(cube).lower(X).as_text()

@@ -1,0 +1,122 @@
+"""The transposable linear primitive, by itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfn._linear import linear
+from tests.jaxprs import primitives
+
+R = jnp.float32([1, 2, 3])
+T = jnp.float32([4, 5, 6])
+
+
+def scaled(r, t, factor=10.0):
+    """The map t -> r t, whose transpose is off by a factor that tells which ran."""
+
+    def push(res, ts):
+        return [res[0] * ts[0]]
+
+    def pull(res, cts):
+        return [None if cts[0] is None else factor * res[0] * cts[0]]
+
+    (out,) = linear(push, pull, [r], [t], [jax.typeof(t)])
+    return out
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_evaluate(wrap):
+    allclose(wrap(scaled)(R, T), R * T)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_transpose(wrap):
+    (got,) = jax.linear_transpose(lambda t: wrap(scaled)(R, t), T)(T)
+    allclose(got, 10 * R * T)
+    allclose(jax.grad(lambda t: wrap(scaled)(R, t).sum())(T), 10 * R)
+
+
+def test_jvp_is_linear_in_the_tangents_and_true_in_the_residuals():
+    def f(r, t):
+        return scaled(r, t)
+
+    allclose(jax.jvp(f, (R, T), (T, R))[1], T * T + R * R)
+    allclose(jax.jvp(lambda t: f(R, t), (T,), (R,))[1], R * R)
+    allclose(jax.jvp(lambda r: f(r, T), (R,), (R,))[1], R * T)
+    allclose(jax.grad(lambda r: f(r, T).sum())(R), T)
+
+
+@pytest.mark.parametrize("in_axes", [(0, 0), (0, None), (None, 0), (1, 1), (1, None)])
+def test_batch(in_axes):
+    rows = jnp.stack([R, 2 * R])
+    columns = {0: rows, 1: rows.T, None: R}
+    r, t = columns[in_axes[0]], columns[in_axes[1]]
+    allclose(
+        jax.vmap(scaled, in_axes=in_axes)(r, t),
+        jax.vmap(jnp.multiply, in_axes=in_axes)(r, t),
+    )
+
+    def loss(f):
+        return lambda t: (jax.vmap(f, in_axes=in_axes)(r, t) ** 1 * rows).sum()
+
+    allclose(jax.grad(loss(scaled))(t), 10 * jax.grad(loss(jnp.multiply))(t))
+    allclose(jax.jit(jax.grad(loss(scaled)))(t), 10 * jax.grad(loss(jnp.multiply))(t))
+
+
+def test_nested_batches():
+    got = jax.vmap(jax.vmap(scaled, (None, 0)), (0, None))(jnp.stack([R, R]), T[None])
+    allclose(got, jnp.broadcast_to(R * T, (2, 1, 3)))
+
+
+def test_lowering_leaves_nothing_of_it():
+    def f(r, t):
+        return scaled(r, t)
+
+    assert "linear" in primitives(jax.make_jaxpr(f)(R, T))
+    assert "linear" not in jax.jit(f).lower(R, T).as_text()
+
+
+def test_zero_cotangents_do_not_run_the_transpose():
+    def refuse(res, cts):
+        raise AssertionError
+
+    def f(t):
+        a, b = linear(
+            lambda res, ts: [ts[0], 2 * ts[0]], refuse, [], [t], [jax.typeof(t)] * 2
+        )
+        return jax.lax.stop_gradient(a)
+
+    allclose(jax.grad(lambda t: f(t).sum() + t.sum())(T), 1)
+
+
+def test_an_unused_output_arrives_as_none():
+    seen = []
+
+    def pull(res, cts):
+        seen.append([ct is None for ct in cts])
+        return [cts[0]]
+
+    def f(t):
+        return linear(
+            lambda res, ts: [ts[0], 2 * ts[0]], pull, [], [t], [jax.typeof(t)] * 2
+        )[0]
+
+    allclose(jax.grad(lambda t: f(t).sum())(T), 1)
+    assert seen == [[False, True]]
+
+
+def test_a_scan_and_its_second_derivative():
+    def loop(f):
+        return lambda r: jax.lax.scan(lambda c, _: (f(r, c), None), T, None, 3)[0].sum()
+
+    exact = lambda r, t: scaled(r, t, factor=1.0)  # noqa: E731
+    for first in (jax.grad, jax.jacfwd):
+        for second in (jax.jacrev, jax.jacfwd):
+            allclose(
+                second(first(loop(exact)))(R), second(first(loop(jnp.multiply)))(R)
+            )

@@ -1,0 +1,149 @@
+"""Array leaves and static leaves."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxfn import _tree
+
+X = jnp.float32([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_array"),
+    [
+        (X, True),
+        (np.ones(2), True),
+        (np.float32(1), True),
+        (np.bool_(True), True),
+        (np.ones(2, ml_dtypes.bfloat16), True),
+        (jax.random.key(0), True),
+        (np.array(["a"]), False),
+        (np.array([object()]), False),
+        (np.datetime64("2020-01-01"), False),
+        (np.zeros(2, [("a", "i4")]), False),
+        (1, False),
+        (1.0, False),
+        (None, False),
+        ("a", False),
+        ([X], False),
+    ],
+)
+def test_is_array(value, is_array):
+    assert _tree.is_array(value) is is_array
+
+
+@pytest.mark.parametrize(
+    "value",
+    [X, 1, None, (), [X, 1], {"a": (X, None, "b"), "c": [[], X]}, {1: 2, "a": 3}],
+)
+def test_split_and_join(value):
+    arrays, spec = _tree.split(value)
+    assert all(x is X for x in arrays)
+    assert spec.n_arrays == len(arrays)
+    assert spec.join(["array"] * len(arrays)) == _replace(value)
+
+
+def _replace(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replace(x) for x in value)
+    if isinstance(value, dict):
+        return {k: _replace(x) for k, x in value.items()}
+    return "array" if value is X else value
+
+
+def test_join_only_drops_what_is_static():
+    arrays, spec = _tree.split({"a": X, "b": 1})
+    assert spec.join_only(arrays) == {"a": arrays[0], "b": None}
+
+
+def test_pair_takes_one_value_for_a_part():
+    _, spec = _tree.split({"a": [X, 1], "b": X})
+    pairs = _tree.pair({"a": None, "b": 5}, spec)
+    assert pairs == [(None, _tree.ARRAY), (None, 1), (5, _tree.ARRAY)]
+    with pytest.raises(ValueError, match="a"):
+        _tree.pair({"c": 1}, spec)
+
+
+@pytest.mark.parametrize(
+    ("shape", "to", "expected"),
+    [
+        ((3,), (3,), [1, 2, 3]),
+        ((2, 3), (3,), [2, 4, 6]),
+        ((2, 3), (1, 3), [[2, 4, 6]]),
+        ((2, 3), (2, 1), [[6], [6]]),
+        ((2, 3), (1,), [12]),
+        ((2, 3), (), 12),
+        ((), (1,), None),
+        ((3,), (2,), None),
+        ((1,), (3,), None),
+        ((3,), (1, 3), None),
+    ],
+)
+def test_sum_to_shape(shape, to, expected):
+    x = jnp.broadcast_to(X if shape and shape[-1] == 3 else 1.0, shape)
+    got = _tree.sum_to_shape(x, to)
+    if expected is None:
+        assert got is None
+    else:
+        assert got.shape == to
+        np.testing.assert_array_equal(got, expected)
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+@dataclasses.dataclass
+class Record:
+    value: object
+
+    def method(self):
+        return self.value
+
+
+HELD = {
+    "list": lambda x: [1, [x]],
+    "dict value": lambda x: {"a": x},
+    "attribute": Holder,
+    "slot": Slotted,
+    "dataclass": Record,
+    "closure": lambda x: lambda: x,
+    "partial": lambda x: functools.partial(print, x),
+    "keyword of partial": lambda x: functools.partial(print, a=x),
+    "default": lambda x: lambda a=x: a,
+    "bound method": lambda x: Record(x).method,
+    "set of holders": lambda x: {Holder(x)},
+    "deep": lambda x: Holder([{"a": Slotted(lambda: x)}]),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_find_looks_into_everything(kind):
+    assert _tree.hides_array(HELD[kind](X))
+    assert not _tree.hides_array(HELD[kind](1))
+
+
+def test_find_ends_on_cycles_and_skips_modules():
+    a = Holder(None)
+    a.value = [a, np, jax]
+    assert not _tree.hides_array(a)
+
+
+def test_boxes_are_equal_whatever_they_hold():
+    assert _tree.Box(1) == _tree.Box(np.ones(2))
+    assert hash(_tree.Box(1)) == hash(_tree.Box([]))
+    assert _tree.Box(1) != 1
