@@ -26,6 +26,7 @@ from typing import Any
 import jax
 
 from jaxfn import _compat
+from jaxfn._compat import Named
 from jaxfn._errors import CLOSED_OVER, ClosedOverError
 
 Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
@@ -44,7 +45,7 @@ def attach(
     """
     if not any(_compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
-    return _bind(*inputs, *values, tangents=tangents, n_in=len(inputs), name=name)
+    return _bind(*inputs, *values, rule=Named(name, tangents), n_in=len(inputs))
 
 
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
@@ -69,22 +70,19 @@ def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     n_in = params["n_in"]
     if any(d is not None for d in dots[n_in:]):
-        raise ClosedOverError(CLOSED_OVER.format(name=params["name"]))
+        raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    return outs, params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_in = params["n_in"]
+    n_in, rule = params["n_in"], params["rule"]
     in_dims = list(dims[:n_in])
     values = [
         axis.to_front(x, d) for x, d in zip(args[n_in:], dims[n_in:], strict=True)
     ]
     outs = attach(
-        axis.vmap(params["tangents"], (in_dims, 0, in_dims)),
-        args[:n_in],
-        values,
-        name=params["name"],
+        axis.vmap(rule, (in_dims, 0, in_dims)), args[:n_in], values, name=rule.name
     )
     return outs, [0] * len(outs)
 

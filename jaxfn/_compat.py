@@ -112,6 +112,20 @@ FORWARD_MODE_REFUSAL = (
 """What JAX says to forward mode on a custom_vjp function."""
 
 
+class Named:
+    """A function as a parameter of a primitive: a jaxpr shows its name alone."""
+
+    def __init__(self, name: str, fun: Callable[..., Any]) -> None:
+        self.name = name
+        self._fun = fun
+
+    def __call__(self, *args: Any) -> Any:
+        return self._fun(*args)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 class BatchAxis:
     """The axis that a batch rule is called for."""
 

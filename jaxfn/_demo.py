@@ -1,8 +1,8 @@
 """`python -m jaxfn demo`: the examples under the transformations, checked in a table.
 
 Derivatives are compared with central differences of the example's formula, batches with
-a loop. Right rules can't show that one was dropped, so `broken` makes one of them wrong:
-then the cells that use it must fail.
+a loop. Right rules can't show that one was dropped, so `broken` makes one of them
+wrong: then the cells that use it must fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from jaxfn._examples import EXAMPLES, Example
 from jaxfn._function import Function
 
 STEP = 1e-4
-"""Of central differences, in float64: error about STEP^2, rounding about 1e-16/STEP^2."""
+"""Of central differences, in float64: error about STEP^2, rounding about
+1e-16/STEP^2."""
 
 TOLERANCE = 1e-5
 """Largest error that passes; a wrong rule is off by 0.1 and more."""
@@ -56,7 +57,7 @@ def cells(broken: str | None = None) -> Iterator[Cell]:
     with jax.enable_x64(True):
         for example in EXAMPLES:
             if broken is not None:
-                example = break_rule(example, broken)  # noqa: PLW2901
+                example = break_rule(example, broken)
             for check, run in CHECKS.items():
                 yield from _cell(example, check, run)
 

@@ -35,6 +35,16 @@ def has_forward_mode(rules: Rules) -> bool:
     return rules.jvp is not None or rules.derive_jvp
 
 
+def _primal(rules: Rules) -> Callable[..., Outputs]:
+    """The primal, under the name that jaxprs and profiles show."""
+
+    def primal(*args: Any) -> Outputs:
+        return rules.primal(*args)
+
+    primal.__name__ = rules.name
+    return primal
+
+
 # ---- custom_vjp
 
 
@@ -58,7 +68,8 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         given = [None if _compat.is_zero(ct) else ct for ct in cts.arrays]
         return tuple(pull_back(rules, residuals, given))
 
-    f = jax.custom_vjp(rules.primal)
+    f = jax.custom_vjp(_primal(rules))
+    fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
 
@@ -151,7 +162,7 @@ class _Width:
 
 
 def _forward(rules: Rules) -> Callable[..., Outputs]:
-    f = jax.custom_jvp(rules.primal)
+    f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         given = [None if _compat.is_zero(t) else t for t in tangents]
@@ -165,6 +176,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
             outs.static,
         )
 
+    rule.__name__ = f"{rules.name}_jvp"
     f.defjvp(rule, symbolic_zeros=True)
     return f
 
@@ -212,7 +224,8 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in moving]
-    return _spread(linear(push, pull, residuals.arrays, ts, avals), smooth)
+    outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
+    return _spread(outs_t, smooth)
 
 
 def _spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
@@ -257,8 +270,8 @@ def _once(rules: Rules, run: Callable[[list[Any]], Arrays], inputs: Arrays) -> A
 def _refused_once(name: str) -> SecondDerivativeError:
     return SecondDerivativeError(
         f"{ONCE}. `{name}.backward` was differentiated: expected first derivatives "
-        "only, got a derivative of the gradient. Remove the decorator if its operations "
-        "can be differentiated."
+        "only, got a derivative of the gradient. Remove the decorator if its "
+        "operations can be differentiated."
     )
 
 

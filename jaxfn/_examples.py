@@ -19,7 +19,7 @@ from jaxfn._function import Function, once_differentiable
 
 
 class MulAdd(Function):
-    """x y + y z + (x z) y with a Python number z, saving an intermediate and the output.
+    """x y + y z + (x z) y with a Python number z; saves an intermediate and the output.
 
     Example:
         >>> import jax.numpy as jnp

@@ -187,7 +187,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         raise NotImplementedError(NO_FORWARD)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
         """Save in ctx what the derivatives need, after `forward(*args)`.
 
         Overriding it, here or in a base class, chooses the separate style.
@@ -221,7 +221,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
-    def backward(ctx: Any, *args: Any) -> Any:
+    def backward(ctx: Any, *args: Any, **_: Any) -> Any:
         """The reverse-mode derivative: gradients of the inputs.
 
         Args:
@@ -263,7 +263,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     vjp = backward
 
     @staticmethod
-    def jvp(ctx: Any, *args: Any) -> Any:
+    def jvp(ctx: Any, *args: Any, **_: Any) -> Any:
         """The forward-mode derivative: tangents of the outputs.
 
         Args:
@@ -304,7 +304,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         raise NotImplementedError(NO_JVP)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    def vmap(info: Any, in_dims: Any, *args: Any, **_: Any) -> Any:
         """The batched forward, for `jax.vmap`. Needs the separate style.
 
         Args:

@@ -5,7 +5,7 @@ and a transpose ct -> J^T ct computed by the other. JAX has no public way to say
 thus a primitive: evaluated, batched or lowered it is `evaluate`; transposed it is
 `transpose`.
 
-    outs = linear(evaluate, transpose, residuals, tangents, out_avals)
+    outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
 
 `evaluate(residuals, tangents) -> outs` is linear in the tangents, and
 `transpose(residuals, cts) -> cts of the tangents` in the cts; a ct may be None, for
@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from jaxfn import _compat
+from jaxfn._compat import Named
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -32,13 +33,15 @@ def linear(
     residuals: Sequence[Any],
     tangents: Sequence[Any],
     out_avals: Sequence[Any],
+    *,
+    name: str,
 ) -> list[Any]:
     """Bind the primitive. All values are arrays; see the module's docstring."""
     return _bind(
         *residuals,
         *tangents,
-        evaluate=evaluate,
-        transpose=transpose,
+        evaluate=Named(name, evaluate),
+        transpose=Named(name, transpose),
         n_res=len(residuals),
         out_avals=tuple(out_avals),
     )
@@ -101,6 +104,7 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         args[:n_res],
         tangents,
         [axis.batched_aval(aval) for aval in params["out_avals"]],
+        name=params["evaluate"].name,
     )
     return outs, [0] * len(outs)
 

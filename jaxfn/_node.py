@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._compat import ConcreteArray
 from jaxfn._ctx import FunctionCtx
@@ -207,6 +207,10 @@ class BackwardCFunction(FunctionCtx):
 
     def _where(self) -> str:
         return f"`{self._name()}.forward` (or setup_context)"
+
+    if TYPE_CHECKING:  # any attribute may be set
+
+        def __setattr__(self, attribute: str, value: Any) -> None: ...
 
     def __getattr__(self, attribute: str) -> Any:
         # Only called for what is not there. In the words of torch, naming the class.

@@ -1,7 +1,7 @@
 """A forward that closes over a traced value: the right number, or a clear error.
 
-The rule gives 2 for x, and says nothing of w. A number for the derivative with respect to
-w could only come from differentiating the body, or be a zero that means nothing.
+The rule gives 2 for x, and says nothing of w. A number for the derivative with respect
+to w could only come from differentiating the body, or be a zero that means nothing.
 """
 
 import jax

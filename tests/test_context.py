@@ -475,8 +475,8 @@ def test_needs_input_grad_can_be_set():
 
 
 # JAX keeps one residual structure for a call in a jitted function, that of the last
-# trace of fwd. With the set of perturbed inputs as aux data of the residuals, a gradient
-# was lost in silence here (11 became 3).
+# trace of fwd. With the set of perturbed inputs as aux data of the residuals, a
+# gradient was lost in silence here (11 became 3).
 @pytest.mark.parametrize("style", ["combined", "separate"])
 @pytest.mark.parametrize("rules", ["backward", "both", "derived"])
 def test_one_jitted_function_differentiated_with_respect_to_several_arguments(

@@ -206,7 +206,7 @@ def test_forward_over_reverse_with_backward_only():
     f = function(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
     got = jax.hessian(lambda x: f.apply(x).sum())(X)
     np.testing.assert_allclose(got, np.diag(4 * np.exp(X)), rtol=1e-6)
-    value, dot = jax.jvp(jax.value_and_grad(f.apply), (S,), (jnp.float32(1),))
+    _, dot = jax.jvp(jax.value_and_grad(f.apply), (S,), (jnp.float32(1),))
     np.testing.assert_allclose(dot[0], 2 * np.exp(3), rtol=1e-6)
 
 
@@ -216,5 +216,5 @@ def test_forward_over_reverse_with_a_nonlinear_backward_says_what_to_do():
     ).apply
     # clip(2), the cotangent of f inside the first gradient
     assert jax.grad(jax.grad(lambda x: f(x) ** 2))(jnp.float32(0.1)) == 1
-    with pytest.raises(ValueError, match="`Clip.backward` can't be transposed"):
+    with pytest.raises(ValueError, match=r"`Clip\.backward` can't be transposed"):
         jax.jacfwd(jax.grad(lambda x: f(x) ** 2))(S)

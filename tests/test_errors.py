@@ -37,7 +37,10 @@ def raises(kind, *parts):
     [((), 0), ((S,), 1), (S, 1), ([S, None, S], 1), ((S, None, S, S), 4)],
 )
 def test_backward_returns_a_wrong_number_of_gradients(result, got):
-    expected = rf"function MulBackward returned an incorrect number of gradients \(expected 3, got {got}\)"
+    expected = (
+        "function MulBackward returned an incorrect number of gradients "
+        rf"\(expected 3, got {got}\)"
+    )
     with raises(RuntimeError, expected, "`Mul.backward`"):
         grad(mul(backward=lambda ctx, g: result))
     with pytest.raises(ValueError, match=expected):
@@ -527,8 +530,8 @@ def batched(rule, forward=lambda x: 2 * x, **more):
 def test_a_vmap_rule_that_returns_no_pair(result, got):
     with raises(
         RuntimeError,
-        "Expected the vmap staticmethod to have two returns, an output and out_dims with "
-        "pytree structure compatible with the output",
+        "Expected the vmap staticmethod to have two returns, an output and out_dims "
+        "with pytree structure compatible with the output",
         f"Got {got}",
         "`Batch.vmap`",
     ):

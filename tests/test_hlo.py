@@ -11,7 +11,8 @@ X = jnp.linspace(-1, 1, 12).reshape(3, 4)
 Y = jnp.linspace(1, 2, 12).reshape(3, 4)
 W = jnp.linspace(0, 1, 20).reshape(4, 5)
 
-# name: (arguments, value, gradients from (args, value, g), tangent from (args, value, ts))
+# name: (arguments, value, gradients from (args, value, g), tangent from (args, value,
+# ts))
 CASES = {
     "exp": ((X,), jnp.exp, lambda a, out, g: (g * out,), lambda a, out, t: t[0] * out),
     "sin times y": (
@@ -62,7 +63,7 @@ styles = pytest.mark.parametrize("style", ["combined", "separate"])
 
 
 def ours(case, style, rule):
-    args, value, pull, push = CASES[case]
+    _, value, pull, push = CASES[case]
 
     def save(ctx, args, out):
         ctx.save_for_backward(*args, out)
@@ -90,7 +91,7 @@ def ours(case, style, rule):
 
 
 def by_hand(case, rule):
-    args, value, pull, push = CASES[case]
+    _, value, pull, push = CASES[case]
     if rule == "backward":
         f = jax.custom_vjp(lambda *args: value(*args))
 
@@ -120,8 +121,8 @@ def loss(f):
 def test_forward(case, style):
     args = CASES[case][0]
     for rule in ("backward", "jvp"):
-        got = hlo(lambda *a: ours(case, style, rule)(*a), *args)
-        assert got == hlo(lambda *a: CASES[case][1](*a), *args)
+        got = hlo(ours(case, style, rule), *args)
+        assert got == hlo(CASES[case][1], *args)
 
 
 @cases

@@ -21,7 +21,7 @@ def scaled(r, t, factor=10.0):
     def pull(res, cts):
         return [None if cts[0] is None else factor * res[0] * cts[0]]
 
-    (out,) = linear(push, pull, [r], [t], [jax.typeof(t)])
+    (out,) = linear(push, pull, [r], [t], [jax.typeof(t)], name="scaled")
     return out
 
 
@@ -86,8 +86,13 @@ def test_zero_cotangents_do_not_run_the_transpose():
         raise AssertionError
 
     def f(t):
-        a, b = linear(
-            lambda res, ts: [ts[0], 2 * ts[0]], refuse, [], [t], [jax.typeof(t)] * 2
+        a, _ = linear(
+            lambda res, ts: [ts[0], 2 * ts[0]],
+            refuse,
+            [],
+            [t],
+            [jax.typeof(t)] * 2,
+            name="f",
         )
         return jax.lax.stop_gradient(a)
 
@@ -103,7 +108,12 @@ def test_an_unused_output_arrives_as_none():
 
     def f(t):
         return linear(
-            lambda res, ts: [ts[0], 2 * ts[0]], pull, [], [t], [jax.typeof(t)] * 2
+            lambda res, ts: [ts[0], 2 * ts[0]],
+            pull,
+            [],
+            [t],
+            [jax.typeof(t)] * 2,
+            name="f",
         )[0]
 
     allclose(jax.grad(lambda t: f(t).sum())(T), 1)

@@ -79,8 +79,8 @@ SECOND = {
 def test_second_derivatives_raise(jvp, callback, second):
     with pytest.raises(
         RuntimeError,
-        match="(?s)trying to differentiate twice a function that was marked with "
-        "@once_differentiable.*`Once.backward`",
+        match=r"(?s)trying to differentiate twice a function that was marked with "
+        r"@once_differentiable.*`Once.backward`",
     ):
         SECOND[second](square(jvp, callback))(S)
 
