@@ -54,8 +54,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     def fwd(*primals: Any) -> Any:
         args = [p.value for p in primals]
-        # Under jax.checkpoint JAX says "perturbed" of integers too.
-        perturbed = tuple([p.perturbed and is_inexact(p.value) for p in primals])
+        perturbed = tuple([p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),

@@ -21,9 +21,9 @@ CLOSED_OVER_TRACER = object()
 def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     """Run forward, and setup_context in the separate style; consume what is dirty.
 
-    If a value comes out as a tracer, forward closed over one. To differentiate the body
-    would give a gradient that no rule knows of, so the result is dropped, and
-    `CLOSED_OVER_TRACER` says that JAX's definitions must decide.
+    If a tracer comes out, forward closed over one. To differentiate the body would give
+    a gradient that no rule knows of, so the result is dropped, and `CLOSED_OVER_TRACER`
+    says that JAX's definitions must decide.
     """
     ctx = cls._backward_cls()
     held = ctx.__dict__
@@ -35,9 +35,6 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         out = cls.forward(ctx, *args, **kwargs)
     if not _is_concrete(out):
         return CLOSED_OVER_TRACER
-    for value in held.values():
-        if not _is_concrete(value):
-            return CLOSED_OVER_TRACER
     if ctx.non_differentiable:
         marks(ctx, _tree.split(out)[0])
     out = _as_jax(out)

@@ -550,3 +550,41 @@ def test_forward_bound_in_any_way():
     allclose(jax.grad(lambda x: Undecorated.apply(x=x))(S), 2)
     allclose(jax.grad(Classmethod.apply)(S), 9)
     allclose(jax.grad(lambda x: Classmethod.apply(x=x))(S), 9)
+
+
+@pytest.mark.parametrize("rules", ["backward", "both"])
+def test_integers_beside_floats_through_every_transformation(rules):
+    # JAX passes their tangents and cotangents as arrays of float0 in some of these.
+    def forward(ctx, x, i):
+        ctx.save_for_backward(i)
+        ctx.save_for_forward(i)
+        return x * i, i + 1
+
+    def jvp(ctx, t, t_int):
+        assert t_int is None
+        return t * ctx.saved_tensors[0], None
+
+    members = {"jvp": jvp} if rules == "both" else {}
+    f = function(
+        forward=forward,
+        backward=lambda ctx, g, _: (g * ctx.saved_tensors[0], None),
+        **members,
+    ).apply
+    zero = np.zeros((), jax.dtypes.float0)
+
+    def scan(x, i):
+        return jax.lax.scan(lambda c, _: (f(*c), None), (x, i), None, length=3)[0]
+
+    two, one = jnp.int32(2), jnp.float32(1)
+    for g, factor in [
+        (f, 2),
+        (jax.jit(f), 2),
+        (scan, 2 * 3 * 4),
+        (jax.checkpoint(scan), 2 * 3 * 4),
+    ]:
+        (ct, ct_int) = jax.vjp(g, S, two)[1]((one, zero))
+        allclose(ct, factor)
+        assert ct_int.dtype == jax.dtypes.float0
+        if rules == "both":
+            allclose(jax.jvp(g, (S, two), (one, zero))[1][0], factor)
+            allclose(jax.linearize(g, S, two)[1](one, zero)[0], factor)

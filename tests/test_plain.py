@@ -82,6 +82,17 @@ def test_numpy_rules_run_in_eager_derivatives():
     allclose(jax.jacfwd(jax.grad(cube))(S), 18)
 
 
+def test_a_numpy_body_with_a_vmap_rule():
+    f = function(
+        forward=lambda x: np.sin(np.asarray(x)),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        backward=lambda ctx, g: 2 * g * jnp.cos(ctx.saved_tensors[0]),
+        vmap=lambda info, in_dims, x: (jnp.sin(x), 0),
+    ).apply
+    allclose(jax.grad(f)(S), 2 * np.cos(3))
+    allclose(jax.grad(jax.grad(f))(S), -2 * np.sin(3))
+
+
 def test_forward_runs_once_in_an_eager_derivative():
     runs = []
     f = function(
