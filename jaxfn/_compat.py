@@ -49,12 +49,8 @@ def is_lost(x: Any) -> bool:
 
 
 def is_zero(x: Any) -> bool:
-    """Is `x` a tangent or cotangent that JAX knows to be zero, or one of an integer?"""
-    return (
-        type(x) is ad.Zero
-        or type(x) is SymbolicZero
-        or getattr(x, "dtype", None) == jax.dtypes.float0
-    )
+    """Is `x` a tangent or cotangent that JAX knows to be zero?"""
+    return type(x) is ad.Zero or type(x) is SymbolicZero
 
 
 def tangent_aval(x: Any) -> Aval:

@@ -552,7 +552,7 @@ def test_forward_bound_in_any_way():
     allclose(jax.grad(lambda x: Classmethod.apply(x=x))(S), 9)
 
 
-@pytest.mark.parametrize("rules", ["backward", "both"])
+@pytest.mark.parametrize("rules", ["backward", "both", "once"])
 def test_integers_beside_floats_through_every_transformation(rules):
     # JAX passes their tangents and cotangents as arrays of float0 in some of these.
     def forward(ctx, x, i):
@@ -565,11 +565,13 @@ def test_integers_beside_floats_through_every_transformation(rules):
         return t * ctx.saved_tensors[0], None
 
     members = {"jvp": jvp} if rules == "both" else {}
-    f = function(
-        forward=forward,
-        backward=lambda ctx, g, _: (g * ctx.saved_tensors[0], None),
-        **members,
-    ).apply
+
+    def backward(ctx, g, _):
+        return g * ctx.saved_tensors[0], None
+
+    if rules == "once":
+        backward = jaxfn.once_differentiable(backward)
+    f = function(forward=forward, backward=staticmethod(backward), **members).apply
     zero = np.zeros((), jax.dtypes.float0)
 
     def scan(x, i):
@@ -582,7 +584,7 @@ def test_integers_beside_floats_through_every_transformation(rules):
         (scan, 2 * 3 * 4),
         (jax.checkpoint(scan), 2 * 3 * 4),
     ]:
-        (ct, ct_int) = jax.vjp(g, S, two)[1]((one, zero))
+        (ct, ct_int) = jax.jit(lambda g=g: jax.vjp(g, S, two)[1]((one, zero)))()
         allclose(ct, factor)
         assert ct_int.dtype == jax.dtypes.float0
         if rules == "both":
