@@ -18,8 +18,10 @@ Example:
     6.0
 """
 
+from jaxfn import amp, autograd
 from jaxfn._ctx import FunctionCtx
 from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
 
 __all__ = [
@@ -27,5 +29,9 @@ __all__ = [
     "Function",
     "FunctionCtx",
     "FunctionMeta",
+    "InplaceFunction",
+    "NestedIOFunction",
+    "amp",
+    "autograd",
     "once_differentiable",
 ]

@@ -12,15 +12,23 @@ import copy
 import dataclasses
 import types
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from jaxfn import _compat, _tree
-from jaxfn._errors import RuleTypeError
+from jaxfn._attach import attach
+from jaxfn._errors import RuleTypeError, type_name
+from jaxfn._hooks import Hooks
 from jaxfn._node import STATE, BackwardCFunction
+from jaxfn._tree import Spec
+
+Put = Callable[[Sequence[Any]], Any]
+"""A template: given the leaves, the value with them in their places."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,19 +36,67 @@ class Layout:
     """Where the leaves of a context are, and everything else that it holds.
 
     Attributes:
-        for_backward, for_forward: templates of what was saved for each rule.
+        for_backward: a template of each value that was saved for backward.
+        for_forward: the same for jvp.
         attributes: templates of the user's attributes.
-        materialize, materialize_non_diff: zeros instead of None in the rules?
+        shared: leaves that more than `for_backward` needs.
+        materialize: zeros instead of None in the rules?
+        materialize_non_diff: and for outputs without derivative?
         opaque: names of attributes that hide JAX arrays in objects that can't be taken
             apart.
+        packed: how saved-tensor hooks changed the leaves.
     """
 
-    for_backward: tuple[Any, ...]
-    for_forward: tuple[Any, ...]
-    attributes: dict[str, Any]
+    for_backward: tuple[Put, ...]
+    for_forward: tuple[Put, ...]
+    attributes: dict[str, Put]
+    shared: frozenset[int]
     materialize: bool
     materialize_non_diff: bool
     opaque: tuple[str, ...]
+    packed: Packed | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packed:
+    """What saved-tensor hooks made of the leaves.
+
+    Attributes:
+        n: how many leaves there were.
+        kept: which of them are still there, first.
+        specs: of what each value saved for backward was packed into; None for one that
+            was not packed.
+        unpack: the hook.
+    """
+
+    n: int
+    kept: tuple[int, ...]
+    specs: tuple[Spec | None, ...]
+    unpack: Callable[[Any], Any]
+
+    def restore(self, arrays: Sequence[Any]) -> list[Any]:
+        """The leaves that are still there, in their old places."""
+        leaves: list[Any] = [None] * self.n
+        for i, x in zip(self.kept, arrays, strict=False):
+            leaves[i] = x
+        return leaves
+
+    def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """What was saved for backward, by the unpack hook."""
+        rest, values = iter(arrays[len(self.kept) :]), []
+        for put, spec in zip(puts, self.specs, strict=True):
+            if spec is None:
+                values.append(put(()))
+                continue
+            value, _ = spec.join([next(rest) for _ in range(spec.n_arrays)])
+            x = self.unpack(value)
+            if not _tree.is_array(x):
+                raise RuleTypeError(
+                    "Output of saved tensor unpack_hook expected to be a Tensor but "
+                    f"got result of type {type_name(x)}. Return an array from it."
+                )
+            values.append(x)
+        return tuple(values)
 
 
 def capture(
@@ -54,19 +110,65 @@ def capture(
         forward: is what was saved for jvp needed?
     """
     leaves = _Leaves(type(ctx).__name__)
-    layout = Layout(
-        leaves.take_all(ctx.to_save) if backward else (),
-        leaves.take_all(ctx.saved_for_forward) if forward else (),
-        {
-            name: leaves.take(value, name)
-            for name, value in ctx.__dict__.items()
-            if name not in STATE
-        },
+    for_forward = leaves.take_all(ctx.saved_for_forward) if forward else ()
+    attributes = {
+        name: leaves.take(value, name)
+        for name, value in ctx.__dict__.items()
+        if name not in STATE
+    }
+    shared = frozenset(range(len(leaves.arrays)))
+    for_backward = leaves.take_all(ctx.to_save) if backward else ()
+    return leaves.arrays, Layout(
+        for_backward,
+        for_forward,
+        attributes,
+        shared,
         ctx.materialize_grads,
         ctx._materialize_non_diff_grads,
         tuple(leaves.opaque),
     )
-    return leaves.arrays, layout
+
+
+def pack(
+    layout: Layout, leaves: Sequence[Any], hooks: Hooks, *, name: str
+) -> tuple[list[Any], Layout]:
+    """The leaves after the pack hook, and their layout.
+
+    What only backward needs is replaced by what the hook returned; an array that is an
+    attribute too is kept beside.
+    """
+    kept = tuple(sorted(layout.shared))
+    packed = [leaves[i] for i in kept]
+    specs: list[Spec | None] = []
+    for put in layout.for_backward:
+        x = put(leaves)
+        spec = None
+        if isinstance(x, jax.Array):
+            value = hooks.pack(x)
+            arrays, spec = _tree.split((value, _witness(x, value, name)))
+            packed += arrays
+        specs.append(spec)
+    result = Packed(len(leaves), kept, tuple(specs), hooks.unpack)
+    return packed, dataclasses.replace(layout, packed=result)
+
+
+def _witness(x: Any, packed: Any, name: str) -> Any:
+    """A zero that depends on `x` and raises if it is differentiated, or None.
+
+    Integers have no derivative: a second derivative would lose that of `x` in silence.
+    """
+    lossy = any(not _tree.is_inexact(a) for a in _tree.split(packed)[0])
+    if not lossy or not _tree.is_inexact(x):
+        return None
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(
+            f"`{name}.backward` was differentiated where saved-tensor hooks keep "
+            "integers: expected first derivatives only, got one of a saved array, "
+            "which the hooks would lose. Use hooks that keep floats, or none."
+        )
+
+    return attach(refuse, [x], [jnp.zeros((), x.dtype)], name=name)[0]
 
 
 def rebuild(
@@ -78,20 +180,23 @@ def rebuild(
     needs: tuple[bool, ...],
 ) -> BackwardCFunction:
     """A context for `rule` ("backward" or "jvp") with these leaves."""
-    saved = layout.for_backward if rule == "backward" else layout.for_forward
+    packed = layout.packed
+    at = leaves if packed is None else packed.restore(leaves)
+    if rule == "jvp":
+        saved = tuple([put(at) for put in layout.for_forward])
+    elif packed is None:
+        saved = tuple([put(at) for put in layout.for_backward])
+    else:
+        saved = partial(packed.read, layout.for_backward, leaves)
     ctx = cls()
     ctx.__dict__.update(
-        {name: put(leaves) for name, put in layout.attributes.items()},
+        {name: put(at) for name, put in layout.attributes.items()},
         _needs=needs,
         _rule=rule,
-        _saved=tuple([put(leaves) for put in saved]),
+        _saved=saved,
         materialize_grads=layout.materialize,
     )
     return ctx
-
-
-Put = Callable[[Sequence[Any]], Any]
-"""A template: given the leaves, the value with them in their places."""
 
 
 class _Leaves:

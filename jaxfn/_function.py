@@ -34,6 +34,7 @@ class FunctionMeta(type):
     """
 
     _backward_cls: type[BackwardCFunction]
+    _ctx_base: type[BackwardCFunction] = BackwardCFunction
 
     def __init__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
@@ -41,7 +42,7 @@ class FunctionMeta(type):
         super().__init__(name, bases, namespace)
         cls._backward_cls = type(
             f"{name}Backward",
-            (BackwardCFunction,),
+            (cls._ctx_base,),
             {
                 "__doc__": f"The context of `{name}`.",
                 "__module__": cls.__module__,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._compat import ConcreteArray
@@ -65,7 +66,7 @@ class BackwardCFunction(FunctionCtx):
     needs_read: bool = False
     _needs: Any = ()
     _rule: str | None = None
-    _saved: tuple[Any, ...] | None = None
+    _saved: tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None = None
     _reads: int = 0
 
     # -- what forward calls
@@ -172,6 +173,8 @@ class BackwardCFunction(FunctionCtx):
                     "autograd.Function. Either access saved_tensors only once, or set "
                     f"clear_saved_tensors_on_access=False. (`{self._name()}.backward`)"
                 )
+        if callable(self._saved):  # by the unpack hook, at every read
+            return self._saved()
         if self._saved is not None:
             return self._saved
         return self.to_save or self.saved_for_forward

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxfn import _compat, _tree
 from jaxfn._apply import Kwargs
 from jaxfn._node import STATE, BackwardCFunction
-from jaxfn._styles import check_dirty, marks
+from jaxfn._styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
 
@@ -30,7 +30,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     held["_needs"] = (False,) * len(args)
     if separate:
         out = _as_jax(cls.forward(*args, **kwargs))
-        cls.setup_context(ctx, args, out)
+        setup(cls.forward, cls.setup_context, ctx, args, out)
     else:
         out = cls.forward(ctx, *args, **kwargs)
     if not _is_concrete(out):

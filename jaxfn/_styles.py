@@ -21,10 +21,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _compat, _tree
+from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._capture import Layout, capture
+from jaxfn._capture import Layout, capture, pack
 from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError
@@ -69,6 +69,9 @@ class Style:
         self._def = definition
         self._arguments = arguments
         self._rules = rules
+        # Those of the call: forward may be traced later, by a transformation.
+        self._hooks = _hooks.current()
+        self._policy = _autocast.current()
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
@@ -109,7 +112,10 @@ class Style:
                 for i, aval in enumerate(out_avals)
             ]
         )
-        record = Record(saved.layout, perturbed, in_avals, out_avals, out)
+        layout = saved.layout
+        if self._hooks is not None and any(perturbed):
+            leaves, layout = pack(layout, leaves, self._hooks, name=self._def.name)
+        record = Record(layout, perturbed, in_avals, out_avals, out)
         return Residuals(leaves, record, smooth, saved.needs_read)
 
 
@@ -150,7 +156,8 @@ class Separate(Style):
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         self._check_closure()
-        raw = self._forward(*stop_gradient(arrays))
+        with _autocast.using(self._policy):
+            raw = self._forward(*stop_gradient(arrays))
         out: OutSpec = raw.static
         rule = partial(self._tangents, out)
         outs = attach(rule, arrays, raw.arrays, name=self._def.name)
@@ -169,7 +176,8 @@ class Separate(Style):
         assert self._def.setup_context is not None
         ctx = self._ctx(perturbed)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        self._def.setup_context(ctx, inputs, output)
+        with _autocast.using(self._policy):
+            setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)
         saved = Saved(layout, marks(ctx, outs), perturbed, ctx.needs_read)
@@ -201,7 +209,8 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        result = self._def.forward(ctx, *args, **self._arguments.kwargs)
+        with _autocast.using(self._policy):
+            result = self._def.forward(ctx, *args, **self._arguments.kwargs)
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
         leaves, layout = self._capture(ctx)
@@ -276,6 +285,17 @@ class Combined(Style):
         _, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
         rest = iter(found)
         return [next(rest) if s else None for s in smooth]
+
+
+def setup(
+    forward: Any, setup_context: Any, ctx: BackwardCFunction, inputs: Any, output: Any
+) -> None:
+    """Call setup_context; under autocast with what forward saw."""
+    casting = _autocast.casting(forward)
+    if casting is not None:
+        _autocast.note(ctx, casting)
+        inputs = casting.cast(inputs)
+    setup_context(ctx, inputs, output)
 
 
 def _others(leaves: Arrays, saved: Saved) -> list[Any]:

@@ -14,20 +14,40 @@ import jaxfn
 
 ROOT = Path(__file__).parent.parent
 
-PUBLIC = [(name, getattr(jaxfn, name)) for name in jaxfn.__all__]
+NAMESPACES = [jaxfn, jaxfn.amp, jaxfn.autograd, jaxfn.autograd.graph]
+PUBLIC = [
+    (f"{space.__name__}.{name}", getattr(space, name))
+    for space in NAMESPACES
+    for name in space.__all__
+    if not inspect.ismodule(getattr(space, name))
+]
+WITHOUT_SOURCE = {  # torch does not document these, or does not have them
+    "jaxfn.FunctionMeta",
+    "jaxfn.amp.get_autocast_dtype",
+    "jaxfn.amp.is_autocast_enabled",
+    "jaxfn.autograd.graph.save_compressed",
+}
 METHODS = [
     (f"{cls.__name__}.{name}", member)
-    for cls in (jaxfn.Function, jaxfn.FunctionCtx, jaxfn.BackwardCFunction)
+    for cls in (
+        jaxfn.Function,
+        jaxfn.FunctionCtx,
+        jaxfn.BackwardCFunction,
+        jaxfn.InplaceFunction,
+        jaxfn.NestedIOFunction,
+    )
     for name, member in vars(cls).items()
     if not name.startswith("_")
     and (callable(member) or isinstance(member, (staticmethod, property)))
 ]
 
 
-def test_the_names_of_the_package():
-    assert sorted(jaxfn.__all__) == jaxfn.__all__
-    for name in jaxfn.__all__:
-        assert getattr(jaxfn, name).__module__.startswith("jaxfn")
+@pytest.mark.parametrize("space", NAMESPACES, ids=lambda s: s.__name__)
+def test_the_names_of_a_namespace_are_sorted_and_its_own(space):
+    assert sorted(space.__all__) == space.__all__
+    for name in space.__all__:
+        member = getattr(space, name)
+        assert getattr(member, "__module__", member.__name__).startswith("jaxfn")
 
 
 @pytest.mark.parametrize(("name", "obj"), PUBLIC, ids=[n for n, _ in PUBLIC])
@@ -35,7 +55,7 @@ def test_every_public_name_has_a_docstring_with_an_example_and_a_source(name, ob
     doc = inspect.getdoc(obj) or ""
     assert "Example:" in doc
     assert ">>>" in doc
-    if name != "FunctionMeta":  # torch does not document it
+    if name not in WITHOUT_SOURCE:
         assert "Source: https://" in doc
 
 

@@ -1,0 +1,86 @@
+"""The autocast policy, and what `custom_fwd` makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn import _tree
+from jaxfn._scoped import Scoped
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """Is autocast on, and what is its dtype?"""
+
+    enabled: bool
+    dtype: Any
+
+
+_policy = Scoped("jaxfn_autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
+
+
+def current() -> Policy:
+    """The policy here."""
+    return _policy.get()
+
+
+def enter(policy: Policy) -> Callable[[], None]:
+    """Make this the policy; return what puts the old one back."""
+    return _policy.set(policy)
+
+
+@contextlib.contextmanager
+def using(policy: Policy) -> Iterator[None]:
+    """Make this the policy inside."""
+    undo = enter(policy)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Casting:
+    """What `custom_fwd` says of a forward: its mark, an attribute of the function.
+
+    Attributes:
+        dtype: to cast float inputs to where autocast is on; None to leave them.
+    """
+
+    dtype: Any
+
+    def cast(self, values: Any) -> Any:
+        """The values as forward sees them under the current policy."""
+        if self.dtype is None or not current().enabled:
+            return values
+        return jax.tree.map(self._cast, values)
+
+    def inside(self) -> Policy:
+        """The policy in which forward and backward run."""
+        policy = current()
+        if self.dtype is None:
+            return policy
+        return Policy(enabled=False, dtype=policy.dtype)
+
+    def _cast(self, x: Any) -> Any:
+        if not _tree.is_array(x) or not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        return x if x.dtype == jnp.float64 else jnp.asarray(x, self.dtype)
+
+
+def casting(forward: Callable[..., Any]) -> Casting | None:
+    """The mark of a forward that `custom_fwd` decorates."""
+    return getattr(forward, "_jaxfn_casting", None)
+
+
+def note(ctx: Any, casting: Casting) -> None:
+    """Leave on ctx what `custom_bwd` will need, under torch's names."""
+    policy = casting.inside()
+    ctx._dtype = policy.dtype
+    ctx._fwd_used_autocast = policy.enabled

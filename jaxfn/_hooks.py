@@ -1,0 +1,63 @@
+"""The saved-tensor hooks that are active."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxfn._scoped import Scoped
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Hooks:
+    """A pair of hooks.
+
+    Attributes:
+        pack: from an array that is saved to what is kept instead, any pytree.
+        unpack: from what was kept to the array that backward finds.
+    """
+
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """The pairs that are active, and why new ones are refused where they are."""
+
+    stack: tuple[Hooks, ...] = ()
+    disabled: str | None = None
+
+
+_state = Scoped("jaxfn_hooks", State())
+
+
+def current() -> Hooks | None:
+    """The innermost pair; None outside of all."""
+    stack = _state.get().stack
+    return stack[-1] if stack else None
+
+
+def push(hooks: Hooks) -> Callable[[], None]:
+    """Make a pair the innermost; return what takes it off again.
+
+    Raises:
+        RuntimeError: hooks are disabled here, with the message given there.
+    """
+    state = _state.get()
+    if state.disabled is not None:
+        raise RuntimeError(state.disabled)
+    return _state.set(State((*state.stack, hooks), None))
+
+
+def disable(message: str) -> Callable[[], None]:
+    """Refuse hooks from now on; return what allows them again.
+
+    Raises:
+        RuntimeError: hooks are active.
+    """
+    state = _state.get()
+    if state.stack:
+        raise RuntimeError(message)
+    return _state.set(State((), message))

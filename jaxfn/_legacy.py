@@ -1,0 +1,223 @@
+"""The classes that torch keeps for old code: `InplaceFunction`, `NestedIOFunction`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from jaxfn import _tree
+from jaxfn._errors import RuleValueError, type_name
+from jaxfn._function import Function
+from jaxfn._node import BackwardCFunction
+
+
+class InplaceFunction(Function):
+    """A Function for operations that may work in place: only a name and a flag.
+
+    A subclass takes `inplace` as an argument of forward, and calls `ctx.mark_dirty`
+    where it is true. JAX arrays can't be changed: the result is a new array, and a
+    concrete input that was marked is consumed.
+
+    Args:
+        inplace: kept as the attribute `inplace` of an instance. Making one warns.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxfn
+        >>> class Relu(jaxfn.InplaceFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x, inplace=False):
+        ...         if inplace:
+        ...             ctx.mark_dirty(x)
+        ...         return jnp.maximum(x, 0)
+        >>> x = jnp.array([-1.0, 2.0])
+        >>> Relu.apply(x, True).tolist()
+        [0.0, 2.0]
+        >>> x.is_deleted()
+        True
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.InplaceFunction.html
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+
+class NestedCtx(BackwardCFunction):
+    """The context of a `NestedIOFunction`, whose methods take nested containers.
+
+    It stands for the instance that `forward_extended` and `backward_extended` see as
+    `self`: attributes and methods of the class are found on it.
+    """
+
+    _saved_spec: Any = None
+
+    def save_for_backward(self, *args: Any) -> None:
+        """Save nested containers; `saved_tensors` gives them back as they were."""
+        arrays, spec = _split(args)
+        super().save_for_backward(*arrays)
+        self._saved_spec = spec
+
+    @property
+    def saved_tensors(self) -> Any:
+        """What was saved, in its structure."""
+        saved = BackwardCFunction.saved_tensors.__get__(self)
+        spec = self._saved_spec
+        return saved if spec is None or self._rule == "jvp" else spec.join(saved)
+
+    def mark_dirty(self, *args: Any, **kwargs: Any) -> None:
+        """Mark all arrays in these containers; see `FunctionCtx.mark_dirty`."""
+        super().mark_dirty(*_split((args, kwargs))[0])
+
+    def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
+        """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
+        super().mark_non_differentiable(*_split((args, kwargs))[0])
+
+    def __getattr__(self, attribute: str) -> Any:
+        cls = type(self)._forward_cls
+        instance = vars(cls).get("_instance")
+        if instance is not None and attribute in vars(instance):
+            return vars(instance)[attribute]
+        for base in cls.__mro__:
+            if attribute in base.__dict__ and base is not Function:
+                member = base.__dict__[attribute]
+                if isinstance(member, types.FunctionType):
+                    return types.MethodType(member, self)
+                return getattr(cls, attribute)
+        return super().__getattr__(attribute)
+
+
+class NestedIOFunction(Function):
+    """A Function of nested containers, with rules that are methods.
+
+    A subclass defines `forward_extended(self, *inputs)` and
+    `backward_extended(self, *grads)`. Inputs and outputs are lists, tuples and dicts of
+    arrays and None, nested at will; `self` is the context of the call, with
+    `self.save_for_backward(...)`, `self.saved_tensors` and so on for such containers,
+    and with the attributes and methods of the class. It is called by `apply(*inputs)`,
+    or on an instance, whose attributes are found on `self` too.
+
+    Args:
+        *args: what a subclass's `__init__` takes. Making an instance warns.
+
+    Differs from torch: it works (in torch it has not since rules became static).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Scale(jaxfn.NestedIOFunction):
+        ...     def forward_extended(self, pair, k):
+        ...         self.save_for_backward(k)
+        ...         return [k * pair["a"], (k * pair["b"], None)]
+        ...     def backward_extended(self, grad_a, grad_b):
+        ...         (k,) = self.saved_tensors
+        ...         return {"a": k * grad_a, "b": k * grad_b[0]}, None
+        >>> x, k = jnp.float32(2), jnp.float32(3)
+        >>> f = lambda x: sum(jax.tree.leaves(Scale.apply({"a": x, "b": x}, k)))
+        >>> float(f(x)), float(jax.grad(f)(x))
+        (12.0, 6.0)
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.NestedIOFunction.html
+    """
+
+    _ctx_base = NestedCtx
+
+    def __call__(self, *args: Any) -> Any:
+        """Call forward_extended on these inputs, with this instance's attributes."""
+        cls: Any = type(self)
+        own = type(
+            cls.__name__,
+            (cls,),
+            {
+                "_instance": self,
+                "__module__": cls.__module__,
+                "__qualname__": cls.__qualname__,
+            },
+        )
+        return own.apply(*args)
+
+    @staticmethod
+    def forward(*args: Any, **_: Any) -> Any:
+        """Call `forward_extended`; not to be overridden."""
+        ctx, *inputs = args
+        _split(inputs)  # refuses what is no array
+        ctx._nested_inputs = [_tree.split(x)[1] for x in inputs]
+        out = ctx._forward_cls.forward_extended(ctx, *inputs)
+        _split(out)
+        ctx._spread = isinstance(out, list)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *args: Any, **_: Any) -> Any:
+        """Call `backward_extended`; not to be overridden."""
+        grads = args[0] if ctx._spread else args
+        result = ctx._forward_cls.backward_extended(ctx, *grads)
+        flat = list(_with_none(result))
+        specs = ctx._nested_inputs
+        n = sum(spec.n_arrays for spec in specs)
+        if len(flat) < n or any(x is not None for x in flat[n:]):
+            raise RuleValueError(
+                f"function {ctx._name()}Backward returned an incorrect number of "
+                f"gradients (expected {n}, got {len(flat)}). "
+                f"`{ctx._name()}.backward_extended` must return a gradient (or None) "
+                "for each array in the inputs, in their order."
+            )
+        rest = iter(flat)
+        return tuple(
+            [
+                spec.join_only([next(rest) for _ in range(spec.n_arrays)])
+                for spec in specs
+            ]
+        )
+
+    def forward_extended(self, *input: Any) -> Any:
+        """Compute the outputs. Override it.
+
+        Args:
+            *input: nested lists, tuples and dicts of arrays and None.
+
+        Returns:
+            The same kind; a tuple (or list) is several outputs.
+
+        Raises:
+            NotImplementedError: not overridden.
+        """
+        raise NotImplementedError
+
+    def backward_extended(self, *grad_output: Any) -> Any:
+        """Compute the gradients of the inputs. Override it.
+
+        Args:
+            *grad_output: a gradient for each output, in its structure.
+
+        Returns:
+            A gradient (or None) for each array in the inputs, in any nesting, in their
+            order.
+
+        Raises:
+            NotImplementedError: not overridden.
+        """
+        raise NotImplementedError
+
+
+def _split(values: Any) -> tuple[list[Any], _tree.Spec]:
+    """The arrays in nested containers, and the containers.
+
+    Raises:
+        ValueError: there is something else than arrays and None in them.
+    """
+    arrays, spec = _tree.split(values)
+    for x in spec.leaves:
+        if x is not _tree.ARRAY:
+            raise ValueError(
+                "Auto nesting doesn't know how to process an input object of type "
+                f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them"
+            )
+    return arrays, spec
+
+
+def _with_none(value: Any) -> Iterator[Any]:
+    """The leaves of nested containers, None among them."""
+    yield from jax.tree.leaves(value, is_leaf=lambda x: x is None)

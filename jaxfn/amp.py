@@ -1,0 +1,245 @@
+"""Mixed precision for Functions: the names of `torch.amp`.
+
+JAX has no autocast that reaches into every operation, and jaxfn adds none: a policy
+concerns the Functions whose rules `custom_fwd` and `custom_bwd` decorate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import jax.numpy as jnp
+
+from jaxfn import _autocast
+from jaxfn._autocast import Casting, Policy
+from jaxfn._ctx import FunctionCtx
+
+__all__ = [
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "get_autocast_dtype",
+    "is_autocast_enabled",
+]
+
+
+class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
+    """A policy for the Functions that are called inside: a context or a decorator.
+
+    The policy is the one that is active when `apply` is called, also where forward is
+    traced later; backward runs under the policy of its forward.
+
+    Args:
+        device_type: "cuda", "cpu" or any other name; it filters nothing, and only
+            chooses the default dtype, as in torch: float16 for "cuda", else bfloat16.
+        dtype: the dtype of the policy.
+        enabled: False switches autocast off inside.
+        cache_enabled: accepted and ignored.
+
+    Raises:
+        ValueError: `device_type` is neither a string nor None.
+
+    Differs from torch: operations outside of Functions are not cast.
+
+    Example:
+        >>> import jaxfn
+        >>> with jaxfn.amp.autocast("cuda"):
+        ...     print(jaxfn.amp.is_autocast_enabled(), jaxfn.amp.get_autocast_dtype())
+        True float16
+
+    Source: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
+    """
+
+    def __init__(
+        self,
+        device_type: str | None = None,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        del cache_enabled
+        if device_type is not None:
+            _check_device_type(device_type)
+        if dtype is None:
+            dtype = jnp.float16 if device_type == "cuda" else jnp.bfloat16
+        self._policy = Policy(enabled=bool(enabled), dtype=jnp.dtype(dtype))
+        self._leave: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        self._leave.append(_autocast.enter(self._policy))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave.pop()()
+
+
+def is_autocast_enabled(device_type: str | None = None) -> bool:
+    """Say if autocast is on here.
+
+    Args:
+        device_type: accepted and ignored.
+
+    Returns:
+        True inside of `autocast`, unless it switches it off.
+
+    Example:
+        >>> import jaxfn
+        >>> jaxfn.amp.is_autocast_enabled()
+        False
+    """
+    del device_type
+    return _autocast.current().enabled
+
+
+def get_autocast_dtype(device_type: str | None = None) -> Any:
+    """The dtype of the policy here.
+
+    Args:
+        device_type: accepted and ignored.
+
+    Returns:
+        A NumPy dtype; bfloat16 outside of `autocast`.
+
+    Example:
+        >>> import jaxfn
+        >>> print(jaxfn.amp.get_autocast_dtype())
+        bfloat16
+    """
+    del device_type
+    return _autocast.current().dtype
+
+
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None,
+    *,
+    device_type: str,
+    cast_inputs: Any = None,
+) -> Any:
+    """Say how a Function's forward behaves under `autocast`.
+
+    Decorates the static method `forward`, in either style; backward needs `custom_bwd`.
+
+    Args:
+        fwd: forward; with keywords alone the result is a decorator.
+        device_type: any name; it filters nothing.
+        cast_inputs: where autocast is on, cast float arrays (but not float64) among the
+            arguments to this dtype, and run forward and backward with autocast off.
+            None: run both under the policy of the call.
+
+    Returns:
+        The decorated function, or a decorator.
+
+    Raises:
+        TypeError: `device_type` is missing.
+        ValueError: it is not a string.
+
+    Differs from torch: works in the separate style too; there `setup_context` gets the
+    cast inputs.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Square(jaxfn.Function):
+        ...     @staticmethod
+        ...     @jaxfn.amp.custom_fwd(device_type="cuda", cast_inputs=jnp.bfloat16)
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     @jaxfn.amp.custom_bwd(device_type="cuda")
+        ...     def backward(ctx, grad):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2 * x * grad
+        >>> x = jnp.float32(3)
+        >>> with jaxfn.amp.autocast("cuda"):
+        ...     print(Square.apply(x).dtype)
+        bfloat16
+        >>> print(Square.apply(x).dtype)
+        float32
+
+    Source: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_fwd
+    """
+    _check_device_type(device_type)
+    if fwd is None:
+        return functools.partial(
+            custom_fwd, device_type=device_type, cast_inputs=cast_inputs
+        )
+    forward: Any = fwd.__func__ if isinstance(fwd, staticmethod) else fwd
+    casting = Casting(None if cast_inputs is None else jnp.dtype(cast_inputs))
+
+    @functools.wraps(forward)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], FunctionCtx):
+            _autocast.note(args[0], casting)
+        args, kwargs = casting.cast((args, kwargs))
+        with _autocast.using(casting.inside()):
+            return forward(*args, **kwargs)
+
+    marked: Any = decorated
+    marked._jaxfn_casting = casting
+    return marked
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
+    """Run a Function's backward under the policy of its forward.
+
+    Decorates the static method `backward` (or `vjp`) of a Function whose forward
+    `custom_fwd` decorates.
+
+    Args:
+        bwd: backward; with keywords alone the result is a decorator.
+        device_type: any name; it filters nothing.
+
+    Returns:
+        The decorated function, or a decorator.
+
+    Raises:
+        TypeError: `device_type` is missing.
+        ValueError: it is not a string.
+        AttributeError: in backward, forward is not decorated.
+
+    Example:
+        >>> import jaxfn
+        >>> @jaxfn.amp.custom_bwd(device_type="cuda")
+        ... def backward(ctx, grad):
+        ...     return jaxfn.amp.is_autocast_enabled()
+        >>> ctx = jaxfn.FunctionCtx()
+        >>> ctx._fwd_used_autocast, ctx._dtype = True, "float16"
+        >>> backward(ctx, 1.0)
+        True
+
+    Source: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_bwd
+    """
+    _check_device_type(device_type)
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+    backward: Any = bwd.__func__ if isinstance(bwd, staticmethod) else bwd
+
+    @functools.wraps(backward)
+    def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(ctx, "_fwd_used_autocast"):
+            raise AttributeError(
+                f"{type(ctx).__name__!r} object has no attribute '_fwd_used_autocast': "
+                "custom_bwd needs to know the policy of forward. Decorate forward with "
+                "jaxfn.amp.custom_fwd(device_type=...)."
+            )
+        policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
+        with _autocast.using(policy):
+            return backward(ctx, *args, **kwargs)
+
+    return decorated
+
+
+def _check_device_type(device_type: Any) -> None:
+    if not isinstance(device_type, str):
+        raise ValueError(
+            f"Expected `device_type` of type `str`, got: `{type(device_type)}`"
+        )

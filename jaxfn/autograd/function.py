@@ -1,0 +1,20 @@
+"""The names of `torch.autograd.function`.
+
+Example:
+    >>> from jaxfn.autograd.function import InplaceFunction
+"""
+
+from jaxfn._ctx import FunctionCtx
+from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._legacy import InplaceFunction, NestedIOFunction
+from jaxfn._node import BackwardCFunction
+
+__all__ = [
+    "BackwardCFunction",
+    "Function",
+    "FunctionCtx",
+    "FunctionMeta",
+    "InplaceFunction",
+    "NestedIOFunction",
+    "once_differentiable",
+]
