@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,8 +78,11 @@ class OnePass:
         self._rules = rules
         self._rule = rule
 
-    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+    def fwd(
+        self, arrays: Arrays, perturbed: Sequence[bool]
+    ) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
+        perturbed = tuple(perturbed)
         outs, leaves, run = self._run(stop_gradient(arrays), perturbed)
         values = attach(
             partial(self._tangents, run),
