@@ -252,12 +252,40 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, under its rules."""
         if self._jax_rules.kinds:
-            return self._jax_rules.call(_positional(self.fun, args, kwargs))
+            return self._jax_rules.call(self._positional(args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
         if "vmap" in self._torch_rules:
             return apply_batched(self._function, args, kwargs)
         return self.fun(*args, **kwargs)
+
+    def _positional(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """All arguments by position, with defaults, as JAX's rules get them."""
+        refusal = (
+            f"The input arguments to the {self._jax_rules.decorator}-decorated "
+            f"function {self._jax_rules.name} could not be resolved to positions:\n"
+        )
+        if isinstance(self.fun, functools.partial) and not kwargs:
+            return args  # opaque, as in JAX: what it holds is no argument of the call
+        try:
+            bound = inspect.signature(self.fun).bind(*args, **kwargs)
+        except ValueError:  # a builtin, which may have none
+            if not kwargs:
+                return args
+            raise
+        except TypeError as error:
+            raise TypeError(f"{refusal}{error}") from error
+        if bound.kwargs:
+            raise TypeError(
+                f"{refusal}The following keyword arguments could not be resolved to "
+                f"positions: {', '.join(bound.kwargs)}. JAX-style rules get arguments "
+                "by position: make these parameters positional, or use torch-style "
+                "rules."
+            )
+        bound.apply_defaults()
+        return bound.args
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> custom_function[P, R]: ...
@@ -298,23 +326,3 @@ def _positions(
     return tuple(sorted(numbers | {known.index(name) for name in names}))
 
 
-def _positional(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """All arguments by position, with defaults, as JAX's rules get them."""
-    try:
-        signature = inspect.signature(fun)
-    except ValueError:  # a builtin that has none
-        if not kwargs:
-            return args
-        raise
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise TypeError(
-            "The following keyword arguments could not be resolved to positions: "
-            f"{', '.join(bound.kwargs)}. JAX-style rules of "
-            f"`{getattr(fun, '__name__', fun)}` get their arguments by position: make "
-            "these parameters positional, or use torch-style rules."
-        )
-    return bound.args

@@ -60,6 +60,11 @@ class JaxRules:
         rules = {"defvjp": self.vjp, "defjvp": self.jvp, "def_vmap": self.batch}
         return [name for name, rule in rules.items() if rule is not None]
 
+    @property
+    def decorator(self) -> str:
+        """JAX's decorator for the first of them, as JAX's messages name it."""
+        return self.kinds[0].replace("def", "custom_", 1).replace("__", "_")
+
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
@@ -195,6 +200,8 @@ def vmapped(fun: Rule, rule: Rule) -> Rule:
         leaves, tree = tree_util.tree_flatten(args)
         if not any(_compat.is_tracer(x) for x in leaves):
             return fun(*args)
+        if _compat.is_eager_forward():
+            return native(*args)  # JAX can, and its rule sees what JAX says is batched
 
         def run(*arrays: Any) -> Outputs:
             return _outputs(native(*tree.unflatten(arrays)))
