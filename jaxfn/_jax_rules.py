@@ -186,7 +186,10 @@ def _folded(d: JaxRules, *args: Any) -> Any:
     def rule(size: int, in_batched: Sequence[Any], *rest: Any) -> Any:
         return batch(size, places.whole(in_batched, False), *places.whole(rest))
 
-    fun = functools.wraps(d.fun)(lambda *rest: d.fun(*places.whole(rest)))
+    def fun(*rest: Any) -> Any:
+        return d.fun(*places.whole(rest))
+
+    fun.__name__ = d.name  # not functools.wraps: it takes other arguments
     return vmapped(fun, rule)(*rest)
 
 
