@@ -12,7 +12,7 @@ import jax
 
 from jaxfn import _compat, _tree
 from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleTypeError
+from jaxfn._errors import CLOSED_OVER, NO_JVP, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
@@ -208,9 +208,9 @@ def call(rules: Rules, arrays: Sequence[Any]) -> Any:
     except TypeError as error:
         if str(error) == _compat.FORWARD_MODE_REFUSAL:
             error.add_note(
-                f"`{rules.name}` has no jvp. To use it in forward mode, define a jvp "
-                "staticmethod, or set generate_jvp_rule = True on the class to derive "
-                "the jvp from backward."
+                f"{NO_JVP} `{rules.name}` has no jvp: define a jvp staticmethod, or "
+                "set generate_jvp_rule = True on the class to derive the jvp from "
+                "backward."
             )
         raise
     return outs.static.whole.join(outs.arrays)

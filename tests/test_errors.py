@@ -181,6 +181,7 @@ def test_forward_mode_with_backward_only(mode):
     assert "`Back`" in notes
     assert "generate_jvp_rule = True" in notes
     assert "jvp staticmethod" in notes
+    assert "You must implement the jvp function" in notes  # torch's words
 
 
 @pytest.mark.parametrize(
