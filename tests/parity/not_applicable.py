@@ -1,0 +1,7 @@
+"""Rows that have no counterpart in JAX, and why."""
+
+NOT_APPLICABLE: dict[str, str] = {
+    # ---- E: what backward may return
+    "BWD-18": "JAX places arrays on devices itself: a gradient is moved, not refused.",
+    "BWD-23": "Arrays have no strides and can't be written to in place.",
+}
