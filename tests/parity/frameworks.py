@@ -157,8 +157,7 @@ class Torch(Framework):
                 for x, t in zip(xs, ts, strict=True)
             ]
             out = f(*duals)
-            tangents = [self.ad.unpack_dual(o).tangent for o in leaves(out)]
-        return tangents
+            return [self.ad.unpack_dual(o).tangent for o in leaves(out)]
 
 
 class Jaxfn(Framework):
