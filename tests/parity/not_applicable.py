@@ -4,4 +4,6 @@ NOT_APPLICABLE: dict[str, str] = {
     # ---- E: what backward may return
     "BWD-18": "JAX places arrays on devices itself: a gradient is moved, not refused.",
     "BWD-23": "Arrays have no strides and can't be written to in place.",
+    # ---- G: torch.func
+    "FUNC-27": "JAX functions are functional already: there is nothing to convert.",
 }

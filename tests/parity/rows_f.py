@@ -37,9 +37,7 @@ def _(fw):
     return forward_mode(fw, f.apply)
 
 
-@row(
-    "JVP-02", "must differ", "without a jvp, JAX refuses; a note has torch's words"
-)
+@row("JVP-02", "must differ", "without a jvp, JAX refuses; a note has torch's words")
 def jvp_02(fw):
     f = fw.make(forward=twice, backward=lambda ctx, g: 2 * g)
     return forward_mode(fw, f.apply)
