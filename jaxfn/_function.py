@@ -449,7 +449,9 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     separate = cls.setup_context is not Function.setup_context
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+        args, kwargs = bind(
+            known, args, kwargs, fill_defaults=separate, name=cls.__name__
+        )
     for x in args:
         if type(x) is not _compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])

@@ -312,7 +312,9 @@ def test_a_keyword_only_array():
         lambda: f(S, y=[S]),
         lambda: jax.vmap(lambda y: f(S, y=y))(X),
     ):
-        with raises(NotImplementedError, "kwarg-only Tensor args", "'y'"):
+        with raises(
+            NotImplementedError, "kwarg-only Tensor args", "'y'", "`F.forward`"
+        ):
             call()
 
 
@@ -553,6 +555,30 @@ def test_a_vmap_rule_with_incompatible_out_dims():
 def test_a_vmap_rule_with_another_output_structure():
     with raises(ValueError, "`Batch.vmap` returned an output of another structure"):
         batched(lambda info, in_dims, x: ([x], [0]))
+
+
+@pytest.mark.parametrize("result", [2.0, "s"])
+def test_a_vmap_rule_with_a_static_value_for_an_array(result):
+    with raises(ValueError, "`Batch.vmap`", "of array, got .* of static"):
+        batched(lambda info, in_dims, x: (result, None))
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: (x, None), r"f32\[2,3\]"),  # a batch that is said to be none
+        (lambda x: (x.sum(1), 0), r"f32\[2\]"),
+        (lambda x: (x[:, :1], 0), r"f32\[2,1\]"),
+        (lambda x: (x[:, :, None], 0), r"f32\[2,3,1\]"),
+    ],
+)
+def test_a_vmap_rule_with_examples_of_another_shape(result, got):
+    with raises(
+        ValueError,
+        "`Batch.vmap` returned output array 0 in another shape than forward",
+        rf"expected f32\[3\] for each example, got {got}",
+    ):
+        batched(lambda info, in_dims, x: result(x))
 
 
 @pytest.mark.parametrize("dim", [5, 2, -3])
