@@ -6,4 +6,6 @@ NOT_APPLICABLE: dict[str, str] = {
     "BWD-23": "Arrays have no strides and can't be written to in place.",
     # ---- G: torch.func
     "FUNC-27": "JAX functions are functional already: there is nothing to convert.",
+    # ---- I: once_differentiable
+    "OD-15": "A gradient is an array, without a node of a graph that has a name.",
 }
