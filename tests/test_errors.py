@@ -392,7 +392,10 @@ def test_marking_what_is_no_output_or_input(transform):
 
     f = function("Mark", forward=forward, backward=lambda ctx, g: g).apply
     with raises(
-        ValueError, "`Mark` called ctx.mark_non_differentiable", "not an output"
+        ValueError,
+        "`Mark.forward`",
+        "called ctx.mark_non_differentiable",
+        "not an output",
     ):
         transform(f)(S)
 
@@ -405,7 +408,7 @@ def test_marking_what_is_no_output_or_input(transform):
     with raises(
         ValueError,
         r"ctx.mark_dirty\(\) received a tensor that was not an input",
-        "`Mark`",
+        "`Mark.forward`",
     ):
         transform(f)(S)
 
