@@ -115,7 +115,8 @@ class Failure:
 
     def __init__(self, error: BaseException) -> None:
         self.bases = [base.__name__ for base in type(error).__mro__]
-        notes = getattr(error, "__notes__", [])
+        found = getattr(error, "__notes__", [])
+        notes = [n for n in found if "JAX_TRACEBACK_FILTERING" not in n]
         self.message = "\n".join([str(error), *notes])
 
     def __repr__(self) -> str:

@@ -68,6 +68,22 @@ class Framework:
         """The gradients of the sum of all gradients."""
         raise NotImplementedError
 
+    def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """`grad`, by torch.func in torch."""
+        raise NotImplementedError
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        """The gradient by one record of the call, used twice."""
+        raise NotImplementedError
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """`x` with another dtype."""
+        raise NotImplementedError
+
+    def add(self, x: Any, y: Any) -> Any:
+        """`x + y`, written into `x` where arrays can change."""
+        raise NotImplementedError
+
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         """The cotangents of the arguments for these of the outputs (None: not used)."""
         raise NotImplementedError
@@ -87,6 +103,9 @@ class Torch(Framework):
             warnings.simplefilter("ignore")  # deprecations inside torch itself
             import torch
             from torch.autograd import forward_ad, function
+
+            with forward_ad.dual_level():  # imports more of torch, once
+                forward_ad.make_dual(torch.ones(()), torch.ones(()))
 
         self.np = self.torch = torch
         self._ad = forward_ad
@@ -136,6 +155,27 @@ class Torch(Framework):
         xs = tuple(self.leaf(x) for x in xs)
         first = self._grads(self.total(f(*xs)), xs, create_graph=True)
         return self._grads(self.total(first), xs, materialize_grads=True)
+
+    def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        def total(*xs: Any) -> Any:
+            return sum(o.sum() for o in leaves(f(*xs)) if o.requires_grad)
+
+        return list(self.torch.func.grad(total, tuple(range(len(xs))))(*xs))
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        x = self.leaf(x)
+        y = f(x)
+        ones = self.torch.ones_like(y)
+        return [
+            self.torch.autograd.grad(y, x, ones, retain_graph=retain)[0]
+            for _ in range(2)
+        ]
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.to(getattr(self.torch, dtype))
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x.add_(y)
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         xs = tuple(self.leaf(x) for x in xs)
@@ -205,6 +245,21 @@ class Jaxfn(Framework):
             return self._gradient(f, xs)
 
         return self.call(lambda *xs: self._gradient(first, xs), *xs)
+
+    func_grad = grad
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        def run(x: Any) -> Any:
+            y, pull = jax.vjp(f, x)
+            return [pull(jnp.ones_like(y))[0] for _ in range(2)]
+
+        return self.call(run, x)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.astype(dtype)
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         def run(*xs: Any) -> Any:
