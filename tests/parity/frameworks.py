@@ -22,11 +22,13 @@ class Framework:
     Attributes:
         name: "torch" or "jaxfn".
         np: the array functions: `torch` or `jax.numpy`.
+        function: the module `autograd.function`.
         Function: the base class; and so on for the other public names.
     """
 
     name: str
     np: Any
+    function: Any
     Function: Any
     FunctionCtx: Any
     BackwardCFunction: Any
@@ -109,6 +111,7 @@ class Torch(Framework):
 
         self.np = self.torch = torch
         self._ad = forward_ad
+        self.function = function
         self.Function = function.Function
         self.FunctionCtx = function.FunctionCtx
         self.BackwardCFunction = function.BackwardCFunction
@@ -202,6 +205,7 @@ class Jaxfn(Framework):
 
     name = "jaxfn"
     np = jnp
+    function = jaxfn.autograd.function
     Function = jaxfn.Function
     FunctionCtx = jaxfn.FunctionCtx
     BackwardCFunction = jaxfn.BackwardCFunction
@@ -223,7 +227,7 @@ class Jaxfn(Framework):
             return jax.jit(f)(*xs)
         if self.mode == "vmap":
             twice = [jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in xs]
-            return jax.tree.map(lambda x: x[1], jax.vmap(f)(*twice))
+            return jax.tree.map(lambda x: x[1], jax.vmap(f, axis_size=2)(*twice))
         return f(*xs)
 
     def _gradient(self, f: Callable[..., Any], xs: Sequence[Any]) -> Any:
