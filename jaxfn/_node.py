@@ -197,7 +197,8 @@ class BackwardCFunction(FunctionCtx):
         if not isinstance(value, bool):
             raise RuleTypeError(
                 "clear_saved_tensors_on_access must be a bool, got "
-                f"{type_name(value)}. Set it so on `{self._name()}`."
+                f"{type_name(value)}. Set "
+                f"`{self._name()}.clear_saved_tensors_on_access` to True or False."
             )
         return value
 
@@ -310,8 +311,8 @@ def call_backward(cls: Any, ctx: Any, grads: list[Any]) -> Any:
     boxed = cls.boxed_grads_call
     if not isinstance(boxed, bool):
         raise RuleTypeError(
-            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set it so on "
-            f"`{cls.__name__}`."
+            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
+            f"`{cls.__name__}.boxed_grads_call` to True or False."
         )
     rule = cls._backward_rule()
     return rule(ctx, grads) if boxed else rule(ctx, *grads)

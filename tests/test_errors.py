@@ -490,7 +490,7 @@ def test_flags_must_be_bools(name):
         backward=lambda ctx, g: ctx.saved_tensors[0],
         **{name: 1},
     ).apply
-    with raises(RuntimeError, f"{name} must be a bool, got int", "`Flag`"):
+    with raises(RuntimeError, f"{name} must be a bool, got int", f"Set `Flag.{name}`"):
         jax.grad(f)(S)
 
 
