@@ -23,12 +23,14 @@ class Framework:
         name: "torch" or "jaxfn".
         np: the array functions: `torch` or `jax.numpy`.
         function: the module `autograd.function`.
+        graph: the module `autograd.graph`.
         Function: the base class; and so on for the other public names.
     """
 
     name: str
     np: Any
     function: Any
+    graph: Any
     Function: Any
     FunctionCtx: Any
     BackwardCFunction: Any
@@ -111,7 +113,7 @@ class Torch(Framework):
 
         self.np = self.torch = torch
         self._ad = forward_ad
-        self.function = function
+        self.function, self.graph = function, torch.autograd.graph
         self.Function = function.Function
         self.FunctionCtx = function.FunctionCtx
         self.BackwardCFunction = function.BackwardCFunction
@@ -205,7 +207,7 @@ class Jaxfn(Framework):
 
     name = "jaxfn"
     np = jnp
-    function = jaxfn.autograd.function
+    function, graph = jaxfn.autograd.function, jaxfn.autograd.graph
     Function = jaxfn.Function
     FunctionCtx = jaxfn.FunctionCtx
     BackwardCFunction = jaxfn.BackwardCFunction
