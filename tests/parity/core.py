@@ -115,7 +115,8 @@ class Failure:
 
     def __init__(self, error: BaseException) -> None:
         self.bases = [base.__name__ for base in type(error).__mro__]
-        notes = getattr(error, "__notes__", [])
+        found = getattr(error, "__notes__", [])
+        notes = [n for n in found if "JAX_TRACEBACK_FILTERING" not in n]
         self.message = "\n".join([str(error), *notes])
 
     def __repr__(self) -> str:
@@ -282,7 +283,7 @@ def _compare_errors(ours: Failure, torch: Any, own_words: bool, text: str) -> No
         assert len(after) > 20, f"torch's words only: {text}"
 
 
-_RULE = re.compile(r"`[A-Z]\w*\.(forward|setup_context|backward|vjp|jvp|vmap|apply)\b")
+_RULE = re.compile(r"`[A-Z]\w*\.[a-z_]\w*")
 
 
 def differ(ours: Any, theirs: Any) -> bool:

@@ -22,11 +22,15 @@ class Framework:
     Attributes:
         name: "torch" or "jaxfn".
         np: the array functions: `torch` or `jax.numpy`.
+        function: the module `autograd.function`.
+        graph: the module `autograd.graph`.
         Function: the base class; and so on for the other public names.
     """
 
     name: str
     np: Any
+    function: Any
+    graph: Any
     Function: Any
     FunctionCtx: Any
     BackwardCFunction: Any
@@ -68,6 +72,22 @@ class Framework:
         """The gradients of the sum of all gradients."""
         raise NotImplementedError
 
+    def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """`grad`, by torch.func in torch."""
+        raise NotImplementedError
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        """The gradient by one record of the call, used twice."""
+        raise NotImplementedError
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """`x` with another dtype."""
+        raise NotImplementedError
+
+    def add(self, x: Any, y: Any) -> Any:
+        """`x + y`, written into `x` where arrays can change."""
+        raise NotImplementedError
+
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         """The cotangents of the arguments for these of the outputs (None: not used)."""
         raise NotImplementedError
@@ -88,11 +108,12 @@ class Torch(Framework):
             import torch
             from torch.autograd import forward_ad, function
 
-            with forward_ad.dual_level():  # compiles something, with warnings
+            with forward_ad.dual_level():  # imports more of torch, once
                 forward_ad.make_dual(torch.ones(()), torch.ones(()))
 
         self.np = self.torch = torch
-        self.ad = forward_ad
+        self._ad = forward_ad
+        self.function, self.graph = function, torch.autograd.graph
         self.Function = function.Function
         self.FunctionCtx = function.FunctionCtx
         self.BackwardCFunction = function.BackwardCFunction
@@ -140,6 +161,27 @@ class Torch(Framework):
         first = self._grads(self.total(f(*xs)), xs, create_graph=True)
         return self._grads(self.total(first), xs, materialize_grads=True)
 
+    def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        def total(*xs: Any) -> Any:
+            return sum(o.sum() for o in leaves(f(*xs)) if o.requires_grad)
+
+        return list(self.torch.func.grad(total, tuple(range(len(xs))))(*xs))
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        x = self.leaf(x)
+        y = f(x)
+        ones = self.torch.ones_like(y)
+        return [
+            self.torch.autograd.grad(y, x, ones, retain_graph=retain)[0]
+            for _ in range(2)
+        ]
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.to(getattr(self.torch, dtype))
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x.add_(y)
+
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         xs = tuple(self.leaf(x) for x in xs)
         pairs = [
@@ -151,13 +193,13 @@ class Torch(Framework):
         return list(self.torch.autograd.grad(outs, xs, given, materialize_grads=True))
 
     def jvp(self, f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> Any:
-        with self.ad.dual_level():
+        with self._ad.dual_level():
             duals = [
-                x if t is None else self.ad.make_dual(x, t)
+                x if t is None else self._ad.make_dual(x, t)
                 for x, t in zip(xs, ts, strict=True)
             ]
             out = f(*duals)
-            return [self.ad.unpack_dual(o).tangent for o in leaves(out)]
+            return [self._ad.unpack_dual(o).tangent for o in leaves(out)]
 
 
 class Jaxfn(Framework):
@@ -165,6 +207,7 @@ class Jaxfn(Framework):
 
     name = "jaxfn"
     np = jnp
+    function, graph = jaxfn.autograd.function, jaxfn.autograd.graph
     Function = jaxfn.Function
     FunctionCtx = jaxfn.FunctionCtx
     BackwardCFunction = jaxfn.BackwardCFunction
@@ -186,7 +229,7 @@ class Jaxfn(Framework):
             return jax.jit(f)(*xs)
         if self.mode == "vmap":
             twice = [jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in xs]
-            return jax.tree.map(lambda x: x[1], jax.vmap(f)(*twice))
+            return jax.tree.map(lambda x: x[1], jax.vmap(f, axis_size=2)(*twice))
         return f(*xs)
 
     def _gradient(self, f: Callable[..., Any], xs: Sequence[Any]) -> Any:
@@ -208,6 +251,21 @@ class Jaxfn(Framework):
             return self._gradient(f, xs)
 
         return self.call(lambda *xs: self._gradient(first, xs), *xs)
+
+    func_grad = grad
+
+    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        def run(x: Any) -> Any:
+            y, pull = jax.vjp(f, x)
+            return [pull(jnp.ones_like(y))[0] for _ in range(2)]
+
+        return self.call(run, x)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.astype(dtype)
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         def run(*xs: Any) -> Any:

@@ -240,9 +240,10 @@ def _(fw):
 def jvp_15(fw):
     x = fw.leaf(fw.array([2.0]))
     f = cube(fw)
-    with fw.ad.dual_level():
-        out = f.apply(fw.ad.make_dual(x, fw.np.ones_like(x)))
-        t = fw.ad.unpack_dual(out).tangent
+    ad = fw.torch.autograd.forward_ad
+    with ad.dual_level():
+        out = f.apply(ad.make_dual(x, fw.np.ones_like(x)))
+        t = ad.unpack_dual(out).tangent
         return list(fw.torch.autograd.grad(t.sum(), [x]))
 
 
