@@ -65,21 +65,20 @@ class ClassRules:
 
     def _forward(self, *inputs: Any) -> Outputs:
         """Forward of the separate style, batched by the vmap staticmethod."""
-        spec: list[OutSpec] = []
-        avals: list[Any] = []
+        seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
             result = self._def.forward(*args, **self._arguments.kwargs)
             found, out = self._arguments.split_output(result, name=self._def.name)
-            spec[:] = [out]
-            avals[:] = [jax.typeof(x) for x in found]
-            return Outputs([jnp.asarray(x) for x in found], out)
+            arrays = [jnp.asarray(x) for x in found]
+            seen[:] = out, [jax.typeof(x) for x in arrays]
+            return Outputs(arrays, out)
 
         def batch(
             size: int, batched: Sequence[bool], arrays: list[Any]
         ) -> tuple[Outputs, Outputs]:
-            return self._batch(size, batched, arrays, spec[0], avals)
+            return self._batch(size, batched, arrays, *seen)
 
         rule = None if self._def.vmap is None else batch
         return with_batch_rule(forward, rule)(*inputs)

@@ -242,7 +242,7 @@ def batched(
         result: a pair of the output and its out_dims.
         size: of the batch.
         expected: the structure of what forward returns.
-        avals: the type of each array that it returns for one example.
+        avals: the type of each output array of forward, without the batch.
         name: of the Function.
     """
     if not isinstance(result, tuple) or len(result) != 2:
@@ -278,7 +278,7 @@ def batched(
         )
     dims = [dim for dim, own in pairs if own is ARRAY]
     moved = [
-        _to_front(jnp.asarray(x), dim, size, aval, _Where(name, f"output array {i}", i))
+        _batch(jnp.asarray(x), dim, size, aval, _Where(name, f"output array {i}", i))
         for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
     ]
     return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
@@ -290,9 +290,21 @@ def _sketch(spec: Spec) -> str:
     return f"{spec.treedef} of {', '.join(kinds)}"
 
 
-def _to_front(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
+def _batch(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
+    """One output array of vmap, batch axis first, each example of type `aval`."""
+    x = _to_front(x, dim, size, where)
+    shape = x.shape if dim is None else x.shape[1:]
+    if shape != aval.shape or (jnp.iscomplexobj(x) and not _is_complex(aval)):
+        raise RuleValueError(
+            f"`{where.name}.vmap` returned other values than forward for "
+            f"{where.label}: expected {short(aval)} for each example, got "
+            f"{short(x)} with out_dims {dim} moved to the front."
+        )
+    return _cast(x, aval)
+
+
+def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
     if dim is None:
-        _check_example(x, x.shape, aval, where)
         return x
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise RuleTypeError(
@@ -311,16 +323,4 @@ def _to_front(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
             f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in "
             f"{short(x)}."
         )
-    front = jnp.moveaxis(x, dim, 0)
-    _check_example(x, front.shape[1:], aval, where)
-    return front
-
-
-def _check_example(x: Any, shape: Any, aval: Any, where: _Where) -> None:
-    """Refuse a batch whose examples have another shape than forward's output."""
-    if shape != aval.shape:
-        raise RuleValueError(
-            f"`{where.name}.vmap` returned {where.label} in another shape than "
-            f"forward: expected {short(aval)} for each example, got {short(x)}. An "
-            "output that has no batch axis has None in out_dims."
-        )
+    return jnp.moveaxis(x, dim, 0)

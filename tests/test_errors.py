@@ -570,24 +570,6 @@ def test_a_vmap_rule_with_a_static_value_for_an_array(result):
         batched(lambda info, in_dims, x: (result, None))
 
 
-@pytest.mark.parametrize(
-    ("result", "got"),
-    [
-        (lambda x: (x, None), r"f32\[2,3\]"),  # a batch that is said to be none
-        (lambda x: (x.sum(1), 0), r"f32\[2\]"),
-        (lambda x: (x[:, :1], 0), r"f32\[2,1\]"),
-        (lambda x: (x[:, :, None], 0), r"f32\[2,3,1\]"),
-    ],
-)
-def test_a_vmap_rule_with_examples_of_another_shape(result, got):
-    with raises(
-        ValueError,
-        "`Batch.vmap` returned output array 0 in another shape than forward",
-        rf"expected f32\[3\] for each example, got {got}",
-    ):
-        batched(lambda info, in_dims, x: result(x))
-
-
 @pytest.mark.parametrize("dim", [5, 2, -3])
 def test_a_vmap_rule_with_a_dim_out_of_range(dim):
     with raises(
@@ -612,6 +594,25 @@ def test_a_vmap_rule_with_the_wrong_batch_size():
         "expected 2 at dim 0, got 1",
     ):
         batched(lambda info, in_dims, x: (x[:1], 0))
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: (x.sum(1), 0), r"f32\[2\] with out_dims 0"),
+        (lambda x: (x, None), r"f32\[2,3\] with out_dims None"),
+        (lambda x: (x.astype(complex), 0), r"c64\[2,3\] with out_dims 0"),
+    ],
+    ids=["shape", "unbatched shape", "complex"],
+)
+def test_a_vmap_rule_with_other_examples_than_forward(result, got):
+    with raises(
+        ValueError,
+        "`Batch.vmap` returned other values than forward for output array 0",
+        r"expected f32\[3\] for each example",
+        got,
+    ):
+        batched(lambda info, in_dims, x: result(x))
 
 
 def test_both_vmap_and_generate_vmap_rule():

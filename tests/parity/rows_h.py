@@ -258,6 +258,6 @@ def vmap_20(fw):
 def _(fw):
     return Raises(
         ValueError,
-        "`MyF.vmap` returned output array 0 in another shape than forward",
+        "`MyF.vmap` returned other values than forward for output array 0",
         "expected f32[3] for each example, got f32[2,3]",
     )
