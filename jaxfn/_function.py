@@ -364,6 +364,16 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             )
         return cls.vjp if own_vjp else cls.backward
 
+    @classmethod
+    def _jvp_rule(cls) -> Callable[..., Any]:
+        """The user's jvp."""
+        if cls.jvp is Function.jvp:
+            raise NotImplementedError(
+                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                "staticmethod that returns a tangent for each output of forward."
+            )
+        return cls.jvp
+
 
 def once_differentiable(fn: _F) -> _F:
     """Mark a `backward` that must not be differentiated itself.

@@ -23,6 +23,10 @@ NOT_APPLICABLE: dict[str, str] = {
     "FUNC-27": "JAX functions are functional already: there is nothing to convert.",
     # ---- I: once_differentiable
     "OD-15": "A gradient is an array, without a node of a graph that has a name.",
+    # ---- K: the legacy classes
+    "BC-20": "Halves of torch's instance protocol; to call an instance works (BC-13).",
+    "BC-21": "Private helpers of torch; jax.tree does this (see BC-13 to BC-18).",
+    "BC-25": "A private leftover of torch's own operations.",
     # ---- L: since torch 2.8
     "NEW-12": "A private flag for views, which arrays are not.",
     "NEW-14": "Arrays have no grad_dtype: a gradient has the dtype of its array.",
