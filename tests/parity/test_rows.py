@@ -52,4 +52,6 @@ def test_the_record_is_what_torch_does(section):
     written = core.recorded(section)
     if record.version() != written["torch"]:
         pytest.skip(f"torch is {record.version()}, the record {written['torch']}")
-    assert record.sightings(section) == written["rows"]
+    for id, seen in written["rows"].items():
+        ours = core.ROWS[id].seen(frameworks.torch())
+        core.compare(ours, seen, own_words=True, at=id)
