@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
-from jax._src.core import trace_ctx
+from jax._src.core import EvalTrace, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax.extend.core import Primitive, unmapped_aval
@@ -107,6 +107,14 @@ def in_forward_mode(arrays: Sequence[Any]) -> bool:
     return isinstance(trace, ad.JVPTrace) and any(
         isinstance(x, ad.JVPTracer) and x._trace.tag is trace.tag for x in arrays
     )
+
+
+def is_eager_forward() -> bool:
+    """Are eager jvp and vmap the only transformations at work?"""
+    trace = trace_ctx.trace
+    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
+        trace = trace.parent_trace
+    return isinstance(trace, EvalTrace)
 
 
 FORWARD_MODE_REFUSAL = (

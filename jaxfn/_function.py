@@ -485,6 +485,18 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
 
 
+def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
+    """Call forward (of the separate style) with its vmap rule alone.
+
+    JAX differentiates it. What `custom_function` does where no derivative is defined.
+    """
+    known = parameters(cls.forward, has_ctx=False)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True)
+    arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
+    outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
+    return outs.static.whole.join(outs.arrays)
+
+
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
     if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):

@@ -1,322 +1,269 @@
-"""FunctionCtx: attributes, classes, and when it is made."""
+"""FunctionCtx: marks."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from .core import Raises, row
+from .core import Raises, Warns, row
 
 X = [1.0, 2.0]
 
 
-@row("CTX-57", "same", "any attribute set in forward is found in backward, as it is")
-def _(fw):
-    thing, seen = object(), {}
+def dirty(fw, change):
+    """A Function that marks its input dirty and returns `change(x)`."""
 
     def forward(ctx, x):
-        ctx.thing, ctx.n, ctx.name_of = thing, 3, {"a": None}
-        return 2 * x
-
-    def backward(ctx, g):
-        seen.update(same=ctx.thing is thing, n=ctx.n, of=ctx.name_of)
-        return ctx.n * g
-
-    f = fw.make(forward=forward, backward=backward).apply
-    return [fw.grad(f, fw.array(X)), seen]
-
-
-@row(
-    "CTX-58",
-    "same",
-    "the error for a missing attribute names the class",
-    own_words=True,
-)
-def _(fw):
-    f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: ctx.nope)
-    return fw.grad(f.apply, fw.array(X))
-
-
-@row("CTX-59", "must differ", "what backward writes on ctx is local to that run")
-def ctx_59(fw):
-    seen = []
-
-    def forward(ctx, x):
-        ctx.count = 0
-        return 2 * x
-
-    def backward(ctx, g):
-        ctx.count += 1
-        seen.append(ctx.count)
-        return g
-
-    f = fw.make(forward=forward, backward=backward).apply
-    fw.pull_twice(f, fw.array(X), retain=True)
-    return seen
-
-
-@ctx_59.expect
-def _(fw):
-    return [1, 1]
-
-
-@row("CTX-60", "superset", "arrays in attributes keep their derivative")
-def ctx_60(fw):
-    def forward(ctx, x):
-        ctx.x = x
-        ctx.more = {"w": fw.np.exp(x)}
-        return x * ctx.more["w"]
-
-    def backward(ctx, g):
-        return g * (ctx.more["w"] + ctx.x * ctx.more["w"])
-
-    f = fw.make(forward=forward, backward=backward).apply
-    x = fw.array(X)
-    return [fw.grad(f, x), fw.grad2(f, x)]
-
-
-@ctx_60.expect
-def _(fw):
-    def f(x):
-        return x * jnp.exp(x)
-
-    x = jnp.array(X)
-    return [[jax.vmap(jax.grad(f))(x)], [jax.vmap(jax.grad(jax.grad(f)))(x)]]
-
-
-@row("CTX-61", "same", "the class of ctx is named after the Function's")
-def _(fw):
-    seen = {}
-
-    def look(ctx):
-        bases = [fw.BackwardCFunction, fw.FunctionCtx, fw.Function]
-        order = [cls.__name__ for cls in type(ctx).__mro__]
-        known = ("MyFBackward", "BackwardCFunction", "FunctionCtx", "object")
-        return {
-            "name": type(ctx).__name__,
-            "called": ctx.name(),
-            "is a": [isinstance(ctx, base) for base in bases],
-            "order": [name for name in order if name in known],
-        }
-
-    def setup_context(ctx, inputs, output):
-        seen["setup_context"] = look(ctx)
-
-    def backward(ctx, g):
-        seen["backward"] = look(ctx)
-        return g
-
-    f = fw.make(forward=lambda x: 2 * x, setup_context=setup_context, backward=backward)
-    fw.grad(f.apply, fw.array(X))
-    return seen
-
-
-@row("CTX-62", "same", "Function and class of ctx know each other")
-def _(fw):
-    seen = {}
-
-    def forward(ctx, x):
-        seen["to"] = ctx._forward_cls is f
-        seen["from"] = f._backward_cls is type(ctx)
-        return 2 * x
-
-    f = fw.make(forward=forward)
-    fw.call(f.apply, fw.array(X))
-    return [seen, f._backward_cls.__name__]
-
-
-OWN_NAMES = (
-    ("apply", "apply_boxed", "apply_jvp", "mark_dirty", "mark_non_differentiable")
-    + ("mark_shared_storage", "save_for_backward", "save_for_forward", "saved_tensors")
-    + ("set_materialize_grads", "needs_input_grad", "name", "maybe_clear_saved_tensors")
-)
-GRAPH_NAMES = ("next_functions", "metadata", "register_hook", "register_prehook") + (
-    "requires_grad",
-    "_raw_saved_tensors",
-    "_sequence_nr",
-    "_input_metadata",
-)
-
-
-def names_on_ctx(fw, names):
-    """Which of these names ctx has in backward."""
-    seen = {}
-
-    def backward(ctx, g):
-        for name in names:
-            seen[name] = fw.attempt(lambda name=name: getattr(ctx, name) is not None)
-        return g
-
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 2 * x
-
-    fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
-    return seen
-
-
-def no_graph(name):
-    return Raises(NotImplementedError, f"ctx.{name} of MyFBackward", "no graph")
-
-
-@row("CTX-63", "must differ", "the public names of ctx are there, but for the graph's")
-def ctx_63(fw):
-    return names_on_ctx(fw, OWN_NAMES + GRAPH_NAMES)
-
-
-@ctx_63.expect
-def _(fw):
-    return {
-        **dict.fromkeys(OWN_NAMES, True),
-        **{name: no_graph(name) for name in GRAPH_NAMES},
-    }
-
-
-@row("CTX-64", "must differ", "nor does forward see a graph")
-def ctx_64(fw):
-    seen = {}
-
-    def forward(ctx, x):
-        for name in ("next_functions", "metadata", "requires_grad"):
-            seen[name] = fw.attempt(lambda name=name: getattr(ctx, name) is not None)
-        return 2 * x
-
-    f = fw.make(forward=forward, backward=lambda ctx, g: g)
-    fw.grad(f.apply, fw.array(X))
-    return seen
-
-
-@ctx_64.expect
-def _(fw):
-    return {
-        name: no_graph(name) for name in ("next_functions", "metadata", "requires_grad")
-    }
-
-
-@row("CTX-65", "same", "mark_shared_storage does nothing but warn")
-def _(fw):
-    def forward(ctx, x):
-        out = 2 * x
-        ctx.mark_shared_storage((x, out))
+        out = change(x)
+        ctx.mark_dirty(x)
         return out
 
-    return fw.call(fw.make(forward=forward).apply, fw.array(X))
+    return fw.make(forward=forward, backward=lambda ctx, g: 5 * g).apply
 
 
-@row("CTX-68", "same", "ctx is made also where nothing is differentiated")
-def _(fw):
-    seen = []
-
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        seen.append(ctx.needs_input_grad)
-
-    f = fw.make(
-        forward=lambda x: 2 * x,
-        setup_context=setup_context,
-        backward=lambda ctx, g: g,
-    )
-    return [fw.call(f.apply, fw.array(X)), seen]
-
-
-@row("CTX-69", "same", "what setup_context returns is ignored")
-def _(fw):
-    f = fw.make(
-        forward=lambda x: 2 * x,
-        setup_context=lambda ctx, inputs, output: 5,
-        backward=lambda ctx, g: 3 * g,
-    )
-    return [fw.call(f.apply, fw.array(X)), fw.grad(f.apply, fw.array(X))]
-
-
-@row("CTX-71", "superset", "an input that is returned as it is may be saved")
-def ctx_71(fw):
-    f = fw.make(
-        forward=lambda x: x,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        backward=lambda ctx, g: g * ctx.saved_tensors[0],
-    )
-    return fw.grad(f.apply, fw.array(X))
-
-
-@ctx_71.expect
-def _(fw):
-    return [jnp.array(X)]
-
-
-@row("CTX-72", "same", "in the combined style it may in torch, too")
-def _(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x
-
-    f = fw.make(forward=forward, backward=lambda ctx, g: 3 * g * ctx.saved_tensors[0])
+@row("CTX-27", "must differ", "a dirty input is consumed; the new value is returned")
+def ctx_27(fw):
+    f = dirty(fw, lambda x: fw.add(x, 1))
     x = fw.array(X)
-    return [fw.call(f.apply, x), fw.grad(f.apply, x)]
+    old = x.clone() if fw.name == "torch" else x + 0
+    new = fw.call(f, old) if fw.name == "torch" else f(old)
+    return {
+        "value": new,
+        "old": fw.attempt(lambda: old + 0),
+        "grad": fw.grad(lambda x: f(3 * x), x),
+    }
 
 
-@row("CTX-73", "same", "what is on ctx at each stage")
+@ctx_27.expect
+def _(fw):
+    return {
+        "value": jnp.array(X) + 1,
+        "old": Raises(RuntimeError, "deleted"),
+        "grad": [jnp.full(2, 15.0)],
+    }
+
+
+NOT_AN_INPUT = (
+    "ctx.mark_dirty() received a tensor that was not an input",
+    "`MyF.forward` (or setup_context): expected arguments of forward",
+    "return the new value",
+)
+
+
+def dirty_output(fw, change):
+    def forward(ctx, x):
+        out = change(x)
+        ctx.mark_dirty(out)
+        return out
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: g).apply
+    return fw.grad(f, fw.array(X))
+
+
+@row("CTX-28", "must differ", "marking an output dirty is refused, not warned of")
+def ctx_28(fw):
+    return dirty_output(fw, lambda x: 2 * x)
+
+
+@ctx_28.expect
+def _(fw):
+    return Raises(ValueError, *NOT_AN_INPUT)
+
+
+@row("CTX-28b", "same", "so is a part of any other array")
+def _(fw):
+    return dirty_output(fw, lambda x: (1 * x).reshape(2))
+
+
+@row("CTX-30", "superset", "an argument of grad may be marked dirty")
+def ctx_30(fw):
+    return fw.grad(dirty(fw, lambda x: fw.add(x, 1)), fw.array(X))
+
+
+@ctx_30.expect
+def _(fw):
+    return [jnp.full(2, 5.0)]
+
+
+@row("CTX-31", "superset", "a part of an array may be marked, with two outputs")
+def ctx_31(fw):
+    def forward(ctx, x):
+        twice = 2 * x
+        out = fw.add(x, 1)
+        ctx.mark_dirty(x)
+        return out, twice
+
+    f = fw.make(forward=forward, backward=lambda ctx, g, h: g + 2 * h).apply
+    return fw.grad(lambda x: f((3 * x)[:1]), fw.array(X))
+
+
+@ctx_31.expect
+def _(fw):
+    return [jnp.array([9.0, 0.0])]
+
+
+@row("CTX-32", "same", "mark_dirty refuses what is no array")
+def _(fw):
+    f = fw.make(forward=lambda ctx, x: ctx.mark_dirty(3)).apply
+    return fw.call(f, fw.array(X))
+
+
+@row("CTX-33", "must differ", "an input can't be written to without a mark")
+def ctx_33(fw):
+    def forward(ctx, x):
+        x[0] = 5.0
+        return 2 * x
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: g).apply
+    return fw.call(f, fw.array(X))
+
+
+@ctx_33.expect
+def _(fw):
+    return Raises(TypeError, "immutable")
+
+
+@row("CTX-34", "same", "forward sees what it has marked and saved; backward does not")
 def _(fw):
     seen = {}
+    names = ("dirty_tensors", "non_differentiable", "to_save", "saved_for_forward")
 
-    def setup_context(ctx, inputs, output):
-        seen["setup_context"] = [len(ctx.saved_tensors), ctx.needs_input_grad]
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs, output)
+    def look(ctx):
+        return {name: len(getattr(ctx, name) or ()) for name in names}
 
-    def backward(ctx, g):
-        seen["backward"] = [len(ctx.saved_tensors), ctx.needs_input_grad]
-        return g, g
+    def forward(ctx, x, y):
+        out = fw.add(x, 1)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(y)
+        ctx.save_for_forward(x, y)
+        marked = 2 * y
+        ctx.mark_non_differentiable(marked)
+        seen["forward"] = look(ctx)
+        return out, marked
 
-    def jvp(ctx, s, t):
-        seen["jvp"] = len(ctx.saved_tensors)
-        return s + t
+    def backward(ctx, g, _):
+        seen["backward"] = look(ctx)
+        return g, None
 
-    f = fw.make(
-        forward=lambda x, y: x + y,
-        setup_context=setup_context,
-        backward=backward,
-        jvp=jvp,
-    ).apply
-    x = fw.array(X)
-    fw.jvp(f, [x, fw.array(X)], [x, fw.array(X)])
-    fw.grad(f, x, x)
+    f = fw.make(forward=forward, backward=backward).apply
+    fw.grad(lambda x: f(1 * x, fw.array(X)), fw.array(X))
     return seen
 
 
-@row("CTX-74", "same", "names that torch's graph keeps can't be assigned; others can")
-def _(fw):
-    names = ("metadata", "next_functions", "requires_grad", "saved_variables")
+def gradient_of_marked(fw, mark, *, use):
+    """Gradients of x + 2x, where the second output may be marked."""
     seen = {}
 
     def forward(ctx, x):
-        ctx.save_for_backward(x)
-        for name in (*names, "name", "free"):
-            try:
-                setattr(ctx, name, "x")
-            except AttributeError as error:
-                seen[name] = name in str(error)
-            else:
-                seen[name] = getattr(ctx, name)
-        return 2 * x
+        a, b = 1 * x, 2 * x
+        mark(ctx, x, a, b)
+        return a, b
 
-    f = fw.make(forward=forward, backward=lambda ctx, g: 3 * g).apply
+    def backward(ctx, ga, gb):
+        seen["given"] = [None if g is None else tuple(g.shape) for g in (ga, gb)]
+        zero = fw.np.zeros(2)
+        return (zero if ga is None else ga) + 100 * (zero if gb is None else gb)
+
+    f = fw.make(forward=forward, backward=backward).apply
+    return [fw.grad(lambda x: use(*f(x)), fw.array(X)), seen]
+
+
+@row("CTX-35", "same", "a marked output has no derivative; its gradient is zeros")
+def _(fw):
+    return gradient_of_marked(
+        fw, lambda ctx, x, a, b: ctx.mark_non_differentiable(b), use=lambda a, b: (a, b)
+    )
+
+
+@row("CTX-36", "must differ", "marking what is not an output is refused")
+def ctx_36(fw):
+    return gradient_of_marked(
+        fw,
+        lambda ctx, x, a, b: ctx.mark_non_differentiable(3 * x),
+        use=lambda a, b: (a, b),
+    )
+
+
+@ctx_36.expect
+def _(fw):
+    return Raises(
+        ValueError,
+        "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable with a "
+        "value that is not an output",
+        "Mark what you return",
+    )
+
+
+@row("CTX-37", "same", "an input that is returned and marked keeps its own derivative")
+def _(fw):
+    def forward(ctx, x):
+        ctx.mark_non_differentiable(x)
+        return x
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: 100 * g).apply
+    x = fw.array(X)
+    return [fw.call(f, x), fw.grad(lambda x: f(x) + 3 * x, x)]
+
+
+@row("CTX-38", "same", "integer outputs have no derivative; their gradient is zeros")
+def _(fw):
+    seen = []
+
+    def forward(ctx, x):
+        return 2 * x, fw.cast(x, "int32"), x > 1
+
+    def backward(ctx, g, *others):
+        seen[:] = [(str(o.dtype).split(".")[-1], tuple(o.shape)) for o in others]
+        return 2 * g + sum(fw.cast(o, "float32") for o in others)
+
+    f = fw.make(forward=forward, backward=backward).apply
     return [fw.grad(f, fw.array(X)), seen]
 
 
-@row("CTX-76", "same", "inputs, outputs and intermediates may be saved for jvp")
+def only_marked(fw):
+    def forward(ctx, x):
+        out = 2 * x
+        ctx.mark_non_differentiable(out)
+        return out
+
+    return fw.make(forward=forward, backward=lambda ctx, g: 2 * g).apply
+
+
+@row("CTX-39", "must differ", "the gradient of a marked output is zero, not an error")
+def ctx_39(fw):
+    x = fw.leaf(fw.array(X))
+    only_marked(fw)(x).sum().backward()
+    return [x.grad]
+
+
+@ctx_39.jaxfn
 def _(fw):
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_forward(*inputs, *output)
+    return fw.grad(only_marked(fw), fw.array(X))
 
-    def jvp(ctx, t):
-        x, w, out = ctx.saved_tensors
-        return t * w, t * (w + x * w + 0 * out)
 
-    def forward(x):
-        w = fw.np.exp(x)
-        return w, x * w
+@ctx_39.expect
+def _(fw):
+    return [jnp.zeros(2)]
 
-    f = fw.make(forward=forward, setup_context=setup_context, jvp=jvp).apply
-    x = fw.array(X)
-    return fw.jvp(f, [x], [fw.np.ones_like(x)])
+
+@row("CTX-41", "same", "mark_non_differentiable refuses what is no array")
+def _(fw):
+    f = fw.make(forward=lambda ctx, x: ctx.mark_non_differentiable(3)).apply
+    return fw.call(f, fw.array(X))
+
+
+@row("CTX-42", "superset", "of two calls the last counts; jaxfn warns of it")
+def ctx_42(fw):
+    def mark(ctx, x, a, b):
+        ctx.mark_non_differentiable(a)
+        ctx.mark_non_differentiable(b)
+
+    return gradient_of_marked(fw, mark, use=lambda a, b: (a, b))
+
+
+@ctx_42.expect
+def _(fw):
+    return Warns(
+        [[jnp.ones(2)], {"given": [(2,), (2,)]}],
+        UserWarning,
+        "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable more than",
+    )
