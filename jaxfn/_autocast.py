@@ -22,7 +22,7 @@ class Policy:
     dtype: Any
 
 
-_policy = Scoped("jaxfn_autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
+_policy = Scoped(Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
 
 
 def current() -> Policy:
