@@ -30,7 +30,7 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
     that is active when `apply` is called, also where backward runs later.
 
     Not packed: None, NumPy arrays, attributes of ctx, what is saved for jvp, and
-    anything in a call that is not differentiated in reverse mode.
+    anything in a call that is not differentiated or whose Function has no backward.
 
     Args:
         pack_hook: from an array of any shape and dtype to any pytree: arrays, and
