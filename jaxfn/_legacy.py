@@ -76,7 +76,8 @@ class NestedCtx(BackwardCFunction):
         super().mark_non_differentiable(*_split((args, kwargs))[0])
 
     @property
-    def __class__(self) -> Any:  # super() in a method of the class asks for it
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # super() in a method of the class asks for it.
         return type(self)._forward_cls
 
     def __getattr__(self, attribute: str) -> Any:

@@ -580,6 +580,25 @@ def test_a_vmap_rule_with_the_wrong_batch_size():
         batched(lambda info, in_dims, x: (x[:1], 0))
 
 
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: (x.sum(1), 0), r"f32\[2\] with out_dims 0"),
+        (lambda x: (x, None), r"f32\[2,3\] with out_dims None"),
+        (lambda x: (x.astype(complex), 0), r"c64\[2,3\] with out_dims 0"),
+    ],
+    ids=["shape", "unbatched shape", "complex"],
+)
+def test_a_vmap_rule_with_other_examples_than_forward(result, got):
+    with raises(
+        ValueError,
+        "`Batch.vmap` returned other values than forward for output array 0",
+        r"expected f32\[3\] for each example",
+        got,
+    ):
+        batched(lambda info, in_dims, x: result(x))
+
+
 def test_both_vmap_and_generate_vmap_rule():
     with raises(
         RuntimeError,
