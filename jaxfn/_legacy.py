@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +75,11 @@ class NestedCtx(BackwardCFunction):
         """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
         super().mark_non_differentiable(*_split((args, kwargs), self._name())[0])
 
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # super() in a method of the class asks for it.
+        return type(self)._forward_cls
+
     def __getattr__(self, attribute: str) -> Any:
         cls = type(self)._forward_cls
         instance = vars(cls).get("_instance")
@@ -84,9 +88,8 @@ class NestedCtx(BackwardCFunction):
         for base in cls.__mro__:
             if attribute in base.__dict__ and base is not Function:
                 member = base.__dict__[attribute]
-                if isinstance(member, types.FunctionType):
-                    return types.MethodType(member, self)
-                return getattr(cls, attribute)
+                bind = getattr(type(member), "__get__", None)
+                return member if bind is None else bind(member, self, cls)
         return super().__getattr__(attribute)
 
 
@@ -172,7 +175,7 @@ class NestedIOFunction(Function):
             ]
         )
 
-    def forward_extended(self, *input: Any) -> Any:
+    def forward_extended(self, *input: Any, **_: Any) -> Any:
         """Compute the outputs. Override it.
 
         Args:
@@ -186,7 +189,7 @@ class NestedIOFunction(Function):
         """
         raise NotImplementedError
 
-    def backward_extended(self, *grad_output: Any) -> Any:
+    def backward_extended(self, *grad_output: Any, **_: Any) -> Any:
         """Compute the gradients of the inputs. Override it.
 
         Args:
@@ -194,7 +197,7 @@ class NestedIOFunction(Function):
 
         Returns:
             A gradient (or None) for each array in the inputs, in any nesting, in their
-            order.
+            order: JAX takes dicts in the order of their sorted keys.
 
         Raises:
             NotImplementedError: not overridden.
