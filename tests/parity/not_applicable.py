@@ -32,4 +32,8 @@ NOT_APPLICABLE: dict[str, str] = {
     "NEW-14": "Arrays have no grad_dtype: a gradient has the dtype of its array.",
     "NEW-15": "There is no graph whose edges could be kept.",
     "NEW-17": "Options of Tensor.backward, which arrays don't have.",
+    # ---- M: saved-tensor hooks
+    "HOOK-08": "A hook can't change an array in place.",
+    "HOOK-18": "Arrays that are saved can't be changed.",
+    "HOOK-22": "Arrays have no versions and no hooks of their own.",
 }
