@@ -300,7 +300,8 @@ def _not_writable(name: str) -> property:
     def refuse(ctx: BackwardCFunction, _: Any) -> None:
         raise _no_graph(ctx, name)
 
-    return property(None, refuse)  # reading is left to __getattr__
+    doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
+    return property(None, refuse, None, doc)  # reading is left to __getattr__
 
 
 for _name in _READ_ONLY:
