@@ -36,4 +36,6 @@ NOT_APPLICABLE: dict[str, str] = {
     "HOOK-08": "A hook can't change an array in place.",
     "HOOK-18": "Arrays that are saved can't be changed.",
     "HOOK-22": "Arrays have no versions and no hooks of their own.",
+    # ---- N: amp
+    "AMP-09": "Deprecated names for a device: JAX has one amp for all of them.",
 }
