@@ -17,6 +17,7 @@ from jax import core
 from jax._src.core import EvalTrace, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
@@ -121,6 +122,14 @@ def is_eager_forward() -> bool:
     while isinstance(trace, (BatchTrace, ad.JVPTrace)):
         trace = trace.parent_trace
     return isinstance(trace, EvalTrace)
+
+
+def is_staging() -> bool:
+    """Is JAX tracing a function whose jaxpr it will keep: under jit, in a scan?"""
+    trace = trace_ctx.trace
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 FORWARD_MODE_REFUSAL = (

@@ -48,7 +48,7 @@ class State:
     disabled: str | None = None
 
 
-_state = Scoped(State())
+_state = Scoped("saved-tensor hooks", State())
 
 
 def current() -> Hooks | None:
