@@ -56,6 +56,11 @@ def is_lost(x: Any) -> bool:
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
 
 
+def is_transforming() -> bool:
+    """Is a transformation under way, even if no argument of the call is a tracer?"""
+    return not isinstance(trace_ctx.trace, EvalTrace)
+
+
 def as_array(x: Any) -> Any:
     """`x` with a shape and a dtype: eager transformations pass on Python numbers."""
     is_number = isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)

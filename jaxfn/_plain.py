@@ -23,7 +23,8 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
 
     If a tracer comes out, forward closed over one. To differentiate the body would give
     a gradient that no rule knows of, so the result is dropped, and `CLOSED_OVER_TRACER`
-    says that JAX's definitions must decide.
+    says that JAX's definitions must decide. Where the derivative of the body is zero,
+    as that of round, no tracer comes out, and the closure itself tells.
     """
     ctx = cls._backward_cls()
     held = ctx.__dict__
@@ -33,7 +34,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         setup(cls.forward, cls.setup_context, ctx, args, out)
     else:
         out = cls.forward(ctx, *args, **kwargs)
-    if not _is_concrete(out):
+    if not _is_concrete(out) or _closes_over_lost(cls.forward, args):
         return CLOSED_OVER_TRACER
     if ctx.non_differentiable:
         marks(ctx, _tree.split(out)[0])
@@ -58,6 +59,14 @@ def _is_concrete(value: Any) -> bool:
                 return False
         return True
     return not any(_compat.is_tracer(x) for x in _tree.split(value)[0])
+
+
+def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
+    """Does forward, or a callable that it gets, hold a value being differentiated?"""
+    if not _compat.is_transforming():
+        return False
+    held = [getattr(forward, "__closure__", None), *filter(callable, args)]
+    return _tree.find(held, _compat.is_lost) is not None
 
 
 def _as_jax(out: Any) -> Any:

@@ -108,6 +108,34 @@ def test_what_is_not_differentiated_may_be_closed_over(rules, style, way):
     assert run(lambda w: closing_over(w, rules, style)) == expected
 
 
+# The tangent of round is zero, so that no tracer comes out of an eager forward.
+@rules
+@styles
+@pytest.mark.parametrize("way", ["grad", "jvp", "vmap"])
+def test_the_derivative_through_a_flat_body_is_never_a_number(rules, style, way):
+    def make(w):
+        if style == "combined":
+            return function(
+                forward=lambda ctx, x: jnp.round(x * w), **RULES[rules]
+            ).apply
+        return function(
+            forward=lambda x: jnp.round(x * w),
+            setup_context=lambda ctx, inputs, output: None,
+            **RULES[rules],
+        ).apply
+
+    with pytest.raises(TypeError, match="Pass it to apply"):
+        LOST[way](make)
+
+
+def test_a_callable_argument_with_a_flat_body_is_never_a_number():
+    f = function(
+        forward=lambda ctx, run, x: run(x), backward=lambda ctx, g: (None, 2 * g)
+    ).apply
+    with pytest.raises(TypeError, match="Pass it to apply"):
+        jax.grad(lambda w: f(lambda v: jnp.round(v * w), X))(W)
+
+
 def test_the_message_names_the_class():
     with pytest.raises(TypeError, match="`F` used a traced value that was not passed"):
         jax.grad(lambda w: closing_over(w, "backward", "combined")(X))(W)
