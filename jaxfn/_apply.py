@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleTypeError
+from jaxfn._engines import engine, has_forward_mode, only_transposable
+from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
@@ -201,16 +201,14 @@ def call(rules: Rules, arrays: Sequence[Any]) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
         if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
-            raise TypeError(_compat.FORWARD_MODE_REFUSAL)
+            arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
     except TypeError as error:
-        if str(error) == _compat.FORWARD_MODE_REFUSAL:
-            error.add_note(
-                f"`{rules.name}` has no jvp. To use it in forward mode, define a jvp "
-                "staticmethod, or set generate_jvp_rule = True on the class to derive "
-                "the jvp from backward."
-            )
+        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
+            error, "__notes__"
+        ):
+            error.add_note(NO_JVP_NOTE.format(name=rules.name))
         raise
     return outs.static.whole.join(outs.arrays)

@@ -33,6 +33,14 @@ def is_tracer(x: Any) -> bool:
     return isinstance(x, core.Tracer)
 
 
+def as_arrays(values: Sequence[Any]) -> list[Any]:
+    """The values that JAX hands to a rule, as arrays of the same types.
+
+    Behind the tracer of `jax.grad(f)(1.0)` is a float with a dtype, that is no array.
+    """
+    return [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
+
+
 def is_lost(x: Any) -> bool:
     """Is `x` a tracer whose use in a forward can only go wrong, if it is closed over?
 
@@ -91,7 +99,8 @@ def _aval(x: Any) -> Any:
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
     """Is one of these differentiated by the innermost jvp, under vmaps or not?
 
-    JAX refuses that for a custom_vjp function, but under jit only when it compiles.
+    JAX refuses that for a custom_vjp function, but under jit only when it compiles: the
+    tangents may be transposed before.
     """
     trace = trace_ctx.trace
     while isinstance(trace, BatchTrace):
