@@ -150,9 +150,19 @@ class Arguments:
     def split(
         cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
     ) -> tuple[list[Any], Arguments]:
-        """The array leaves of all arguments in order, and the rest."""
+        """The array leaves of all arguments in order, and the rest.
+
+        Raises:
+            TypeError: a mutable array is among them, traced.
+        """
         pairs = [_tree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
+        if any(_compat.is_tracer(x) for _, spec in pairs for x in spec.leaves):
+            raise RuleTypeError(
+                f"apply got a mutable array (jax.Ref) for {known.function}, where it "
+                "is traced: expected arrays, which have derivatives, got a reference. "
+                "Pass its value, ref[...], and write the result back outside."
+            )
         return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:

@@ -468,6 +468,8 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
 
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
-    if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
+    if isinstance(x, jax.Array) or _compat.is_tracer(x):
+        return x
+    if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     return x
