@@ -117,8 +117,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             is not defined; accepted so that code for torch runs.
         generate_jvp_rule: use the transpose of `backward` for forward mode.
         clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
-        once. boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a
-        list.
+            once.
+        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
