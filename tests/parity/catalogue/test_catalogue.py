@@ -1,0 +1,169 @@
+"""The catalogue against what real torch computed, and under JAX's transformations."""
+
+import contextlib
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.parity.catalogue import FAMILIES, record
+from tests.parity.catalogue.measure import (
+    cotangents,
+    gradients,
+    measure,
+    outputs,
+)
+
+# Relative to the biggest element of an array, as a sum of big terms may be small.
+# Both frameworks and any order of operations are right to a few units in the last
+# place (1e-7 and 2e-16) for each of up to some hundred operations in a row; linear
+# solves and inverses of matrices with condition up to about 100 multiply that.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11}
+
+CASES = [
+    pytest.param(family, case, id=case.name)
+    for family, cases in FAMILIES.items()
+    for case in cases
+]
+cases = pytest.mark.parametrize(("family", "case"), CASES)
+dtypes = pytest.mark.parametrize("dtype", record.DTYPES)
+
+
+def assert_close(got, expected, dtype, what):
+    assert len(got) == len(expected), what
+    for i, (a, b) in enumerate(zip(got, expected, strict=True)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape, f"{what} {i}"
+        assert np.isfinite(a).all(), f"{what} {i}"
+        if b.dtype.kind in "iub":
+            np.testing.assert_array_equal(a, b, err_msg=f"{what} {i}")
+            continue
+        assert a.dtype == b.dtype, f"{what} {i}"
+        biggest = np.abs(b).max(initial=0)
+        # 1: quantities that cancel to zero exactly in one framework only
+        atol = TOLERANCE[dtype] * max(biggest, 1)
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=f"{what} {i}")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return {family: record.load(family) for family in FAMILIES}
+
+
+def x64(dtype):
+    return jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
+
+
+@cases
+@dtypes
+def test_equals_what_torch_computed(family, case, dtype, recorded):
+    expected = recorded[family][case.name][dtype]
+    with x64(dtype):
+        got = measure(case, case.jax, dtype, eager=dtype == "float32")
+    assert {"outputs", "gradients"} <= set(expected) <= set(got)
+    for what, arrays in expected.items():
+        assert_close(got[what], arrays, dtype, what)
+
+
+@pytest.mark.parametrize(
+    ("family", "case"), [p for p in CASES if p.values[1].exact is not None]
+)
+def test_equals_the_plain_derivatives_of_the_same_mathematics(family, case):
+    with x64("float64"):
+        got = measure(case, case.jax, "float64", eager=False)
+        expected = measure(case, case.exact, "float64", eager=False)
+    for what, arrays in expected.items():
+        assert_close(got[what], arrays, "float64", what)
+
+
+if importlib.util.find_spec("torch"):
+
+    @cases
+    @dtypes
+    def test_the_recording_is_what_torch_computes(family, case, dtype, recorded):
+        found, kept = record.measure(case, dtype), recorded[family][case.name][dtype]
+        assert set(found) == set(kept)
+        for what, arrays in found.items():
+            assert_close(arrays, kept[what], dtype, what)
+
+
+# ---- transformations
+
+EXAMPLES = 3
+
+
+@functools.cache
+def looped(case):
+    """Outputs and gradients of some examples, one by one and eager; stacked."""
+    examples = [case.arrays("float32", i) for i in range(EXAMPLES)]
+    examples = [[jnp.asarray(x) for x in xs] for xs in examples]
+    outs = [outputs(case.jax, xs) for xs in examples]
+    cts = [jnp.asarray(ct) for ct in cotangents(case, outs[0])]
+    grads = [gradients(case.jax, xs, cts) for xs in examples]
+    return stack(examples), stack([cts] * EXAMPLES), stack(outs), stack(grads)
+
+
+def stack(rows):
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def rows(f, xs, cts):
+    """Outputs and gradients, one example after the other."""
+    found = [f([x[i] for x in xs], [ct[i] for ct in cts]) for i in range(EXAMPLES)]
+    return stack([o for o, _ in found]), stack([g for _, g in found])
+
+
+def both(f, xs, cts):
+    return outputs(f, xs), gradients(f, xs, cts)
+
+
+def by_jit(f, xs, cts):
+    return rows(jax.jit(lambda xs, cts: both(f, xs, cts)), xs, cts)
+
+
+def by_checkpoint(f, xs, cts):
+    kept = jax.checkpoint(lambda *xs: outputs(f, xs))
+    return rows(jax.jit(lambda xs, cts: both(kept, xs, cts)), xs, cts)
+
+
+def by_vmap_of_gradient(f, xs, cts):
+    return jax.jit(jax.vmap(lambda xs, cts: both(f, xs, cts)))(xs, cts)
+
+
+def by_gradient_of_vmap(f, xs, cts):
+    batched = jax.vmap(lambda *xs: outputs(f, xs))
+    return jax.jit(lambda xs, cts: both(batched, xs, cts))(xs, cts)
+
+
+def by_scan(f, xs, cts):
+    def loop(*xs):
+        return lax.scan(lambda _, x: (None, outputs(f, x)), None, xs)[1]
+
+    return jax.jit(lambda xs, cts: both(loop, xs, cts))(xs, cts)
+
+
+TRANSFORMATIONS = {
+    "jit": by_jit,
+    "vmap of gradient": by_vmap_of_gradient,
+    "gradient of vmap": by_gradient_of_vmap,
+    "checkpoint": by_checkpoint,
+    "scan": by_scan,
+}
+
+
+@cases
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_equals_the_eager_loop(family, case, transformation):
+    xs, cts, outs, grads = looped(case)
+    run = TRANSFORMATIONS[transformation]
+    if case.concrete:
+        with pytest.raises(jax.errors.ConcretizationTypeError):
+            run(case.jax, xs, cts)
+        return
+    got_outs, got_grads = run(case.jax, xs, cts)
+    assert_close(got_outs, outs, "float32", "outputs")
+    assert_close(got_grads, grads, "float32", "gradients")
