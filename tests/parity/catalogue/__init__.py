@@ -3,10 +3,16 @@
 One module for each family; torch is imported only where its side is asked for.
 """
 
-from tests.parity.catalogue import quantisers, spiking
+from tests.parity.catalogue import (
+    activations,
+    gradients,
+    losses,
+    norms,
+    quantisers,
+    spiking,
+)
 
-FAMILIES = {
-    "quantisers": quantisers.CASES,
-    "spiking": spiking.CASES,
-}
+_MODULES = (quantisers, spiking, gradients, activations, norms, losses)
+
+FAMILIES = {m.__name__.rpartition(".")[2]: m.CASES for m in _MODULES}
 """The cases of each family."""
