@@ -6,13 +6,26 @@ One module for each family; torch is imported only where its side is asked for.
 from tests.parity.catalogue import (
     activations,
     gradients,
+    indexing,
+    linalg,
     losses,
     norms,
     quantisers,
+    sequence,
     spiking,
 )
 
-_MODULES = (quantisers, spiking, gradients, activations, norms, losses)
+_MODULES = (
+    quantisers,
+    spiking,
+    gradients,
+    activations,
+    norms,
+    losses,
+    sequence,
+    indexing,
+    linalg,
+)
 
 FAMILIES = {m.__name__.rpartition(".")[2]: m.CASES for m in _MODULES}
 """The cases of each family."""
