@@ -13,6 +13,7 @@ from tests.parity.catalogue import (
     quantisers,
     sequence,
     spiking,
+    structure,
 )
 
 _MODULES = (
@@ -25,6 +26,7 @@ _MODULES = (
     sequence,
     indexing,
     linalg,
+    structure,
 )
 
 FAMILIES = {m.__name__.rpartition(".")[2]: m.CASES for m in _MODULES}

@@ -33,9 +33,9 @@ class LearnedStep(jaxfn.Function):
     """The step size is learned: its gradient is the rounding error, or the limit."""
 
     @staticmethod
-    def forward(ctx, x, step, bits, signed=True):
+    def forward(ctx, x, step, bits):
         low, high = (
-            (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits)
+            (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) X
         )
         ctx.save_for_backward(x, step)
         ctx.limits = low, high
@@ -56,11 +56,8 @@ class LearnedStep(jaxfn.Function):
 def torch_learned_step(torch):
     class LearnedStep(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x, step, bits, signed=True):
-            if signed:
-                low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-            else:
-                low, high = 0, 2**bits
+        def forward(ctx, x, step, bits):
+            low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
             ctx.save_for_backward(x, step)
             ctx.limits = low, high
             return torch.round(x / step).clamp(low, high) * step

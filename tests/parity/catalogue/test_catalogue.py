@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.parity.catalogue import FAMILIES, record
+from tests.parity.catalogue import FAMILIES, activations, record
 from tests.parity.catalogue.measure import (
     cotangents,
     gradients,
@@ -155,15 +155,50 @@ TRANSFORMATIONS = {
 }
 
 
-@cases
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+@pytest.mark.parametrize(
+    ("family", "case"), [p for p in CASES if not p.values[1].concrete]
+)
 def test_equals_the_eager_loop(family, case, transformation):
     xs, cts, outs, grads = looped(case)
-    run = TRANSFORMATIONS[transformation]
-    if case.concrete:
-        with pytest.raises(jax.errors.ConcretizationTypeError):
-            run(case.jax, xs, cts)
-        return
-    got_outs, got_grads = run(case.jax, xs, cts)
+    got_outs, got_grads = TRANSFORMATIONS[transformation](case.jax, xs, cts)
     assert_close(got_outs, outs, "float32", "outputs")
     assert_close(got_grads, grads, "float32", "gradients")
+
+
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+@pytest.mark.parametrize(("family", "case"), [p for p in CASES if p.values[1].concrete])
+def test_what_looks_at_values_is_refused_where_there_are_none(
+    family, case, transformation
+):
+    xs = [np.stack([x] * EXAMPLES) for x in case.arrays("float32")]
+    refusals = (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.NonConcreteBooleanIndexError,
+    )
+    with pytest.raises(refusals):
+        TRANSFORMATIONS[transformation](case.jax, xs, xs)
+
+
+# ---- what torch's side can't have
+
+
+def test_noise_is_drawn_from_a_key_that_is_an_argument():
+    logits, key = jnp.float32([[0.1, 0.5, 0.2], [1, 0, 2]]), jax.random.key(3)
+    noise = jax.random.uniform(key, logits.shape, logits.dtype)
+    weights = jnp.arange(6, dtype="float32").reshape(2, 3)
+
+    def loss(logits, noise):
+        sample = activations.GumbelStraightThrough.apply(logits, noise, 0.5)
+        return (sample * weights).sum(), sample
+
+    expected = jax.grad(loss, has_aux=True)(logits, noise)
+    assert np.abs(expected[0]).max() > 0
+    for transform in (lambda f: f, jax.jit, jax.checkpoint):
+        got = jax.grad(transform(loss), has_aux=True)(logits, key)
+        jax.tree.map(np.testing.assert_allclose, got, expected)
+    keys = jax.random.split(key, 4)
+    batched = jax.vmap(jax.grad(loss, has_aux=True), (None, 0))(logits, keys)
+    one_by_one = [jax.grad(loss, has_aux=True)(logits, k) for k in keys]
+    stacked = jax.tree.map(lambda *x: np.stack(x), *one_by_one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), batched, stacked)
