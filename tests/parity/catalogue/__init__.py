@@ -5,6 +5,7 @@ One module for each family; torch is imported only where its side is asked for.
 
 from tests.parity.catalogue import (
     activations,
+    function_db,
     gradients,
     indexing,
     linalg,
@@ -27,6 +28,7 @@ _MODULES = (
     indexing,
     linalg,
     structure,
+    function_db,
 )
 
 FAMILIES = {m.__name__.rpartition(".")[2]: m.CASES for m in _MODULES}

@@ -34,9 +34,7 @@ class LearnedStep(jaxfn.Function):
 
     @staticmethod
     def forward(ctx, x, step, bits):
-        low, high = (
-            (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) X
-        )
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         ctx.save_for_backward(x, step)
         ctx.limits = low, high
         return jnp.clip(jnp.round(x / step), low, high) * step

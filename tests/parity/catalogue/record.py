@@ -105,7 +105,11 @@ def measure(case: Case, dtype: str) -> Quantities:
         total = sum(
             (w.conj() * g).real.sum() for w, g in zip(weights, grads, strict=True)
         )
-        found["second"] = _numpy(torch.autograd.grad(total, [*diff, *cts], **options))
+        found["second"] = _numpy(
+            torch.autograd.grad(total, [*diff, *cts], **options)
+            if total.requires_grad
+            else [torch.zeros_like(x) for x in (*diff, *cts)]
+        )
     if case.forward:
         dots = [torch.tensor(t) for t in case.like(_numpy(diff), "tangents")]
         found["tangents"] = _numpy(_tangents(torch, f, xs, dots))
