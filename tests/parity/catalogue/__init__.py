@@ -5,6 +5,8 @@ One module for each family; torch is imported only where its side is asked for.
 
 from tests.parity.catalogue import (
     activations,
+    arguments,
+    contexts,
     function_db,
     gradients,
     indexing,
@@ -12,6 +14,7 @@ from tests.parity.catalogue import (
     losses,
     norms,
     quantisers,
+    recomputation,
     sequence,
     spiking,
     structure,
@@ -25,9 +28,12 @@ _MODULES = (
     norms,
     losses,
     sequence,
+    recomputation,
     indexing,
     linalg,
     structure,
+    contexts,
+    arguments,
     function_db,
 )
 
