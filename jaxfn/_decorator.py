@@ -324,5 +324,3 @@ def _positions(
         )
     numbers = {i if i >= 0 else len(known) + i for i in numbers}
     return tuple(sorted(numbers | {known.index(name) for name in names}))
-
-

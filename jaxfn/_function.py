@@ -364,6 +364,16 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             )
         return cls.vjp if own_vjp else cls.backward
 
+    @classmethod
+    def _jvp_rule(cls) -> Callable[..., Any]:
+        """The user's jvp."""
+        if cls.jvp is Function.jvp:
+            raise NotImplementedError(
+                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                "staticmethod that returns a tangent for each output of forward."
+            )
+        return cls.jvp
+
 
 def once_differentiable(fn: _F) -> _F:
     """Mark a `backward` that must not be differentiated itself.
@@ -456,7 +466,9 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
         )
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+        args, kwargs = bind(
+            known, args, kwargs, fill_defaults=separate, name=cls.__name__
+        )
     for x in args:
         if type(x) is not _compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
