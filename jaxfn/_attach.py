@@ -59,7 +59,7 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _stop(x: Any) -> Any:
-    y = jax.lax.stop_gradient(x)
+    y = _compat.as_array(jax.lax.stop_gradient(x))
     return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
 
 

@@ -53,7 +53,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     width = _Width(rules)
 
     def fwd(*primals: Any) -> Any:
-        args = [p.value for p in primals]
+        args = [_compat.as_array(p.value) for p in primals]
         perturbed = tuple([p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
@@ -64,7 +64,9 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     def bwd(saved: Any, cts: Outputs) -> Any:
         arrays, key = saved
         residuals = statics.get(key, arrays, rules.name)
-        given = [None if _compat.is_zero(ct) else ct for ct in cts.arrays]
+        given = [
+            None if _compat.is_zero(ct) else _compat.as_array(ct) for ct in cts.arrays
+        ]
         return tuple(pull_back(rules, residuals, given))
 
     f = jax.custom_vjp(_primal(rules))
@@ -164,8 +166,9 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
-        given = [None if _compat.is_zero(t) else t for t in tangents]
-        outs, residuals = rules.fwd(list(primals), [t is not None for t in given])
+        args = [_compat.as_array(x) for x in primals]
+        given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
+        outs, residuals = rules.fwd(args, [t is not None for t in given])
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [

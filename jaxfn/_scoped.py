@@ -1,10 +1,9 @@
-"""A setting inside a `with`, for each thread and task, that caches of jit respect."""
+"""A setting inside a `with`, for each thread, that caches of jit respect."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from contextvars import ContextVar
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -15,38 +14,37 @@ T = TypeVar("T")
 class Scoped(Generic[T]):
     """The setting; its values are hashable.
 
-    The value is a context variable's: that is right in threads and in asynchronous
-    tasks. A JAX user context follows it, so that what was traced under another value is
-    traced again. It is made at the first change: making one empties JAX's caches.
+    The value is that of a JAX user context: each thread has its own, and what was
+    traced under another value is traced again. Nothing but that context holds it: a
+    context variable, say, changes with the asynchronous task, which JAX's caches don't
+    see, and a task would get what was compiled for another.
+
+    The context is made at the first change: making one empties JAX's caches.
 
     Args:
-        name: of the context variable.
         default: the value outside of all.
     """
 
-    def __init__(self, name: str, default: T) -> None:
-        self._variable: ContextVar[T] = ContextVar(name)
+    def __init__(self, default: T) -> None:
         self._default = default
-
-    @cached_property
-    def _in_cache_keys(self) -> Any:
-        return jax.make_user_context(self._default)
+        self._context: Any = None
+        self._making = threading.Lock()
 
     def get(self) -> T:
         """The value here."""
-        return self._variable.get(self._default)
+        return self._default if self._context is None else self._context.value
 
     def set(self, value: T) -> Callable[[], None]:
         """Change the value; return what puts the old one back."""
-        token = self._variable.set(value)
-        self._follow()
+        if value == self.get():
+            return _nothing
+        with self._making:
+            if self._context is None:
+                self._context = jax.make_user_context(self._default)
+        scope = self._context(value)
+        scope.__enter__()
+        return lambda: scope.__exit__(None, None, None)
 
-        def undo() -> None:
-            self._variable.reset(token)
-            self._follow()
 
-        return undo
-
-    def _follow(self) -> None:
-        # Entered and never left: tasks may leave in another order than they entered.
-        self._in_cache_keys(self.get()).__enter__()
+def _nothing() -> None:
+    """Put nothing back."""
