@@ -40,6 +40,8 @@ class Case:
         math: the name of the reference; cases with the same share it.
         host: does forward call back into Python?
         random: is an argument a key?
+        collective: do the rules talk over an axis of a vmap? JAX traces rules late,
+            outside of the vmap, in derivatives of derivatives.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Case:
     math: str = ""
     host: bool = False
     random: bool = False
+    collective: bool = False
 
 
 def floats(*shape: int, shift: float = 0.0, dtype: Any = None) -> jax.Array:
@@ -743,12 +746,16 @@ class _Collective(jaxfn.Function):
 _collective = _over_devices(lambda x: _centred(jnp.sin(x)))
 
 
-@case(_collective, lambda: (floats(),), _over_devices, math="collective")
+@case(
+    _collective, lambda: (floats(),), _over_devices, math="collective", collective=True
+)
 class Collective(_Collective):
     pass
 
 
-@case(_collective, lambda: (floats(),), _over_devices, math="collective")
+@case(
+    _collective, lambda: (floats(),), _over_devices, math="collective", collective=True
+)
 class CollectiveDerived(_Collective):
     generate_jvp_rule = True
 

@@ -58,7 +58,7 @@ class Mode:
         plain: the reference's.
         setting: that both run in.
         kinds: of derivative that it takes.
-        exports: does it refuse the host and keys? (JAX's limit.)
+        no_host, no_keys: does JAX refuse callbacks, and keys, in it?
     """
 
     run: Run = call
@@ -67,7 +67,8 @@ class Mode:
         contextlib.nullcontext
     )
     kinds: frozenset[str] = frozenset()
-    exports: bool = False
+    no_host: bool = False
+    no_keys: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -79,10 +80,11 @@ MODES: dict[str, Mode] = {
         export,
         lambda f, args: _value_and_pullback(smooth(f), args),
         kinds=frozenset({"reverse"}),
-        exports=True,
+        no_host=True,
+        no_keys=True,
     ),
     "disable_jit": Mode(setting=jax.disable_jit),
     "debug_nans": Mode(setting=lambda: jax.debug_nans(True)),
-    "leaks": Mode(setting=jax.checking_leaks),
+    "leaks": Mode(setting=jax.checking_leaks, no_keys=True),
     "x64": Mode(setting=lambda: jax.enable_x64(True)),
 }

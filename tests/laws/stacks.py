@@ -442,6 +442,7 @@ class Transformation:
         kinds: of derivative that it takes of the function: "reverse", "forward".
         refuses: kinds of outer derivative that JAX refuses, whatever is inside.
         linear: for linear Functions only, and directly around them.
+        leaks: does JAX's leak checker find fault with it, whatever is inside?
     """
 
     apply: Callable[[Flat], Flat]
@@ -449,6 +450,7 @@ class Transformation:
     kinds: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
     linear: bool = False
+    leaks: bool = False
 
 
 _reverse, _forward = frozenset({"reverse"}), frozenset({"forward"})
@@ -486,9 +488,11 @@ TRANSFORMATIONS: dict[str, Transformation] = {
     "linear solve": Transformation(custom_linear_solve, kinds=_reverse | _forward),
     "in a Function": Transformation(in_a_function, plain=lambda f: f),
     "in a custom_vjp": Transformation(
-        in_a_custom_vjp, plain=smooth, kinds=_reverse, refuses=_forward
+        in_a_custom_vjp, plain=smooth, kinds=_reverse, refuses=_forward, leaks=True
     ),
-    "in a custom_jvp": Transformation(in_a_custom_jvp, plain=smooth, kinds=_forward),
+    "in a custom_jvp": Transformation(
+        in_a_custom_jvp, plain=smooth, kinds=_forward, leaks=True
+    ),
     "linear_transpose": Transformation(linear_transpose, linear=True),
     "linear solve of": Transformation(linear_solve_of, linear=True),
 }
