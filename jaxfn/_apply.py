@@ -77,7 +77,12 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def bind(
-    known: Parameters, args: tuple[Any, ...], kwargs: Kwargs, *, fill_defaults: bool
+    known: Parameters,
+    args: tuple[Any, ...],
+    kwargs: Kwargs,
+    *,
+    fill_defaults: bool,
+    name: str,
 ) -> tuple[tuple[Any, ...], Kwargs]:
     """The arguments by position, and those that are keyword-only.
 
@@ -87,6 +92,7 @@ def bind(
         kwargs: of the call.
         fill_defaults: are the defaults of parameters that were not passed arguments of
             the call (the separate style), or forward's own business?
+        name: of the Function.
 
     Raises:
         TypeError: the arguments don't fit; in Python's words.
@@ -95,17 +101,17 @@ def bind(
     if not kwargs and not (fill_defaults and known.defaults):
         return args, kwargs
     names, n = known.names, len(args)
-    for name in kwargs:
-        if name in names[:n]:
+    for key in kwargs:
+        if key in names[:n]:
             raise TypeError(
-                f"{known.function}() got multiple values for argument {name!r}"
+                f"{known.function}() got multiple values for argument {key!r}"
             )
-        if name not in names and name not in known.keyword_only:
+        if key not in names and key not in known.keyword_only:
             raise TypeError(
-                f"{known.function}() got an unexpected keyword argument {name!r}"
+                f"{known.function}() got an unexpected keyword argument {key!r}"
             )
     by_default = dict(zip(names[::-1], known.defaults[::-1], strict=False))
-    last = max((i for i, name in enumerate(names) if name in kwargs), default=-1)
+    last = max((i for i, key in enumerate(names) if key in kwargs), default=-1)
     stop = len(names) if fill_defaults else last + 1
     bound = list(args)
     for i in range(n, stop):
@@ -120,14 +126,14 @@ def bind(
             )
         else:
             break  # forward itself says what is missing
-    only = {name: x for name, x in kwargs.items() if name in known.keyword_only}
-    for name, x in only.items():
+    only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
+    for key, x in only.items():
         if _tree.split(x)[0]:
             raise NotImplementedError(
                 "Run vmap on autograd.Function with kwarg-only Tensor args. Please do "
                 "not pass kwarg-only Tensors to autograd.Function. Got: "
-                f"{name!r}, which holds an array: expected keyword-only arguments to "
-                "be static. Make it a positional parameter of forward."
+                f"{key!r}, which holds an array: expected the keyword-only arguments "
+                f"of `{name}.forward` to be static. Make it a positional parameter."
             )
     return tuple(bound), only
 

@@ -59,7 +59,7 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _stop(x: Any) -> Any:
-    (y,) = _compat.as_arrays([jax.lax.stop_gradient(x)])
+    y = _compat.as_array(jax.lax.stop_gradient(x))
     return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
 
 
@@ -72,8 +72,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[n_in:]):
         raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    inputs = _compat.as_arrays(primals[:n_in])
-    return outs, params["rule"](inputs, outs, list(dots[:n_in]))
+    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:

@@ -95,7 +95,8 @@ class Packed:
             if not _tree.is_array(x):
                 raise RuleTypeError(
                     "Output of saved tensor unpack_hook expected to be a Tensor but "
-                    f"got result of type {type_name(x)}. Return an array from it."
+                    f"got result of type {type_name(x)}. `{self.name}.backward` read "
+                    f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
                 )
             if witness is not None:
                 found = stop_gradient([x])

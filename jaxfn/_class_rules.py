@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxfn import _compat, _returns, _tree
 from jaxfn._apply import Arguments
-from jaxfn._batching import with_batch_rule
+from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
 from jaxfn._node import BackwardCFunction, call_backward
@@ -65,6 +65,17 @@ class ClassRules:
 
     def _forward(self, *inputs: Any) -> Outputs:
         """Forward of the separate style, batched by the vmap staticmethod."""
+        return with_batch_rule(*self._batchable())(*inputs)
+
+    def batched(self, *inputs: Any) -> Outputs:
+        """The same for a function that JAX differentiates."""
+        forward, batch = self._batchable()
+        assert batch is not None
+        run = with_batch_rule(forward, batch)
+        return differentiable(run, forward, batch, name=self._def.name)(*inputs)
+
+    def _batchable(self) -> tuple[Fun, Batch | None]:
+        """Forward of the separate style on flat arrays, and its rule."""
         seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
@@ -80,8 +91,7 @@ class ClassRules:
         ) -> tuple[Outputs, Outputs]:
             return self._batch(size, batched, arrays, *seen)
 
-        rule = None if self._def.vmap is None else batch
-        return with_batch_rule(forward, rule)(*inputs)
+        return forward, None if self._def.vmap is None else batch
 
     def _batch(
         self,

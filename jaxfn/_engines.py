@@ -45,7 +45,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """The primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
-        return rules.primal(*_compat.as_arrays(args))
+        return rules.primal(*map(_compat.as_array, args))
 
     primal.__name__ = rules.name
     return primal
@@ -59,7 +59,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     width = _Width(rules)
 
     def fwd(*primals: Any) -> Any:
-        args = _compat.as_arrays([p.value for p in primals])
+        args = [_compat.as_array(p.value) for p in primals]
         perturbed = tuple([p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
@@ -70,7 +70,9 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     def bwd(saved: Any, cts: Outputs) -> Any:
         arrays, key = saved
         residuals = statics.get(key, arrays, rules.name)
-        given = [None if _compat.is_zero(ct) else ct for ct in cts.arrays]
+        given = [
+            None if _compat.is_zero(ct) else _compat.as_array(ct) for ct in cts.arrays
+        ]
         return tuple(pull_back(rules, residuals, given))
 
     f = jax.custom_vjp(_primal(rules))
@@ -192,8 +194,8 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
-        given = [None if _compat.is_zero(t) else t for t in tangents]
-        args = _compat.as_arrays(primals)
+        args = [_compat.as_array(x) for x in primals]
+        given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
         outs, residuals = rules.fwd(args, [t is not None for t in given])
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(

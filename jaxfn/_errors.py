@@ -60,7 +60,7 @@ NO_JVP = (
 )
 
 NO_JVP_NOTE = (
-    "`{name}` has no jvp. To use it in forward mode, define a jvp staticmethod, or set "
+    f"{NO_JVP} `{{name}}` has no jvp: define a jvp staticmethod, or set "
     "generate_jvp_rule = True on the class to derive the jvp from backward."
 )
 

@@ -354,13 +354,25 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise RuleError(
                 "Implementing both 'backward' and 'vjp' for a custom Function is not "
                 "allowed. You should only implement one of them. "
-                f"(`{cls.__name__}` or its bases define both.)"
+                f"`{cls.__name__}.backward` and `{cls.__name__}.vjp` are both defined, "
+                "by the class or its bases: delete one."
             )
         if not own_backward and not own_vjp:
             raise NotImplementedError(
-                f"{NO_BACKWARD} `{cls.__name__}` defines neither."
+                f"{NO_BACKWARD} `{cls.__name__}.backward` is missing: define it as a "
+                "staticmethod that returns a gradient for each argument of forward."
             )
         return cls.vjp if own_vjp else cls.backward
+
+    @classmethod
+    def _jvp_rule(cls) -> Callable[..., Any]:
+        """The user's jvp."""
+        if cls.jvp is Function.jvp:
+            raise NotImplementedError(
+                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                "staticmethod that returns a tangent for each output of forward."
+            )
+        return cls.jvp
 
 
 def once_differentiable(fn: _F) -> _F:
@@ -447,9 +459,16 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     Source: https://docs.pytorch.org/docs/stable/autograd.html#function
     """
     separate = cls.setup_context is not Function.setup_context
+    if cls.forward is Function.forward:
+        raise NotImplementedError(
+            f"{NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
+            "staticmethod that computes the value."
+        )
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+        args, kwargs = bind(
+            known, args, kwargs, fill_defaults=separate, name=cls.__name__
+        )
     for x in args:
         if type(x) is not _compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
@@ -464,6 +483,18 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
     return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
+
+
+def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
+    """Call forward (of the separate style) with its vmap rule alone.
+
+    JAX differentiates it. What `custom_function` does where no derivative is defined.
+    """
+    known = parameters(cls.forward, has_ctx=False)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True)
+    arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
+    outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
+    return outs.static.whole.join(outs.arrays)
 
 
 def _unwrap(x: Any) -> Any:

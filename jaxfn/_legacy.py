@@ -56,7 +56,7 @@ class NestedCtx(BackwardCFunction):
 
     def save_for_backward(self, *args: Any) -> None:
         """Save nested containers; `saved_tensors` gives them back as they were."""
-        arrays, spec = _split(args)
+        arrays, spec = _split(args, self._name())
         super().save_for_backward(*arrays)
         self._saved_spec = spec
 
@@ -69,11 +69,11 @@ class NestedCtx(BackwardCFunction):
 
     def mark_dirty(self, *args: Any, **kwargs: Any) -> None:
         """Mark all arrays in these containers; see `FunctionCtx.mark_dirty`."""
-        super().mark_dirty(*_split((args, kwargs))[0])
+        super().mark_dirty(*_split((args, kwargs), self._name())[0])
 
     def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
         """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
-        super().mark_non_differentiable(*_split((args, kwargs))[0])
+        super().mark_non_differentiable(*_split((args, kwargs), self._name())[0])
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -145,10 +145,10 @@ class NestedIOFunction(Function):
     def forward(*args: Any, **_: Any) -> Any:
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
-        _split(inputs)  # refuses what is no array
+        _split(inputs, ctx._name())  # refuses what is no array
         ctx._nested_inputs = [_tree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
-        _split(out)
+        _split(out, ctx._name())
         ctx._spread = isinstance(out, list)
         return out
 
@@ -205,7 +205,7 @@ class NestedIOFunction(Function):
         raise NotImplementedError
 
 
-def _split(values: Any) -> tuple[list[Any], _tree.Spec]:
+def _split(values: Any, name: str) -> tuple[list[Any], _tree.Spec]:
     """The arrays in nested containers, and the containers.
 
     Raises:
@@ -216,7 +216,10 @@ def _split(values: Any) -> tuple[list[Any], _tree.Spec]:
         if x is not _tree.ARRAY:
             raise ValueError(
                 "Auto nesting doesn't know how to process an input object of type "
-                f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them"
+                f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them. "
+                f"`{name}.forward_extended` got, saved, marked or returned {x!r}: "
+                "expected nested lists, tuples and dicts of arrays and None. Keep "
+                "anything else as an attribute of self."
             )
     return arrays, spec
 

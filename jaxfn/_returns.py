@@ -259,11 +259,6 @@ def batched(
         )
     out, out_dims = result
     arrays, spec = OutSpec.split(out)
-    if spec.whole.treedef != expected.whole.treedef:
-        raise RuleValueError(
-            f"`{name}.vmap` returned an output of another structure than forward: "
-            f"expected {expected.whole.treedef}, got {spec.whole.treedef}."
-        )
     try:
         pairs = _tree.pair(out_dims, spec.whole)
     except ValueError as error:
@@ -275,12 +270,24 @@ def batched(
             f"{spec.whole.treedef}. `{name}.vmap`: give one dim (or None) for each "
             "output, or one for all."
         ) from error
+    wanted, got = _sketch(expected.whole), _sketch(spec.whole)
+    if spec.whole.treedef != expected.whole.treedef or wanted != got:
+        raise RuleValueError(
+            f"`{name}.vmap` returned an output of another structure than forward: "
+            f"expected {wanted}, got {got}."
+        )
     dims = [dim for dim, own in pairs if own is ARRAY]
     moved = [
         _batch(jnp.asarray(x), dim, size, aval, _Where(name, f"output array {i}", i))
         for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
     ]
     return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
+
+
+def _sketch(spec: Spec) -> str:
+    """A structure, in a message: `PyTreeDef((*, *)) of array, static`."""
+    kinds = ["array" if leaf is ARRAY else "static" for leaf in spec.leaves]
+    return f"{spec.treedef} of {', '.join(kinds)}"
 
 
 def _batch(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:

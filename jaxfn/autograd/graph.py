@@ -11,13 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn import _hooks
+from jaxfn._node import BackwardCFunction
 
 __all__ = [
+    "Node",
     "disable_saved_tensors_hooks",
     "save_compressed",
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
+
+Node = BackwardCFunction
+"""What contexts are instances of, as in torch; of a graph they know nothing."""
 
 
 class saved_tensors_hooks:  # noqa: N801  (torch's name)
