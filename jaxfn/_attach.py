@@ -75,8 +75,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[n_in:]):
         raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    inputs = list(primals[:n_in])
-    return outs, params["rule"](inputs, outs, list(dots[:n_in]))
+    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
