@@ -190,6 +190,7 @@ def define_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
+    selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results; return its bind.
 
@@ -203,12 +204,16 @@ def define_primitive(
             nothing batched.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
+        selects: `impl` returns some of its arguments: there is nothing to compile.
     """
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     prim.def_abstract_eval(abstract_eval)
-    mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
+    if selects:
+        mlir.register_lowering(prim, lambda _, *args, **params: impl(*args, **params))
+    else:
+        mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
 
     def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
         given = [None if is_zero(t) else as_array(t) for t in tangents]
