@@ -20,6 +20,7 @@ Example:
 
 from jaxfn import amp, autograd
 from jaxfn._ctx import FunctionCtx
+from jaxfn._decorator import custom_function
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
@@ -33,5 +34,6 @@ __all__ = [
     "NestedIOFunction",
     "amp",
     "autograd",
+    "custom_function",
     "once_differentiable",
 ]

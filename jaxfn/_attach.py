@@ -62,7 +62,7 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 def _stop(x: Any) -> Any:
     if not is_inexact(x):
         return jax.lax.stop_gradient(x)
-    (y,) = _bind_still(x)
+    y = _compat.as_array(_bind_still(x)[0])
     return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
 
 
@@ -75,7 +75,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[n_in:]):
         raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    inputs = list(primals[:n_in])
+    return outs, params["rule"](inputs, outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:

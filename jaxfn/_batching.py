@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxfn import _compat
-from jaxfn._tree import Outputs
+from jaxfn._attach import attach, stop_gradient
+from jaxfn._linear import linear
+from jaxfn._tree import Outputs, is_inexact
 
+Arrays = Sequence[Any]
+Fun = Callable[..., Outputs]
 Batch = Callable[[int, Sequence[bool], list[Any]], tuple[Outputs, Outputs]]
+Direction = Callable[..., list[Any]]
+Spread = Callable[[Sequence[bool], int, Sequence[int]], list[bool]]
 
 
-def with_batch_rule(
-    fun: Callable[..., Outputs], batch: Batch | None
-) -> Callable[..., Outputs]:
+def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
     """`fun(*arrays)`, batched by `batch(size, batched, arrays) -> outs, outs batched`.
 
     Batch axes are first, and `batched` says which arrays have one. Where no argument is
@@ -41,3 +47,157 @@ def with_batch_rule(
         return f(*arrays)
 
     return call
+
+
+# ---- with a derivative
+
+# JAX differentiates a custom_vmap call forwards, by the jvp of `fun` and, batched, of
+# the rule; in reverse mode it fails ("Linearization failed", 0.10.2 and 0.12.0.1). So
+# the call runs without derivative, and the derivative is attached as a linear map of
+# its own, whose two directions are functions of this kind again:
+#
+#               alone             batched
+#     value     fun               rule
+#     push      jvp of fun        jvp of rule
+#     pull      vjp of fun        vjp of rule
+
+
+def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
+    """`run`, with the derivative of `fun` and, batched, of `batch`.
+
+    Args:
+        run: `fun` with the rule `batch`; it is not differentiated.
+        fun: a differentiable function.
+        batch: its rule, differentiable too.
+        name: for messages and in jaxprs.
+    """
+
+    def tangents(inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
+        moving = [i for i, d in enumerate(dots) if d is not None]
+        smooth = [is_inexact(o) for o in outs]
+        avals = [_compat.tangent_aval(o) for o in _only(outs, smooth)]
+        if not avals:
+            return [None] * len(outs)
+        derivative = _Derivative(fun, batch, moving, smooth, len(inputs), name)
+        push = derivative.directed(_push, _with_own_tangent)
+        pull = derivative.directed(_pull, _each_its_own)
+
+        def transposed(res: list[Any], cts: list[Any]) -> list[Any]:
+            given = [
+                _compat.zeros(a) if ct is None else ct
+                for a, ct in zip(avals, cts, strict=True)
+            ]
+            return pull(*res, *given).arrays
+
+        found = linear(
+            lambda res, ts: push(*res, *ts).arrays,
+            transposed,
+            inputs,
+            [dots[i] for i in moving],
+            avals,
+            name=name,
+        )
+        rest = iter(found)
+        return [next(rest) if s else None for s in smooth]
+
+    def call(*arrays: Any) -> Outputs:
+        outs = run(*stop_gradient(arrays))
+        return Outputs(attach(tangents, arrays, outs.arrays, name=name), outs.static)
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Derivative:
+    """The derivative of `fun` in the arguments `moving` and the outputs `smooth`."""
+
+    fun: Fun
+    batch: Batch
+    moving: Sequence[int]
+    smooth: Sequence[bool]
+    n: int
+    name: str
+
+    def directed(self, direction: Direction, spread: Spread) -> Fun:
+        """One of its directions: arguments, then (co)tangents, to (co)tangents.
+
+        Args:
+            direction: of a function that returns the smooth outputs.
+            spread: which values to batch, given which are batched.
+        """
+        n, moving = self.n, self.moving
+
+        def value(at: Arrays) -> list[Any]:
+            return _only(self.fun(*at).arrays, self.smooth)
+
+        def alone(*values: Any) -> Outputs:
+            return Outputs(direction(value, moving, values[:n], values[n:]), None)
+
+        def rule(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
+            now = spread(batched, n, moving)
+            pairs = zip(values, batched, now, strict=True)
+            values = [_repeat(x, size) if b and not was else x for x, was, b in pairs]
+
+            def value(at: Arrays) -> list[Any]:
+                outs, flags = self.batch(size, now[:n], list(at))
+                pairs = zip(outs.arrays, flags.arrays, strict=True)
+                return _only(
+                    [x if b else _repeat(x, size) for x, b in pairs], self.smooth
+                )
+
+            found = direction(value, moving, values[:n], values[n:])
+            return Outputs(found, None), Outputs([True] * len(found), None)
+
+        run = with_batch_rule(alone, rule)
+        return differentiable(run, alone, rule, name=self.name)
+
+
+def _push(
+    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, ts: Arrays
+) -> list[Any]:
+    along = _in(value, moving, at)
+    return jax.jvp(along, tuple(at[i] for i in moving), tuple(ts))[1]
+
+
+def _pull(
+    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, cts: Arrays
+) -> list[Any]:
+    along = _in(value, moving, at)
+    return list(jax.vjp(along, *[at[i] for i in moving])[1](list(cts)))
+
+
+def _in(
+    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays
+) -> Callable[..., list[Any]]:
+    """`value` as a function of the arguments `moving` alone."""
+
+    def along(*values: Any) -> list[Any]:
+        full = list(at)
+        for i, x in zip(moving, values, strict=True):
+            full[i] = x
+        return value(full)
+
+    return along
+
+
+def _with_own_tangent(
+    batched: Sequence[bool], n: int, moving: Sequence[int]
+) -> list[bool]:
+    """An argument and its tangent are batched together."""
+    now = list(batched)
+    for k, i in enumerate(moving):
+        now[i] = now[n + k] = batched[i] or batched[n + k]
+    return now
+
+
+def _each_its_own(batched: Sequence[bool], n: int, moving: Sequence[int]) -> list[bool]:
+    """Each example has its own arguments, so that each gets its own cotangents."""
+    return [b or i >= n or i in moving for i, b in enumerate(batched)]
+
+
+def _only(values: Arrays, places: Sequence[bool]) -> list[Any]:
+    return [x for x, place in zip(values, places, strict=True) if place]
+
+
+def _repeat(x: Any, size: int) -> Any:
+    return jnp.broadcast_to(x, (size, *x.shape))

@@ -19,7 +19,13 @@ import numpy as np
 
 from jaxfn import _compat, _linearity
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import ONCE, RuleValueError, SecondDerivativeError, short
+from jaxfn._errors import (
+    NO_JVP_NOTE,
+    ONCE,
+    RuleValueError,
+    SecondDerivativeError,
+    short,
+)
 from jaxfn._linear import linear
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._tree import Outputs, is_inexact
@@ -39,7 +45,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """The primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
-        return rules.primal(*args)
+        return rules.primal(*map(_compat.as_array, args))
 
     primal.__name__ = rules.name
     return primal
@@ -53,7 +59,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     width = _Width(rules)
 
     def fwd(*primals: Any) -> Any:
-        args = [p.value for p in primals]
+        args = [_compat.as_array(p.value) for p in primals]
         perturbed = tuple([p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
@@ -64,13 +70,37 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     def bwd(saved: Any, cts: Outputs) -> Any:
         arrays, key = saved
         residuals = statics.get(key, arrays, rules.name)
-        given = [None if _compat.is_zero(ct) else ct for ct in cts.arrays]
+        given = [
+            None if _compat.is_zero(ct) else _compat.as_array(ct) for ct in cts.arrays
+        ]
         return tuple(pull_back(rules, residuals, given))
 
     f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
+
+
+def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
+    """The arrays, with tangents that can be transposed but not computed.
+
+    JAX says the same of what a custom_vjp makes of them, but without a name where it
+    compiles. It must not be said before: tangents that are traced may be transposed
+    yet, as in `jax.grad` of a function whose own rule calls `jax.jvp`.
+    """
+
+    def refuse(*_: Any) -> Arrays:
+        error = TypeError(_compat.FORWARD_MODE_REFUSAL)
+        error.add_note(NO_JVP_NOTE.format(name=name))
+        raise error
+
+    def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
+        given = [d for d in dots if d is not None]
+        avals = [jax.typeof(d) for d in given]
+        outs = linear(refuse, lambda _, cts: cts, [], given, avals, name=name)
+        return _spread(outs, [d is not None for d in dots])
+
+    return attach(rule, arrays, stop_gradient(arrays), name=name)
 
 
 class _Statics:
@@ -164,8 +194,9 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
-        given = [None if _compat.is_zero(t) else t for t in tangents]
-        outs, residuals = rules.fwd(list(primals), [t is not None for t in given])
+        args = [_compat.as_array(x) for x in primals]
+        given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
+        outs, residuals = rules.fwd(args, [t is not None for t in given])
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [

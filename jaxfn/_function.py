@@ -117,8 +117,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             is not defined; accepted so that code for torch runs.
         generate_jvp_rule: use the transpose of `backward` for forward mode.
         clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
-        once. boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a
-        list.
+            once.
+        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -354,13 +354,25 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise RuleError(
                 "Implementing both 'backward' and 'vjp' for a custom Function is not "
                 "allowed. You should only implement one of them. "
-                f"(`{cls.__name__}` or its bases define both.)"
+                f"`{cls.__name__}.backward` and `{cls.__name__}.vjp` are both defined, "
+                "by the class or its bases: delete one."
             )
         if not own_backward and not own_vjp:
             raise NotImplementedError(
-                f"{NO_BACKWARD} `{cls.__name__}` defines neither."
+                f"{NO_BACKWARD} `{cls.__name__}.backward` is missing: define it as a "
+                "staticmethod that returns a gradient for each argument of forward."
             )
         return cls.vjp if own_vjp else cls.backward
+
+    @classmethod
+    def _jvp_rule(cls) -> Callable[..., Any]:
+        """The user's jvp."""
+        if cls.jvp is Function.jvp:
+            raise NotImplementedError(
+                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                "staticmethod that returns a tangent for each output of forward."
+            )
+        return cls.jvp
 
 
 def once_differentiable(fn: _F) -> _F:
@@ -447,9 +459,16 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     Source: https://docs.pytorch.org/docs/stable/autograd.html#function
     """
     separate = cls.setup_context is not Function.setup_context
+    if cls.forward is Function.forward:
+        raise NotImplementedError(
+            f"{NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
+            "staticmethod that computes the value."
+        )
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+        args, kwargs = bind(
+            known, args, kwargs, fill_defaults=separate, name=cls.__name__
+        )
     for x in args:
         if type(x) is not _compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
@@ -466,8 +485,22 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
 
 
+def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
+    """Call forward (of the separate style) with its vmap rule alone.
+
+    JAX differentiates it. What `custom_function` does where no derivative is defined.
+    """
+    known = parameters(cls.forward, has_ctx=False)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=cls.__name__)
+    arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
+    outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
+    return outs.static.whole.join(outs.arrays)
+
+
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
-    if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
+    if isinstance(x, jax.Array) or _compat.is_tracer(x):
+        return x
+    if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     return x

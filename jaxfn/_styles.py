@@ -6,9 +6,7 @@ never the body of forward, which may have no derivative at all (a host callback)
 
 In the separate style `setup_context` then runs on the real inputs and the attached
 outputs: whatever it saves has its true derivative. In the combined style forward has
-filled ctx already, and what it saved is replaced: an input by the real one, an output
-by the attached one. A saved intermediate is attached too, with the derivative of
-forward's body, which is traced once more only if somebody differentiates it.
+filled ctx already, and what it saved is replaced (`_onepass`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
@@ -29,10 +26,9 @@ from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError
 from jaxfn._node import BackwardCFunction
+from jaxfn._onepass import OnePass, Perturbed, Run
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._tree import Outputs, OutSpec
-
-Perturbed = tuple[bool, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,21 +122,12 @@ class Saved:
     Attributes:
         layout: of the context.
         marked: indices of the outputs marked non-differentiable.
-        perturbed: what ctx.needs_input_grad was made from.
-        needs_read: was it looked at?
-        sources: in the combined style, for each leaf where its value comes from:
-            ("input", i), ("output", i) or ("other", i), counting within each kind.
+        needs_read: was ctx.needs_input_grad looked at?
     """
 
     layout: Layout
     marked: frozenset[int]
-    perturbed: Perturbed
     needs_read: bool
-    sources: tuple[tuple[str, int], ...] = ()
-
-    def fits(self, perturbed: Perturbed) -> bool:
-        """Is this also what would be saved with these inputs perturbed?"""
-        return not self.needs_read or perturbed == self.perturbed
 
 
 class Separate(Style):
@@ -180,32 +167,24 @@ class Separate(Style):
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)
-        saved = Saved(layout, marks(ctx, outs), perturbed, ctx.needs_read)
+        saved = Saved(layout, marks(ctx, outs), ctx.needs_read)
         return self._residuals(leaves, saved, out, arrays, outs, perturbed)
 
 
 class Combined(Style):
-    """`forward(ctx, *args)`."""
+    """`forward(ctx, *args)`: see `_onepass`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        rule = f"{self._def.name}.forward"
+        self._once = OnePass(self._run, self._kept, self._rules, rule=rule)
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        raw, out, leaves, saved = self._run(stop_gradient(arrays), perturbed)
-        if saved.layout.opaque and any(_compat.is_tracer(x) for x in arrays):
-            # Run where its arrays are tracers: capture refuses those it can't reach,
-            # and what is hidden then is constant.
-            self._run(arrays, perturbed)
-        values = attach(
-            partial(self._tangents, saved, out),
-            arrays,
-            [*raw, *_others(leaves, saved)],
-            name=self._def.name,
-        )
-        outs = Outputs(values[: len(raw)], out)
-        return outs, self._substitute(saved, out, arrays, values, perturbed)
+        return self._once.fwd(arrays, perturbed)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
-    ) -> tuple[list[Any], OutSpec, list[Any], Saved]:
-        """Run forward: raw outputs and what it saved."""
+    ) -> tuple[Arrays, list[Any], Run]:
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
@@ -214,77 +193,23 @@ class Combined(Style):
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
         leaves, layout = self._capture(ctx)
-        places = {id(x): ("output", i) for i, x in enumerate(found)}
-        # Last: an input that is returned as it is and saved counts as the input.
-        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
-        sources, n_other = [], 0
-        for leaf in leaves:
-            source = places.get(id(leaf))
-            if source is None:
-                source = ("other", n_other)
-                n_other += 1
-            sources.append(source)
-        saved = Saved(
-            layout, marks(ctx, found), perturbed, ctx.needs_read, tuple(sources)
-        )
-        return [jnp.asarray(x) for x in found], out, leaves, saved
+        saved = Saved(layout, marks(ctx, found), ctx.needs_read)
+        return found, leaves, Run(out, perturbed, ctx.needs_read, saved)
 
-    def _substitute(
+    def _kept(
         self,
-        saved: Saved,
-        out: OutSpec,
+        run: Run,
+        leaves: Arrays,
         arrays: Arrays,
-        values: Arrays,
+        outs: Arrays,
         perturbed: Perturbed,
     ) -> Residuals:
-        """What was saved, with the real inputs and the attached values in place."""
-        n = out.whole.n_arrays
-        of_kind = {"input": arrays, "output": values[:n], "other": values[n:]}
-        leaves = [of_kind[kind][i] for kind, i in saved.sources]
-        return self._residuals(leaves, saved, out, arrays, values[:n], perturbed)
-
-    def _tangents(
-        self, saved: Saved, out: OutSpec, inputs: Arrays, values: Arrays, dots: Arrays
-    ) -> Arrays:
-        moving = tuple([d is not None for d in dots])
-        n = out.whole.n_arrays
-        if saved.fits(moving):
-            residuals = self._substitute(saved, out, inputs, values, moving)
-        else:
-            _, residuals = self.fwd(inputs, moving)
-        return [
-            *push_forward(self._rules(), residuals, values[:n], dots),
-            *self._other_tangents(saved, inputs, values[n:], dots),
-        ]
-
-    def _other_tangents(
-        self, saved: Saved, inputs: Arrays, others: Arrays, dots: Arrays
-    ) -> list[Any]:
-        """The true tangents of saved intermediates: those of forward's body."""
-        smooth = [_tree.is_inexact(x) for x in others]
-        moving = [i for i, d in enumerate(dots) if d is not None]
-        if not any(smooth):
-            return [None] * len(others)
-
-        def body(*values: Any) -> list[Any]:
-            at = list(inputs)
-            for i, value in zip(moving, values, strict=True):
-                at[i] = value
-            _, _, leaves, again = self._run(at, saved.perturbed)
-            found = _others(leaves, again)
-            if [x.shape for x in found] != [x.shape for x in others]:
-                raise RuleValueError(
-                    f"`{self._def.name}.forward` saved other intermediate values when "
-                    "it ran again for their second derivative: expected shapes "
-                    f"{[x.shape for x in others]}, got {[x.shape for x in found]}. "
-                    "Make forward save the same values for the same inputs."
-                )
-            return [x for x, s in zip(found, smooth, strict=True) if s]
-
-        primals = tuple(inputs[i] for i in moving)
-        _, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
-        rest = iter(found)
-        return [next(rest) if s else None for s in smooth]
+        saved: Saved = run.saved
+        if saved.layout.opaque and any(_compat.is_tracer(x) for x in arrays):
+            # Run where its arrays are tracers: capture refuses those it can't reach,
+            # and what is hidden then is constant.
+            self._run(arrays, perturbed)
+        return self._residuals(leaves, saved, run.out, arrays, outs, perturbed)
 
 
 def setup(
@@ -298,15 +223,6 @@ def setup(
     setup_context(ctx, inputs, output)
 
 
-def _others(leaves: Arrays, saved: Saved) -> list[Any]:
-    """The leaves that are neither inputs nor outputs."""
-    return [
-        leaf
-        for leaf, (kind, _) in zip(leaves, saved.sources, strict=True)
-        if kind == "other"
-    ]
-
-
 def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
     """The indices of the outputs that were marked non-differentiable."""
     if not ctx.non_differentiable:
@@ -315,7 +231,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
     indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
     if len({id(outs[i]) for i in indices}) != len(marked):
         raise RuleValueError(
-            f"`{ctx._name()}` called ctx.mark_non_differentiable with a value that is "
+            f"{ctx._where()} called ctx.mark_non_differentiable with a value that is "
             "not an output: expected the very arrays that forward returns, got another "
             "(JAX operations give new arrays). Mark what you return."
         )
@@ -331,6 +247,6 @@ def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
         raise RuleValueError(
             "ctx.mark_dirty() received a tensor that was not an input. Only input "
             "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
-            f"`{ctx._name()}`: expected arguments of forward, by identity; return the "
+            f"{ctx._where()}: expected arguments of forward, by identity; return the "
             "new value instead of marking it."
         )

@@ -7,10 +7,25 @@ shard: JAX must be told before it starts.
 import os
 from collections import Counter
 
+import hypothesis
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _EIGHT = "--xla_force_host_platform_device_count=8"
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_EIGHT}".strip()
+
+# The same examples on every run, without a deadline, as JAX compiles at first.
+# `--hypothesis-profile=thorough` tries many others.
+_SETTINGS = {
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile(
+    "normal", max_examples=500, derandomize=True, **_SETTINGS
+)
+hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
+hypothesis.settings.load_profile("normal")
 
 
 def pytest_addoption(parser):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function
+from tests.build import function, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -590,3 +590,20 @@ def test_integers_beside_floats_through_every_transformation(rules):
         if rules == "both":
             allclose(jax.jvp(g, (S, two), (one, zero))[1][0], factor)
             allclose(jax.linearize(g, S, two)[1](one, zero)[0], factor)
+
+
+@pytest.mark.parametrize("rule", ["backward", "jvp"])
+def test_a_python_number_that_is_differentiated_is_an_array_in_the_rules(rule):
+    def shapes(ctx, t):
+        (x,) = ctx.saved_tensors
+        return 2 * t.reshape(t.shape) * x.astype(x.dtype)
+
+    f = function(
+        forward=lambda x: x.reshape(x.shape) ** 2,
+        setup_context=saving(),
+        **{rule: shapes},
+    )
+    assert jax.grad(f.apply)(3.0) == 6
+    if rule == "jvp":
+        assert jax.jvp(f.apply, (3.0,), (1.0,))[1] == 6
+        assert jax.jvp(jax.grad(f.apply), (3.0,), (1.0,))[1] == 2

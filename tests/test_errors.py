@@ -126,7 +126,7 @@ def test_no_backward():
         NotImplementedError,
         "You must implement either the backward or vjp method for your custom "
         "autograd.Function to use it with backward mode AD",
-        "`Nothing`",
+        "`Nothing.backward` is missing",
     ):
         jax.grad(f)(S)
     jax.jit(f)(S)
@@ -144,7 +144,7 @@ def test_both_backward_and_vjp():
     with raises(
         RuntimeError,
         "Implementing both 'backward' and 'vjp' for a custom Function is not allowed",
-        "`Twice`",
+        "`Twice.backward` and `Twice.vjp` are both defined",
     ):
         jax.grad(f)(S)
 
@@ -181,6 +181,7 @@ def test_forward_mode_with_backward_only(mode):
     assert "`Back`" in notes
     assert "generate_jvp_rule = True" in notes
     assert "jvp staticmethod" in notes
+    assert "You must implement the jvp function" in notes  # torch's words
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,11 @@ def test_none_is_a_zero_tangent():
 
 def test_no_forward():
     for f in (jaxfn.Function.apply, function().apply, jax.jit(function().apply)):
-        with raises(NotImplementedError, "You must implement the forward function"):
+        with raises(
+            NotImplementedError,
+            "You must implement the forward function",
+            "forward` is missing",
+        ):
             f(S)
 
 
@@ -311,7 +316,9 @@ def test_a_keyword_only_array():
         lambda: f(S, y=[S]),
         lambda: jax.vmap(lambda y: f(S, y=y))(X),
     ):
-        with raises(NotImplementedError, "kwarg-only Tensor args", "'y'"):
+        with raises(
+            NotImplementedError, "kwarg-only Tensor args", "'y'", "`F.forward`"
+        ):
             call()
 
 
@@ -392,7 +399,10 @@ def test_marking_what_is_no_output_or_input(transform):
 
     f = function("Mark", forward=forward, backward=lambda ctx, g: g).apply
     with raises(
-        ValueError, "`Mark` called ctx.mark_non_differentiable", "not an output"
+        ValueError,
+        "`Mark.forward`",
+        "called ctx.mark_non_differentiable",
+        "not an output",
     ):
         transform(f)(S)
 
@@ -405,7 +415,7 @@ def test_marking_what_is_no_output_or_input(transform):
     with raises(
         ValueError,
         r"ctx.mark_dirty\(\) received a tensor that was not an input",
-        "`Mark`",
+        "`Mark.forward`",
     ):
         transform(f)(S)
 
@@ -483,7 +493,7 @@ def test_flags_must_be_bools(name):
         backward=lambda ctx, g: ctx.saved_tensors[0],
         **{name: 1},
     ).apply
-    with raises(RuntimeError, f"{name} must be a bool, got int", "`Flag`"):
+    with raises(RuntimeError, f"{name} must be a bool, got int", f"Set `Flag.{name}`"):
         jax.grad(f)(S)
 
 
@@ -503,6 +513,13 @@ def test_generate_jvp_rule_without_backward():
     f = function("Gen", forward=lambda ctx, x: x, generate_jvp_rule=True).apply
     with raises(RuntimeError, "`Gen` has generate_jvp_rule=True and no backward"):
         jax.jit(f)(S)
+
+
+@pytest.mark.parametrize("wrap", [lambda ref: ref, lambda ref: [ref]])
+def test_a_traced_mutable_array(wrap):
+    f = function("Ref", forward=lambda ctx, x, ref: 2 * x, backward=lambda ctx, g: g)
+    with raises(TypeError, "apply got a mutable array", r"Pass its value, ref\[...\]"):
+        jax.jit(lambda x, ref: f.apply(x, wrap(ref)))(S, jax.new_ref(S))
 
 
 # ---- vmap
@@ -554,6 +571,12 @@ def test_a_vmap_rule_with_another_output_structure():
         batched(lambda info, in_dims, x: ([x], [0]))
 
 
+@pytest.mark.parametrize("result", [2.0, "s"])
+def test_a_vmap_rule_with_a_static_value_for_an_array(result):
+    with raises(ValueError, "`Batch.vmap`", "of array, got .* of static"):
+        batched(lambda info, in_dims, x: (result, None))
+
+
 @pytest.mark.parametrize("dim", [5, 2, -3])
 def test_a_vmap_rule_with_a_dim_out_of_range(dim):
     with raises(
@@ -578,6 +601,25 @@ def test_a_vmap_rule_with_the_wrong_batch_size():
         "expected 2 at dim 0, got 1",
     ):
         batched(lambda info, in_dims, x: (x[:1], 0))
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: (x.sum(1), 0), r"f32\[2\] with out_dims 0"),
+        (lambda x: (x, None), r"f32\[2,3\] with out_dims None"),
+        (lambda x: (x.astype(complex), 0), r"c64\[2,3\] with out_dims 0"),
+    ],
+    ids=["shape", "unbatched shape", "complex"],
+)
+def test_a_vmap_rule_with_other_examples_than_forward(result, got):
+    with raises(
+        ValueError,
+        "`Batch.vmap` returned other values than forward for output array 0",
+        r"expected f32\[3\] for each example",
+        got,
+    ):
+        batched(lambda info, in_dims, x: result(x))
 
 
 def test_both_vmap_and_generate_vmap_rule():

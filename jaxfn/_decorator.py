@@ -1,0 +1,326 @@
+"""`custom_function`: one decorator for all three kinds of rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from jaxfn._errors import RuleError
+from jaxfn._function import Function, apply_batched
+from jaxfn._jax_rules import JaxRules
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+
+
+class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
+    """A function with its own derivatives and its own batching: a decorator.
+
+    It does what `jax.custom_vjp`, `jax.custom_jvp` and
+    `jax.custom_batching.custom_vmap` do, one at a time or together. Rules are given in
+    JAX's terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as JAX has them) or in
+    torch's (`setup_context`, `backward`, `jvp`, `vmap`, as `jaxfn.Function` has them);
+    not in both. Before any rule is given, the function is an ordinary JAX function.
+
+    With JAX-style rules everything is as in JAX: Python numbers are arrays, nothing is
+    coerced, complex cotangents follow JAX's convention. With torch-style rules it is as
+    in `jaxfn.Function`, complex gradients included. Arguments that JAX can't hold
+    (strings, callables, objects) are static in both, without being declared; JAX-style
+    rules get them where they stand, and return None for them.
+
+    Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
+    batch rule, each where there is one; a forward rule alone is transposed for reverse
+    mode. A batch rule alone leaves differentiation to JAX, in both modes, to any order.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: positions of arguments that take no part in differentiation. In
+            JAX-style rules they come first, as in JAX; not needed for static values.
+        nondiff_argnames: the same by name.
+        setup_context: `setup_context(ctx, inputs, output)` saves for the rules.
+        backward: `backward(ctx, *grads)`.
+        jvp: `jvp(ctx, *tangents)`.
+        vmap: `vmap(info, in_dims, *args)`.
+        generate_jvp_rule: use the transpose of `backward` for forward mode.
+
+    Attributes:
+        fun: the function without rules.
+
+    Raises:
+        RuntimeError: rules in both terms.
+        TypeError: a rule breaks its contract, or keyword-only arguments are passed to a
+            function with JAX-style rules.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> @jaxfn.custom_function
+        ... def log1pexp(x):
+        ...     return jnp.log1p(jnp.exp(x))
+        >>> def fwd(x):
+        ...     return log1pexp(x), x
+        >>> def bwd(x, g):
+        ...     return (g * jax.nn.sigmoid(x),)
+        >>> log1pexp.defvjp(fwd, bwd)
+        >>> @log1pexp.defjvp
+        ... def rule(primals, tangents):
+        ...     (x,), (t,) = primals, tangents
+        ...     return log1pexp(x), t * jax.nn.sigmoid(x)
+        >>> float(jax.grad(log1pexp)(100.0)), float(jax.jacfwd(log1pexp)(100.0))
+        (1.0, 1.0)
+
+        In torch's terms:
+
+        >>> @jaxfn.custom_function
+        ... def cube(x):
+        ...     return x**3
+        >>> @cube.setup_context
+        ... def _(ctx, inputs, output):
+        ...     ctx.save_for_backward(*inputs)
+        >>> @cube.backward
+        ... def _(ctx, grad):
+        ...     (x,) = ctx.saved_tensors
+        ...     return 3 * x**2 * grad
+        >>> float(jax.grad(cube)(2.0))
+        12.0
+
+    Source: https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html
+    """
+
+    def __init__(
+        self,
+        fun: Callable[P, R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+        *,
+        setup_context: Callable[..., Any] | None = None,
+        backward: Callable[..., Any] | None = None,
+        jvp: Callable[..., Any] | None = None,
+        vmap: Callable[..., Any] | None = None,
+        generate_jvp_rule: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        nondiff = _positions(fun, nondiff_argnums, nondiff_argnames)
+        self._jax_rules = JaxRules(fun, nondiff)
+        self._torch_rules: dict[str, Any] = {}
+        if generate_jvp_rule:
+            self._torch_rules["generate_jvp_rule"] = True
+        for name, rule in (
+            ("setup_context", setup_context),
+            ("backward", backward),
+            ("jvp", jvp),
+            ("vmap", vmap),
+        ):
+            if rule is not None:
+                self._define(name, rule)
+
+    # ---- rules in JAX's terms
+
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+        **options: Any,
+    ) -> None:
+        """Define the reverse-mode rule, as `jax.custom_vjp.defvjp` does.
+
+        Args:
+            fwd: `fwd(*args) -> out, residuals`.
+            bwd: `bwd(residuals, ct) -> cts`, a tuple with one for each argument; the
+                arguments of nondiff_argnums come first, and have no ct.
+            symbolic_zeros: give fwd `CustomVJPPrimal` objects and bwd `SymbolicZero`
+                ones, as JAX does.
+            optimize_remat: as in JAX, where there is no forward rule beside it.
+            **options: further options that the installed JAX has.
+
+        Raises:
+            RuntimeError: there are torch-style rules.
+        """
+        options |= {"symbolic_zeros": symbolic_zeros, "optimize_remat": optimize_remat}
+        self._define_jax("defvjp", vjp=(fwd, bwd, options))
+
+    def defjvp(self, jvp: _Rule, symbolic_zeros: bool = False) -> _Rule:
+        """Define the forward-mode rule, as `jax.custom_jvp.defjvp` does.
+
+        Args:
+            jvp: `jvp(primals, tangents) -> out, out_tangent`; the arguments of
+                nondiff_argnums come first.
+            symbolic_zeros: give it `SymbolicZero` objects, as JAX does.
+
+        Returns:
+            The rule.
+
+        Raises:
+            RuntimeError: there are torch-style rules.
+        """
+        options = {"symbolic_zeros": symbolic_zeros}
+        self._define_jax("defjvp", jvp=("defjvp", (jvp,), options))
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Define a forward-mode rule for each argument, as `jax.custom_jvp.defjvps`.
+
+        Args:
+            *jvps: `jvp(t, out, *args) -> out_tangent`, or None for zero.
+
+        Raises:
+            RuntimeError: there are torch-style rules.
+        """
+        self._define_jax("defjvps", jvp=("defjvps", jvps, {}))
+
+    def def_vmap(self, vmap_rule: _Rule) -> _Rule:
+        """Define the batch rule, as `jax.custom_batching.custom_vmap.def_vmap` does.
+
+        Args:
+            vmap_rule: `vmap_rule(axis_size, in_batched, *args) -> out, out_batched`.
+
+        Returns:
+            The rule.
+
+        Raises:
+            RuntimeError: there are torch-style rules.
+        """
+        self._define_jax("def_vmap", batch=vmap_rule)
+        return vmap_rule
+
+    def _define_jax(self, method: str, **rules: Any) -> None:
+        if self._torch_rules:
+            raise self._mixed(
+                f"{method} in JAX's", sorted(self._torch_rules), "torch's"
+            )
+        self._jax_rules = dataclasses.replace(self._jax_rules, **rules)
+
+    # ---- rules in torch's terms
+
+    def setup_context(self, rule: _Rule) -> _Rule:
+        """Define what is saved: see `jaxfn.Function.setup_context`. A decorator."""
+        return self._define("setup_context", rule)
+
+    def backward(self, rule: _Rule) -> _Rule:
+        """Define the reverse-mode rule: see `jaxfn.Function.backward`. A decorator."""
+        return self._define("backward", rule)
+
+    def jvp(self, rule: _Rule) -> _Rule:
+        """Define the forward-mode rule: see `jaxfn.Function.jvp`. A decorator."""
+        return self._define("jvp", rule)
+
+    def vmap(self, rule: _Rule) -> _Rule:
+        """Define the batch rule: see `jaxfn.Function.vmap`. A decorator."""
+        return self._define("vmap", rule)
+
+    def _define(self, name: str, rule: _Rule) -> _Rule:
+        if self._jax_rules.kinds:
+            raise self._mixed(f"{name} in torch's", self._jax_rules.kinds, "JAX's")
+        self._torch_rules = {**self._torch_rules, name: rule}
+        self.__dict__.pop("_function", None)
+        return rule
+
+    @functools.cached_property
+    def _function(self) -> Any:
+        """The class that the torch-style rules make."""
+        rules = {
+            "setup_context": _save_nothing,
+            **self._torch_rules,
+            "forward": self.fun,
+        }
+        return type(
+            self._jax_rules.name,
+            (Function,),
+            {
+                key: rule if isinstance(rule, bool) else staticmethod(rule)
+                for key, rule in rules.items()
+            }
+            | {"__module__": getattr(self.fun, "__module__", __name__)},
+        )
+
+    def _mixed(self, got: str, have: Iterable[str], terms: str) -> RuleError:
+        return RuleError(
+            f"`{self._jax_rules.name}` got {got} terms and has {', '.join(have)} in "
+            f"{terms}: expected all rules of one function in the same terms. Define "
+            "them all in one of the two."
+        )
+
+    # ---- a call
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, under its rules."""
+        if self._jax_rules.kinds:
+            return self._jax_rules.call(self._positional(args, kwargs))
+        if self._torch_rules.keys() & {"backward", "jvp"}:
+            return self._function.apply(*args, **kwargs)
+        if "vmap" in self._torch_rules:
+            return apply_batched(self._function, args, kwargs)
+        return self.fun(*args, **kwargs)
+
+    def _positional(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """All arguments by position, with defaults, as JAX's rules get them."""
+        refusal = (
+            f"The input arguments to the {self._jax_rules.decorator}-decorated "
+            f"function {self._jax_rules.name} could not be resolved to positions:\n"
+        )
+        if isinstance(self.fun, functools.partial) and not kwargs:
+            return args  # opaque, as in JAX: what it holds is no argument of the call
+        try:
+            bound = inspect.signature(self.fun).bind(*args, **kwargs)
+        except ValueError:  # a builtin, which may have none
+            if not kwargs:
+                return args
+            raise
+        except TypeError as error:
+            raise TypeError(f"{refusal}{error}") from error
+        if bound.kwargs:
+            raise TypeError(
+                f"{refusal}The following keyword arguments could not be resolved to "
+                f"positions: {', '.join(bound.kwargs)}. JAX-style rules get arguments "
+                "by position: make these parameters positional, or use torch-style "
+                "rules."
+            )
+        bound.apply_defaults()
+        return bound.args
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> custom_function[P, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Callable[..., R]: ...
+
+    def __get__(self, instance: object | None, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        return vars(self)["__qualname__"]  # pickled by reference, like a function
+
+    def __repr__(self) -> str:
+        return f"<custom_function {self._jax_rules.name}>"
+
+
+def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    del ctx, inputs, output
+
+
+def _positions(
+    fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
+) -> tuple[int, ...]:
+    """The positions that nondiff_argnums and nondiff_argnames mean."""
+    numbers = {argnums} if isinstance(argnums, int) else set(argnums)
+    names = (argnames,) if isinstance(argnames, str) else argnames
+    if not names and all(i >= 0 for i in numbers):
+        return tuple(sorted(numbers))
+    known = list(inspect.signature(fun).parameters)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"custom_function got nondiff_argnames {unknown}, which `{fun}` does not "
+            f"take: expected names among {known}."
+        )
+    numbers = {i if i >= 0 else len(known) + i for i in numbers}
+    return tuple(sorted(numbers | {known.index(name) for name in names}))

@@ -1,0 +1,163 @@
+"""A forward that saves while it computes, safe to differentiate to any order.
+
+It runs once, on inputs without derivative; then the Function's own derivative is
+attached to the outputs (`_attach`). What it saved is replaced: an input by the real
+one, an output by the attached one. A saved intermediate is attached too, with the
+derivative of forward's body, which is traced once more only if somebody differentiates
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn._attach import attach, stop_gradient
+from jaxfn._engines import push_forward
+from jaxfn._errors import RuleValueError
+from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._tree import Outputs, OutSpec, is_inexact
+
+Perturbed = tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What one run gave, without the arrays.
+
+    Attributes:
+        out: structure of the outputs.
+        perturbed: for each array argument, whether it is differentiated.
+        pattern_used: may what was saved depend on `perturbed`?
+        saved: what was saved; of the face's own kind.
+        sources: for each leaf that was saved where its value comes from: ("input", i),
+            ("output", i) or ("other", i), counting within each kind.
+    """
+
+    out: OutSpec
+    perturbed: Perturbed
+    pattern_used: bool
+    saved: Any
+    sources: tuple[tuple[str, int], ...] = ()
+
+    def fits(self, perturbed: Perturbed) -> bool:
+        """Is this also what would be saved with these inputs perturbed?"""
+        return not self.pattern_used or perturbed == self.perturbed
+
+    def others(self, leaves: Arrays) -> list[Any]:
+        """The leaves that are neither inputs nor outputs."""
+        pairs = zip(leaves, self.sources, strict=True)
+        return [leaf for leaf, (kind, _) in pairs if kind == "other"]
+
+
+class OnePass:
+    """The `fwd` of `Rules`; a face says how to run forward, and what residuals are.
+
+    Args:
+        run: `run(inputs, perturbed) -> outputs, leaves saved, Run`.
+        residuals: `residuals(run, leaves, inputs, outputs, perturbed) -> Residuals`.
+        rules: the rules of the call; a function, because `fwd` is one of them.
+        rule: what messages call forward.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Arrays, Perturbed], tuple[Arrays, list[Any], Run]],
+        residuals: Callable[..., Residuals],
+        rules: Callable[[], Rules],
+        *,
+        rule: str,
+    ) -> None:
+        self._forward = run
+        self._residuals = residuals
+        self._rules = rules
+        self._rule = rule
+
+    def fwd(
+        self, arrays: Arrays, perturbed: Sequence[bool]
+    ) -> tuple[Outputs, Residuals]:
+        """The outputs, with their derivative, and the residuals."""
+        perturbed = tuple(perturbed)
+        outs, leaves, run = self._run(stop_gradient(arrays), perturbed)
+        values = attach(
+            partial(self._tangents, run),
+            arrays,
+            [*outs, *run.others(leaves)],
+            name=self._rules().name,
+        )
+        residuals = self._substitute(run, arrays, values, perturbed)
+        return Outputs(values[: len(outs)], run.out), residuals
+
+    def _run(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], list[Any], Run]:
+        outs, leaves, run = self._forward(inputs, perturbed)
+        places = {id(x): ("output", i) for i, x in enumerate(outs)}
+        # Last: an input that is returned as it is and saved counts as the input.
+        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
+        sources, n_other = [], 0
+        for leaf in leaves:
+            source = places.get(id(leaf))
+            if source is None:
+                source = ("other", n_other)
+                n_other += 1
+            sources.append(source)
+        run = dataclasses.replace(run, sources=tuple(sources))
+        return [jnp.asarray(x) for x in outs], leaves, run
+
+    def _substitute(
+        self, run: Run, arrays: Arrays, values: Arrays, perturbed: Perturbed
+    ) -> Residuals:
+        """What was saved, with the real inputs and the attached values in place."""
+        n = run.out.whole.n_arrays
+        of_kind = {"input": arrays, "output": values[:n], "other": values[n:]}
+        leaves = [of_kind[kind][i] for kind, i in run.sources]
+        return self._residuals(run, leaves, arrays, values[:n], perturbed)
+
+    def _tangents(
+        self, run: Run, inputs: Arrays, values: Arrays, dots: Arrays
+    ) -> Arrays:
+        moving = tuple([d is not None for d in dots])
+        n = run.out.whole.n_arrays
+        if run.fits(moving):
+            residuals = self._substitute(run, inputs, values, moving)
+        else:
+            _, residuals = self.fwd(inputs, moving)
+        return [
+            *push_forward(self._rules(), residuals, values[:n], dots),
+            *self._other_tangents(run, inputs, values[n:], dots),
+        ]
+
+    def _other_tangents(
+        self, run: Run, inputs: Arrays, others: Arrays, dots: Arrays
+    ) -> list[Any]:
+        """The true tangents of saved intermediates: those of forward's body."""
+        smooth = [is_inexact(x) for x in others]
+        moving = [i for i, d in enumerate(dots) if d is not None]
+        if not any(smooth):
+            return [None] * len(others)
+
+        def body(*values: Any) -> list[Any]:
+            at = list(inputs)
+            for i, value in zip(moving, values, strict=True):
+                at[i] = value
+            _, leaves, again = self._run(at, run.perturbed)
+            found = again.others(leaves)
+            if [x.shape for x in found] != [x.shape for x in others]:
+                raise RuleValueError(
+                    f"`{self._rule}` saved other intermediate values when it ran "
+                    "again for their second derivative: expected shapes "
+                    f"{[x.shape for x in others]}, got {[x.shape for x in found]}. "
+                    "Make it save the same values for the same inputs."
+                )
+            return [x for x, s in zip(found, smooth, strict=True) if s]
+
+        primals = tuple(inputs[i] for i in moving)
+        _, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
+        rest = iter(found)
+        return [next(rest) if s else None for s in smooth]

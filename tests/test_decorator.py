@@ -1,0 +1,520 @@
+"""`custom_function`: rules in JAX's terms and in torch's, alone and together."""
+
+import copy
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from tests import wrong
+from tests.test_every_order import (
+    CORE,
+    COS,
+    FORWARD,
+    HESSIANS,
+    REVERSE,
+    SIN,
+    WRAPPERS,
+    X,
+    scalar,
+)
+
+# ---- all three rules, each wrong by its own factor
+
+
+def jax_style(*, through_itself, symbolic=False):
+    """With all three rules; fwd and jvp call the function itself, or do the math."""
+
+    @jaxfn.custom_function
+    def f(x):
+        return jnp.sin(x)
+
+    value = f if through_itself else jnp.sin
+
+    def fwd(x):
+        x = x.value if symbolic else x
+        return value(x), x
+
+    def bwd(x, g):
+        return (wrong.BACKWARD * jnp.cos(x) * g,)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return value(x), wrong.JVP * jnp.cos(x) * t
+
+    @f.def_vmap
+    def batch(axis_size, in_batched, x):
+        return jnp.sin(x) + wrong.BATCH, in_batched[0]
+
+    f.defvjp(fwd, bwd, symbolic_zeros=symbolic)
+    return f
+
+
+def torch_style():
+    @jaxfn.custom_function
+    def f(x):
+        return jnp.sin(x)
+
+    @f.setup_context
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @f.backward
+    def backward(ctx, g):
+        return wrong.BACKWARD * jnp.cos(ctx.saved_tensors[0]) * g
+
+    @f.jvp
+    def jvp(ctx, t):
+        return wrong.JVP * jnp.cos(ctx.saved_tensors[0]) * t
+
+    @f.vmap
+    def vmap(info, in_dims, x):
+        return jnp.sin(x) + wrong.BATCH, in_dims[0]
+
+    return f
+
+
+MADE = {
+    "jax": lambda: jax_style(through_itself=True),
+    "jax, bare math": lambda: jax_style(through_itself=False),
+    "jax, symbolic zeros": lambda: jax_style(through_itself=True, symbolic=True),
+    "torch": torch_style,
+}
+made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+
+
+@made
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_reverse_mode_uses_the_reverse_rule(make, wrapper):
+    got = jax.grad(WRAPPERS[wrapper](make()))(scalar())
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("mode", REVERSE)
+def test_every_reverse_mode(make, mode):
+    got = REVERSE[mode](make())(scalar())
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_forward_mode_uses_the_forward_rule(make, wrapper):
+    got = jax.jacfwd(WRAPPERS[wrapper](make()))(scalar())
+    np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("mode", FORWARD)
+def test_every_forward_mode(make, mode):
+    got = FORWARD[mode](make())(scalar())
+    np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("wrapper", CORE)
+@pytest.mark.parametrize("order", HESSIANS)
+def test_second_derivatives(make, order, wrapper):
+    outer, inner = HESSIANS[order]
+    got = outer(inner(WRAPPERS[wrapper](make())))(scalar())
+    factor = wrong.BACKWARD if inner is jax.jacrev else wrong.JVP
+    np.testing.assert_allclose(got, -factor * SIN, rtol=1e-6)
+
+
+@made
+def test_third_derivative(make):
+    got = jax.grad(jax.grad(jax.grad(make())))(scalar())
+    np.testing.assert_allclose(got, -wrong.BACKWARD * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("outer", [jax.grad, jax.jacfwd])
+def test_second_derivative_through_scan_is_that_of_the_unrolled_loop(make, outer):
+    f = make()
+
+    def rolled(x):
+        return jax.lax.scan(lambda c, k: (f(c * k), None), x, jnp.float32([1, 2, 3]))[0]
+
+    def unrolled(x):
+        return f(f(f(x) * 2) * 3)
+
+    got = outer(jax.grad(rolled))(scalar())
+    np.testing.assert_allclose(got, outer(jax.grad(unrolled))(scalar()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("define", ["defvjp", "defjvp", "defjvps"])
+def test_a_rule_alone_is_kept_in_a_scan(define):
+    f = jaxfn.custom_function(jnp.sin)
+    if define == "defvjp":
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (3 * jnp.cos(x) * g,))
+    elif define == "defjvp":
+        f.defjvp(lambda p, t: (f(*p), 3 * jnp.cos(p[0]) * t[0]))
+    else:
+        f.defjvps(lambda t, out, x: 3 * jnp.cos(x) * t)
+
+    def rolled(x):
+        return jax.lax.scan(lambda c, k: (f(c * k), None), x, jnp.float32([1, 2, 3]))[0]
+
+    got = jax.grad(jax.grad(rolled))(scalar())
+    expected = jax.grad(jax.grad(lambda x: f(f(f(x) * 2) * 3)))(scalar())
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@made
+def test_vmap_uses_the_batch_rule(make):
+    xs = jnp.stack([scalar(), scalar()])
+    np.testing.assert_allclose(jax.vmap(make())(xs), SIN + wrong.BATCH, rtol=1e-6)
+    got = jax.vmap(jax.grad(make()))(xs)
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+    got = jax.grad(lambda xs: jax.vmap(make())(xs).sum())(xs)
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+    got = jax.jvp(jax.vmap(make()), (xs,), (jnp.ones(2),))[1]
+    np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
+
+
+def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
+    f, xs = jax_style(through_itself=True), jnp.stack([scalar(), scalar()])
+    got, _ = jax.vmap(jax.value_and_grad(f))(xs)
+    np.testing.assert_allclose(got, SIN + wrong.BATCH, rtol=1e-6)
+
+
+@made
+def test_no_tracer_leaks(make):
+    with jax.checking_leaks():
+        jax.jit(jax.vmap(jax.grad(make())))(jnp.ones(2))
+        jax.jit(jax.jacfwd(jax.grad(make())))(scalar())
+
+
+# ---- a batch rule alone: JAX differentiates
+
+
+def batch_only(style):
+    @jaxfn.custom_function
+    def f(x, y):
+        return jnp.sin(x) * y, 2
+
+    if style == "jax":
+
+        @f.def_vmap
+        def rule(axis_size, in_batched, x, y):
+            assert (in_batched[0] and not in_batched[1]) or all(in_batched)
+            return (1.5 * jnp.sin(x) * y, jnp.full(axis_size, 2)), (True, True)
+
+    else:
+
+        @f.vmap
+        def rule(info, in_dims, x, y):
+            return (1.5 * jnp.sin(x) * y, 2), (0, None)
+
+    return lambda x, y=1.0: f(x, jnp.float32(y))[0]
+
+
+@pytest.mark.parametrize("style", ["jax", "torch"])
+def test_a_batch_rule_is_differentiated_to_any_order(style):
+    f, xs = batch_only(style), jnp.stack([scalar(), scalar()])
+    np.testing.assert_allclose(jax.grad(f)(scalar()), COS, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(jax.grad(f))(scalar()), -SIN, rtol=1e-6)
+    forward = jax.jvp(jax.grad(f), (scalar(),), (scalar(),))[1]
+    np.testing.assert_allclose(forward, -SIN * X, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(f))(xs), 1.5 * COS, rtol=1e-6)
+    got = jax.vmap(jax.grad(jax.grad(f)))(xs)
+    np.testing.assert_allclose(got, -1.5 * SIN, rtol=1e-6)
+    got = jax.grad(lambda xs: jax.vmap(f)(xs).sum())(xs)
+    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+    got = jax.jit(jax.grad(jax.jit(lambda xs: jax.vmap(f)(xs).sum())))(xs)
+    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+    got = jax.jvp(jax.vmap(f), (xs,), (jnp.ones(2),))[1]
+    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("style", ["jax", "torch"])
+def test_each_example_gets_the_gradient_of_an_unbatched_argument(style):
+    f, xs = batch_only(style), jnp.stack([scalar(), 2 * scalar()])
+    got = jax.vmap(jax.grad(f, 1), (0, None))(xs, jnp.float32(3))
+    np.testing.assert_allclose(got, 1.5 * np.sin([X, 2 * X]), rtol=1e-6)
+
+
+# ---- rules of one kind are JAX's
+
+
+def test_without_rules_it_is_the_function():
+    @jaxfn.custom_function
+    def f(x, *, k=2):
+        return jnp.where(x > 0, x**k, 0.0)
+
+    assert jax.grad(f)(3.0) == 6
+    assert jax.jacfwd(jax.grad(f))(3.0) == 2
+    assert f(np.float32(2), k=3) == 8
+    assert f.fun(2.0) == 4
+
+
+def test_one_kind_of_rule_shows_jax_own_definition():
+    def primitive(define):
+        f = jaxfn.custom_function(lambda x: 2 * x)
+        define(f)
+        return str(jax.make_jaxpr(f)(1.0))
+
+    assert "custom_vjp_call" in primitive(
+        lambda f: f.defvjp(lambda x: (x, None), lambda _, g: (g,))
+    )
+    assert "custom_jvp_call" in primitive(lambda f: f.defjvps(lambda t, y, x: t))
+    assert "custom_vmap_call" in primitive(
+        lambda f: f.def_vmap(lambda n, b, x: (x, True))
+    )
+
+
+def test_defjvps_has_a_rule_for_each_argument():
+    f = jaxfn.custom_function(lambda x, y: x * y)
+    f.defjvps(lambda t, out, x, y: 5 * t, None)
+    assert jax.grad(f, (0, 1))(2.0, 3.0) == (5, 0)
+    f.defvjp(lambda x, y: (x * y, None), lambda _, g: (7 * g, None))
+    assert jax.grad(f, (0, 1))(2.0, 3.0) == (7, 0)
+    assert jax.jvp(f, (2.0, 3.0), (1.0, 1.0))[1] == 5
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_symbolic_zeros_tell_what_is_perturbed(both):
+    seen = []
+    f = jaxfn.custom_function(lambda x, y: (x * y, x + y))
+
+    def fwd(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return (x.value * y.value, x.value + y.value), y.value
+
+    def bwd(y, cts):
+        zero = jax.custom_derivatives.SymbolicZero
+        seen.append([type(ct) is zero for ct in cts])
+        return cts[0] * y, None
+
+    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    if both:
+        f.defjvp(lambda p, t: (f(*p), (p[1] * t[0], t[0])))
+    assert jax.grad(lambda x, y: f(x, y)[0])(2.0, 3.0) == 3
+    assert seen == [(True, False), [False, True]]
+
+
+def test_complex_numbers_follow_the_style():
+    z = jnp.complex64(1 + 2j)
+    jax_like = jaxfn.custom_function(lambda z: z * (3 + 4j))
+    jax_like.defvjp(lambda z: (z * (3 + 4j), None), lambda _, g: (g * (3 + 4j),))
+    torch_like = jaxfn.custom_function(
+        lambda z: z * (3 + 4j), backward=lambda ctx, g: g * jnp.conj(3 + 4j)
+    )
+    expected = jax.vjp(lambda z: z * (3 + 4j), z)[1](z)[0]
+    for f in (jax_like, torch_like):
+        np.testing.assert_allclose(jax.vjp(f, z)[1](z)[0], expected)
+    jax_like.defjvp(lambda p, t: (jax_like(*p), t[0] * (3 + 4j)))
+    np.testing.assert_allclose(jax.vjp(jax_like, z)[1](z)[0], expected)
+
+
+# ---- arguments
+
+
+def with_rules(fun, *, both):
+    """`x` times a number that the static argument gives; factors 5 and 7."""
+    f = jaxfn.custom_function(fun)
+    f.defvjp(
+        lambda x, mode: (f(x, mode), (x, mode)),
+        lambda res, g: ({"a": 5 * g * len(res[1])}, None),
+    )
+    if both:
+        f.defjvp(lambda p, t: (f(*p), 7 * t[0]["a"] * len(p[1])))
+    return f
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_static_arguments_need_no_declaration(both, wrap):
+    f = with_rules(lambda x, mode: x["a"] * len(mode), both=both)
+    g = wrap(lambda a: f({"a": a}, "abc"))
+    assert g(2.0) == 6
+    assert jax.grad(g)(2.0) == 15
+    assert jax.vmap(jax.grad(g))(jnp.ones(2)).tolist() == [15, 15]
+    if both:
+        assert jax.jvp(g, (2.0,), (1.0,))[1] == 21
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_nondiff_argnums_come_first_in_the_rules(both):
+    @functools.partial(jaxfn.custom_function, nondiff_argnums=(1,))
+    def f(x, g, y):
+        return g(x) * y
+
+    f.defvjp(
+        lambda x, g, y: (f(x, g, y), (x, y)),
+        lambda g, res, ct: (ct * g(res[1]), 5 * ct),
+    )
+    if both:
+        f.defjvp(lambda g, p, t: (f(p[0], g, p[1]), 7 * t[0] + g(t[1])))
+        assert jax.jvp(lambda x: f(x, jnp.square, 3.0), (2.0,), (1.0,))[1] == 7
+    assert f(2.0, jnp.square, 3.0) == 12
+    assert jax.grad(f, (0, 2))(2.0, jnp.square, 3.0) == (9, 5)
+
+
+def test_nondiff_argnames():
+    f = jaxfn.custom_function(lambda x, g: g(x), nondiff_argnames="g")
+    f.defjvp(lambda g, p, t: (f(*p, g), 3 * t[0]))
+    assert jax.grad(f)(2.0, g=jnp.square) == 3
+    with pytest.raises(ValueError, match="nondiff_argnames \\['h'\\].*expected names"):
+        jaxfn.custom_function(lambda x: x, nondiff_argnames="h")
+
+
+def test_a_batch_rule_with_nondiff_argnums():
+    f = jaxfn.custom_function(lambda g, x: g(x), nondiff_argnums=0)
+    f.def_vmap(lambda n, b, g, x: (g(x) + 10 * (b == [False, True]), b[1]))
+    got = jax.vmap(lambda x: f(jnp.square, x))(jnp.arange(2.0))
+    assert got.tolist() == [10, 11]
+
+
+def test_keywords_and_defaults_are_positions_in_the_rules():
+    f = jaxfn.custom_function(lambda x, k=2.0: k * x)
+    f.defvjp(lambda x, k: (f(x, k), k), lambda k, g: (g * k, None))
+    assert jax.grad(f)(1.0) == 2
+    assert jax.grad(lambda x: f(k=3.0, x=x))(1.0) == 3
+
+
+def test_keyword_only_arguments_of_jax_style_rules_are_refused():
+    f = jaxfn.custom_function(lambda x, *, k=2.0: k * x)
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * g,))
+    assert jax.grad(f)(1.0) == 2
+    with pytest.raises(TypeError, match="could not be resolved to positions: k"):
+        f(1.0, k=3.0)
+
+
+class Scaled:
+    def __init__(self, k):
+        self.k = k
+
+    @jaxfn.custom_function
+    def jax_like(self, x):
+        return self.k * x
+
+    jax_like.defvjp(
+        lambda self, x: (self.k * x, self), lambda self, g: (None, 10 * self.k * g)
+    )
+
+    @jaxfn.custom_function
+    def torch_like(self, x):
+        return self.k * x
+
+    @torch_like.setup_context
+    def _(ctx, inputs, output):  # noqa: N805
+        ctx.owner = inputs[0]
+
+    @torch_like.backward
+    def _(ctx, g):  # noqa: N805
+        return None, 10 * ctx.owner.k * g
+
+
+def test_methods():
+    scaled = Scaled(3)
+    for method in (scaled.jax_like, scaled.torch_like):
+        assert method(2.0) == 6
+        assert jax.jit(jax.grad(method))(2.0) == 30
+    assert Scaled.jax_like is Scaled.__dict__["jax_like"]
+
+
+@jaxfn.custom_function
+def module_level(x):
+    """Its docstring."""
+    return x
+
+
+def test_it_looks_like_the_function_and_pickles_by_reference():
+    assert module_level.__name__ == "module_level"
+    assert module_level.__doc__ == "Its docstring."
+    assert module_level.__wrapped__ is module_level.fun
+    assert pickle.loads(pickle.dumps(module_level)) is module_level
+    assert copy.deepcopy(module_level) is module_level
+    assert repr(module_level) == "<custom_function module_level>"
+
+
+# ---- torch-style rules
+
+
+def test_torch_style_rules_as_keywords():
+    f = jaxfn.custom_function(
+        lambda x, n: x**n,
+        setup_context=lambda ctx, inputs, output: vars(ctx).update(
+            x=inputs[0], n=inputs[1]
+        ),
+        backward=lambda ctx, g: (7 * g * ctx.n * ctx.x, None),
+        generate_jvp_rule=True,
+    )
+    assert jax.grad(f)(2.0, 2) == 28
+    assert jax.jvp(lambda x: f(x, n=2), (2.0,), (1.0,))[1] == 28
+
+
+def test_rules_may_be_changed():
+    f = jaxfn.custom_function(lambda x: x, backward=lambda ctx, g: 2 * g)
+    assert jax.grad(f)(1.0) == 2
+    f.backward(lambda ctx, g: 3 * g)
+    assert jax.grad(f)(1.0) == 3
+
+
+def test_a_forward_without_arrays_to_save_needs_no_setup_context():
+    reverse = jaxfn.custom_function(lambda x: x, backward=lambda ctx, g: -g)
+    assert jax.jit(jax.grad(reverse))(1.0) == -1
+
+
+# ---- errors
+
+
+def test_rules_in_both_terms_are_refused():
+    def jax_first():
+        f = jaxfn.custom_function(lambda x: x)
+        f.defjvps(lambda t, y, x: t)
+        f.backward(lambda ctx, g: g)
+
+    def torch_first():
+        f = jaxfn.custom_function(lambda x: x, backward=lambda ctx, g: g)
+        f.defvjp(lambda x: (x, None), lambda _, g: (g,))
+
+    with pytest.raises(RuntimeError, match="backward in torch's terms and has defjvp"):
+        jax_first()
+    with pytest.raises(RuntimeError, match="defvjp in JAX's terms and has backward"):
+        torch_first()
+
+
+@pytest.mark.parametrize(
+    ("fwd", "bwd", "message"),
+    [
+        (lambda x: x, None, "fwd rule <lambda> for function .* must produce a pair"),
+        (None, lambda _, g: g, "must produce a tuple of length equal to the number"),
+        (None, lambda _, g: (g, g), "expected 1 cotangents"),
+        (None, lambda _, g: ([g],), "same container \\(pytree\\) structure as the"),
+        (None, lambda _, g: (g[None],), "expected f32\\[\\], got f32\\[1\\]"),
+        (None, lambda _, g: (g.astype("bfloat16"),), "expected f32\\[\\], got bf16"),
+    ],
+)
+def test_rules_that_break_their_contract(fwd, bwd, message):
+    f = jaxfn.custom_function(lambda x: 2 * x)
+    f.defvjp(fwd or (lambda x: (f(x), None)), bwd or (lambda _, g: (g,)))
+    f.defjvp(lambda p, t: (f(*p), t[0]))
+    with pytest.raises((TypeError, ValueError), match=message):
+        jax.grad(f)(jnp.float32(1))
+
+
+def test_a_jvp_rule_that_breaks_its_contract_gets_jax_own_message():
+    f = jaxfn.custom_function(lambda x: 2 * x)
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (g,))
+    f.defjvp(lambda p, t: t[0])
+    with pytest.raises(TypeError, match="must produce a pair"):
+        jax.jvp(f, (1.0,), (1.0,))
+
+
+def test_a_closed_over_tracer_is_no_silent_zero():
+    def loss(w):
+        f = jaxfn.custom_function(lambda x: w * x)
+        f.defvjp(lambda x: (w * x, None), lambda _, g: (g,))
+        f.defjvp(lambda p, t: (f(*p), t[0]))
+        return f(2.0)
+
+    with pytest.raises(RuntimeError, match="closed over"):
+        jax.grad(loss)(3.0)
