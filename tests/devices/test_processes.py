@@ -55,7 +55,7 @@ def processes(*more):
 def test_a_tensor_parallel_training_step_on_two_processes():
     with processes() as started:
         results = [process.communicate(timeout=LIMIT) for process in started]
-        errors = [error for _, error in results]
+        errors = [error[-2000:] for _, error in results]
         assert [process.returncode for process in started] == [0, 0], errors
     for out, _ in results:
         devices, found = json.loads(out.splitlines()[-1])
@@ -72,3 +72,13 @@ def test_nothing_is_left_when_a_process_dies():
         assert started[1].wait(LIMIT) == 3
         time.sleep(0.5)
     assert [process.poll() is not None for process in started] == [True, True]
+
+
+def test_import_starts_no_backend():
+    """Else jax.distributed could not be set up after it."""
+    code = (
+        "import jaxfn; from jax._src import xla_bridge as x;"
+        "assert not x.backends_are_initialized();"
+        "import jax; jax.devices(); assert x.backends_are_initialized()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
