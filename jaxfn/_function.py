@@ -491,7 +491,7 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     JAX differentiates it. What `custom_function` does where no derivative is defined.
     """
     known = parameters(cls.forward, has_ctx=False)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=True)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=cls.__name__)
     arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
     outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
     return outs.static.whole.join(outs.arrays)
