@@ -105,7 +105,8 @@ def _aval(x: Any) -> Any:
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
     """Is one of these differentiated by the innermost jvp, under vmaps or not?
 
-    JAX refuses that for a custom_vjp function, but under jit only when it compiles.
+    JAX refuses that for a custom_vjp function, but under jit only when it compiles: the
+    tangents may be transposed before.
     """
     trace = trace_ctx.trace
     while isinstance(trace, BatchTrace):
