@@ -65,7 +65,11 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 
 def _own(x: Any) -> Any:
     x = _compat.as_array(x)
-    return x if _compat.is_tracer(x) else jax.device_put(x, x.sharding)
+    if _compat.is_tracer(x):
+        return x
+    if type(x) is _compat.ConcreteArray and len(x.sharding.device_set) == 1:
+        return x.addressable_data(0)  # not device_put: it would commit the array
+    return jax.device_put(x, x.sharding)
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
