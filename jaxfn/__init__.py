@@ -22,6 +22,7 @@ from jaxfn import amp, autograd
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
 from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
 
@@ -35,5 +36,6 @@ __all__ = [
     "amp",
     "autograd",
     "custom_function",
+    "host_function",
     "once_differentiable",
 ]
