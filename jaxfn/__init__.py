@@ -21,6 +21,7 @@ Example:
 from jaxfn import amp, autograd
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
+from jaxfn._explain import explain
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
@@ -36,6 +37,7 @@ __all__ = [
     "amp",
     "autograd",
     "custom_function",
+    "explain",
     "host_function",
     "once_differentiable",
 ]
