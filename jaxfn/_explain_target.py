@@ -276,12 +276,14 @@ def _engine(
     else:
         why = "no derivative rule is defined, so backward raises"
         found = "jax.custom_vjp", why, "no rule", "no rule"
-    name, why, *modes = found
+    name, why, first, second = found
     if batch:
         own = "jax.custom_batching.custom_vmap"
         name = own if name == "none" else f"{name}, around {own}"
         why += "; a batch rule is"
-    return Engine(name, why, *modes, vmap if batch else "forward, batched by JAX")
+    return Engine(
+        name, why, first, second, vmap if batch else "forward, batched by JAX"
+    )
 
 
 def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, ...]:

@@ -72,7 +72,7 @@ class _Apply:
             apply.__module__ = owner.__module__
             apply.__doc__ = _call.__doc__
             apply.__signature__ = _signature(owner)
-            apply._jaxfn_class = owner
+            apply.__dict__["_jaxfn_class"] = owner
             made = owner._jaxfn_apply = apply
         return made
 
