@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import CLOSED_OVER, NO_JVP, ClosedOverError, RuleTypeError
+from jaxfn._engines import engine, has_forward_mode, only_transposable
+from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
@@ -156,9 +156,19 @@ class Arguments:
     def split(
         cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
     ) -> tuple[list[Any], Arguments]:
-        """The array leaves of all arguments in order, and the rest."""
+        """The array leaves of all arguments in order, and the rest.
+
+        Raises:
+            TypeError: a mutable array is among them, traced.
+        """
         pairs = [_tree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
+        if any(_compat.is_tracer(x) for _, spec in pairs for x in spec.leaves):
+            raise RuleTypeError(
+                f"apply got a mutable array (jax.Ref) for {known.function}, where it "
+                "is traced: expected arrays, which have derivatives, got a reference. "
+                "Pass its value, ref[...], and write the result back outside."
+            )
         return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
@@ -207,16 +217,14 @@ def call(rules: Rules, arrays: Sequence[Any]) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
         if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
-            raise TypeError(_compat.FORWARD_MODE_REFUSAL)
+            arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
     except TypeError as error:
-        if str(error) == _compat.FORWARD_MODE_REFUSAL:
-            error.add_note(
-                f"{NO_JVP} `{rules.name}` has no jvp: define a jvp staticmethod, or "
-                "set generate_jvp_rule = True on the class to derive the jvp from "
-                "backward."
-            )
+        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
+            error, "__notes__"
+        ):
+            error.add_note(NO_JVP_NOTE.format(name=rules.name))
         raise
     return outs.static.whole.join(outs.arrays)

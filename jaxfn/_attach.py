@@ -55,12 +55,17 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     stands behind a tracer, and perhaps it is used elsewhere too: as another argument,
     say. So a tracer's array is made an object of its own (with the same buffer).
     """
-    return [_stop(x) if _compat.is_tracer(x) else x for x in arrays]
+    traced = [_compat.is_tracer(x) for x in arrays]
+    if not any(traced):
+        return list(arrays)
+    moving = [x for x, t in zip(arrays, traced, strict=True) if t]
+    still = map(_own, _bind_still(*moving))
+    return [next(still) if t else x for x, t in zip(arrays, traced, strict=True)]
 
 
-def _stop(x: Any) -> Any:
-    y = _compat.as_array(jax.lax.stop_gradient(x))
-    return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
+def _own(x: Any) -> Any:
+    x = _compat.as_array(x)
+    return x if _compat.is_tracer(x) else jax.device_put(x, x.sharding)
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
@@ -87,10 +92,33 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     return outs, [0] * len(outs)
 
 
+# ---- transposing a call
+
+
+# A linear call may be transposed as it stands (jax.linear_transpose). That transposes
+# what forward computes, as for a jax.custom_jvp; the rule has no part in it.
+def _transpose(cts: Sequence[Any], _: Any, *, n_in: int, **__: Any) -> Any:
+    return [None] * n_in + list(cts)
+
+
 _bind = _compat.define_primitive(
     "attach",
     impl=_impl,
     abstract_eval=_impl,
     jvp=_jvp,
     batch=_batch,
+    transpose=_transpose,
+    selects=True,
+)
+
+
+# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed (0.10.2, 0.12.0).
+_bind_still = _compat.define_primitive(
+    "stop_gradient",
+    impl=lambda *xs: list(xs),
+    abstract_eval=lambda *xs: list(xs),
+    jvp=lambda primals, _: (_bind_still(*primals), [None] * len(primals)),
+    batch=lambda _, args, dims: (_bind_still(*args), dims),
+    transpose=lambda cts, _: cts,
+    selects=True,
 )

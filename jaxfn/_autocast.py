@@ -21,7 +21,7 @@ class Policy:
     dtype: Any
 
 
-_policy = Scoped(Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
+_policy = Scoped("autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
 
 
 def current() -> Policy:

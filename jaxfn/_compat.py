@@ -17,6 +17,7 @@ from jax import core
 from jax._src.core import EvalTrace, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
@@ -104,7 +105,8 @@ def _aval(x: Any) -> Any:
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
     """Is one of these differentiated by the innermost jvp, under vmaps or not?
 
-    JAX refuses that for a custom_vjp function, but under jit only when it compiles.
+    JAX refuses that for a custom_vjp function, but under jit only when it compiles: the
+    tangents may be transposed before.
     """
     trace = trace_ctx.trace
     while isinstance(trace, BatchTrace):
@@ -121,6 +123,14 @@ def is_eager_forward() -> bool:
     while isinstance(trace, (BatchTrace, ad.JVPTrace)):
         trace = trace.parent_trace
     return isinstance(trace, EvalTrace)
+
+
+def is_staging() -> bool:
+    """Is JAX tracing a function whose jaxpr it will keep: under jit, in a scan?"""
+    trace = trace_ctx.trace
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 FORWARD_MODE_REFUSAL = (
@@ -180,6 +190,7 @@ def define_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
+    selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results; return its bind.
 
@@ -193,12 +204,16 @@ def define_primitive(
             nothing batched.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
+        selects: `impl` returns some of its arguments: there is nothing to compile.
     """
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     prim.def_abstract_eval(abstract_eval)
-    mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
+    if selects:
+        mlir.register_lowering(prim, lambda _, *args, **params: impl(*args, **params))
+    else:
+        mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
 
     def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
         given = [None if is_zero(t) else as_array(t) for t in tangents]

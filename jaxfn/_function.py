@@ -118,8 +118,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             is not defined; accepted so that code for torch runs.
         generate_jvp_rule: use the transpose of `backward` for forward mode.
         clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
-        once. boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a
-        list.
+            once.
+        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -508,6 +508,8 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
 
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
-    if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
+    if isinstance(x, jax.Array) or _compat.is_tracer(x):
+        return x
+    if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     return x
