@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import jaxfn
+from jaxfn import _explain_trace as trace
+from jaxfn._explain_target import struct
 from tests import wrong
 from tests.build import function
+from tests.laws.catalogue import CASES
 
 X = jnp.float32([1, 2, 3])
 W = jnp.float32([4, 5])
@@ -530,3 +533,26 @@ def test_a_plot_of_nothing_is_refused():
 def test_what_has_no_rules_is_refused(value):
     with pytest.raises(TypeError, match=r"explain got .*: expected a jaxfn\.Function"):
         jaxfn.explain(value, X)
+
+
+# ---- over the catalogue
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_traced_residuals_are_those_of_an_eager_vjp(case):
+    args, tree = jax.tree.flatten(case.args())
+    moving = [i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    def flat(*xs):
+        return case.call(*tree.unflatten(xs))
+
+    def of_moving(*xs):
+        at = list(args)
+        for i, x in zip(moving, xs, strict=True):
+            at[i] = x
+        return flat(*at)
+
+    labels = [str(i) for i in range(len(args))]
+    found = trace.split(flat, [struct(x) for x in args], labels).residuals
+    expected = kept(of_moving, *[args[i] for i in moving])
+    assert sum(x.nbytes for x in found) == expected
