@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax._src.array import ArrayImpl
 from jax._src.core import EvalTrace, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
@@ -26,9 +27,10 @@ SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 _DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
 
-ConcreteArray: type = type(jnp.zeros(()))
+ConcreteArray: type = ArrayImpl
 """The class of an array that is no tracer: one exact type, so `type(x) is` is enough
-on the path that must be fast."""
+on the path that must be fast. Not found by making one: that would start JAX's backend
+when jaxfn is imported, and jax.distributed must be set up before."""
 
 
 SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
