@@ -18,6 +18,7 @@ from jaxfn._decorator import custom_function
 from jaxfn._definition import Definition
 from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._function import Function, parts
+from jaxfn._jax_call import call as jax_call
 from jaxfn._jax_rules import JaxRules
 from jaxfn._rules import Arrays, Residuals
 from jaxfn._static import is_static
@@ -193,8 +194,9 @@ def _of_decorated(
 
     def tagged(tag: Tag) -> Callable[..., Any]:
         own = _tagging(rules, tag)
-        run = own.call if rules.kinds else lambda args: function(*args, **kwargs)
-        return lambda *xs: run(arguments.join(xs))
+        if not rules.kinds:
+            return lambda *xs: function(*arguments.join(xs), **kwargs)
+        return lambda *xs: jax_call(own, arguments.join(xs))
 
     engine = _engine(
         reverse=rules.vjp is not None,

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jaxfn
 from tests.build import function
@@ -69,6 +71,22 @@ def test_a_numpy_body_gives_what_jax_would_under_every_transformation(program, r
     found, expected = transform(cube(result))(X), transform(plain)(X)
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-6)  # NumPy's power
+
+
+DEVICES = {
+    "jit": lambda f, mesh: jax.jit(f, in_shardings=NamedSharding(mesh, P("d"))),
+    "shard_map": lambda f, mesh: jax.jit(
+        jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    ),
+}
+
+
+@pytest.mark.parametrize("program", DEVICES)
+def test_a_numpy_body_works_on_many_devices(program):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    x = jnp.arange(1.0, 17.0)
+    gradient = DEVICES[program](jax.grad(lambda x: cube()(x).sum()), mesh)
+    np.testing.assert_allclose(gradient(x), 3 * x**2, rtol=1e-6)  # NumPy's power
 
 
 def test_a_scipy_body_needs_no_result():
