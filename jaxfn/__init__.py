@@ -21,7 +21,9 @@ Example:
 from jaxfn import amp, autograd
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
+from jaxfn._explain import explain
 from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
 
@@ -35,5 +37,7 @@ __all__ = [
     "amp",
     "autograd",
     "custom_function",
+    "explain",
+    "host_function",
     "once_differentiable",
 ]
