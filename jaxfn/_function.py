@@ -354,11 +354,13 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise RuleError(
                 "Implementing both 'backward' and 'vjp' for a custom Function is not "
                 "allowed. You should only implement one of them. "
-                f"(`{cls.__name__}` or its bases define both.)"
+                f"`{cls.__name__}.backward` and `{cls.__name__}.vjp` are both defined, "
+                "by the class or its bases: delete one."
             )
         if not own_backward and not own_vjp:
             raise NotImplementedError(
-                f"{NO_BACKWARD} `{cls.__name__}` defines neither."
+                f"{NO_BACKWARD} `{cls.__name__}.backward` is missing: define it as a "
+                "staticmethod that returns a gradient for each argument of forward."
             )
         return cls.vjp if own_vjp else cls.backward
 
@@ -447,6 +449,11 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     Source: https://docs.pytorch.org/docs/stable/autograd.html#function
     """
     separate = cls.setup_context is not Function.setup_context
+    if cls.forward is Function.forward:
+        raise NotImplementedError(
+            f"{NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
+            "staticmethod that computes the value."
+        )
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
         args, kwargs = bind(known, args, kwargs, fill_defaults=separate)

@@ -145,13 +145,16 @@ class BackwardCFunction(FunctionCtx):
 
     @property
     def needs_input_grad(self) -> Any:
-        """For each argument of forward, whether it is being differentiated."""
+        """For each argument of forward, whether it is being differentiated.
+
+        What is assigned to it is found in the rules, too.
+        """
         self.needs_read = True
-        return self._needs
+        return self.__dict__.get("_own_needs", self._needs)
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:
-        self._needs = value
+        self._own_needs = value  # not in STATE: it travels like a user's attribute
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -194,7 +197,8 @@ class BackwardCFunction(FunctionCtx):
         if not isinstance(value, bool):
             raise RuleTypeError(
                 "clear_saved_tensors_on_access must be a bool, got "
-                f"{type_name(value)}. Set it so on `{self._name()}`."
+                f"{type_name(value)}. Set "
+                f"`{self._name()}.clear_saved_tensors_on_access` to True or False."
             )
         return value
 
@@ -218,10 +222,7 @@ class BackwardCFunction(FunctionCtx):
     def __getattr__(self, attribute: str) -> Any:
         # Only called for what is not there. In the words of torch, naming the class.
         if attribute in _GRAPH:
-            raise NoGraphError(
-                f"ctx.{attribute} of {type(self).__name__} belongs to torch's autograd "
-                "graph: JAX has no graph of nodes, so there is nothing to return."
-            )
+            raise _no_graph(self, attribute)
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {attribute!r}",
             name=attribute,
@@ -280,10 +281,30 @@ _RECORDS = {
     "mark_non_differentiable": "non_differentiable",
 }
 
-_GRAPH = frozenset(
-    ("next_functions", "metadata", "register_hook", "register_prehook", "requires_grad")
-    + ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
+_READ_ONLY = ("next_functions", "metadata", "requires_grad") + (
+    ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
 )
+_GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
+
+
+def _no_graph(ctx: BackwardCFunction, name: str) -> NoGraphError:
+    return NoGraphError(
+        f"ctx.{name} of {type(ctx).__name__} belongs to torch's autograd graph: JAX "
+        "has no graph of nodes, so there is nothing to read or to assign. For an "
+        "attribute of your own take another name."
+    )
+
+
+def _not_writable(name: str) -> property:
+    def refuse(ctx: BackwardCFunction, _: Any) -> None:
+        raise _no_graph(ctx, name)
+
+    doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
+    return property(None, refuse, None, doc)  # reading is left to __getattr__
+
+
+for _name in _READ_ONLY:
+    setattr(BackwardCFunction, _name, _not_writable(_name))
 
 
 def call_backward(cls: Any, ctx: Any, grads: list[Any]) -> Any:
@@ -291,8 +312,8 @@ def call_backward(cls: Any, ctx: Any, grads: list[Any]) -> Any:
     boxed = cls.boxed_grads_call
     if not isinstance(boxed, bool):
         raise RuleTypeError(
-            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set it so on "
-            f"`{cls.__name__}`."
+            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
+            f"`{cls.__name__}.boxed_grads_call` to True or False."
         )
     rule = cls._backward_rule()
     return rule(ctx, grads) if boxed else rule(ctx, *grads)

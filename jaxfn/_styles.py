@@ -231,7 +231,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
     indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
     if len({id(outs[i]) for i in indices}) != len(marked):
         raise RuleValueError(
-            f"`{ctx._name()}` called ctx.mark_non_differentiable with a value that is "
+            f"{ctx._where()} called ctx.mark_non_differentiable with a value that is "
             "not an output: expected the very arrays that forward returns, got another "
             "(JAX operations give new arrays). Mark what you return."
         )
@@ -247,6 +247,6 @@ def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
         raise RuleValueError(
             "ctx.mark_dirty() received a tensor that was not an input. Only input "
             "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
-            f"`{ctx._name()}`: expected arguments of forward, by identity; return the "
+            f"{ctx._where()}: expected arguments of forward, by identity; return the "
             "new value instead of marking it."
         )

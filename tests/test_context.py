@@ -682,3 +682,28 @@ def test_a_bare_context_records_what_it_is_told():
         "non_differentiable": (4,),
         "materialize_grads": "x",
     }
+
+
+def test_assigned_needs_input_grad_is_found_in_backward():
+    seen = []
+
+    def forward(ctx, x):
+        ctx.needs_input_grad = (False, "x")
+        return 2 * x
+
+    def backward(ctx, g):
+        seen.append(ctx.needs_input_grad)
+        return 2 * g
+
+    jax.jit(jax.grad(function(forward=forward, backward=backward).apply))(jnp.ones(()))
+    assert seen == [(False, "x")]
+
+
+@pytest.mark.parametrize("name", ["metadata", "next_functions", "requires_grad"])
+def test_names_of_torchs_graph_can_not_be_assigned(name):
+    def forward(ctx, x):
+        setattr(ctx, name, 1)
+        return x
+
+    with pytest.raises(AttributeError, match=f"ctx.{name} of FBackward.*other name"):
+        function(forward=forward).apply(jnp.ones(()))

@@ -126,7 +126,7 @@ def test_no_backward():
         NotImplementedError,
         "You must implement either the backward or vjp method for your custom "
         "autograd.Function to use it with backward mode AD",
-        "`Nothing`",
+        "`Nothing.backward` is missing",
     ):
         jax.grad(f)(S)
     jax.jit(f)(S)
@@ -144,7 +144,7 @@ def test_both_backward_and_vjp():
     with raises(
         RuntimeError,
         "Implementing both 'backward' and 'vjp' for a custom Function is not allowed",
-        "`Twice`",
+        "`Twice.backward` and `Twice.vjp` are both defined",
     ):
         jax.grad(f)(S)
 
@@ -274,7 +274,11 @@ def test_none_is_a_zero_tangent():
 
 def test_no_forward():
     for f in (jaxfn.Function.apply, function().apply, jax.jit(function().apply)):
-        with raises(NotImplementedError, "You must implement the forward function"):
+        with raises(
+            NotImplementedError,
+            "You must implement the forward function",
+            "forward` is missing",
+        ):
             f(S)
 
 
@@ -392,7 +396,10 @@ def test_marking_what_is_no_output_or_input(transform):
 
     f = function("Mark", forward=forward, backward=lambda ctx, g: g).apply
     with raises(
-        ValueError, "`Mark` called ctx.mark_non_differentiable", "not an output"
+        ValueError,
+        "`Mark.forward`",
+        "called ctx.mark_non_differentiable",
+        "not an output",
     ):
         transform(f)(S)
 
@@ -405,7 +412,7 @@ def test_marking_what_is_no_output_or_input(transform):
     with raises(
         ValueError,
         r"ctx.mark_dirty\(\) received a tensor that was not an input",
-        "`Mark`",
+        "`Mark.forward`",
     ):
         transform(f)(S)
 
@@ -483,7 +490,7 @@ def test_flags_must_be_bools(name):
         backward=lambda ctx, g: ctx.saved_tensors[0],
         **{name: 1},
     ).apply
-    with raises(RuntimeError, f"{name} must be a bool, got int", "`Flag`"):
+    with raises(RuntimeError, f"{name} must be a bool, got int", f"Set `Flag.{name}`"):
         jax.grad(f)(S)
 
 

@@ -1,0 +1,241 @@
+"""FunctionCtx: what is saved, and who reads it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from .core import Raises, Warns, row
+
+X = [1.0, 2.0]
+
+
+@row("CTX-01", "same", "inputs, None and outputs are saved in order")
+def _(fw):
+    seen = {}
+
+    def forward(ctx, x):
+        out = fw.np.exp(x)
+        ctx.save_for_backward(x, None, out)
+        return out
+
+    def backward(ctx, g):
+        x, none, out = ctx.saved_tensors
+        seen.update(type=type(ctx.saved_tensors).__name__, none=none)
+        return g * (x + 10 * out)
+
+    f = fw.make(forward=forward, backward=backward)
+    return [fw.grad(f.apply, fw.array(X)), seen]
+
+
+@row("CTX-02", "must differ", "what is no array is refused at once, in every call")
+def ctx_02(fw):
+    ran = []
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x, 3)
+        ran.append(True)
+        return 2 * x
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: g).apply
+    x = fw.array(X)
+    return {
+        "grad": fw.attempt(lambda: fw.grad(f, x)),
+        "plain": fw.attempt(lambda: fw.call(f, x)),
+        "ran to the end": list(ran),
+    }
+
+
+@ctx_02.expect
+def _(fw):
+    refused = Raises(
+        TypeError,
+        "save_for_backward can only save variables, but argument 1 is of type int",
+        "`MyF.forward`",
+    )
+    return {"grad": refused, "plain": refused, "ran to the end": []}
+
+
+@row("CTX-03", "superset", "of two calls the last counts; jaxfn warns of it")
+def ctx_03(fw):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_backward(5 * x)
+        return 2 * x
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+    return fw.grad(f.apply, fw.array(X))
+
+
+@ctx_03.expect
+def _(fw):
+    return Warns([5 * jnp.array(X)], UserWarning, "more than once", "`MyF.forward`")
+
+
+@row("CTX-04", "same", "nothing saved is an empty tuple")
+def _(fw):
+    seen = {}
+
+    def backward(name):
+        def rule(ctx, g):
+            seen[name] = ctx.saved_tensors
+            return g
+
+        return rule
+
+    def empty(ctx, x):
+        ctx.save_for_backward()
+        return 2 * x
+
+    for name, forward in {"none": lambda ctx, x: 2 * x, "empty": empty}.items():
+        fw.grad(fw.make(forward=forward, backward=backward(name)).apply, fw.array(X))
+    return seen
+
+
+def calling(fw, method, *args):
+    """The gradient with a backward that calls a method of ctx."""
+
+    def backward(ctx, g):
+        getattr(ctx, method)(*(args or (g,)))
+        return g
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    return fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
+
+
+def too_late(method):
+    return Raises(
+        RuntimeError, f"`MyF.backward` called ctx.{method}", "forward or setup_context"
+    )
+
+
+@row("CTX-05", "must differ", "save_for_backward in backward is refused")
+def ctx_05(fw):
+    return calling(fw, "save_for_backward")
+
+
+@ctx_05.expect
+def _(fw):
+    return too_late("save_for_backward")
+
+
+@row("CTX-07", "superset", "a saved intermediate keeps its derivative")
+def ctx_07(fw):
+    def forward(ctx, x):
+        w = fw.np.exp(x)
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * (w + x * w)
+
+    f = fw.make(forward=forward, backward=backward).apply
+    x = fw.array(X)
+    return [fw.grad(f, x), fw.grad2(f, x)]
+
+
+@ctx_07.expect
+def _(fw):
+    def f(x):
+        return x * jnp.exp(x)
+
+    x = jnp.array(X)
+    return [[jax.vmap(jax.grad(f))(x)], [jax.vmap(jax.grad(jax.grad(f)))(x)]]
+
+
+@row("CTX-08", "superset", "forward reads what it has saved so far")
+def ctx_08(fw):
+    seen = {}
+
+    def forward(ctx, x):
+        seen["before"] = len(ctx.saved_tensors)
+        ctx.save_for_backward(x)
+        seen["after"] = len(ctx.saved_tensors)
+        return 2 * x
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+    return [fw.grad(f.apply, fw.array(X)), seen]
+
+
+@ctx_08.expect
+def _(fw):
+    return [[jnp.array(X)], {"before": 0, "after": 1}]
+
+
+@row("CTX-09", "superset", "so does setup_context")
+def ctx_09(fw):
+    seen = {}
+
+    def setup(method):
+        def setup_context(ctx, inputs, output):
+            getattr(ctx, method)(*inputs)
+            seen[method] = len(ctx.saved_tensors)
+
+        return setup_context
+
+    for method in ("save_for_backward", "save_for_forward"):
+        f = fw.make(
+            forward=lambda x: 2 * x,
+            setup_context=setup(method),
+            backward=lambda ctx, g: g,
+        )
+        fw.grad(f.apply, fw.array(X))
+    return seen
+
+
+@ctx_09.expect
+def _(fw):
+    return {"save_for_backward": 1, "save_for_forward": 1}
+
+
+@row("CTX-10", "must differ", "a gradient may be computed again from what was saved")
+def ctx_10(fw):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
+    return fw.pull_twice(f.apply, fw.array(X), retain=False)
+
+
+@ctx_10.expect
+def _(fw):
+    return [2 * jnp.array(X)] * 2
+
+
+@row("CTX-11", "same", "so it may where nothing was saved")
+def _(fw):
+    f = fw.make(forward=lambda ctx, x: 3 * x, backward=lambda ctx, g: 3 * g)
+    return fw.pull_twice(f.apply, fw.array(X), retain=False)
+
+
+def reading(fw, name):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x**2
+
+    def rule(ctx, g):
+        saved = getattr(ctx, name)
+        return 2 * g * (saved[0] if saved else 100)
+
+    f = fw.make(forward=forward, backward=rule, jvp=rule).apply
+    x = fw.array(X)
+    return lambda: fw.grad(f, x), lambda: fw.jvp(f, [x], [fw.np.ones_like(x)])
+
+
+@row("CTX-13", "same", "saved_variables is a deprecated name")
+def _(fw):
+    return reading(fw, "saved_variables")[0]()
+
+
+@row("CTX-14", "same", "it does not know what was saved for jvp")
+def _(fw):
+    return [
+        reading(fw, "saved_tensors")[1](),
+        fw.attempt(reading(fw, "saved_variables")[1]),
+    ]

@@ -1,0 +1,184 @@
+"""Attributes that torch got since 2.8."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from .core import Raises, row
+
+X = [1.0, 2.0]
+
+ONCE = "saved_tensors can only be accessed once when clear_saved_tensors_on_access=True"
+
+
+def reading(fw, times, **members):
+    """A Function that saves its input, and reads it so many times in backward."""
+
+    def backward(ctx, g):
+        for _ in range(times - 1):
+            ctx.saved_tensors  # noqa: B018
+        return 2 * g * ctx.saved_tensors[0]
+
+    return fw.make(
+        forward=lambda x: x**2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        backward=backward,
+        **members,
+    ).apply
+
+
+@row("NEW-01", "same", "clear_saved_tensors_on_access: one read, and no second")
+def _(fw):
+    def gradient(times):
+        f = reading(fw, times, clear_saved_tensors_on_access=True)
+        return fw.grad(f, fw.array(X))
+
+    return [gradient(1), fw.attempt(lambda: gradient(2))]
+
+
+@row("NEW-02", "must differ", "the one read is for each run of backward")
+def new_02(fw):
+    f = reading(fw, 1, clear_saved_tensors_on_access=True)
+    return fw.pull_twice(f, fw.array(X), retain=True)
+
+
+@new_02.expect
+def _(fw):
+    return [2 * jnp.array(X)] * 2
+
+
+@row("NEW-03", "same", "clear_saved_tensors_on_access is a bool")
+def _(fw):
+    return fw.grad(reading(fw, 1, clear_saved_tensors_on_access=1), fw.array(X))
+
+
+@row("NEW-04", "same", "jvp may read as often as it likes")
+def _(fw):
+    def forward(ctx, x):
+        ctx.save_for_forward(x)
+        return x**2
+
+    def jvp(ctx, t):
+        return ctx.saved_tensors[0] * t + ctx.saved_tensors[0] * t
+
+    f = fw.make(forward=forward, jvp=jvp, clear_saved_tensors_on_access=True).apply
+    x = fw.array(X)
+    return fw.jvp(f, [x], [fw.np.ones_like(x)])
+
+
+@row("NEW-05", "must differ", "the flag counts under every transformation")
+def new_05(fw):
+    f = reading(fw, 2, clear_saved_tensors_on_access=True)
+    return fw.func_grad(f, fw.array(X))
+
+
+@new_05.expect
+def _(fw):
+    return Raises(RuntimeError, ONCE, "`MyF.backward`")
+
+
+def boxed(fw, seen, rule=None, **members):
+    """A Function with two outputs that gets its gradients in a list."""
+
+    def backward(ctx, *grads):
+        seen.append((len(grads), type(grads[0]).__name__ == "list"))
+        g, h = grads[0] if len(grads) == 1 else grads
+        return 2 * g + 3 * h
+
+    return fw.make(
+        forward=lambda x: (1 * x, 1 * x),
+        setup_context=lambda ctx, inputs, output: None,
+        backward=(rule or (lambda f: f))(backward),
+        **{"boxed_grads_call": True, **members},
+    ).apply
+
+
+@row("NEW-06", "same", "boxed_grads_call: backward gets one list")
+def _(fw):
+    seen = []
+    return [fw.grad(boxed(fw, seen), fw.array(X)), seen]
+
+
+@row("NEW-07", "same", "boxed_grads_call is a bool")
+def _(fw):
+    return fw.grad(boxed(fw, [], boxed_grads_call=1), fw.array(X))
+
+
+@row("NEW-09", "must differ", "boxed_grads_call counts under every transformation")
+def new_09(fw):
+    seen = []
+    return [fw.func_grad(boxed(fw, seen), fw.array(X)), seen]
+
+
+@new_09.expect
+def _(fw):
+    return [[jnp.full(2, 5.0)], [(1, True)]]
+
+
+@row("NEW-10", "must differ", "once_differentiable looks inside the list, too")
+def new_10(fw):
+    f = boxed(fw, [], rule=fw.once_differentiable)
+    x = fw.array(X)
+    # The gradient of x F(x) depends on F's cotangents, which depend on x.
+    return [
+        fw.grad(f, x),
+        fw.attempt(lambda: fw.grad2(lambda x: tuple(x**2 * y for y in f(x)), x)),
+    ]
+
+
+@new_10.expect
+def _(fw):
+    return [
+        [jnp.full(2, 5.0)],
+        Raises(
+            RuntimeError,
+            "trying to differentiate twice a function that was marked with "
+            "@once_differentiable",
+            "`MyF.backward`",
+        ),
+    ]
+
+
+@row("NEW-11", "superset", "maybe_clear_saved_tensors does nothing")
+def new_11(fw):
+    def backward(ctx, g):
+        before = ctx.saved_tensors[0]
+        ctx.maybe_clear_saved_tensors()
+        return g * (before + ctx.saved_tensors[0])
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    return fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
+
+
+@new_11.expect
+def _(fw):
+    return [2 * jnp.array(X)]
+
+
+@row("NEW-13", "same", "keywords of apply, and mistakes with them", own_words=True)
+def _(fw):
+    def forward(ctx, x, k, n=2):
+        return x * k * n
+
+    f = fw.make(forward=forward, backward=lambda ctx, g: (g, None)).apply
+    x = fw.array(X)
+    return {
+        "good": fw.call(lambda x: f(k=3, x=x), x),
+        "gap": fw.attempt(lambda: f(x, n=3)),
+        "unknown": fw.attempt(lambda: f(x, 3, zz=1)),
+        "first twice": fw.attempt(lambda: f(x, 3, x=x)),
+        "second twice": fw.attempt(lambda: f(x, 3, k=3)),
+    }
+
+
+@row("NEW-16", "must differ", "of autograd.graph there are the saved-tensor hooks")
+def new_16(fw):
+    return sorted(name for name in fw.graph.__all__ if name != "save_compressed")
+
+
+@new_16.expect
+def _(fw):
+    return ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]

@@ -1,0 +1,57 @@
+"""jaxfn does in each row what was recorded of torch, or what is expected instead."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from . import core, frameworks, record
+from .not_applicable import NOT_APPLICABLE
+
+SECTIONS = core.load()
+SECTION_OF = {id: section for section, ids in core.ROW_IDS.items() for id in ids}
+CASES = [(row, mode) for row in core.ROWS.values() for mode in row.modes]
+
+
+@pytest.mark.parametrize(
+    ("row", "mode"), CASES, ids=[f"{row.id}-{mode}" for row, mode in CASES]
+)
+def test_row(row, mode):
+    theirs = core.recorded(SECTION_OF[row.id])["rows"][row.id]
+    fw = frameworks.Jaxfn(mode)
+    ours = row.seen(fw)
+    if row.kind == "same":
+        assert row.expected is None
+        core.compare(ours, theirs, own_words=row.own_words)
+    else:
+        assert row.expected is not None
+        core.compare(ours, core.describe(row.expected(fw)))
+        assert core.differ(ours, theirs), f"torch does the same: {theirs}"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_row_has_a_test_or_a_reason(section):
+    ids = set(core.ROW_IDS[section])
+    assert len(ids) == len(core.ROW_IDS[section])
+    tests, reasons = ids & set(core.ROWS), ids & set(NOT_APPLICABLE)
+    assert sorted(tests | reasons) == sorted(ids)
+    assert not tests & reasons
+    assert set(core.recorded(section)["rows"]) == tests
+
+
+def test_no_row_is_unknown():
+    assert set(core.ROWS) | set(NOT_APPLICABLE) <= set(SECTION_OF)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed here"
+)
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_record_is_what_torch_does(section):
+    written = core.recorded(section)
+    if record.version() != written["torch"]:
+        pytest.skip(f"torch is {record.version()}, the record {written['torch']}")
+    for id, seen in written["rows"].items():
+        ours = core.ROWS[id].seen(frameworks.torch())
+        core.compare(ours, seen, own_words=True, at=id)
