@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleTypeError
+from jaxfn._engines import engine, has_forward_mode, only_transposable
+from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
@@ -77,7 +77,12 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def bind(
-    known: Parameters, args: tuple[Any, ...], kwargs: Kwargs, *, fill_defaults: bool
+    known: Parameters,
+    args: tuple[Any, ...],
+    kwargs: Kwargs,
+    *,
+    fill_defaults: bool,
+    name: str,
 ) -> tuple[tuple[Any, ...], Kwargs]:
     """The arguments by position, and those that are keyword-only.
 
@@ -87,6 +92,7 @@ def bind(
         kwargs: of the call.
         fill_defaults: are the defaults of parameters that were not passed arguments of
             the call (the separate style), or forward's own business?
+        name: of the Function.
 
     Raises:
         TypeError: the arguments don't fit; in Python's words.
@@ -95,17 +101,17 @@ def bind(
     if not kwargs and not (fill_defaults and known.defaults):
         return args, kwargs
     names, n = known.names, len(args)
-    for name in kwargs:
-        if name in names[:n]:
+    for key in kwargs:
+        if key in names[:n]:
             raise TypeError(
-                f"{known.function}() got multiple values for argument {name!r}"
+                f"{known.function}() got multiple values for argument {key!r}"
             )
-        if name not in names and name not in known.keyword_only:
+        if key not in names and key not in known.keyword_only:
             raise TypeError(
-                f"{known.function}() got an unexpected keyword argument {name!r}"
+                f"{known.function}() got an unexpected keyword argument {key!r}"
             )
     by_default = dict(zip(names[::-1], known.defaults[::-1], strict=False))
-    last = max((i for i, name in enumerate(names) if name in kwargs), default=-1)
+    last = max((i for i, key in enumerate(names) if key in kwargs), default=-1)
     stop = len(names) if fill_defaults else last + 1
     bound = list(args)
     for i in range(n, stop):
@@ -120,14 +126,14 @@ def bind(
             )
         else:
             break  # forward itself says what is missing
-    only = {name: x for name, x in kwargs.items() if name in known.keyword_only}
-    for name, x in only.items():
+    only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
+    for key, x in only.items():
         if _tree.split(x)[0]:
             raise NotImplementedError(
                 "Run vmap on autograd.Function with kwarg-only Tensor args. Please do "
                 "not pass kwarg-only Tensors to autograd.Function. Got: "
-                f"{name!r}, which holds an array: expected keyword-only arguments to "
-                "be static. Make it a positional parameter of forward."
+                f"{key!r}, which holds an array: expected the keyword-only arguments "
+                f"of `{name}.forward` to be static. Make it a positional parameter."
             )
     return tuple(bound), only
 
@@ -150,9 +156,19 @@ class Arguments:
     def split(
         cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
     ) -> tuple[list[Any], Arguments]:
-        """The array leaves of all arguments in order, and the rest."""
+        """The array leaves of all arguments in order, and the rest.
+
+        Raises:
+            TypeError: a mutable array is among them, traced.
+        """
         pairs = [_tree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
+        if any(_compat.is_tracer(x) for _, spec in pairs for x in spec.leaves):
+            raise RuleTypeError(
+                f"apply got a mutable array (jax.Ref) for {known.function}, where it "
+                "is traced: expected arrays, which have derivatives, got a reference. "
+                "Pass its value, ref[...], and write the result back outside."
+            )
         return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
@@ -201,16 +217,14 @@ def call(rules: Rules, arrays: Sequence[Any]) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
         if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
-            raise TypeError(_compat.FORWARD_MODE_REFUSAL)
+            arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
     except TypeError as error:
-        if str(error) == _compat.FORWARD_MODE_REFUSAL:
-            error.add_note(
-                f"`{rules.name}` has no jvp. To use it in forward mode, define a jvp "
-                "staticmethod, or set generate_jvp_rule = True on the class to derive "
-                "the jvp from backward."
-            )
+        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
+            error, "__notes__"
+        ):
+            error.add_note(NO_JVP_NOTE.format(name=rules.name))
         raise
     return outs.static.whole.join(outs.arrays)

@@ -28,6 +28,7 @@ import jax
 from jaxfn import _compat
 from jaxfn._compat import Named
 from jaxfn._errors import CLOSED_OVER, ClosedOverError
+from jaxfn._tree import is_inexact
 
 Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
@@ -59,7 +60,9 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _stop(x: Any) -> Any:
-    y = _compat.as_array(jax.lax.stop_gradient(x))
+    if not is_inexact(x):
+        return jax.lax.stop_gradient(x)
+    y = _compat.as_array(_bind_still(x)[0])
     return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
 
 
@@ -72,7 +75,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[n_in:]):
         raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    inputs = list(primals[:n_in])
+    return outs, params["rule"](inputs, outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
@@ -87,10 +91,31 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     return outs, [0] * len(outs)
 
 
+# ---- transposing a call
+
+
+# A linear call may be transposed as it stands (jax.linear_transpose). That transposes
+# what forward computes, as for a jax.custom_jvp; the rule has no part in it.
+def _transpose(cts: Sequence[Any], _: Any, *, n_in: int, **__: Any) -> Any:
+    return [None] * n_in + list(cts)
+
+
 _bind = _compat.define_primitive(
     "attach",
     impl=_impl,
     abstract_eval=_impl,
     jvp=_jvp,
     batch=_batch,
+    transpose=_transpose,
+)
+
+
+# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed (0.10.2, 0.12.0).
+_bind_still = _compat.define_primitive(
+    "stop_gradient",
+    impl=lambda x: [x],
+    abstract_eval=lambda x: [x],
+    jvp=lambda primals, _: (_bind_still(*primals), [None]),
+    batch=lambda _, args, dims: (_bind_still(*args), dims),
+    transpose=lambda cts, _: cts,
 )

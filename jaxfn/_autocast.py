@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxfn import _tree
@@ -22,7 +21,7 @@ class Policy:
     dtype: Any
 
 
-_policy = Scoped("jaxfn_autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
+_policy = Scoped("autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
 
 
 def current() -> Policy:
@@ -59,7 +58,8 @@ class Casting:
         """The values as forward sees them under the current policy."""
         if self.dtype is None or not current().enabled:
             return values
-        return jax.tree.map(self._cast, values)
+        arrays, spec = _tree.split(values)
+        return spec.join([self._cast(x) for x in arrays])
 
     def inside(self) -> Policy:
         """The policy in which forward and backward run."""
@@ -69,9 +69,9 @@ class Casting:
         return Policy(enabled=False, dtype=policy.dtype)
 
     def _cast(self, x: Any) -> Any:
-        if not _tree.is_array(x) or not jnp.issubdtype(x.dtype, jnp.floating):
+        if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.float64:
             return x
-        return x if x.dtype == jnp.float64 else jnp.asarray(x, self.dtype)
+        return jnp.asarray(x, self.dtype)
 
 
 def casting(forward: Callable[..., Any]) -> Casting | None:

@@ -21,7 +21,7 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn import _compat, _tree
-from jaxfn._attach import attach
+from jaxfn._attach import attach, stop_gradient
 from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._hooks import Hooks
 from jaxfn._node import STATE, BackwardCFunction
@@ -64,15 +64,17 @@ class Packed:
     Attributes:
         n: how many leaves there were.
         kept: which of them are still there, first.
-        specs: of what each value saved for backward was packed into; None for one that
-            was not packed.
+        specs: of what each value saved for backward was packed into, and its witness;
+            None for one that was not packed.
         unpack: the hook.
+        name: of the Function.
     """
 
     n: int
     kept: tuple[int, ...]
     specs: tuple[Spec | None, ...]
     unpack: Callable[[Any], Any]
+    name: str
 
     def restore(self, arrays: Sequence[Any]) -> list[Any]:
         """The leaves that are still there, in their old places."""
@@ -88,15 +90,26 @@ class Packed:
             if spec is None:
                 values.append(put(()))
                 continue
-            value, _ = spec.join([next(rest) for _ in range(spec.n_arrays)])
+            value, witness = spec.join([next(rest) for _ in range(spec.n_arrays)])
             x = self.unpack(value)
             if not _tree.is_array(x):
                 raise RuleTypeError(
                     "Output of saved tensor unpack_hook expected to be a Tensor but "
-                    f"got result of type {type_name(x)}. Return an array from it."
+                    f"got result of type {type_name(x)}. `{self.name}.backward` read "
+                    f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
                 )
+            if witness is not None:
+                found = stop_gradient([x])
+                (x,) = attach(self._refuse, [witness], found, name=self.name)
             values.append(x)
         return tuple(values)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotImplementedError(
+            f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
+            "integers: expected first derivatives only, got one of a saved array, "
+            "which the hooks would lose. Use hooks that keep floats, or none."
+        )
 
 
 def capture(
@@ -145,30 +158,21 @@ def pack(
         spec = None
         if isinstance(x, jax.Array):
             value = hooks.pack(x)
-            arrays, spec = _tree.split((value, _witness(x, value, name)))
+            arrays, spec = _tree.split((value, _witness(x, value)))
             packed += arrays
         specs.append(spec)
-    result = Packed(len(leaves), kept, tuple(specs), hooks.unpack)
+    result = Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
     return packed, dataclasses.replace(layout, packed=result)
 
 
-def _witness(x: Any, packed: Any, name: str) -> Any:
-    """A zero that depends on `x` and raises if it is differentiated, or None.
+def _witness(x: Any, packed: Any) -> Any:
+    """A zero that depends on `x`, or None.
 
     Integers have no derivative: a second derivative would lose that of `x` in silence.
+    So what is unpacked raises where the witness, that is `x`, is differentiated.
     """
     lossy = any(not _tree.is_inexact(a) for a in _tree.split(packed)[0])
-    if not lossy or not _tree.is_inexact(x):
-        return None
-
-    def refuse(*_: Any) -> Any:
-        raise NotImplementedError(
-            f"`{name}.backward` was differentiated where saved-tensor hooks keep "
-            "integers: expected first derivatives only, got one of a saved array, "
-            "which the hooks would lose. Use hooks that keep floats, or none."
-        )
-
-    return attach(refuse, [x], [jnp.zeros((), x.dtype)], name=name)[0]
+    return jnp.sum(jnp.ravel(x)[:0]) if lossy and _tree.is_inexact(x) else None
 
 
 def rebuild(

@@ -76,31 +76,37 @@ class ClassRules:
 
     def _batchable(self) -> tuple[Fun, Batch | None]:
         """Forward of the separate style on flat arrays, and its rule."""
-        spec: list[OutSpec] = []
+        seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
             result = self._def.forward(*args, **self._arguments.kwargs)
             found, out = self._arguments.split_output(result, name=self._def.name)
-            spec[:] = [out]
-            return Outputs([jnp.asarray(x) for x in found], out)
+            arrays = [jnp.asarray(x) for x in found]
+            seen[:] = out, [jax.typeof(x) for x in arrays]
+            return Outputs(arrays, out)
 
         def batch(
             size: int, batched: Sequence[bool], arrays: list[Any]
         ) -> tuple[Outputs, Outputs]:
-            return self._batch(size, batched, arrays, spec[0])
+            return self._batch(size, batched, arrays, *seen)
 
         return forward, None if self._def.vmap is None else batch
 
     def _batch(
-        self, size: int, batched: Sequence[bool], arrays: list[Any], out: OutSpec
+        self,
+        size: int,
+        batched: Sequence[bool],
+        arrays: list[Any],
+        out: OutSpec,
+        avals: Sequence[Any],
     ) -> tuple[Outputs, Outputs]:
         d, arguments = self._def, self._arguments
         assert d.vmap is not None
         info = VmapInfo(batch_size=size, randomness="error")
         in_dims = arguments.join_only([0 if b else None for b in batched])
         result = d.vmap(info, in_dims, *arguments.join(arrays), **arguments.kwargs)
-        return _returns.batched(result, size, out, name=d.name)
+        return _returns.batched(result, size, out, avals, name=d.name)
 
     # ---- backward and jvp
 

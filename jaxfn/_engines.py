@@ -19,7 +19,13 @@ import numpy as np
 
 from jaxfn import _compat, _linearity
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import ONCE, RuleValueError, SecondDerivativeError, short
+from jaxfn._errors import (
+    NO_JVP_NOTE,
+    ONCE,
+    RuleValueError,
+    SecondDerivativeError,
+    short,
+)
 from jaxfn._linear import linear
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._tree import Outputs, is_inexact
@@ -39,7 +45,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """The primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
-        return rules.primal(*args)
+        return rules.primal(*map(_compat.as_array, args))
 
     primal.__name__ = rules.name
     return primal
@@ -73,6 +79,28 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
+
+
+def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
+    """The arrays, with tangents that can be transposed but not computed.
+
+    JAX says the same of what a custom_vjp makes of them, but without a name where it
+    compiles. It must not be said before: tangents that are traced may be transposed
+    yet, as in `jax.grad` of a function whose own rule calls `jax.jvp`.
+    """
+
+    def refuse(*_: Any) -> Arrays:
+        error = TypeError(_compat.FORWARD_MODE_REFUSAL)
+        error.add_note(NO_JVP_NOTE.format(name=name))
+        raise error
+
+    def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
+        given = [d for d in dots if d is not None]
+        avals = [jax.typeof(d) for d in given]
+        outs = linear(refuse, lambda _, cts: cts, [], given, avals, name=name)
+        return _spread(outs, [d is not None for d in dots])
+
+    return attach(rule, arrays, stop_gradient(arrays), name=name)
 
 
 class _Statics:

@@ -59,6 +59,11 @@ NO_JVP = (
     "forward mode AD."
 )
 
+NO_JVP_NOTE = (
+    f"{NO_JVP} `{{name}}` has no jvp: define a jvp staticmethod, or set "
+    "generate_jvp_rule = True on the class to derive the jvp from backward."
+)
+
 ONCE = (
     "trying to differentiate twice a function that was marked with @once_differentiable"
 )

@@ -117,8 +117,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             is not defined; accepted so that code for torch runs.
         generate_jvp_rule: use the transpose of `backward` for forward mode.
         clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
-        once. boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a
-        list.
+            once.
+        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -364,6 +364,16 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             )
         return cls.vjp if own_vjp else cls.backward
 
+    @classmethod
+    def _jvp_rule(cls) -> Callable[..., Any]:
+        """The user's jvp."""
+        if cls.jvp is Function.jvp:
+            raise NotImplementedError(
+                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                "staticmethod that returns a tangent for each output of forward."
+            )
+        return cls.jvp
+
 
 def once_differentiable(fn: _F) -> _F:
     """Mark a `backward` that must not be differentiated itself.
@@ -456,7 +466,9 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
         )
     if kwargs or separate:
         known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(known, args, kwargs, fill_defaults=separate)
+        args, kwargs = bind(
+            known, args, kwargs, fill_defaults=separate, name=cls.__name__
+        )
     for x in args:
         if type(x) is not _compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
@@ -479,7 +491,7 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     JAX differentiates it. What `custom_function` does where no derivative is defined.
     """
     known = parameters(cls.forward, has_ctx=False)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=True)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=cls.__name__)
     arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
     outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
     return outs.static.whole.join(outs.arrays)
@@ -487,6 +499,8 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
 
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
-    if hasattr(type(x), "__jax_array__") and not isinstance(x, jax.Array):
+    if isinstance(x, jax.Array) or _compat.is_tracer(x):
+        return x
+    if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from jaxfn._scoped import Scoped
@@ -13,6 +14,9 @@ from jaxfn._scoped import Scoped
 class Hooks:
     """A pair of hooks.
 
+    Two pairs of the same functions are equal: what was traced under the one serves the
+    other, also when a context is entered again and again.
+
     Attributes:
         pack: from an array that is saved to what is kept instead, any pytree.
         unpack: from what was kept to the array that backward finds.
@@ -20,6 +24,20 @@ class Hooks:
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hooks) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        # A method is a new object each time. Any other callable may have an == of its
+        # own, or no hash.
+        return tuple(
+            (id(f.__self__), id(f.__func__)) if isinstance(f, MethodType) else id(f)
+            for f in (self.pack, self.unpack)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +48,7 @@ class State:
     disabled: str | None = None
 
 
-_state = Scoped("jaxfn_hooks", State())
+_state = Scoped("saved-tensor hooks", State())
 
 
 def current() -> Hooks | None:

@@ -79,7 +79,8 @@ class JaxRules:
         """The function with its jvp, as JAX makes it."""
         assert self.jvp is not None
         method, args, options = self.jvp
-        f = jax.custom_jvp(self.primal, nondiff_argnums=self.nondiff)
+        primal = _keeping(self) if _compat.SCAN_DROPS_JVP else self.primal
+        f = jax.custom_jvp(primal, nondiff_argnums=self.nondiff)
         getattr(f, method)(*args, **options)
         return f
 
@@ -233,7 +234,7 @@ def _outputs(out: Any) -> Outputs:
     return Outputs(leaves, spec)
 
 
-# ---- both kinds of derivative
+# ---- places of arguments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,6 +265,52 @@ class _Places:
             else next(values)
             for i in range(self.n)
         ]
+
+
+def _along(
+    f: Rule, args: Rule, primals: Arrays, tangents: Arrays, smooth: Sequence[bool]
+) -> list[Any]:
+    """The tangents of `f(*args(primals))` by JAX, along those that are not None."""
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+
+    def along(*values: Any) -> list[Any]:
+        at = list(primals)
+        for i, x in zip(moving, values, strict=True):
+            at[i] = x
+        outs = _outputs(f(*args(at))).arrays
+        return [x for x, s in zip(outs, smooth, strict=True) if s]
+
+    at = tuple(primals[i] for i in moving)
+    _, dots = jax.jvp(along, at, tuple(tangents[i] for i in moving))
+    rest = iter(dots)
+    return [next(rest) if s else None for s in smooth]
+
+
+def _keeping(d: JaxRules) -> Rule:
+    """The primal with the jvp attached, where a scan would drop that of JAX."""
+
+    @functools.wraps(d.primal)
+    def primal(*args: Any) -> Any:
+        places, rest = _Places.of(d, args)
+        leaves, tree = tree_util.tree_flatten(rest)
+        if not any(_compat.is_tracer(x) for x in leaves):
+            return d.primal(*args)
+
+        def whole(arrays: Arrays) -> list[Any]:
+            return places.whole(tree.unflatten(arrays))
+
+        def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> list[Any]:
+            smooth = [is_inexact(x) for x in values]
+            return _along(d.forward, whole, inputs, dots, smooth)
+
+        outs = _outputs(d.primal(*whole(stop_gradient(leaves))))
+        values = attach(tangents, leaves, outs.arrays, name=d.name)
+        return outs.static.whole.join(values)
+
+    return primal
+
+
+# ---- both kinds of derivative
 
 
 class _Both:
@@ -332,19 +379,7 @@ class _Both:
     def _push(self, residuals: Residuals, tangents: Arrays) -> Arrays:
         """By JAX's own custom_jvp, along the arguments that have a tangent."""
         primals = residuals.arrays[: len(tangents)]
-        moving = [i for i, t in enumerate(tangents) if t is not None]
-
-        def along(*values: Any) -> list[Any]:
-            at = list(primals)
-            for i, x in zip(moving, values, strict=True):
-                at[i] = x
-            outs = _outputs(self._d.forward(*self._args(at))).arrays
-            return [x for x, s in zip(outs, residuals.smooth, strict=True) if s]
-
-        at = tuple(primals[i] for i in moving)
-        _, dots = jax.jvp(along, at, tuple(tangents[i] for i in moving))
-        rest = iter(dots)
-        return [next(rest) if s else None for s in residuals.smooth]
+        return _along(self._d.forward, self._args, primals, tangents, residuals.smooth)
 
     def _pull(self, residuals: Residuals, cts: Arrays) -> Arrays:
         out, tree, avals = residuals.static

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +56,7 @@ class NestedCtx(BackwardCFunction):
 
     def save_for_backward(self, *args: Any) -> None:
         """Save nested containers; `saved_tensors` gives them back as they were."""
-        arrays, spec = _split(args)
+        arrays, spec = _split(args, self._name())
         super().save_for_backward(*arrays)
         self._saved_spec = spec
 
@@ -70,11 +69,16 @@ class NestedCtx(BackwardCFunction):
 
     def mark_dirty(self, *args: Any, **kwargs: Any) -> None:
         """Mark all arrays in these containers; see `FunctionCtx.mark_dirty`."""
-        super().mark_dirty(*_split((args, kwargs))[0])
+        super().mark_dirty(*_split((args, kwargs), self._name())[0])
 
     def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
         """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
-        super().mark_non_differentiable(*_split((args, kwargs))[0])
+        super().mark_non_differentiable(*_split((args, kwargs), self._name())[0])
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # super() in a method of the class asks for it.
+        return type(self)._forward_cls
 
     def __getattr__(self, attribute: str) -> Any:
         cls = type(self)._forward_cls
@@ -84,9 +88,8 @@ class NestedCtx(BackwardCFunction):
         for base in cls.__mro__:
             if attribute in base.__dict__ and base is not Function:
                 member = base.__dict__[attribute]
-                if isinstance(member, types.FunctionType):
-                    return types.MethodType(member, self)
-                return getattr(cls, attribute)
+                bind = getattr(type(member), "__get__", None)
+                return member if bind is None else bind(member, self, cls)
         return super().__getattr__(attribute)
 
 
@@ -142,10 +145,10 @@ class NestedIOFunction(Function):
     def forward(*args: Any, **_: Any) -> Any:
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
-        _split(inputs)  # refuses what is no array
+        _split(inputs, ctx._name())  # refuses what is no array
         ctx._nested_inputs = [_tree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
-        _split(out)
+        _split(out, ctx._name())
         ctx._spread = isinstance(out, list)
         return out
 
@@ -172,7 +175,7 @@ class NestedIOFunction(Function):
             ]
         )
 
-    def forward_extended(self, *input: Any) -> Any:
+    def forward_extended(self, *input: Any, **_: Any) -> Any:
         """Compute the outputs. Override it.
 
         Args:
@@ -186,7 +189,7 @@ class NestedIOFunction(Function):
         """
         raise NotImplementedError
 
-    def backward_extended(self, *grad_output: Any) -> Any:
+    def backward_extended(self, *grad_output: Any, **_: Any) -> Any:
         """Compute the gradients of the inputs. Override it.
 
         Args:
@@ -194,7 +197,7 @@ class NestedIOFunction(Function):
 
         Returns:
             A gradient (or None) for each array in the inputs, in any nesting, in their
-            order.
+            order: JAX takes dicts in the order of their sorted keys.
 
         Raises:
             NotImplementedError: not overridden.
@@ -202,7 +205,7 @@ class NestedIOFunction(Function):
         raise NotImplementedError
 
 
-def _split(values: Any) -> tuple[list[Any], _tree.Spec]:
+def _split(values: Any, name: str) -> tuple[list[Any], _tree.Spec]:
     """The arrays in nested containers, and the containers.
 
     Raises:
@@ -213,7 +216,10 @@ def _split(values: Any) -> tuple[list[Any], _tree.Spec]:
         if x is not _tree.ARRAY:
             raise ValueError(
                 "Auto nesting doesn't know how to process an input object of type "
-                f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them"
+                f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them. "
+                f"`{name}.forward_extended` got, saved, marked or returned {x!r}: "
+                "expected nested lists, tuples and dicts of arrays and None. Keep "
+                "anything else as an attribute of self."
             )
     return arrays, spec
 

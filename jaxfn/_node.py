@@ -265,13 +265,14 @@ class BackwardCFunction(FunctionCtx):
         Raises:
             NotImplementedError: `jvp` is not defined.
         """
+        rule = self._forward_cls._jvp_rule()
         if self._saved is None:
             self.__dict__["_saved"] = self.saved_for_forward
             try:
-                return self._forward_cls.jvp(self, *args)
+                return rule(self, *args)
             finally:
                 self.__dict__["_saved"] = None
-        return self._forward_cls.jvp(self, *args)
+        return rule(self, *args)
 
 
 _RECORDS = {

@@ -232,7 +232,7 @@ def _is_complex(aval: Any) -> bool:
 
 
 def batched(
-    result: Any, size: int, expected: OutSpec, *, name: str
+    result: Any, size: int, expected: OutSpec, avals: Sequence[Any], *, name: str
 ) -> tuple[Outputs, Outputs]:
     """What the vmap staticmethod returned, in the terms of custom_vmap.
 
@@ -242,6 +242,7 @@ def batched(
         result: a pair of the output and its out_dims.
         size: of the batch.
         expected: the structure of what forward returns.
+        avals: the type of each output array of forward, without the batch.
         name: of the Function.
     """
     if not isinstance(result, tuple) or len(result) != 2:
@@ -258,11 +259,6 @@ def batched(
         )
     out, out_dims = result
     arrays, spec = OutSpec.split(out)
-    if spec.whole.treedef != expected.whole.treedef:
-        raise RuleValueError(
-            f"`{name}.vmap` returned an output of another structure than forward: "
-            f"expected {expected.whole.treedef}, got {spec.whole.treedef}."
-        )
     try:
         pairs = _tree.pair(out_dims, spec.whole)
     except ValueError as error:
@@ -274,12 +270,37 @@ def batched(
             f"{spec.whole.treedef}. `{name}.vmap`: give one dim (or None) for each "
             "output, or one for all."
         ) from error
+    wanted, got = _sketch(expected.whole), _sketch(spec.whole)
+    if spec.whole.treedef != expected.whole.treedef or wanted != got:
+        raise RuleValueError(
+            f"`{name}.vmap` returned an output of another structure than forward: "
+            f"expected {wanted}, got {got}."
+        )
     dims = [dim for dim, own in pairs if own is ARRAY]
     moved = [
-        _to_front(jnp.asarray(x), dim, size, _Where(name, f"output array {i}", i))
-        for i, (x, dim) in enumerate(zip(arrays, dims, strict=True))
+        _batch(jnp.asarray(x), dim, size, aval, _Where(name, f"output array {i}", i))
+        for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
     ]
     return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
+
+
+def _sketch(spec: Spec) -> str:
+    """A structure, in a message: `PyTreeDef((*, *)) of array, static`."""
+    kinds = ["array" if leaf is ARRAY else "static" for leaf in spec.leaves]
+    return f"{spec.treedef} of {', '.join(kinds)}"
+
+
+def _batch(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
+    """One output array of vmap, batch axis first, each example of type `aval`."""
+    x = _to_front(x, dim, size, where)
+    shape = x.shape if dim is None else x.shape[1:]
+    if shape != aval.shape or (jnp.iscomplexobj(x) and not _is_complex(aval)):
+        raise RuleValueError(
+            f"`{where.name}.vmap` returned other values than forward for "
+            f"{where.label}: expected {short(aval)} for each example, got "
+            f"{short(x)} with out_dims {dim} moved to the front."
+        )
+    return _cast(x, aval)
 
 
 def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:

@@ -205,7 +205,8 @@ def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
     def put(x: Any, part: Any) -> None:
         leaves.extend([x] * len(tree_util.tree_leaves(part)))
 
-    whole = spec.treedef.unflatten([ARRAY] * len(spec.leaves))
+    # Plain objects: what JAX says that the checks of a custom node must let through.
+    whole = spec.treedef.unflatten([object()] * len(spec.leaves))
     tree_util.tree_map(put, value, whole, is_leaf=lambda x: x is None)
     return list(zip(leaves, spec.leaves, strict=True))
 

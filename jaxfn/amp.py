@@ -227,15 +227,20 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
     def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(ctx, "_fwd_used_autocast"):
             raise AttributeError(
-                f"{type(ctx).__name__!r} object has no attribute '_fwd_used_autocast': "
-                "custom_bwd needs to know the policy of forward. Decorate forward with "
-                "jaxfn.amp.custom_fwd(device_type=...)."
+                f"{type(ctx).__name__!r} object has no attribute '_fwd_used_autocast'. "
+                f"custom_bwd needs to know the policy of `{_function(ctx)}.forward`: "
+                "decorate it with jaxfn.amp.custom_fwd(device_type=...)."
             )
         policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
         with _autocast.using(policy):
             return backward(ctx, *args, **kwargs)
 
     return decorated
+
+
+def _function(ctx: Any) -> str:
+    """The name of the Function whose context it is."""
+    return type(ctx).__name__.removesuffix("Backward")
 
 
 def _check_device_type(device_type: Any) -> None:

@@ -1,5 +1,48 @@
-"""Settings of the whole suite: CPU, so that a number is the same on every machine."""
+"""Settings of the whole suite, and what it says at the end about the laws.
+
+CPU, so that a number is the same on every machine; eight devices, for the tests that
+shard: JAX must be told before it starts.
+"""
 
 import os
+from collections import Counter
+
+import hypothesis
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+_EIGHT = "--xla_force_host_platform_device_count=8"
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_EIGHT}".strip()
+
+# The same examples on every run, without a deadline, as JAX compiles at first.
+# `--hypothesis-profile=thorough` tries many others.
+_SETTINGS = {
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile(
+    "normal", max_examples=500, derandomize=True, **_SETTINGS
+)
+hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
+hypothesis.settings.load_profile("normal")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--full", action="store_true", help="twenty times the sample of the laws"
+    )
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [r for found in terminalreporter.stats.values() for r in found]
+    ran = Counter(
+        value
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for key, value in report.user_properties
+        if key == "law"
+    )
+    if ran:
+        parts = ", ".join(f"{n} {word}" for word, n in sorted(ran.items()))
+        terminalreporter.write_line(f"laws: {ran.total()} cells ({parts})")

@@ -148,6 +148,24 @@ def test_second_derivative_through_scan_is_that_of_the_unrolled_loop(make, outer
     np.testing.assert_allclose(got, outer(jax.grad(unrolled))(scalar()), rtol=1e-5)
 
 
+@pytest.mark.parametrize("define", ["defvjp", "defjvp", "defjvps"])
+def test_a_rule_alone_is_kept_in_a_scan(define):
+    f = jaxfn.custom_function(jnp.sin)
+    if define == "defvjp":
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (3 * jnp.cos(x) * g,))
+    elif define == "defjvp":
+        f.defjvp(lambda p, t: (f(*p), 3 * jnp.cos(p[0]) * t[0]))
+    else:
+        f.defjvps(lambda t, out, x: 3 * jnp.cos(x) * t)
+
+    def rolled(x):
+        return jax.lax.scan(lambda c, k: (f(c * k), None), x, jnp.float32([1, 2, 3]))[0]
+
+    got = jax.grad(jax.grad(rolled))(scalar())
+    expected = jax.grad(jax.grad(lambda x: f(f(f(x) * 2) * 3)))(scalar())
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
 @made
 def test_vmap_uses_the_batch_rule(make):
     xs = jnp.stack([scalar(), scalar()])

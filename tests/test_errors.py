@@ -181,6 +181,7 @@ def test_forward_mode_with_backward_only(mode):
     assert "`Back`" in notes
     assert "generate_jvp_rule = True" in notes
     assert "jvp staticmethod" in notes
+    assert "You must implement the jvp function" in notes  # torch's words
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,9 @@ def test_a_keyword_only_array():
         lambda: f(S, y=[S]),
         lambda: jax.vmap(lambda y: f(S, y=y))(X),
     ):
-        with raises(NotImplementedError, "kwarg-only Tensor args", "'y'"):
+        with raises(
+            NotImplementedError, "kwarg-only Tensor args", "'y'", "`F.forward`"
+        ):
             call()
 
 
@@ -512,6 +515,13 @@ def test_generate_jvp_rule_without_backward():
         jax.jit(f)(S)
 
 
+@pytest.mark.parametrize("wrap", [lambda ref: ref, lambda ref: [ref]])
+def test_a_traced_mutable_array(wrap):
+    f = function("Ref", forward=lambda ctx, x, ref: 2 * x, backward=lambda ctx, g: g)
+    with raises(TypeError, "apply got a mutable array", r"Pass its value, ref\[...\]"):
+        jax.jit(lambda x, ref: f.apply(x, wrap(ref)))(S, jax.new_ref(S))
+
+
 # ---- vmap
 
 
@@ -561,6 +571,12 @@ def test_a_vmap_rule_with_another_output_structure():
         batched(lambda info, in_dims, x: ([x], [0]))
 
 
+@pytest.mark.parametrize("result", [2.0, "s"])
+def test_a_vmap_rule_with_a_static_value_for_an_array(result):
+    with raises(ValueError, "`Batch.vmap`", "of array, got .* of static"):
+        batched(lambda info, in_dims, x: (result, None))
+
+
 @pytest.mark.parametrize("dim", [5, 2, -3])
 def test_a_vmap_rule_with_a_dim_out_of_range(dim):
     with raises(
@@ -585,6 +601,25 @@ def test_a_vmap_rule_with_the_wrong_batch_size():
         "expected 2 at dim 0, got 1",
     ):
         batched(lambda info, in_dims, x: (x[:1], 0))
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: (x.sum(1), 0), r"f32\[2\] with out_dims 0"),
+        (lambda x: (x, None), r"f32\[2,3\] with out_dims None"),
+        (lambda x: (x.astype(complex), 0), r"c64\[2,3\] with out_dims 0"),
+    ],
+    ids=["shape", "unbatched shape", "complex"],
+)
+def test_a_vmap_rule_with_other_examples_than_forward(result, got):
+    with raises(
+        ValueError,
+        "`Batch.vmap` returned other values than forward for output array 0",
+        r"expected f32\[3\] for each example",
+        got,
+    ):
+        batched(lambda info, in_dims, x: result(x))
 
 
 def test_both_vmap_and_generate_vmap_rule():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfn._linear import linear
+from tests import wrong
 from tests.jaxprs import primitives
 
 R = jnp.float32([1, 2, 3])
@@ -130,3 +131,23 @@ def test_a_scan_and_its_second_derivative():
             allclose(
                 second(first(loop(exact)))(R), second(first(loop(jnp.multiply)))(R)
             )
+
+
+# ---- transposing a call
+
+
+@pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
+@pytest.mark.parametrize("style", wrong.STYLES)
+def test_a_linear_call_is_transposed_as_jax_transposes_a_custom_jvp(engine, style):
+    """By what forward computes: the rules, which are for sin, have no part in it."""
+    base = wrong.function(engine, style)
+    separate = staticmethod(lambda x: 3 * x)
+    combined = staticmethod(lambda ctx, x: 3 * x)
+    forward = separate if style == "separate" else combined
+    f = type("Triple", (base,), {"forward": forward}).apply
+    x = jnp.float32([1, 2])
+    for transpose in (jax.linear_transpose(f, x), jax.linear_transpose(jax.jit(f), x)):
+        (ct,) = transpose(x)
+        np.testing.assert_array_equal(ct, 3 * x)
+    got = jax.grad(lambda x: jax.linear_transpose(f, x)(x**2)[0].sum())(x)
+    np.testing.assert_array_equal(got, 6 * x)

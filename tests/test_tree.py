@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfn import _tree
+from tests.build import function
 
 X = jnp.float32([1, 2, 3])
 
@@ -147,3 +148,35 @@ def test_boxes_are_equal_whatever_they_hold():
     assert _tree.Box(1) == _tree.Box(np.ones(2))
     assert hash(_tree.Box(1)) == hash(_tree.Box([]))
     assert _tree.Box(1) != 1
+
+
+@jax.tree_util.register_pytree_node_class
+class Checked:
+    """A custom node that checks as JAX advises: arrays, None and plain objects pass."""
+
+    def __init__(self, a):
+        if not (a is None or type(a) is object or hasattr(a, "shape")):
+            raise ValueError(f"expected an array, got {a!r}")
+        self.a = a
+
+    def tree_flatten(self):
+        return (self.a,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_nodes_that_check_what_they_hold_carry_gradients_and_tangents():
+    f = function(
+        forward=lambda ctx, node: Checked(2 * node.a),
+        backward=lambda ctx, grad: Checked(3 * grad.a),
+        jvp=lambda ctx, tangent: Checked(4 * tangent.a),
+    ).apply
+
+    def total(x):
+        return f(Checked(x)).a.sum()
+
+    assert jax.grad(total)(X).tolist() == [3, 3, 3]
+    assert jax.jvp(total, (X,), (X,))[1] == 4 * X.sum()
+    assert jax.jit(jax.vmap(jax.grad(total)))(X).tolist() == [3, 3, 3]

@@ -55,6 +55,18 @@ def test_out_dims_are_moved_to_the_front(dim):
     allclose(jax.vmap(jax.vmap(f))(M[None]), 2 * M[None])
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
+def test_the_dtype_of_a_batch_is_that_of_forward(dtype):
+    f = function(
+        forward=lambda x: x.astype(dtype),
+        setup_context=nothing,
+        vmap=lambda info, in_dims, x: (x, 0),
+    ).apply
+    for fun in (jax.vmap(f), jax.jit(jax.vmap(f)), jax.vmap(jax.jit(f))):
+        assert fun(X).dtype == dtype
+        allclose(fun(X), X)
+
+
 def test_none_says_that_all_examples_share_an_output():
     def vmap(info, in_dims, x):
         return (x, jnp.float32(7)), (0, None)

@@ -18,3 +18,7 @@ __all__ = [
     "NestedIOFunction",
     "once_differentiable",
 ]
+
+# torch's private names, which some code uses.
+_ContextMethodMixin = FunctionCtx
+_SingleLevelFunction = Function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -10,13 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn import _hooks
+from jaxfn._node import BackwardCFunction
 
 __all__ = [
+    "Node",
     "disable_saved_tensors_hooks",
     "save_compressed",
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
+
+Node = BackwardCFunction
+"""What contexts are instances of, as in torch; of a graph they know nothing."""
 
 
 class saved_tensors_hooks:  # noqa: N801  (torch's name)
@@ -29,7 +35,7 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
     that is active when `apply` is called, also where backward runs later.
 
     Not packed: None, NumPy arrays, attributes of ctx, what is saved for jvp, and
-    anything in a call that is not differentiated in reverse mode.
+    anything in a call that is not differentiated or whose Function has no backward.
 
     Args:
         pack_hook: from an array of any shape and dtype to any pytree: arrays, and
@@ -203,6 +209,7 @@ class save_compressed(saved_tensors_hooks):  # noqa: N801  (like the others)
         super().__init__(*pair)
 
 
+@functools.cache  # one pair for a dtype: see Hooks
 def _to_dtype(dtype: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     def pack(x: Any) -> Any:
         if not jnp.issubdtype(x.dtype, jnp.floating):

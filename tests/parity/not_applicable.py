@@ -19,9 +19,23 @@ NOT_APPLICABLE: dict[str, str] = {
     # ---- E: what backward may return
     "BWD-18": "JAX places arrays on devices itself: a gradient is moved, not refused.",
     "BWD-23": "Arrays have no strides and can't be written to in place.",
+    # ---- G: torch.func
+    "FUNC-27": "JAX functions are functional already: there is nothing to convert.",
+    # ---- I: once_differentiable
+    "OD-15": "A gradient is an array, without a node of a graph that has a name.",
+    # ---- K: the legacy classes
+    "BC-20": "Halves of torch's instance protocol; to call an instance works (BC-13).",
+    "BC-21": "Private helpers of torch; jax.tree does this (see BC-13 to BC-18).",
+    "BC-25": "A private leftover of torch's own operations.",
     # ---- L: since torch 2.8
     "NEW-12": "A private flag for views, which arrays are not.",
     "NEW-14": "Arrays have no grad_dtype: a gradient has the dtype of its array.",
     "NEW-15": "There is no graph whose edges could be kept.",
     "NEW-17": "Options of Tensor.backward, which arrays don't have.",
+    # ---- M: saved-tensor hooks
+    "HOOK-08": "A hook can't change an array in place.",
+    "HOOK-18": "Arrays that are saved can't be changed.",
+    "HOOK-22": "Arrays have no versions and no hooks of their own.",
+    # ---- N: amp
+    "AMP-09": "Deprecated names for a device: JAX has one amp for all of them.",
 }

@@ -1,4 +1,7 @@
-"""Record what torch does: `python -m tests.parity.record [SECTION ...]`."""
+"""Record what torch does: `python -m tests.parity.record [SECTION ...]`.
+
+A section is the letter of some rows, or "catalogue"; all of them if none is named.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from typing import Any
 
 from . import core, frameworks
+from .catalogue import record as catalogue
 
 
 def sightings(section: str) -> dict[str, Any]:
@@ -35,7 +39,14 @@ def write(section: str, path: pathlib.Path) -> None:
     )
 
 
-if __name__ == "__main__":
-    for section in [name.upper() for name in sys.argv[1:]] or core.load():
+def main(names: list[str]) -> None:
+    """Record these sections, the catalogue among them if it is named."""
+    if "catalogue" in names:
+        catalogue.main()
+    for section in [x.upper() for x in names if x != "catalogue"]:
         core.load()
         write(section, core.DATA / f"{section.lower()}.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["catalogue", *core.load()])

@@ -181,4 +181,5 @@ def new_16(fw):
 
 @new_16.expect
 def _(fw):
-    return ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+    hooks = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+    return ["Node", *hooks]

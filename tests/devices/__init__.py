@@ -1,0 +1,1 @@
+"""Many devices in one process, and many processes."""

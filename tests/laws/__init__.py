@@ -1,0 +1,1 @@
+"""Laws: every Function of a catalogue under stacks of transformations."""

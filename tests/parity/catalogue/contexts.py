@@ -1,0 +1,267 @@
+"""What real classes do to ctx: they pass it on, write to it and delete from it."""
+
+import jax
+import jax.numpy as jnp
+
+import jaxfn
+from tests.parity.catalogue.case import Case, normal
+
+
+def _remember(context, x, slope):
+    context.save_for_backward(x)
+    context.options = {"slope": slope, "seen": [x.shape]}
+
+
+def _slope(context):
+    (x,) = context.saved_tensors
+    return jnp.where(x > 0, 1, context.options["slope"])
+
+
+class LeakyRelu(jaxfn.Function):
+    """ctx has another name, and goes to helper functions."""
+
+    @staticmethod
+    def forward(self, x, slope):
+        _remember(self, x, slope)
+        return jnp.where(x > 0, x, slope * x)
+
+    @staticmethod
+    def backward(self, g):
+        return g * _slope(self), None
+
+
+def torch_leaky_relu(torch):
+    def remember(context, x, slope):
+        context.save_for_backward(x)
+        context.options = {"slope": slope, "seen": [x.shape]}
+
+    def slope_of(context):
+        (x,) = context.saved_tensors
+        return torch.ones_like(x).masked_fill(x <= 0, context.options["slope"])
+
+    class LeakyRelu(torch.autograd.Function):
+        @staticmethod
+        def forward(self, x, slope):
+            remember(self, x, slope)
+            return torch.where(x > 0, x, slope * x)
+
+        @staticmethod
+        def backward(self, g):
+            return g * slope_of(self), None
+
+    return lambda x: LeakyRelu.apply(x, 0.1)
+
+
+class SomePaths(jaxfn.Function):
+    """Attributes that exist on some paths only."""
+
+    @staticmethod
+    def forward(ctx, x, weight=None):
+        ctx.save_for_backward(x, weight)
+        if weight is not None:
+            ctx.weighted = True
+            return x * weight
+        ctx.factor = 2.0
+        return x * ctx.factor
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        if not getattr(ctx, "weighted", False):
+            assert hasattr(ctx, "factor")
+            return g * ctx.factor
+        assert not hasattr(ctx, "factor")
+        return g * weight, g * x
+
+
+def torch_some_paths(torch):
+    class SomePaths(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight=None):
+            ctx.save_for_backward(x, weight)
+            if weight is not None:
+                ctx.weighted = True
+                return x * weight
+            ctx.factor = 2.0
+            return x * ctx.factor
+
+        @staticmethod
+        def backward(ctx, g):
+            x, weight = ctx.saved_tensors
+            if not getattr(ctx, "weighted", False):
+                return g * ctx.factor
+            return g * weight, g * x
+
+    return lambda x, w: SomePaths.apply(SomePaths.apply(x, w))
+
+
+class WritesInBackward(jaxfn.Function):
+    """Backward counts, replaces and deletes attributes."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.x, ctx.y, ctx.calls = x, y, 0
+        ctx.cache = {}
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.calls += 1
+        ctx.cache["gx"] = g * ctx.y
+        x = ctx.x
+        del ctx.x
+        ctx.y = None
+        return ctx.cache.pop("gx") * ctx.calls, g * x
+
+
+def torch_writes_in_backward(torch):
+    class WritesInBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.x, ctx.y, ctx.calls = x, y, 0
+            ctx.cache = {}
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            ctx.calls += 1
+            ctx.cache["gx"] = g * ctx.y
+            x = ctx.x
+            del ctx.x
+            ctx.y = None
+            return ctx.cache.pop("gx") * ctx.calls, g * x
+
+    return WritesInBackward.apply
+
+
+class OnCtx(jaxfn.Function):
+    """Arrays on ctx in lists and dicts, next to functions and strings."""
+
+    @staticmethod
+    def forward(ctx, x, mode):
+        ctx.steps = [x, jnp.sin(x)]
+        ctx.info = {"mode": mode, "inner": {"cos": jnp.cos(x)}, "rule": jnp.multiply}
+        return ctx.steps[0] * ctx.steps[1]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, sin = ctx.steps
+        assert ctx.info["mode"] == "product"
+        return ctx.info["rule"](g, sin + x * ctx.info["inner"]["cos"]), None
+
+
+def torch_on_ctx(torch):
+    class OnCtx(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, mode):
+            ctx.steps = [x, x.sin()]
+            ctx.info = {"mode": mode, "inner": {"cos": x.cos()}, "rule": torch.mul}
+            return ctx.steps[0] * ctx.steps[1]
+
+        @staticmethod
+        def backward(ctx, g):
+            x, sin = ctx.steps
+            return ctx.info["rule"](g, sin + x * ctx.info["inner"]["cos"]), None
+
+    return lambda x: OnCtx.apply(x, "product")
+
+
+class InnerGradient(jaxfn.Function):
+    """Differentiates inside forward; backward calls the function that is on ctx."""
+
+    @staticmethod
+    def forward(ctx, energy, x, w):
+        out, ctx.pull = jax.vjp(energy, x, w)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, *ctx.pull(g)
+
+
+def _energy(x, w):
+    return (jnp.tanh(x @ w) ** 2).sum(-1)
+
+
+def torch_inner_gradient(torch):
+    class InnerGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, energy, x, w):
+            with torch.enable_grad():
+                ctx.inner = x.detach().requires_grad_(), w.detach().requires_grad_()
+                ctx.out = energy(*ctx.inner)
+            return ctx.out.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, *torch.autograd.grad(ctx.out, ctx.inner, g)
+
+    def energy(x, w):
+        return (torch.tanh(x @ w) ** 2).sum(-1)
+
+    return lambda x, w: InnerGradient.apply(energy, x, w)
+
+
+class FullScale(jaxfn.Function):
+    """Reads a number out of an array, and returns it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = 2.0 ** round(float(jnp.abs(x).max()))
+        return x / ctx.factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.factor
+
+
+def torch_full_scale(torch):
+    class FullScale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.factor = 2.0 ** round(x.abs().max().item())
+            return x / ctx.factor
+
+        @staticmethod
+        def backward(ctx, g):
+            return g / ctx.factor
+
+    return FullScale.apply
+
+
+X = (normal(3, 4),)
+
+CASES = [
+    Case("ctx_to_helpers", lambda x: LeakyRelu.apply(x, 0.1), torch_leaky_relu, X),
+    Case(
+        "some_paths",
+        lambda x, w: SomePaths.apply(SomePaths.apply(x, w)),
+        torch_some_paths,
+        (normal(3, 4), normal(3, 4)),
+    ),
+    Case(
+        "writes_in_backward",
+        WritesInBackward.apply,
+        torch_writes_in_backward,
+        (normal(3, 4), normal(3, 4)),
+        exact=jnp.multiply,
+    ),
+    # Intermediate values on ctx: torch loses their derivative.
+    Case(
+        "on_ctx",
+        lambda x: OnCtx.apply(x, "product"),
+        torch_on_ctx,
+        X,
+        second=False,
+        exact=lambda x: x * jnp.sin(x),
+    ),
+    Case(
+        "inner_gradient",
+        lambda x, w: InnerGradient.apply(_energy, x, w),
+        torch_inner_gradient,
+        (normal(3, 4), normal(4, 4)),
+        second=False,
+        exact=_energy,
+    ),
+    Case("full_scale", FullScale.apply, torch_full_scale, (normal(12),), concrete=True),
+]

@@ -1,0 +1,198 @@
+"""Normalisations that save their statistics, not the normalised values."""
+
+import jax.numpy as jnp
+
+import jaxfn
+from tests.parity.catalogue.case import Case, normal
+
+
+class LayerNorm(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        mean = x.mean(-1, keepdims=True)
+        rstd = 1 / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        return (x - mean) * rstd * weight + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight, mean, rstd = ctx.saved_tensors
+        hat = (x - mean) * rstd
+        scaled = g * weight
+        along = (scaled * hat).mean(-1, keepdims=True)
+        dx = (scaled - scaled.mean(-1, keepdims=True) - hat * along) * rstd
+        return dx, (g * hat).sum(0), g.sum(0), None
+
+
+def torch_layer_norm(torch):
+    class LayerNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias, eps):
+            mean = x.mean(-1, keepdim=True)
+            rstd = torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + eps)
+            ctx.save_for_backward(x, weight, mean, rstd)
+            return (x - mean) * rstd * weight + bias
+
+        @staticmethod
+        def backward(ctx, g):
+            x, weight, mean, rstd = ctx.saved_tensors
+            hat = (x - mean) * rstd
+            scaled = g * weight
+            along = (scaled * hat).mean(-1, keepdim=True)
+            dx = (scaled - scaled.mean(-1, keepdim=True) - hat * along) * rstd
+            return dx, (g * hat).sum(0), g.sum(0), None
+
+    return lambda x, w, b: LayerNorm.apply(x, w, b, 1e-3)
+
+
+def plain_layer_norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    size = jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
+    return centred / size * weight + bias
+
+
+class RmsNorm(jaxfn.Function):
+    """The gradient of the weight has a shape that is summed to the weight's."""
+
+    @staticmethod
+    def forward(ctx, x, weight=None, eps=1e-6):
+        ctx.rstd = 1 / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps)
+        ctx.save_for_backward(x, weight)
+        y = x * ctx.rstd
+        return y if weight is None else y * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        hat = x * ctx.rstd
+        scaled = g if weight is None else g * weight
+        dx = (scaled - hat * (scaled * hat).mean(-1, keepdims=True)) * ctx.rstd
+        return dx, (None if weight is None else g * hat), None
+
+
+def torch_rms_norm(torch):
+    class RmsNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight=None, eps=1e-6):
+            ctx.rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+            ctx.save_for_backward(x, weight)
+            y = x * ctx.rstd
+            return y if weight is None else y * weight
+
+        @staticmethod
+        def backward(ctx, g):
+            x, weight = ctx.saved_tensors
+            hat = x * ctx.rstd
+            scaled = g if weight is None else g * weight
+            dx = (scaled - hat * (scaled * hat).mean(-1, keepdim=True)) * ctx.rstd
+            return dx, (None if weight is None else g * hat), None
+
+    return lambda x, w: RmsNorm.apply(RmsNorm.apply(x, w), None, 0.1)
+
+
+def plain_rms_norm(x, weight):
+    x = x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 0.1)
+
+
+class Normalise(jaxfn.Function):
+    """Unit vectors and their lengths: both outputs are saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        size = jnp.sqrt((x * x).sum(-1, keepdims=True))
+        unit = x / size
+        ctx.save_for_backward(unit, size)
+        return unit, size
+
+    @staticmethod
+    def backward(ctx, g_unit, g_size):
+        unit, size = ctx.saved_tensors
+        along = (g_unit * unit).sum(-1, keepdims=True)
+        return (g_unit - unit * along) / size + unit * g_size
+
+
+def torch_normalise(torch):
+    class Normalise(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            size = x.norm(dim=-1, keepdim=True)
+            unit = x / size
+            ctx.save_for_backward(unit, size)
+            return unit, size
+
+        @staticmethod
+        def backward(ctx, g_unit, g_size):
+            unit, size = ctx.saved_tensors
+            along = (g_unit * unit).sum(-1, keepdim=True)
+            return (g_unit - unit * along) / size + unit * g_size
+
+    return Normalise.apply
+
+
+class BatchNorm(jaxfn.Function):
+    """Returns the new running mean too, which has no derivative."""
+
+    @staticmethod
+    def forward(ctx, x, running, momentum):
+        mean = x.mean(0)
+        rstd = 1 / jnp.sqrt(((x - mean) ** 2).mean(0) + 1e-5)
+        hat = (x - mean) * rstd
+        new = running + momentum * (mean - running)
+        ctx.mark_non_differentiable(new)
+        ctx.save_for_backward(hat, rstd)
+        return hat, new
+
+    @staticmethod
+    def backward(ctx, g, _):
+        hat, rstd = ctx.saved_tensors
+        return (g - g.mean(0) - hat * (g * hat).mean(0)) * rstd, None, None
+
+
+def torch_batch_norm(torch):
+    class BatchNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, running, momentum):
+            mean = x.mean(0)
+            rstd = torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+            hat = (x - mean) * rstd
+            new = running + momentum * (mean - running)
+            ctx.mark_non_differentiable(new)
+            ctx.save_for_backward(hat, rstd)
+            return hat, new
+
+        @staticmethod
+        def backward(ctx, g, _):
+            hat, rstd = ctx.saved_tensors
+            return (g - g.mean(0) - hat * (g * hat).mean(0)) * rstd, None, None
+
+    return lambda x, running: BatchNorm.apply(x, running, 0.1)
+
+
+CASES = [
+    # The statistics are intermediate values: torch loses their derivative.
+    Case(
+        "layer_norm",
+        lambda x, w, b: LayerNorm.apply(x, w, b, 1e-3),
+        torch_layer_norm,
+        (normal(3, 4), normal(4), normal(4)),
+        second=False,
+        exact=plain_layer_norm,
+    ),
+    Case(
+        "rms_norm",
+        lambda x, w: RmsNorm.apply(RmsNorm.apply(x, w), None, 0.1),
+        torch_rms_norm,
+        (normal(3, 4), normal(4)),
+        second=False,
+        exact=plain_rms_norm,
+    ),
+    Case("normalise", Normalise.apply, torch_normalise, (normal(3, 4),)),
+    Case(
+        "batch_norm",
+        lambda x, running: BatchNorm.apply(x, running, 0.1),
+        torch_batch_norm,
+        (normal(3, 4), normal(4)),
+        second=False,
+    ),
+]

@@ -1,0 +1,346 @@
+"""The transformations of torch.func, and JAX's, on first and second derivatives."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from .core import Raises, row
+from .transforms import func
+
+
+def save_all(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+    ctx.save_for_forward(*inputs)
+
+
+def cube_backward(ctx, g):
+    (x,) = ctx.saved_tensors
+    return 3 * x**2 * g
+
+
+def cube_jvp(ctx, t):
+    (x,) = ctx.saved_tensors
+    return 3 * x**2 * t
+
+
+CUBE = {
+    "forward": lambda x: x**3,
+    "setup_context": save_all,
+    "backward": cube_backward,
+    "jvp": cube_jvp,
+}
+
+
+def cube(fw, **members):
+    """x**3 with all rules, in the separate style."""
+    return fw.make("Cube", **CUBE, **members).apply
+
+
+def reverse_cube(fw, **members):
+    """x**3 without a jvp."""
+    rules = {key: x for key, x in CUBE.items() if key != "jvp"}
+    return fw.make("Cube", **rules, **members).apply
+
+
+def old_cube(fw):
+    """x**3 in the combined style."""
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x**3
+
+    return fw.make("OldCube", forward=forward, backward=cube_backward, jvp=cube_jvp)
+
+
+def plain_cube(x):
+    return x**3
+
+
+def scalar(fw):
+    return fw.array(2.0)
+
+
+def vector(fw):
+    return fw.array([2.0, 3.0])
+
+
+ONE = jnp.float32(1)
+
+
+@row("FUNC-01", "superset", "the combined style works in all transformations")
+def func_01(fw):
+    f, t = old_cube(fw).apply, func(fw)
+    x, one = scalar(fw), fw.array(1.0)
+    return {
+        "grad": fw.attempt(lambda: fw.call(t.grad(f), x)),
+        "vmap": fw.attempt(lambda: fw.call(t.vmap(f), vector(fw))),
+        "jvp": fw.attempt(lambda: fw.call(lambda x: t.jvp(f, (x,), (one,)), x)),
+        "jacrev": fw.attempt(lambda: fw.call(t.jacrev(f), vector(fw))),
+    }
+
+
+@func_01.expect
+def _(fw):
+    x, xs = scalar(fw), vector(fw)
+    return {
+        "grad": jax.grad(plain_cube)(x),
+        "vmap": xs**3,
+        "jvp": jax.jvp(plain_cube, (x,), (ONE,)),
+        "jacrev": jax.jacrev(plain_cube)(xs),
+    }
+
+
+@row("FUNC-02", "same", "grad")
+def _(fw):
+    return fw.call(func(fw).grad(cube(fw)), scalar(fw))
+
+
+@row("FUNC-03", "same", "vjp")
+def _(fw):
+    def run(x, ct):
+        out, pull = func(fw).vjp(cube(fw), x)
+        return out, pull(ct)
+
+    return fw.call(run, vector(fw), fw.array([1.0, 10.0]))
+
+
+@row("FUNC-04", "same", "jvp")
+def _(fw):
+    def run(x, t):
+        return func(fw).jvp(cube(fw), (x,), (t,))
+
+    return fw.call(run, vector(fw), fw.array([1.0, 10.0]))
+
+
+def tangent(fw, f):
+    """The tangent for 1: a derivative in forward mode."""
+
+    def run(x):
+        return func(fw).jvp(f, (x,), (fw.np.ones_like(x),))[1]
+
+    return run
+
+
+@row(
+    "FUNC-05", "must differ", "without a jvp JAX refuses, with torch's words in a note"
+)
+def func_05(fw):
+    return fw.call(tangent(fw, reverse_cube(fw)), scalar(fw))
+
+
+@func_05.expect
+def _(fw):
+    return Raises(
+        TypeError,
+        "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
+        "You must implement the jvp function for custom autograd.Function to use it "
+        "with forward mode AD.",
+        "`Cube` has no jvp",
+    )
+
+
+@row("FUNC-06", "same", "grad of grad")
+def _(fw):
+    t = func(fw)
+    return [fw.call(t.grad(t.grad(f(fw))), scalar(fw)) for f in (cube, reverse_cube)]
+
+
+@row("FUNC-07", "same", "vmap with generate_vmap_rule")
+def _(fw):
+    return fw.call(func(fw).vmap(cube(fw, generate_vmap_rule=True)), vector(fw))
+
+
+@row("FUNC-08", "superset", "gradients of each example, also without a vmap rule")
+def func_08(fw):
+    t = func(fw)
+
+    def each(f):
+        return fw.attempt(lambda: fw.call(t.vmap(t.grad(f)), vector(fw)))
+
+    return [each(cube(fw, generate_vmap_rule=True)), each(cube(fw))]
+
+
+@func_08.expect
+def _(fw):
+    return [jax.vmap(jax.grad(plain_cube))(vector(fw))] * 2
+
+
+@row("FUNC-09", "same", "jacrev, which batches backward")
+def _(fw):
+    return fw.call(func(fw).jacrev(reverse_cube(fw)), vector(fw))
+
+
+@row("FUNC-10", "superset", "jacfwd, also without a vmap rule")
+def func_10(fw):
+    def jacobian(f):
+        return fw.attempt(lambda: fw.call(func(fw).jacfwd(f), vector(fw)))
+
+    return [jacobian(cube(fw, generate_vmap_rule=True)), jacobian(cube(fw))]
+
+
+@func_10.expect
+def _(fw):
+    return [jax.jacfwd(plain_cube)(vector(fw))] * 2
+
+
+@row("FUNC-11", "superset", "hessian, also without a vmap rule or a jvp")
+def func_11(fw):
+    def hessian(f):
+        run = func(fw).hessian(lambda x: f(x).sum())
+        return fw.attempt(lambda: fw.call(run, vector(fw)))
+
+    return [
+        hessian(cube(fw, generate_vmap_rule=True)),
+        hessian(cube(fw)),
+        hessian(reverse_cube(fw)),
+    ]
+
+
+@func_11.expect
+def _(fw):
+    return [jax.hessian(lambda x: (x**3).sum())(vector(fw))] * 3
+
+
+def nested(fw, f, outer, inner):
+    t = func(fw)
+    run = getattr(t, outer)(getattr(t, inner)(lambda x: f(x).sum()))
+    return fw.attempt(lambda: fw.call(run, vector(fw)))
+
+
+ORDERS = [("jacrev", "jacrev"), ("jacfwd", "jacfwd"), ("jacrev", "jacfwd")]
+
+
+@row("FUNC-12", "superset", "jacfwd of jacfwd is right; torch's is zero")
+def func_12(fw):
+    f = cube(fw, generate_vmap_rule=True)
+    return {
+        f"{outer} of {inner}": nested(fw, f, outer, inner) for outer, inner in ORDERS
+    }
+
+
+@func_12.expect
+def _(fw):
+    right = jax.hessian(lambda x: (x**3).sum())(vector(fw))
+    return {f"{outer} of {inner}": right for outer, inner in ORDERS}
+
+
+@row("FUNC-12b", "superset", "jvp of jvp is right; torch's is zero")
+def func_12b(fw):
+    f = cube(fw)
+    return fw.call(tangent(fw, tangent(fw, f)), scalar(fw))
+
+
+@func_12b.expect
+def _(fw):
+    return tangent(fw, tangent(fw, plain_cube))(scalar(fw))
+
+
+@row("FUNC-13", "same", "jvp of grad")
+def _(fw):
+    return fw.call(tangent(fw, func(fw).grad(cube(fw))), scalar(fw))
+
+
+@row("FUNC-14", "same", "grad of jvp")
+def _(fw):
+    return fw.call(func(fw).grad(tangent(fw, cube(fw))), scalar(fw))
+
+
+@row("FUNC-15", "same", "linearize")
+def _(fw):
+    def run(x, t):
+        with warnings.catch_warnings():
+            if fw.name == "torch":  # of the graph that it records
+                warnings.simplefilter("ignore")
+            out, push = func(fw).linearize(cube(fw), x)
+        return out, push(t)
+
+    return fw.call(run, vector(fw), fw.array([1.0, 10.0]))
+
+
+@row("FUNC-16", "same", "the gradient of a gradient from another engine: nested grad")
+def func_16(fw):
+    x = fw.leaf(scalar(fw))
+    return fw.torch.autograd.grad(func(fw).grad(cube(fw))(x), [x])[0]
+
+
+@func_16.jaxfn
+def _(fw):
+    return fw.call(jax.grad(jax.grad(cube(fw))), scalar(fw))
+
+
+def double_backward_jvp(f, x, t):
+    """As torch.autograd.functional does it: the derivative of the pullback."""
+    out, pull = jax.vjp(f, x)
+    _, push = jax.vjp(lambda ct: pull(ct)[0], jnp.zeros_like(out))
+    return out, push(t)[0]
+
+
+@row("FUNC-28", "same", "jacobian and hessian of the combined style")
+def func_28(fw):
+    functional = fw.torch.autograd.functional
+    f, x = old_cube(fw).apply, vector(fw)
+    return [
+        functional.jacobian(f, x),
+        functional.jacobian(f, x, vectorize=True),
+        functional.hessian(lambda x: f(x).sum(), x),
+    ]
+
+
+@func_28.jaxfn
+def _(fw):
+    f, x = old_cube(fw).apply, vector(fw)
+
+    def one_by_one(x):
+        return jnp.stack([jax.vjp(f, x)[1](e)[0] for e in jnp.eye(2)])
+
+    return [
+        fw.call(one_by_one, x),
+        fw.call(jax.jacrev(f), x),
+        fw.call(jax.hessian(lambda x: f(x).sum()), x),
+    ]
+
+
+@row("FUNC-29", "same", "one vjp for a batch of cotangents")
+def func_29(fw):
+    x = fw.leaf(vector(fw))
+    out = old_cube(fw).apply(x)
+    cts = fw.np.eye(2)
+    return fw.torch.autograd.grad(out, [x], cts, is_grads_batched=True)
+
+
+@func_29.jaxfn
+def _(fw):
+    def run(x, cts):
+        return jax.vmap(jax.vjp(old_cube(fw).apply, x)[1])(cts)
+
+    return fw.call(run, vector(fw), jnp.eye(2))
+
+
+@row("FUNC-35", "same", "jvp and hvp by differentiating backward twice")
+def func_35(fw):
+    functional = fw.torch.autograd.functional
+    f, x, t = reverse_cube(fw), vector(fw), fw.array([1.0, 10.0])
+
+    def total(x):
+        return f(x).sum()
+
+    return [
+        functional.jvp(f, x, t),
+        functional.hvp(total, x, t)[1],
+        functional.hessian(total, x),
+    ]
+
+
+@func_35.jaxfn
+def _(fw):
+    f, x, t = reverse_cube(fw), vector(fw), fw.array([1.0, 10.0])
+    gradient = jax.grad(lambda x: f(x).sum())
+    return [
+        fw.call(lambda x, t: double_backward_jvp(f, x, t), x, t),
+        fw.call(lambda x, t: jax.jvp(gradient, (x,), (t,))[1], x, t),
+        fw.call(jax.jacrev(gradient), x),
+    ]

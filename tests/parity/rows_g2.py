@@ -1,0 +1,292 @@
+"""The transformations of torch.func, and JAX's, on what rules see and return."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from .core import EAGER, Raises, row
+from .rows_g import scalar
+from .transforms import func
+
+
+def nothing(ctx, inputs, output): ...
+
+
+def gradient(fw, f, x=None):
+    """The gradient of a scalar function by func's grad."""
+    return fw.call(func(fw).grad(f), scalar(fw) if x is None else x)
+
+
+@row("FUNC-17", "must differ", "a context has one class in all transformations")
+def func_17(fw):
+    names = set()
+
+    def setup_context(ctx, inputs, output):
+        names.add(type(ctx).__name__)
+
+    f = fw.make(
+        "Foo",
+        forward=lambda x: 2 * x,
+        setup_context=setup_context,
+        backward=lambda ctx, g: 2 * g,
+    )
+    gradient(fw, f.apply)
+    return sorted(names)
+
+
+@func_17.expect
+def _(fw):
+    return ["FooBackward"]
+
+
+@row("FUNC-18", "must differ", "forward and backward are traced once", modes=EAGER)
+def func_18(fw):
+    calls = []
+
+    def note(name, rule):
+        def noting(*args):
+            calls.append(name)
+            return rule(*args)
+
+        return noting
+
+    f = fw.make(
+        forward=note("forward", lambda x: x**3),
+        setup_context=note("setup_context", lambda c, i, o: c.save_for_backward(*i)),
+        backward=note("backward", lambda c, g: 3 * c.saved_tensors[0] ** 2 * g),
+    )
+    gradient(fw, func(fw).grad(f.apply))
+    return calls
+
+
+@func_18.expect
+def _(fw):
+    # setup_context once for each derivative: what it saves has one of its own
+    return ["forward", "setup_context", "setup_context", "backward"]
+
+
+@row("FUNC-20", "must differ", "needs_input_grad says what jvp differentiates")
+def func_20(fw):
+    seen = []
+
+    def setup_context(ctx, inputs, output):
+        seen.append(ctx.needs_input_grad)
+
+    def jvp(ctx, a, b):
+        seen.append(ctx.needs_input_grad)
+        return 2 * a + b
+
+    f = fw.make(forward=lambda x, y: 2 * x, setup_context=setup_context, jvp=jvp)
+    y = fw.array(3.0)
+
+    def run(x):
+        return func(fw).jvp(lambda x: f.apply(x, y), (x,), (fw.np.ones_like(x),))
+
+    return [fw.call(run, scalar(fw)), sorted(set(seen))]
+
+
+@func_20.expect
+def _(fw):
+    return [(jnp.float32(4), jnp.float32(2)), [(True, False)]]
+
+
+@row("FUNC-21", "same", "an array from outside may be saved")
+def _(fw):
+    k = fw.array(5.0)
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(k)
+
+    def backward(ctx, g):
+        (k,) = ctx.saved_tensors
+        return k * g
+
+    f = fw.make(forward=lambda x: k * x, setup_context=setup_context, backward=backward)
+    return gradient(fw, f.apply)
+
+
+@row("FUNC-22", "superset", "differentiating what forward closes over is refused")
+def func_22(fw):
+    x = scalar(fw)
+
+    def run(w):
+        f = fw.make(
+            forward=lambda x: w * x,
+            setup_context=nothing,
+            backward=lambda ctx, g: g,
+        )
+        return f.apply(x)
+
+    return gradient(fw, run)
+
+
+@func_22.expect
+def _(fw):
+    return Raises(
+        RuntimeError,
+        "`MyF` used a traced value that was not passed to apply",
+        "Pass it to apply",
+    )
+
+
+@row("FUNC-23", "same", "a static output under grad")
+def _(fw):
+    seen = []
+
+    def backward(ctx, g, none):
+        seen.append(none)
+        return 2 * g
+
+    f = fw.make(
+        forward=lambda x: (2 * x, "a"), setup_context=nothing, backward=backward
+    )
+
+    def run(x):
+        out, text = f.apply(x)
+        seen.append(text)
+        return out
+
+    return [gradient(fw, run), seen]
+
+
+@row("FUNC-24", "same", "keyword arguments of apply")
+def _(fw):
+    def setup_context(ctx, inputs, output):
+        ctx.k = inputs[1]
+
+    def forward(x, k):
+        return k * x
+
+    f = fw.make(
+        forward=forward,
+        setup_context=setup_context,
+        backward=lambda ctx, g: (ctx.k * g, None),
+    )
+    return gradient(fw, lambda x: f.apply(x, k=3) + f.apply(k=4, x=x))
+
+
+@row("FUNC-25", "same", "an output marked non-differentiable")
+def _(fw):
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    def backward(ctx, g, _):
+        (order,) = ctx.saved_tensors
+        return g[fw.np.argsort(order)]
+
+    def forward(x):
+        order = fw.np.argsort(x)
+        return x[order], order
+
+    f = fw.make(forward=forward, setup_context=setup_context, backward=backward)
+    k, x = fw.array([1.0, 10.0, 100.0]), fw.array([3.0, 1.0, 2.0])
+    return gradient(fw, lambda x: (k * f.apply(x)[0]).sum(), x)
+
+
+@row("FUNC-26", "must differ", "a consumed input under grad: only marked, not changed")
+def func_26(fw):
+    def setup_context(ctx, inputs, output):
+        ctx.mark_dirty(*inputs)
+        ctx.save_for_backward(output)
+
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return out * g
+
+    forward = (lambda x: x.exp_()) if fw.name == "torch" else jnp.exp
+    f = fw.make(forward=forward, setup_context=setup_context, backward=backward)
+    return {
+        "a copy": gradient(fw, lambda x: f.apply(1 * x)),
+        "the argument itself": fw.attempt(lambda: gradient(fw, f.apply)),
+    }
+
+
+@func_26.expect
+def _(fw):
+    return dict.fromkeys(("a copy", "the argument itself"), jnp.exp(jnp.float32(2)))
+
+
+@row("FUNC-30", "same", "None as an output")
+def _(fw):
+    seen = []
+
+    def backward(ctx, g, none):
+        seen.append(none)
+        return 2 * g
+
+    f = fw.make(
+        forward=lambda x: (2 * x, None), setup_context=nothing, backward=backward
+    )
+    return [gradient(fw, lambda x: f.apply(x)[0]), seen]
+
+
+@row("FUNC-31", "superset", "a list that forward returns has gradients")
+def func_31(fw):
+    f = fw.make(
+        forward=lambda x: [2 * x, 3 * x],
+        setup_context=nothing,
+        backward=lambda ctx, gs: 2 * gs[0] + 3 * gs[1],
+    )
+    return gradient(fw, lambda x: sum(f.apply(x)))
+
+
+@func_31.expect
+def _(fw):
+    return jnp.float32(5)
+
+
+@row("FUNC-32", "superset", "arrays in a list that is an argument have gradients")
+def func_32(fw):
+    f = fw.make(
+        forward=lambda xs: 2 * xs[0],
+        setup_context=nothing,
+        # torch's own rule would be: None for the list
+        backward=lambda ctx, g: None if fw.name == "torch" else [2 * g],
+    )
+    return gradient(fw, lambda x: f.apply([x]))
+
+
+@func_32.expect
+def _(fw):
+    return jnp.float32(2)
+
+
+@row("FUNC-33", "same", "an input kept as an attribute of ctx")
+def _(fw):
+    def setup_context(ctx, inputs, output):
+        (ctx.x,) = inputs
+
+    f = fw.make(
+        forward=lambda x: x**3,
+        setup_context=setup_context,
+        backward=lambda ctx, g: 3 * ctx.x**2 * g,
+    ).apply
+    t = func(fw)
+    return [gradient(fw, f), gradient(fw, t.grad(f)), gradient(fw, t.grad(t.grad(f)))]
+
+
+@row("FUNC-36", "must differ", "vjp of two outputs; JAX checks the cotangents itself")
+def func_36(fw):
+    f = fw.make(
+        forward=lambda x: (2 * x, 3 * x),
+        setup_context=nothing,
+        backward=lambda ctx, a, b: 2 * a + 3 * b,
+    )
+
+    def pull(x, *ct):
+        return func(fw).vjp(f.apply, x)[1](*ct)
+
+    one, ten = fw.array(1.0), fw.array(10.0)
+    return {
+        "pair": fw.call(lambda x: pull(x, (one, ten)), scalar(fw)),
+        "one": fw.attempt(lambda: fw.call(lambda x: pull(x, one), scalar(fw))),
+    }
+
+
+@func_36.expect
+def _(fw):
+    return {
+        "pair": (jnp.float32(32),),
+        "one": Raises(ValueError, "must match the pytree"),
+    }

@@ -1,0 +1,277 @@
+"""Contexts made by hand, and InplaceFunction."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import jax.numpy as jnp
+
+import jaxfn
+
+from .core import EAGER, Raises, row
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without the warning that an instance of a Function is made."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def ten(fw):
+    return fw.array([10.0])
+
+
+@row("BC-01", "same", "a context of no Function has no rules", own_words=True)
+def _(fw):
+    ctx = fw.BackwardCFunction()
+    return [fw.attempt(lambda: ctx.apply(1)), fw.attempt(lambda: ctx.apply_jvp(1))]
+
+
+@row("BC-02", "same", "apply of a context made by hand calls backward")
+def _(fw):
+    f = fw.make(
+        forward=lambda ctx, x, k: k * x, backward=lambda ctx, g: (ctx.k * g, None)
+    )
+
+    def run(g):
+        ctx = f._backward_cls()
+        ctx.k = 3
+        return ctx.apply(g)[0]
+
+    return fw.call(run, ten(fw))
+
+
+@row("BC-03", "same", "or vjp, but not both of them")
+def _(fw):
+    def vjp(ctx, g):
+        return 7 * g
+
+    def backward(ctx, g):
+        return 5 * g
+
+    def run(**rules):
+        ctx = fw.make(forward=lambda ctx, x: x, **rules)._backward_cls()
+        return fw.attempt(lambda: fw.call(lambda g: ctx.apply(g), ten(fw)))
+
+    return {
+        "vjp": run(vjp=vjp),
+        "backward": run(backward=backward),
+        "both": run(vjp=vjp, backward=backward),
+        "neither": run(),
+    }
+
+
+@row("BC-04", "same", "apply_jvp calls jvp")
+def _(fw):
+    def run(**rules):
+        ctx = fw.make(forward=lambda ctx, x: x, **rules)._backward_cls()
+        ctx.k = 4
+        return fw.attempt(lambda: fw.call(lambda t: ctx.apply_jvp(t), ten(fw)))
+
+    return {"jvp": run(jvp=lambda ctx, t: ctx.k * t), "none": run()}
+
+
+@row("BC-05", "superset", "a context made by hand remembers what is saved in it")
+def bc_05(fw):
+    def by_hand(save, rule):
+        f = fw.make(
+            forward=lambda ctx, x: x,
+            backward=lambda ctx, g: list(ctx.saved_tensors),
+            jvp=lambda ctx, t: list(ctx.saved_tensors),
+        )
+        ctx = f._backward_cls()
+        getattr(ctx, save)(ten(fw), None)
+        return [list(ctx.saved_tensors), getattr(ctx, rule)(ten(fw)), ctx.name()]
+
+    return {
+        "backward": by_hand("save_for_backward", "apply"),
+        "jvp": by_hand("save_for_forward", "apply_jvp"),
+    }
+
+
+@bc_05.expect
+def _(fw):
+    saved = [ten(fw), None]
+    found = [saved, saved, "MyFBackward"]
+    return {"backward": found, "jvp": found}
+
+
+@row("BC-06", "same", "what a context can do")
+def _(fw):
+    names = (
+        *("apply", "apply_boxed", "apply_jvp", "mark_dirty", "mark_non_differentiable"),
+        *("save_for_backward", "save_for_forward", "set_materialize_grads"),
+        *("saved_tensors", "mark_shared_storage"),
+    )
+    return {name: hasattr(fw.BackwardCFunction, name) for name in names}
+
+
+@row("BC-07", "same", "apply of the class of contexts is a method")
+def _(fw):
+    ctx = fw.FunctionCtx()
+    ctx.save_for_backward(1, 2)
+    return [type(fw.BackwardCFunction.apply).__name__, ctx.to_save]
+
+
+@row("BC-08", "same", "FunctionCtx on its own records what it is told")
+def _(fw):
+    ctx = fw.FunctionCtx()
+    ctx.save_for_backward(1, "a")
+    ctx.save_for_forward(None)
+    ctx.mark_dirty(2)
+    ctx.mark_non_differentiable(3)
+    ctx.set_materialize_grads("x")
+    return vars(ctx)
+
+
+@row("BC-09", "same", "an InplaceFunction has a flag, and making one warns")
+def _(fw):
+    made = [fw.InplaceFunction(), fw.InplaceFunction(True), fw.InplaceFunction(False)]
+    flags = [one.inplace for one in made]
+    return [*flags, hasattr(fw.InplaceFunction, "inplace")]
+
+
+def dropout(fw):
+    """Zero for the first element, twice the second; in place if told so."""
+
+    def forward(ctx, x, inplace):
+        ctx.inplace = inplace
+        ctx.save_for_backward(fw.array([0.0, 2.0]))
+        (mask,) = ctx.to_save
+        if not inplace:
+            return mask * x
+        ctx.mark_dirty(x)
+        return x.mul_(mask) if fw.name == "torch" else mask * x
+
+    def backward(ctx, g):
+        (mask,) = ctx.saved_tensors
+        return mask * g, None
+
+    return fw.make(base=fw.InplaceFunction, forward=forward, backward=backward).apply
+
+
+@row("BC-10", "must differ", "in place: a new array, and the old one is consumed")
+def bc_10(fw):
+    f = dropout(fw)
+    x, kept = fw.array([3.0, 4.0]), fw.array([3.0, 4.0])
+    gradients = [
+        fw.grad(lambda x, inplace=inplace: f(1 * x, inplace), x)
+        for inplace in (False, True)
+    ]
+    out = f(x, True)
+    f(kept, False)
+    return {
+        "gradients": gradients,
+        "result": out,
+        "argument": fw.attempt(lambda: x + 0),
+        "kept": kept,
+    }
+
+
+@bc_10.expect
+def _(fw):
+    return {
+        "gradients": [[jnp.float32([0, 2])]] * 2,
+        "result": jnp.float32([0, 8]),
+        "argument": Raises(RuntimeError, "Array has been deleted"),
+        "kept": jnp.float32([3, 4]),
+    }
+
+
+@row("BC-11", "same", "an InplaceFunction is not called as an instance")
+def _(fw):
+    with quiet():
+        made = fw.InplaceFunction(True)
+    return made(ten(fw))
+
+
+@row("BC-12", "same", "an InplaceFunction is a Function")
+def _(fw):
+    cls = fw.InplaceFunction
+    return [
+        issubclass(cls, fw.Function),
+        cls.backward is fw.Function.backward,
+        cls._backward_cls.__name__,
+    ]
+
+
+@row("BC-23", "must differ", "an instance of a Function is no context", modes=EAGER)
+def bc_23(fw):
+    with quiet():
+        made = fw.make(forward=lambda ctx, x: x)()
+    names = ("saved_tensors", "needs_input_grad", "next_functions", "metadata")
+    return {name: fw.attempt(lambda name=name: getattr(made, name)) for name in names}
+
+
+@bc_23.expect
+def _(fw):
+    names = ("saved_tensors", "needs_input_grad", "next_functions", "metadata")
+    return {name: Raises(AttributeError, "MyF", name) for name in names}
+
+
+@row("BC-24", "must differ", "saved_tensors is a property")
+def bc_24(fw):
+    return type(fw.BackwardCFunction.saved_tensors).__name__
+
+
+@bc_24.expect
+def _(fw):
+    return "property"
+
+
+@row("BC-26", "same", "one Function under all its names")
+def bc_26(fw):
+    autograd = fw.torch.autograd
+    return [autograd.Function is autograd.function.Function] * 2
+
+
+@bc_26.jaxfn
+def _(fw):
+    autograd = jaxfn.autograd
+    return [
+        autograd.Function is autograd.function.Function,
+        jaxfn.Function is autograd.Function,
+    ]
+
+
+@row("BC-27", "superset", "_SingleLevelFunction works in all transformations")
+def bc_27(fw):
+    from .transforms import func
+
+    f = fw.make(
+        base=fw.function._SingleLevelFunction,
+        forward=lambda x: 2 * x,
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: 3 * g,
+    ).apply
+    return [
+        fw.call(f, ten(fw)),
+        fw.attempt(lambda: fw.call(func(fw).grad(lambda x: f(x).sum()), ten(fw))),
+    ]
+
+
+@bc_27.expect
+def _(fw):
+    return [2 * ten(fw), jnp.float32([3])]
+
+
+@row("BC-28", "must differ", "leftovers of old interfaces are gone")
+def bc_28(fw):
+    names = (
+        *("_do_forward", "_do_backward", "_register_hook", "retain_variables"),
+        *("is_traceable", "previous_functions", "_get_next_functions"),
+        "mark_shared_storage",
+    )
+    return {name: hasattr(fw.Function, name) for name in names}
+
+
+@bc_28.expect
+def _(fw):
+    names = (
+        *("_do_forward", "_do_backward", "_register_hook", "retain_variables"),
+        *("is_traceable", "previous_functions", "_get_next_functions"),
+    )
+    return {**dict.fromkeys(names, False), "mark_shared_storage": True}

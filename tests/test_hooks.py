@@ -1,0 +1,173 @@
+"""Saved-tensor hooks on residuals: what is kept, and that it comes back."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from jaxfn.autograd import graph
+
+
+class Layer(jaxfn.Function):
+    """tanh(w x), saving both arguments and the output."""
+
+    @staticmethod
+    def forward(ctx, w, x):
+        y = jnp.tanh(w @ x)
+        ctx.save_for_backward(w, x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        w, x, y = ctx.saved_tensors
+        d = g * (1 - y * y)
+        return jnp.outer(d, x), w.T @ d
+
+
+def layers(n=64, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 5)
+    weights = [jax.random.normal(k, (n, n)) / np.sqrt(n) for k in keys[:4]]
+    x = jax.random.normal(keys[4], (n,))
+
+    def loss(weights):
+        h = x
+        for w in weights:
+            h = Layer.apply(w, h)
+        return (h**2).sum()
+
+    return loss, weights
+
+
+def kept_bytes(f, *args):
+    residuals = jax.tree.leaves(jax.vjp(f, *args)[1])
+    return sum(x.nbytes for x in {id(x): x for x in residuals}.values())
+
+
+def test_bfloat16_halves_the_bytes_that_vjp_keeps():
+    w, x = jnp.ones((256, 256)), jnp.ones(256)
+    full = kept_bytes(Layer.apply, w, x)
+    with graph.save_compressed(jnp.bfloat16):
+        half = kept_bytes(Layer.apply, w, x)
+    assert full == 4 * (256 * 256 + 2 * 256)
+    assert half == full // 2
+
+
+def test_int8_quarters_them():
+    w, x = jnp.ones((256, 256)), jnp.ones(256)
+    with graph.save_compressed(jnp.int8):
+        quarter = kept_bytes(Layer.apply, w, x)
+    scales = 3 * 4
+    witnesses = 3 * 4  # one zero for each array, which refuses second derivatives
+    assert quarter == 256 * 256 + 2 * 256 + scales + witnesses
+
+
+# The figures of the docstring, and a tenth of room for other seeds and machines.
+@pytest.mark.parametrize(
+    ("dtype", "error"),
+    [(jnp.bfloat16, 4.0e-3), (jnp.float16, 4.1e-4), ("int8", 1.4e-2)],
+)
+def test_the_error_of_the_gradient_is_as_documented(dtype, error):
+    loss, weights = layers()
+    exact = jax.grad(loss)(weights)
+    with graph.save_compressed(dtype):
+        got = jax.grad(loss)(weights)
+
+    def norm(arrays):
+        return float(jnp.sqrt(sum((a**2).sum() for a in arrays)))
+
+    found = norm([a - b for a, b in zip(got, exact, strict=True)]) / norm(exact)
+    assert error / 3 < found < 1.1 * error
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_what_is_packed_is_what_backward_gets(wrap):
+    doubled = graph.saved_tensors_hooks(lambda x: 2 * x, lambda x: x)
+
+    class Cube(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    def scan(x):
+        return jax.lax.scan(lambda c, _: (Cube.apply(c), None), x, None, length=1)[0]
+
+    for f in (Cube.apply, scan, lambda x: jax.vmap(Cube.apply)(x[None]).sum()):
+        with doubled:
+            assert jax.grad(wrap(f))(jnp.float32(1)) == 12
+        assert jax.grad(wrap(f))(jnp.float32(1)) == 3
+
+
+def test_a_jitted_function_is_traced_again_under_other_hooks():
+    class Square(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * ctx.saved_tensors[0] * g
+
+    f = jax.jit(jax.grad(Square.apply))
+    assert f(1.0) == 2
+    with graph.saved_tensors_hooks(lambda x: 10 * x, lambda x: x):
+        assert f(1.0) == 20
+        with graph.saved_tensors_hooks(lambda x: 3 * x, lambda x: x):
+            assert f(1.0) == 6  # the innermost pair alone
+        assert f(1.0) == 20
+    assert f(1.0) == 2
+
+
+def test_a_jitted_function_is_traced_again_under_another_autocast():
+    class Double(jaxfn.Function):
+        @staticmethod
+        @jaxfn.amp.custom_fwd(device_type="cuda", cast_inputs=jnp.bfloat16)
+        def forward(ctx, x):
+            return 2 * x
+
+    f = jax.jit(Double.apply)
+    assert f(jnp.float32(1)).dtype == jnp.float32
+    with jaxfn.amp.autocast("cuda"):
+        assert f(jnp.float32(1)).dtype == jnp.bfloat16
+    assert f(jnp.float32(1)).dtype == jnp.float32
+
+
+def test_saving_on_the_host_changes_nothing_on_a_cpu():
+    loss, weights = layers(8)
+    plain = jax.make_jaxpr(jax.grad(loss))(weights)
+    with graph.save_on_cpu():
+        hosted = jax.make_jaxpr(jax.grad(loss))(weights)
+    if jax.default_backend() == "cpu":
+        assert str(hosted) == str(plain)
+    else:
+        assert "device_put" in str(hosted)
+
+
+def test_an_exception_in_a_hook_passes_and_leaves_no_hook_behind():
+    def broken(x):
+        raise KeyError("mine")
+
+    loss, weights = layers(4)
+    with (
+        pytest.raises(KeyError, match="mine"),
+        graph.saved_tensors_hooks(broken, broken),
+    ):
+        jax.grad(loss)(weights)
+    jax.grad(loss)(weights)
+
+
+def test_integers_that_hooks_keep_refuse_a_second_derivative():
+    loss, weights = layers(4)
+    with (
+        graph.save_compressed(jnp.int8),
+        pytest.raises(
+            NotImplementedError, match="keep integers: expected first derivatives only"
+        ),
+    ):
+        jax.hessian(loss)(weights)

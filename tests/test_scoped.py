@@ -1,0 +1,209 @@
+"""Settings inside a `with`, and JAX's caches: `_scoped`, under hooks and autocast."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxfn
+from jaxfn import _autocast
+from jaxfn.autograd import graph
+from tests.build import function
+
+
+class Square(jaxfn.Function):
+    @staticmethod
+    @jaxfn.amp.custom_fwd(device_type="cuda", cast_inputs=jnp.float16)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @jaxfn.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+X = jnp.float32(3)
+
+
+def counted(fun):
+    """`fun` under jit, and how often it was traced."""
+    traces = []
+
+    def run(x):
+        traces.append(x)
+        return fun(x)
+
+    return jax.jit(run), traces
+
+
+class Doubling:
+    """Hooks that are methods: new objects at each access."""
+
+    def pack(self, x):
+        return x / 2
+
+    def unpack(self, kept):
+        return kept * 2
+
+
+class Unhashable:
+    def __eq__(self, other):
+        return NotImplemented
+
+    def __call__(self, x):
+        return x
+
+
+doubling, unhashable = Doubling(), Unhashable()
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        graph.save_on_cpu,
+        graph.save_compressed,
+        lambda: graph.save_compressed(jnp.int8),
+        lambda: graph.saved_tensors_hooks(doubling.pack, doubling.unpack),
+        lambda: graph.saved_tensors_hooks(unhashable, unhashable),
+        lambda: graph.disable_saved_tensors_hooks("no"),
+        lambda: jaxfn.amp.autocast("cuda"),
+    ],
+    ids=["cpu", "bfloat16", "int8", "methods", "unhashable", "disabled", "autocast"],
+)
+def test_entering_the_same_setting_again_traces_nothing_again(scope):
+    f, traces = counted(jax.grad(lambda x: Square.apply(x).astype(jnp.float32)))
+    for _ in range(3):
+        with scope():
+            f(X)
+    assert len(traces) == 1
+
+
+def test_other_settings_trace_again():
+    f, traces = counted(jax.grad(lambda x: Square.apply(x).astype(jnp.float32)))
+    f(X)
+    for dtype in (jnp.float16, jnp.bfloat16):
+        with graph.save_compressed(dtype):
+            f(X)
+    with graph.saved_tensors_hooks(Doubling().pack, doubling.unpack):
+        f(X)
+    with graph.saved_tensors_hooks(doubling.pack, doubling.unpack):
+        f(X)
+    assert len(traces) == 5
+
+
+def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
+    # As in a new process: at the first change of a setting JAX's caches are emptied.
+    unused = _autocast.Scoped("autocast", _autocast.current())
+    monkeypatch.setattr(_autocast, "_policy", unused)
+    f, traces = counted(lambda x: x + 1)
+    f(X)
+    plain = function(
+        forward=lambda ctx, x: x * x, backward=lambda ctx, g: g, name="Plain"
+    )
+    jax.jit(jax.grad(plain.apply))(X)
+    f(X)
+    assert len(traces) == 1
+
+
+def interleaved(inside, outside):
+    """What two tasks return: one in autocast, one beside it, while the first waits."""
+
+    async def entering(entered, other_is_done):
+        with jaxfn.amp.autocast("cuda"):
+            entered.set()
+            await other_is_done.wait()
+            return inside()
+
+    async def beside(entered, done):
+        await entered.wait()
+        try:
+            return outside()
+        finally:
+            done.set()
+
+    async def both():
+        entered, done = asyncio.Event(), asyncio.Event()
+        return await asyncio.gather(
+            entering(entered, done), beside(entered, done), return_exceptions=True
+        )
+
+    return asyncio.run(both())
+
+
+def test_each_task_has_its_own_setting():
+    def dtypes():
+        gradient = jax.vjp(Square.apply, X)[0].dtype
+        return Square.apply(X).dtype, gradient, jaxfn.amp.is_autocast_enabled()
+
+    half, full = interleaved(dtypes, dtypes)
+    assert half == (jnp.float16, jnp.float16, True)
+    assert full == (jnp.float32, jnp.float32, False)
+    assert dtypes() == full
+
+
+def test_hooks_of_one_task_do_not_pack_for_another():
+    packed = []
+    pair = graph.saved_tensors_hooks(lambda x: (packed.append(1), x)[1], lambda x: x)
+
+    async def entering(entered, done):
+        with pair:
+            entered.set()
+            await done.wait()
+
+    async def beside(entered, done):
+        await entered.wait()
+        jax.grad(lambda x: Square.apply(x))(X)
+        done.set()
+
+    async def both():
+        entered, done = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(entering(entered, done), beside(entered, done))
+
+    asyncio.run(both())
+    assert not packed
+
+
+def test_what_would_be_compiled_for_another_task_is_refused():
+    f = jax.jit(Square.apply)
+    half, refused = interleaved(lambda: f(X).dtype, lambda: f(X))
+    assert half == jnp.float16
+    assert isinstance(refused, RuntimeError)
+    assert "under the autocast of another asynchronous task" in str(refused)
+    assert f(X).dtype == jnp.float32
+
+
+def test_a_thread_starts_without_settings_and_shares_no_compiled_code_of_others():
+    f = jax.jit(Square.apply)
+    seen = []
+    with jaxfn.amp.autocast("cuda"):
+        thread = threading.Thread(target=lambda: seen.append(f(X).dtype))
+        thread.start()
+        thread.join()
+        seen.append(f(X).dtype)
+    assert seen == [jnp.float32, jnp.float16]
+
+
+def test_a_thread_that_a_task_starts_has_its_setting():
+    async def main():
+        with jaxfn.amp.autocast("cuda"):
+            return await asyncio.to_thread(lambda: Square.apply(X).dtype)
+
+    assert asyncio.run(main()) == jnp.float16
+
+
+def test_a_setting_ends_with_an_exception():
+    with pytest.raises(ZeroDivisionError), jaxfn.amp.autocast("cuda"):
+        raise ZeroDivisionError
+    assert not jaxfn.amp.is_autocast_enabled()
+    pair = graph.saved_tensors_hooks(doubling.pack, doubling.unpack)
+    with pytest.raises(ZeroDivisionError), pair:
+        raise ZeroDivisionError
+    with graph.disable_saved_tensors_hooks("refused where hooks are left over"):
+        pass
