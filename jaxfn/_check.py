@@ -35,51 +35,54 @@ class _Check:
     needs: tuple[str, ...] = ("value",)
 
 
-_FIRST = ("value", "backward")
+_BACKWARD = ("value", "backward", "backward repeats")
+_TRACED = ("value", "value under jit")
+_COMPILED = (*_BACKWARD, "value under jit", "backward under jit")
+_JVP = ("value", "jvp")
 _CHECKS: dict[str, _Check] = {
     "value": _Check("forward", rules.value, ()),
     "value under jit": _Check("forward", rules.value_jit),
     "backward": _Check("backward", rules.backward),
-    "backward repeats": _Check("backward", rules.backward_repeats, _FIRST),
-    "backward of zero": _Check("backward", rules.backward_zero, _FIRST),
-    "backward is linear": _Check("backward", rules.backward_linear, _FIRST),
-    "backward of subsets": _Check("backward", rules.backward_subsets, _FIRST),
-    "backward, unused outputs": _Check("backward", rules.backward_unused, _FIRST),
+    "backward repeats": _Check("backward", rules.backward_repeats, _BACKWARD[:2]),
+    "backward of zero": _Check("backward", rules.backward_zero, _BACKWARD),
+    "backward is linear": _Check("backward", rules.backward_linear, _BACKWARD),
+    "backward of subsets": _Check("backward", rules.backward_subsets, _BACKWARD),
+    "backward, unused outputs": _Check("backward", rules.backward_unused, _BACKWARD),
     "backward under jit": _Check(
-        "backward", rules.backward_jit, (*_FIRST, "value under jit")
+        "backward", rules.backward_jit, (*_BACKWARD, "value under jit")
     ),
     "jvp": _Check("jvp", rules.jvp),
-    "jvp is linear": _Check("jvp", rules.jvp_linear, ("value", "jvp")),
-    "jvp of subsets": _Check("jvp", rules.jvp_subsets, ("value", "jvp")),
-    "jvp under jit": _Check("jvp", rules.jvp_jit, ("value under jit", "jvp")),
-    "adjoint": _Check("backward or jvp", rules.adjoint, (*_FIRST, "jvp")),
-    "vmap": _Check("vmap", transforms.vmap),
-    "vmap under jit": _Check("vmap", transforms.vmap_jit, ("value under jit", "vmap")),
-    "vmap of backward": _Check("backward", transforms.vmap_backward, (*_FIRST, "vmap")),
-    "backward of vmap": _Check(
-        "backward", transforms.backward_vmap, (*_FIRST, "vmap", "vmap of backward")
+    "jvp is linear": _Check("jvp", rules.jvp_linear, _JVP),
+    "jvp of subsets": _Check("jvp", rules.jvp_subsets, _JVP),
+    "jvp under jit": _Check("jvp", rules.jvp_jit, (*_TRACED, "jvp")),
+    "adjoint": _Check("backward or jvp", rules.adjoint, (*_BACKWARD, "jvp")),
+    "vmap": _Check("vmap", transforms.vmap, _TRACED),
+    "vmap under jit": _Check("vmap", transforms.vmap_jit, (*_TRACED, "vmap")),
+    "vmap of backward": _Check(
+        "backward", transforms.vmap_backward, (*_COMPILED, "vmap")
     ),
-    "vmap of jvp": _Check("jvp", transforms.vmap_jvp, ("value", "jvp", "vmap")),
+    "backward of vmap": _Check(
+        "backward", transforms.backward_vmap, (*_COMPILED, "vmap", "vmap of backward")
+    ),
+    "vmap of jvp": _Check("jvp", transforms.vmap_jvp, (*_JVP, "jvp under jit", "vmap")),
     "backward of backward": _Check(
-        "backward", transforms.second("backward", "reverse"), _FIRST
+        "backward", transforms.second("backward", "reverse"), _BACKWARD
     ),
     "jvp of backward": _Check(
         "backward",
         transforms.second("backward", "forward"),
-        (*_FIRST, "backward of backward"),
+        (*_BACKWARD, "jvp", "backward of backward"),
     ),
     "backward of jvp": _Check(
-        "jvp", transforms.second("jvp", "reverse"), ("value", "jvp")
+        "jvp", transforms.second("jvp", "reverse"), (*_BACKWARD, "jvp")
     ),
     "jvp of jvp": _Check(
-        "jvp", transforms.second("jvp", "forward"), ("value", "jvp", "backward of jvp")
+        "jvp", transforms.second("jvp", "forward"), (*_JVP, "backward of jvp")
     ),
-    "scan": _Check("forward", transforms.scan, (*_FIRST, "backward under jit")),
-    "checkpoint": _Check(
-        "forward", transforms.checkpoint, (*_FIRST, "backward under jit")
-    ),
-    "low precision": _Check("forward", transforms.leaks, _FIRST),
-    "leaks": _Check("forward", transforms.leaks, (*_FIRST, "backward under jit")),
+    "scan": _Check("forward", transforms.scan, _COMPILED),
+    "checkpoint": _Check("forward", transforms.checkpoint, _COMPILED),
+    "low precision": _Check("forward", transforms.leaks, _BACKWARD),
+    "leaks": _Check("forward", transforms.leaks, _COMPILED),
 }
 """By name, in the order in which they run."""
 
@@ -208,23 +211,22 @@ def _result(
     skip: Collection[str],
 ) -> CheckResult:
     """Run a check; anything that it raises is its outcome."""
+    rule = case.sources.get(this.rule, this.rule)
     reason = _reason(name, this, case, results, skip)
     if reason:
-        return CheckResult(name, this.rule, "skipped", message=reason)
+        return CheckResult(name, rule, "skipped", message=reason)
     try:
         with _refusals():
             outcome = this.run(case)
     except Skip as why:
-        return CheckResult(name, this.rule, "skipped", message=str(why))
+        return CheckResult(name, rule, "skipped", message=str(why))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the outcome)
         text = str(error).partition("\n\n")[0]
         message = f"{type(error).__name__}: {text}"
-        return CheckResult(name, this.rule, "FAIL", message=message)
+        return CheckResult(name, rule, "FAIL", message=message)
     status = "ok" if outcome.ok else "FAIL"
     message = "" if outcome.ok else outcome.where
-    return CheckResult(
-        name, this.rule, status, outcome.error, outcome.tolerance, message
-    )
+    return CheckResult(name, rule, status, outcome.error, outcome.tolerance, message)
 
 
 def _reason(
@@ -247,6 +249,8 @@ def _reason(
         before = results[other]
         if before.status == "FAIL":
             return f"builds on {other!r}, which failed"
+        if before.message.startswith("builds on "):
+            return before.message
         if before.message.startswith("no forward rule") and this.rule != "backward":
             return before.message
         if before.message.startswith("no backward rule"):

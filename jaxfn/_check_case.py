@@ -13,7 +13,9 @@ from jax import tree_util
 from jaxfn import _check_numbers as numbers
 from jaxfn import _tree
 from jaxfn._check_numbers import Arrays
+from jaxfn._decorator import custom_function
 from jaxfn._errors import short
+from jaxfn._function import Function
 
 
 class Case:
@@ -27,6 +29,7 @@ class Case:
         reference: a function with the right derivative, if there is one.
         surrogate: do the rules differ from the derivative of forward on purpose?
         eps: rounding error of the precision.
+        sources: the rule that another one is derived from: {"backward": "jvp"}.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Case:
         self.reference, self.surrogate = reference, surrogate
         self.eps = numbers.eps_of(self.arrays)
         self.seed = seed
+        self.sources = _sources(fun)
 
     def rng(self) -> np.random.Generator:
         """Random numbers; the same for each check, whichever of them run."""
@@ -145,6 +149,26 @@ class Case:
         return rows
 
 
+def _sources(fun: Any) -> dict[str, str]:
+    """Which derivative is the transpose of the other, where the function says so."""
+    if isinstance(fun, jax.custom_jvp):
+        own = {"jvp"}
+    elif isinstance(fun, custom_function):
+        own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
+        own |= set(fun._torch_rules)
+    elif isinstance(fun, type) and issubclass(fun, Function):
+        names = ("backward", "vjp", "jvp", "generate_jvp_rule")
+        own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}
+    else:
+        return {}
+    backward, jvp = own & {"backward", "vjp"}, "jvp" in own
+    if jvp and not backward:
+        return {"backward": "jvp", "backward or jvp": "jvp"}
+    if backward and not jvp and "generate_jvp_rule" in own:
+        return {"jvp": "backward", "backward or jvp": "backward"}
+    return {}
+
+
 def name_of(fun: Any) -> str:
     found = getattr(fun, "__qualname__", None) or f"{type(fun).__name__}"
     return found.rsplit("<locals>.", maxsplit=1)[-1]
@@ -152,7 +176,7 @@ def name_of(fun: Any) -> str:
 
 def _cast(x: Any, precision: str) -> Any:
     if not _tree.is_inexact(x) or precision == "given":
-        return jnp.asarray(x) if _tree.is_numeric(x.dtype) else x
+        return x if numbers.is_key(x) else jnp.asarray(x)
     if precision == "float64":
         return jnp.asarray(x, jnp.complex128 if numbers.is_complex(x) else jnp.float64)
     # There is no complex number of half the precision of complex64.

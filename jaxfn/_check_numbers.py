@@ -64,13 +64,17 @@ def worst(outcomes: Sequence[Outcome]) -> Outcome:
     return max(outcomes, key=excess, default=Outcome())
 
 
+def is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def is_complex(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
 def wide(x: Any) -> np.ndarray:
     """`x` in NumPy, in double precision; a key as its data."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if is_key(x):
         x = jax.random.key_data(x)
     return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64)
 
@@ -83,10 +87,7 @@ def eps_of(arrays: Sequence[Any]) -> float:
 
 def copies(arrays: Sequence[Any]) -> Arrays:
     """Fresh buffers: a Function may mark its arguments dirty, which uses them up."""
-    return [
-        x if _compat.is_tracer(x) else jnp.copy(x) if _tree.is_numeric(x.dtype) else x
-        for x in arrays
-    ]
+    return [x if _compat.is_tracer(x) or is_key(x) else jnp.copy(x) for x in arrays]
 
 
 # ---- directions

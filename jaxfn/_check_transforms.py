@@ -28,7 +28,7 @@ def _axes(case: Case) -> list[tuple[int | None, ...]]:
     if n == 0:
         raise Skip("there is no array to batch")
     last = tuple(
-        x.ndim if _tree.is_numeric(x.dtype) else 0  # a key has a hidden last axis
+        0 if numbers.is_key(x) else x.ndim  # a key has a hidden last axis
         for x in case.arrays
     )
     found = [(0,) * n, last]
