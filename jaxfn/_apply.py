@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn import _compat, _tree
-from jaxfn._engines import engine, has_forward_mode, only_transposable
+from jaxfn._barrier import only_transposable
+from jaxfn._engines import engine, has_forward_mode
 from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
 from jaxfn._rules import Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec

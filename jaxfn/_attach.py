@@ -28,7 +28,6 @@ import jax
 from jaxfn import _compat
 from jaxfn._compat import Named
 from jaxfn._errors import CLOSED_OVER, ClosedOverError
-from jaxfn._tree import is_inexact
 
 Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
@@ -56,14 +55,17 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     stands behind a tracer, and perhaps it is used elsewhere too: as another argument,
     say. So a tracer's array is made an object of its own (with the same buffer).
     """
-    return [_stop(x) if _compat.is_tracer(x) else x for x in arrays]
+    traced = [_compat.is_tracer(x) for x in arrays]
+    if not any(traced):
+        return list(arrays)
+    moving = [x for x, t in zip(arrays, traced, strict=True) if t]
+    still = map(_own, _bind_still(*moving))
+    return [next(still) if t else x for x, t in zip(arrays, traced, strict=True)]
 
 
-def _stop(x: Any) -> Any:
-    if not is_inexact(x):
-        return jax.lax.stop_gradient(x)
-    y = _compat.as_array(_bind_still(x)[0])
-    return y if _compat.is_tracer(y) else jax.device_put(y, y.sharding)
+def _own(x: Any) -> Any:
+    x = _compat.as_array(x)
+    return x if _compat.is_tracer(x) else jax.device_put(x, x.sharding)
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
@@ -75,8 +77,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[n_in:]):
         raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
     outs = _bind(*primals, **params)
-    inputs = list(primals[:n_in])
-    return outs, params["rule"](inputs, outs, list(dots[:n_in]))
+    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
@@ -107,15 +108,17 @@ _bind = _compat.define_primitive(
     jvp=_jvp,
     batch=_batch,
     transpose=_transpose,
+    selects=True,
 )
 
 
 # What jax.lax.stop_gradient leaves in a jaxpr can't be transposed (0.10.2, 0.12.0).
 _bind_still = _compat.define_primitive(
     "stop_gradient",
-    impl=lambda x: [x],
-    abstract_eval=lambda x: [x],
-    jvp=lambda primals, _: (_bind_still(*primals), [None]),
+    impl=lambda *xs: list(xs),
+    abstract_eval=lambda *xs: list(xs),
+    jvp=lambda primals, _: (_bind_still(*primals), [None] * len(primals)),
     batch=lambda _, args, dims: (_bind_still(*args), dims),
     transpose=lambda cts, _: cts,
+    selects=True,
 )

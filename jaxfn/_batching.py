@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import tree_util
 
 from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
 from jaxfn._linear import linear
-from jaxfn._tree import Outputs, is_inexact
+from jaxfn._tree import Outputs, is_inexact, outputs
 
 Arrays = Sequence[Any]
 Fun = Callable[..., Outputs]
@@ -201,3 +203,40 @@ def _only(values: Arrays, places: Sequence[bool]) -> list[Any]:
 
 def _repeat(x: Any, size: int) -> Any:
     return jnp.broadcast_to(x, (size, *x.shape))
+
+
+# ---- in JAX's terms
+
+
+def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.custom_batching.custom_vmap` with a derivative in every mode."""
+    native = jax.custom_batching.custom_vmap(fun)
+    native.def_vmap(rule)
+
+    @functools.wraps(fun)
+    def call(*args: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten(args)
+        if not any(_compat.is_tracer(x) for x in leaves):
+            return fun(*args)
+        if _compat.is_eager_forward():
+            return native(*args)  # JAX can, and its rule sees what JAX says is batched
+
+        def run(*arrays: Any) -> Outputs:
+            return outputs(native(*tree.unflatten(arrays)))
+
+        def alone(*arrays: Any) -> Outputs:
+            return outputs(fun(*tree.unflatten(arrays)))
+
+        def batch(
+            size: int, batched: Sequence[bool], arrays: list[Any]
+        ) -> tuple[Outputs, Outputs]:
+            args, flags = tree.unflatten(arrays), tree.unflatten(batched)
+            out, out_batched = rule(size, list(flags), *args)
+            found = outputs(out)
+            return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
+
+        name = getattr(fun, "__name__", type(fun).__name__)
+        outs = differentiable(run, alone, batch, name=name)(*leaves)
+        return outs.static.whole.join(outs.arrays)
+
+    return call

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax._src.array import ArrayImpl
 from jax._src.core import EvalTrace, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
@@ -26,9 +27,10 @@ SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 _DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
 
-ConcreteArray: type = type(jnp.zeros(()))
+ConcreteArray: type = ArrayImpl
 """The class of an array that is no tracer: one exact type, so `type(x) is` is enough
-on the path that must be fast."""
+on the path that must be fast. Not found by making one: that would start JAX's backend
+when jaxfn is imported, and jax.distributed must be set up before."""
 
 
 SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
@@ -190,6 +192,7 @@ def define_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
+    selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results; return its bind.
 
@@ -203,12 +206,16 @@ def define_primitive(
             nothing batched.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
+        selects: `impl` returns some of its arguments: there is nothing to compile.
     """
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     prim.def_abstract_eval(abstract_eval)
-    mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
+    if selects:
+        mlir.register_lowering(prim, lambda _, *args, **params: impl(*args, **params))
+    else:
+        mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
 
     def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
         given = [None if is_zero(t) else as_array(t) for t in tangents]

@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from jaxfn._errors import RuleError
 from jaxfn._function import Function, apply_batched
+from jaxfn._jax_call import call
 from jaxfn._jax_rules import JaxRules
 
 P = ParamSpec("P")
@@ -252,7 +253,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, under its rules."""
         if self._jax_rules.kinds:
-            return self._jax_rules.call(self._positional(args, kwargs))
+            return call(self._jax_rules, self._positional(args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
         if "vmap" in self._torch_rules:

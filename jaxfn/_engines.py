@@ -10,25 +10,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxfn import _compat, _linearity
-from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import (
-    NO_JVP_NOTE,
-    ONCE,
-    RuleValueError,
-    SecondDerivativeError,
-    short,
-)
+from jaxfn import _compat
+from jaxfn._barrier import once
+from jaxfn._derive import transposed
 from jaxfn._linear import linear
-from jaxfn._rules import Arrays, Residuals, Rules
-from jaxfn._tree import Outputs, is_inexact
+from jaxfn._residuals import Statics, Width
+from jaxfn._rules import Arrays, Residuals, Rules, spread
+from jaxfn._tree import Outputs
+
+Rule = Callable[..., Any]
 
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
@@ -55,8 +50,8 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
 
 def _reverse(rules: Rules) -> Callable[..., Outputs]:
-    statics = _Statics()
-    width = _Width(rules)
+    statics = Statics()
+    width = Width(rules)
 
     def fwd(*primals: Any) -> Any:
         args = [_compat.as_array(p.value) for p in primals]
@@ -79,112 +74,6 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
-
-
-def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
-    """The arrays, with tangents that can be transposed but not computed.
-
-    JAX says the same of what a custom_vjp makes of them, but without a name where it
-    compiles. It must not be said before: tangents that are traced may be transposed
-    yet, as in `jax.grad` of a function whose own rule calls `jax.jvp`.
-    """
-
-    def refuse(*_: Any) -> Arrays:
-        error = TypeError(_compat.FORWARD_MODE_REFUSAL)
-        error.add_note(NO_JVP_NOTE.format(name=name))
-        raise error
-
-    def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
-        given = [d for d in dots if d is not None]
-        avals = [jax.typeof(d) for d in given]
-        outs = linear(refuse, lambda _, cts: cts, [], given, avals, name=name)
-        return _spread(outs, [d is not None for d in dots])
-
-    return attach(rule, arrays, stop_gradient(arrays), name=name)
-
-
-class _Statics:
-    """Takes the static part of residuals from fwd to the bwd of the same trace.
-
-    JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
-    But one call in a jitted function is traced again for each set of perturbed
-    arguments, and the traces of all are in use at once: as pytree aux data the static
-    part would reach the bwd of another trace (checked on 0.10.2 and 0.12.0: a gradient
-    lost in silence). What does travel with a trace is the shapes of its residuals. So
-    the static part stays here under a key, and the key is the length of an array with
-    no elements.
-    """
-
-    def __init__(self) -> None:
-        self._items: dict[int, Residuals] = {}
-        self._next = itertools.count()
-
-    def put(self, residuals: Residuals) -> Any:
-        key = next(self._next)
-        self._items[key] = Residuals(
-            [_shape(x) for x in residuals.arrays],
-            residuals.static,
-            residuals.smooth,
-        )
-        return np.zeros((0, key), np.bool_)
-
-    def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
-        item = self._items[key.shape[1]]
-        arrays = list(arrays[: len(item.arrays)])
-        if [_shape(x) for x in arrays] != list(item.arrays):
-            raise NotImplementedError(
-                f"`{name}` saved other arrays for other sets of perturbed inputs, and "
-                "JAX batched them as those of another set: expected the residuals "
-                f"{item.arrays}, got {[_shape(x) for x in arrays]}. Save the same "
-                "arrays whatever ctx.needs_input_grad says."
-            )
-        return Residuals(arrays, item.static, item.smooth)
-
-
-def _shape(x: Any) -> tuple[tuple[int, ...], Any]:
-    return x.shape, x.dtype
-
-
-class _Width:
-    """Keeps the number of residuals of one call the same for all its traces.
-
-    For the reason told in `_Statics`, JAX fails if it differs. It can only differ where
-    the rule looks at which inputs are perturbed; then the trace for all of them, which
-    usually saves the most, says how many places to keep.
-    """
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._width: int | None = None
-
-    def pad(self, residuals: Residuals, args: Arrays, perturbed: Sequence[bool]) -> Any:
-        n = len(residuals.arrays)
-        if self._width is None:
-            self._width = n
-            if residuals.pattern_used and any(_compat.is_tracer(x) for x in args):
-                self._width = max(n, self._for_all(args, perturbed))
-        if n > self._width:
-            raise NotImplementedError(
-                f"`{self._rules.name}` saved {n} arrays with needs_input_grad "
-                f"{tuple(perturbed)}, and {self._width} before, in the same call of a "
-                f"jitted function: expected at most {self._width}. Save the same "
-                "arrays whatever ctx.needs_input_grad says."
-            )
-        return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
-
-    def _for_all(self, args: Arrays, perturbed: Sequence[bool]) -> int:
-        everything = [is_inexact(x) for x in args]
-        if list(perturbed) == everything:
-            return 0
-        count = 0
-
-        def trace(*args: Any) -> None:
-            nonlocal count
-            _, residuals = self._rules.fwd(list(args), everything)
-            count = len(residuals.arrays)
-
-        jax.eval_shape(trace, *args)
-        return count
 
 
 # ---- custom_jvp
@@ -233,16 +122,18 @@ def push_forward(
         return Residuals(arrays, static, smooth)
 
     def pull(arrays: Arrays, cts: Arrays) -> list[Any]:
-        in_cts = pull_back(rules, rebuild(arrays), _spread(cts, smooth))
+        in_cts = pull_back(rules, rebuild(arrays), spread(cts, smooth))
         return [in_cts[i] for i in moving]
 
     def push(arrays: Arrays, ts: Arrays) -> Arrays:
         if rules.jvp is None:
 
             def derived(arrays: Arrays) -> Arrays:
-                return _transposed(rules, rebuild(arrays), moving, ts, avals)
+                return transposed(rules, rebuild(arrays), moving, ts, avals)
 
-            return _once(rules, derived, arrays) if rules.once else derived(arrays)
+            if rules.once:
+                return once(derived, arrays, name=rules.name)
+            return derived(arrays)
         full: list[Any] = [None] * n_args
         for i, t in zip(moving, ts, strict=True):
             full[i] = t
@@ -255,13 +146,7 @@ def push_forward(
 
     ts = [tangents[i] for i in moving]
     outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
-    return _spread(outs_t, smooth)
-
-
-def _spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
-    """One entry for each place: the next value where it is True, else None."""
-    rest = iter(values)
-    return [next(rest) if place else None for place in places]
+    return spread(outs_t, smooth)
 
 
 def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
@@ -280,81 +165,37 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     def run(inputs: list[Any]) -> Arrays:
         held = Residuals(inputs[:n_res], residuals.static, residuals.smooth)
         assert rules.bwd is not None
-        return rules.bwd(held, _spread(inputs[n_res:], given))
+        return rules.bwd(held, spread(inputs[n_res:], given))
 
-    return _once(rules, run, inputs)
-
-
-def _once(rules: Rules, run: Callable[[list[Any]], Arrays], inputs: Arrays) -> Arrays:
-    """`run(inputs)`, refusing to be differentiated with respect to the inputs."""
-
-    def refuse(*_: Any) -> Arrays:
-        raise _refused_once(rules.name)
-
-    results = run(stop_gradient(inputs))
-    kept = [r for r in results if r is not None]
-    kept = attach(refuse, inputs, kept, name=f"{rules.name}.backward")
-    return _spread(kept, [r is not None for r in results])
+    return once(run, inputs, name=rules.name)
 
 
-def _refused_once(name: str) -> SecondDerivativeError:
-    return SecondDerivativeError(
-        f"{ONCE}. `{name}.backward` was differentiated: expected first derivatives "
-        "only, got a derivative of the gradient. Remove the decorator if its "
-        "operations can be differentiated."
-    )
+# ---- JAX's own, for rules in its terms
 
 
-# ---- a jvp derived from backward
+def jax_vjp(
+    primal: Rule,
+    fwd: Rule,
+    bwd: Rule,
+    options: dict[str, Any],
+    *,
+    nondiff: tuple[int, ...],
+) -> Rule:
+    """`jax.custom_vjp` with these rules."""
+    f = jax.custom_vjp(primal, nondiff_argnums=nondiff)
+    f.defvjp(fwd, bwd, **options)
+    return f
 
 
-def _transposed(
-    rules: Rules,
-    residuals: Residuals,
-    moving: Sequence[int],
-    tangents: Arrays,
-    avals: Sequence[Any],
-) -> list[Any]:
-    """Backward is ct -> J^T ct; transposed, t -> J t."""
-    assert rules.bwd is not None
-    bwd, name = rules.bwd, rules.name
-
-    def of_cts(cts: list[Any]) -> list[Any]:
-        in_cts = bwd(residuals, _spread(cts, residuals.smooth))
-        return [
-            _compat.zeros(_compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
-            for i, t in zip(moving, tangents, strict=True)
-        ]
-
-    # The example carries the output's real type: made from a shape and a dtype alone,
-    # it is not varying in a shard_map, and the result is too big by the axis size.
-    example = [_compat.zeros(aval) for aval in avals]
-    for i, depends in _linearity.nonzero_outputs(jax.make_jaxpr(of_cts)(example)):
-        _refuse(name, i, tangents[i], depends=depends)
-    try:
-        transpose = jax.linear_transpose(of_cts, example)
-        (result,) = transpose(list(tangents))
-    except (NotImplementedError, AssertionError, ValueError) as error:
-        if rules.once:
-            raise _refused_once(name) from error
-        raise RuleValueError(
-            f"`{name}.backward` can't be transposed to get a jvp (generate_jvp_rule): "
-            "expected operations that are linear in the cotangents and that JAX can "
-            f"transpose, got: {error or 'a product of two cotangents'}. Define jvp, or "
-            "make backward linear in its cotangents."
-        ) from error
-    return result
-
-
-def _refuse(name: str, index: int, tangent: Any, *, depends: bool) -> None:
-    got = (
-        "a term that stays when they are zero"
-        if depends
-        else "a gradient that does not depend on them"
-    )
-    raise RuleValueError(
-        f"`{name}.backward` can't be transposed to get a jvp (generate_jvp_rule): "
-        f"expected a gradient that is linear in the cotangents, got {got}, for "
-        f"perturbed array {index} ({short(tangent)}). Define jvp, or make backward "
-        "linear in its cotangents."
-    )
+def jax_jvp(
+    primal: Rule,
+    method: str,
+    rules: tuple[Any, ...],
+    options: dict[str, Any],
+    *,
+    nondiff: tuple[int, ...],
+) -> Rule:
+    """`jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
+    f = jax.custom_jvp(primal, nondiff_argnums=nondiff)
+    getattr(f, method)(*rules, **options)
+    return f

@@ -66,7 +66,16 @@ def push(hooks: Hooks) -> Callable[[], None]:
     state = _state.get()
     if state.disabled is not None:
         raise RuntimeError(state.disabled)
-    return _state.set(State((*state.stack, hooks), None))
+    _state.set(State((*state.stack, hooks), None))
+    return lambda: _remove(hooks)
+
+
+def _remove(hooks: Hooks) -> None:
+    """Take a pair off; it need not be the innermost."""
+    stack = list(_state.get().stack)
+    if hooks in stack:
+        del stack[len(stack) - 1 - stack[::-1].index(hooks)]
+    _state.set(State(tuple(stack), None))
 
 
 def disable(message: str) -> Callable[[], None]:

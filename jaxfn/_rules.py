@@ -57,3 +57,9 @@ class Rules:
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
     derive_jvp: bool = False
     once: bool = False
+
+
+def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
+    """One entry for each place: the next value where it is True, else None."""
+    rest = iter(values)
+    return [next(rest) if place else None for place in places]

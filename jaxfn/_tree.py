@@ -285,3 +285,9 @@ def _cell(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def outputs(out: Any) -> Outputs:
+    """The leaves of what a function in JAX's terms returned, all of them arrays."""
+    leaves, spec = OutSpec.split(tree_util.tree_map(jnp.asarray, out))
+    return Outputs(leaves, spec)

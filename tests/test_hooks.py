@@ -171,3 +171,14 @@ def test_integers_that_hooks_keep_refuse_a_second_derivative():
         ),
     ):
         jax.hessian(loss)(weights)
+
+
+def test_hooks_that_are_left_out_of_order_leave_nothing_behind():
+    first = graph.saved_tensors_hooks(lambda x: 2 * x, lambda x: x)
+    second = graph.saved_tensors_hooks(lambda x: 3 * x, lambda x: x)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    with graph.disable_saved_tensors_hooks("refused where hooks are left over"):
+        pass

@@ -406,7 +406,8 @@ def test_a_random_function_has_the_derivatives_of_its_mathematics(plan, inner, o
     assert_close(ours_both(diff), plain_both(diff))
 
     batch = [jnp.stack([x, 0.5 * x]) for x in diff]
-    assert_close(jax.vmap(ours)(batch), jax.vmap(plain)(batch))
+    if plan.vmap:
+        assert_close(jax.vmap(ours)(batch), jax.vmap(plain)(batch))
     assert_close(jax.vmap(ours_both)(batch), jax.vmap(plain_both)(batch))
 
     slope = directional(plain, "forward", way)

@@ -1,5 +1,6 @@
 """The public face: names, docstrings, examples."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -97,3 +98,16 @@ def test_importing_brings_in_nothing_but_jax():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     extra = set(run.stdout.split()) - set(sys.stdlib_module_names)
     assert extra <= {"jaxfn", "jax", "jaxlib", "numpy", "ml_dtypes"}, extra
+
+
+def test_jax_own_decorators_are_used_in_one_place_each():
+    def users(name):
+        return {
+            path.name
+            for path in (ROOT / "jaxfn").rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute) and node.attr == name
+        }
+
+    assert users("custom_vjp") == users("custom_jvp") == {"_engines.py"}
+    assert users("custom_vmap") == {"_batching.py"}

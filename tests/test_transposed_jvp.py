@@ -53,7 +53,7 @@ def test_forward_mode_through_it_is_refused():
     for mode in (jax.jacfwd, lambda f: jax.jit(jax.jacfwd(f))):
         with pytest.raises(TypeError, match="can't apply forward-mode") as info:
             mode(by_its_own_jvp)(X)
-        assert info.value.__notes__[0].startswith("`WrongBackward` has no jvp.")
+        assert info.value.__notes__[0].count("`WrongBackward` has no jvp")
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS, ids=IDS)

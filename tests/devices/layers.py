@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-import jaxfn
 from tests.build import function
 
 AXIS = "d"
@@ -42,18 +41,30 @@ def _dense_backward(ctx, g):
     return g @ w.T * jnp.cos(x), jnp.sin(x).T @ g
 
 
+def _dense_backward_explicit(ctx, g):
+    """In explicit mode a sum over a sharded axis must say how its result is sharded."""
+    x, w = ctx.saved_tensors
+    like_x, like_w = jax.typeof(x).sharding, jax.typeof(w).sharding
+    dx = jnp.einsum("ij,kj->ik", g, w, out_sharding=like_x)
+    return dx * jnp.cos(x), jnp.einsum("ij,ik->jk", jnp.sin(x), g, out_sharding=like_w)
+
+
 def _dense_jvp(ctx, t, u):
     x, w = ctx.saved_tensors
     return (t * jnp.cos(x)) @ w + jnp.sin(x) @ u
 
 
-def dense_function(engine: str) -> Any:
+def dense_function(engine: str, *, explicit: bool = False) -> Any:
     """`dense`, whose body has no derivative of its own."""
     return function(
         "Dense",
         forward=lambda x, w: dense(lax.stop_gradient(x), lax.stop_gradient(w)),
         setup_context=saving,
-        **rules(engine, _dense_backward, _dense_jvp),
+        **rules(
+            engine,
+            _dense_backward_explicit if explicit else _dense_backward,
+            _dense_jvp,
+        ),
     ).apply
 
 
@@ -166,23 +177,9 @@ def batch_norm_function(engine: str) -> Any:
     ).apply
 
 
-class Loss(jaxfn.Function):
-    """Half the sum of squares; the identity of gradients makes it easy to see."""
-
-    @staticmethod
-    def forward(ctx, y):
-        ctx.save_for_backward(y)
-        return (y * y).sum() / 2
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return g * y
-
-
 def numbers(*shape: int, shift: float = 0.0) -> jax.Array:
     """Numbers that differ."""
     n = 1
     for k in shape:
         n *= k
-    return jnp.sin(jnp.arange(n) * 0.7 + shift).reshape(shape)
+    return jnp.sin(jnp.arange(float(n)) * 0.7 + shift).reshape(shape)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from .core import EAGER, Raises, row
 from .transforms import func
+
+
+class VmapInfo(NamedTuple):
+    """What the rule is told."""
+
+    batch_size: int
+    randomness: str
 
 
 def nothing(ctx, inputs, output): ...
@@ -84,9 +93,6 @@ def _(fw):
 
 @vmap_04.expect
 def _(fw):
-    from collections import namedtuple
-
-    VmapInfo = namedtuple("VmapInfo", ("batch_size", "randomness"))  # noqa: PYI024
     return [VmapInfo(2, "error")] * 3
 
 

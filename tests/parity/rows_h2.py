@@ -51,7 +51,12 @@ def _(fw):
     ]
 
 
-@row("VMAP-23", "same", "the rule batches forward; backward is batched as it is")
+@row(
+    "VMAP-23",
+    "same",
+    "the rule batches forward; backward is batched as it is",
+    modes=("eager", "jit"),  # under vmap, the rule gets batches of batches
+)
 def _(fw):
     dims, shapes = [], []
 
@@ -78,8 +83,7 @@ def _(fw):
     def run(x):
         return t.vmap(t.grad(lambda x: f(x, 3 * x).sum()))(x)
 
-    found = run(matrix(fw)) if fw.name == "torch" else jax.jit(run)(matrix(fw))
-    return [found, dims, sorted(set(shapes))]
+    return [fw.call(run, matrix(fw)), dims, sorted(set(shapes))]
 
 
 @row("VMAP-24", "must differ", "both orders use the class's backward")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jaxfn
 
 from .core import EAGER, Raises, row
+from .transforms import func
 
 
 @contextlib.contextmanager
@@ -239,8 +240,6 @@ def _(fw):
 
 @row("BC-27", "superset", "_SingleLevelFunction works in all transformations")
 def bc_27(fw):
-    from .transforms import func
-
     f = fw.make(
         base=fw.function._SingleLevelFunction,
         forward=lambda x: 2 * x,

@@ -7,6 +7,7 @@ import functools
 import jax
 
 from .core import EAGER, Raises, row
+from .transforms import func
 
 
 def two(fw):
@@ -211,8 +212,6 @@ def _(fw):
 
 @row("HOOK-14", "superset", "hooks work in transformations")
 def hook_14(fw):
-    from .transforms import func
-
     gradient = func(fw).grad(lambda x: cube(fw)(x).sum())
     return counting(fw, lambda: fw.call(gradient, two(fw)))
 

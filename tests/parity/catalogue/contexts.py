@@ -229,6 +229,86 @@ def torch_full_scale(torch):
     return FullScale.apply
 
 
+class Borrowed(jaxfn.Function):
+    """Calls the rules of another Function with its own ctx."""
+
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.sign = -1
+        return ctx.sign * LeakyRelu.forward(ctx, x, slope)
+
+    @staticmethod
+    def backward(ctx, g):
+        return LeakyRelu.backward(ctx, ctx.sign * g)
+
+
+def torch_borrowed(torch):
+    class Leaky(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, slope):
+            ctx.save_for_backward(x)
+            ctx.slope = slope
+            return torch.where(x > 0, x, slope * x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return torch.where(x > 0, g, ctx.slope * g), None
+
+    class Borrowed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, slope):
+            ctx.sign = -1
+            return ctx.sign * Leaky.forward(ctx, x, slope)
+
+        @staticmethod
+        def backward(ctx, g):
+            return Leaky.backward(ctx, ctx.sign * g)
+
+    return lambda x: Borrowed.apply(x, 0.2)
+
+
+class Placeholders(jaxfn.Function):
+    """Saves None, an empty array and a mask of small integers among others."""
+
+    @staticmethod
+    def forward(ctx, x, y, keep_y):
+        mask = (x > y).astype(jnp.int8)
+        empty = jnp.zeros(0, x.dtype)
+        ctx.save_for_backward(x, y if keep_y else empty, None, mask)
+        return mask * x * (y if keep_y else 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y, none, mask = ctx.saved_tensors
+        assert none is None
+        if y.size == 0:
+            return g * mask, None, None
+        return g * mask * y, g * mask * x, None
+
+
+def torch_placeholders(torch):
+    class Placeholders(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y, keep_y):
+            mask = (x > y).to(torch.int8)
+            empty = x.new_empty(0)
+            ctx.save_for_backward(x, y if keep_y else empty, None, mask)
+            return mask * x * (y if keep_y else 1)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y, _, mask = ctx.saved_tensors
+            if y.numel() == 0:
+                return g * mask, None, None
+            return g * mask * y, g * mask * x, None
+
+    def both(x, y):
+        return Placeholders.apply(x, y, True), Placeholders.apply(x, y, False)
+
+    return both
+
+
 X = (normal(3, 4),)
 
 CASES = [
@@ -264,4 +344,14 @@ CASES = [
         exact=_energy,
     ),
     Case("full_scale", FullScale.apply, torch_full_scale, (normal(12),), concrete=True),
+    Case("borrowed_rules", lambda x: Borrowed.apply(x, 0.2), torch_borrowed, X),
+    Case(
+        "placeholders",
+        lambda x, y: (
+            Placeholders.apply(x, y, True),
+            Placeholders.apply(x, y, False),
+        ),
+        torch_placeholders,
+        (normal(3, 4), normal(3, 4)),
+    ),
 ]

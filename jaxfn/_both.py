@@ -1,0 +1,143 @@
+"""Functions with JAX-style rules of both kinds, as `Rules`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from jaxfn import _compat
+from jaxfn._attach import attach, stop_gradient
+from jaxfn._engines import push_forward
+from jaxfn._errors import short
+from jaxfn._jax_rules import JaxRules, Places, along, is_pair
+from jaxfn._onepass import OnePass, Perturbed, Run
+from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._tree import ARRAY, Outputs, Spec, is_inexact, outputs, pair
+
+CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
+
+
+class Both:
+    """One call of a function that has both kinds of derivative."""
+
+    def __init__(self, d: JaxRules, places: Places, tree: Any, arrays: Arrays) -> None:
+        assert d.vjp is not None
+        self._d = d
+        self._fwd, self._bwd, options = d.vjp
+        self._symbolic = options.get("symbolic_zeros", False)
+        # The rules outlive the call, so the arrays are not kept.
+        self._places, self._tree = places, tree
+        self._avals: list[Any] = [_compat.tangent_aval(x) for x in arrays]
+        self._rule = getattr(self._fwd, "__name__", "fwd")
+        once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
+        self.rules = Rules(
+            name=d.name,
+            primal=self._primal,
+            fwd=once.fwd,
+            bwd=self._pull,
+            jvp=self._push,
+        )
+
+    def _args(self, arrays: Arrays) -> list[Any]:
+        return self._places.whole(self._tree.unflatten(arrays))
+
+    # The function alone; where it is differentiated, fwd saves what the rules need.
+    def _primal(self, *arrays: Any) -> Outputs:
+        outs = outputs(self._d.primal(*self._args(stop_gradient(arrays))))
+
+        def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
+            moving = tuple([d is not None for d in dots])
+            _, residuals = self.rules.fwd(inputs, moving)
+            return push_forward(self.rules, residuals, values, dots)
+
+        values = attach(tangents, arrays, outs.arrays, name=self._d.name)
+        return Outputs(values, outs.static)
+
+    def _run(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, list[Any], Run]:
+        given: Arrays = inputs
+        if self._symbolic:
+            given = [
+                CustomVJPPrimal(x, p) for x, p in zip(inputs, perturbed, strict=True)
+            ]
+        result = self._fwd(*self._args(given))
+        if not is_pair(result):
+            raise TypeError(
+                f"Custom VJP fwd rule {self._rule} for function {self._d.name} must "
+                "produce a pair (list or tuple of length two): expected the outputs "
+                f"and the residuals, got {result!r}."
+            )
+        outs = outputs(result[0])
+        leaves, tree = tree_util.tree_flatten(result[1])
+        leaves = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
+        return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, tree)
+
+    def _kept(
+        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays, _: Perturbed
+    ) -> Residuals:
+        avals = [_compat.tangent_aval(x) for x in outs]
+        smooth = tuple([is_inexact(x) for x in outs])
+        return Residuals([*arrays, *leaves], (run.out, run.saved, avals), smooth)
+
+    def _push(self, residuals: Residuals, tangents: Arrays) -> Arrays:
+        """By JAX's own custom_jvp, along the arguments that have a tangent."""
+        primals = residuals.arrays[: len(tangents)]
+        return along(self._d.forward, self._args, primals, tangents, residuals.smooth)
+
+    def _pull(self, residuals: Residuals, cts: Arrays) -> Arrays:
+        out, tree, avals = residuals.static
+        given = [
+            self._zero(a) if ct is None else ct
+            for a, ct in zip(avals, cts, strict=True)
+        ]
+        res = tree.unflatten(residuals.arrays[len(self._avals) :])
+        found = self._bwd(*self._places.nondiff.values(), res, out.whole.join(given))
+        return self._checked(found)
+
+    def _zero(self, aval: Any) -> Any:
+        if self._symbolic:
+            return _compat.SymbolicZero(aval)
+        if aval.dtype == jax.dtypes.float0:
+            return np.zeros(aval.shape, jax.dtypes.float0)
+        return _compat.zeros(aval)
+
+    def _checked(self, found: Any) -> list[Any]:
+        """A cotangent (or None) for each array, from what bwd returned."""
+        name = f"{getattr(self._bwd, '__name__', 'bwd')} for function {self._d.name}"
+        n = self._places.n - len(self._places.nondiff)
+        if not isinstance(found, (tuple, list)) or len(found) != n:
+            raise TypeError(
+                f"Custom VJP bwd rule {name} must produce a tuple of length equal to "
+                f"the number of arguments to the primal function: expected {n} "
+                f"cotangents (None for zero), got {tree_util.tree_structure(found)}."
+            )
+        spec = Spec(self._tree, (ARRAY,) * len(self._avals))
+        try:
+            pairs = pair(tuple(found), spec)
+        except ValueError as error:
+            raise TypeError(
+                f"Custom VJP bwd rule {name} must produce an output with the same "
+                "container (pytree) structure as the args tuple of the primal "
+                f"function: expected {self._tree}, got "
+                f"{tree_util.tree_structure(tuple(found))}."
+            ) from error
+        return [
+            self._cotangent(ct, aval, name)
+            for (ct, _), aval in zip(pairs, self._avals, strict=True)
+        ]
+
+    def _cotangent(self, ct: Any, aval: Any, name: str) -> Any:
+        if ct is None or _compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
+            return None
+        ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else aval.dtype)
+        if ct.shape != aval.shape or ct.dtype != aval.dtype:
+            raise ValueError(
+                f"Custom VJP bwd rule {name} must produce cotangents of the shapes and "
+                f"dtypes of the arguments: expected {short(aval)}, got {short(ct)}."
+            )
+        return ct

@@ -1,0 +1,98 @@
+"""Residuals that JAX carries from a custom_vjp's fwd to its bwd, trace by trace."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfn import _compat
+from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._tree import is_inexact
+
+
+class Statics:
+    """Takes the static part of residuals from fwd to the bwd of the same trace.
+
+    JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
+    But one call in a jitted function is traced again for each set of perturbed
+    arguments, and the traces of all are in use at once: as pytree aux data the static
+    part would reach the bwd of another trace (checked on 0.10.2 and 0.12.0: a gradient
+    lost in silence). What does travel with a trace is the shapes of its residuals. So
+    the static part stays here under a key, and the key is the length of an array with
+    no elements.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[int, Residuals] = {}
+        self._next = itertools.count()
+
+    def put(self, residuals: Residuals) -> Any:
+        key = next(self._next)
+        self._items[key] = Residuals(
+            [_shape(x) for x in residuals.arrays],
+            residuals.static,
+            residuals.smooth,
+        )
+        return np.zeros((0, key), np.bool_)
+
+    def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
+        item = self._items[key.shape[1]]
+        arrays = list(arrays[: len(item.arrays)])
+        if [_shape(x) for x in arrays] != list(item.arrays):
+            raise NotImplementedError(
+                f"`{name}` saved other arrays for other sets of perturbed inputs, and "
+                "JAX batched them as those of another set: expected the residuals "
+                f"{item.arrays}, got {[_shape(x) for x in arrays]}. Save the same "
+                "arrays whatever ctx.needs_input_grad says."
+            )
+        return Residuals(arrays, item.static, item.smooth)
+
+
+def _shape(x: Any) -> tuple[tuple[int, ...], Any]:
+    return x.shape, x.dtype
+
+
+class Width:
+    """Keeps the number of residuals of one call the same for all its traces.
+
+    For the reason told in `Statics`, JAX fails if it differs. It can only differ where
+    the rule looks at which inputs are perturbed; then the trace for all of them, which
+    usually saves the most, says how many places to keep.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._width: int | None = None
+
+    def pad(self, residuals: Residuals, args: Arrays, perturbed: Sequence[bool]) -> Any:
+        n = len(residuals.arrays)
+        if self._width is None:
+            self._width = n
+            if residuals.pattern_used and any(_compat.is_tracer(x) for x in args):
+                self._width = max(n, self._for_all(args, perturbed))
+        if n > self._width:
+            raise NotImplementedError(
+                f"`{self._rules.name}` saved {n} arrays with needs_input_grad "
+                f"{tuple(perturbed)}, and {self._width} before, in the same call of a "
+                f"jitted function: expected at most {self._width}. Save the same "
+                "arrays whatever ctx.needs_input_grad says."
+            )
+        return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
+
+    def _for_all(self, args: Arrays, perturbed: Sequence[bool]) -> int:
+        everything = [is_inexact(x) for x in args]
+        if list(perturbed) == everything:
+            return 0
+        count = 0
+
+        def trace(*args: Any) -> None:
+            nonlocal count
+            _, residuals = self._rules.fwd(list(args), everything)
+            count = len(residuals.arrays)
+
+        jax.eval_shape(trace, *args)
+        return count
