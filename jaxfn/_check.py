@@ -71,10 +71,10 @@ _CHECKS: dict[str, _Check] = {
     "jvp of backward": _Check(
         "backward",
         transforms.second("backward", "forward"),
-        (*_BACKWARD, "jvp", "backward of backward"),
+        (*_BACKWARD, "jvp", "adjoint", "backward of backward"),
     ),
     "backward of jvp": _Check(
-        "jvp", transforms.second("jvp", "reverse"), (*_BACKWARD, "jvp")
+        "jvp", transforms.second("jvp", "reverse"), (*_BACKWARD, "jvp", "adjoint")
     ),
     "jvp of jvp": _Check(
         "jvp", transforms.second("jvp", "forward"), (*_JVP, "backward of jvp")
