@@ -19,6 +19,7 @@ Example:
 """
 
 from jaxfn import amp, autograd
+from jaxfn._check import check
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
 from jaxfn._explain import explain
@@ -36,6 +37,7 @@ __all__ = [
     "NestedIOFunction",
     "amp",
     "autograd",
+    "check",
     "custom_function",
     "explain",
     "host_function",
