@@ -19,9 +19,12 @@ Example:
 """
 
 from jaxfn import amp, autograd
+from jaxfn._check import check
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
+from jaxfn._explain import explain
 from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
 
@@ -34,6 +37,9 @@ __all__ = [
     "NestedIOFunction",
     "amp",
     "autograd",
+    "check",
     "custom_function",
+    "explain",
+    "host_function",
     "once_differentiable",
 ]

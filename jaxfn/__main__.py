@@ -1,4 +1,4 @@
-"""The command line: `python -m jaxfn demo`."""
+"""The command line: `python -m jaxfn demo`, `python -m jaxfn check`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxfn import _demo
+from jaxfn import _check_cli, _demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the command line without the program; that of the process by default.
 
     Returns:
-        0 if all is right, 1 if a check failed.
+        0 if all is right, 1 if a check failed, 2 if the command is wrong.
     """
     parser = argparse.ArgumentParser(
         prog="python -m jaxfn", description="torch.autograd.Function for JAX."
@@ -35,7 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=_demo.BROKEN,
         help="make this rule wrong, and see which cells it reaches",
     )
+    _check_cli.add_parser(commands)
     options = parser.parse_args(argv)
+    if options.command == "check":
+        return _check_cli.run(options)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

@@ -59,13 +59,21 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     if not any(traced):
         return list(arrays)
     moving = [x for x, t in zip(arrays, traced, strict=True) if t]
-    still = map(_own, _bind_still(*moving))
+    still = iter(_own([_compat.as_array(x) for x in _bind_still(*moving)]))
     return [next(still) if t else x for x, t in zip(arrays, traced, strict=True)]
 
 
-def _own(x: Any) -> Any:
-    x = _compat.as_array(x)
-    return x if _compat.is_tracer(x) else jax.device_put(x, x.sharding)
+def _own(arrays: Sequence[Any]) -> list[Any]:
+    """Another object for each array, with the same buffer."""
+    own: list[Any] = []
+    for x in arrays:
+        y = x
+        if type(x) is _compat.ConcreteArray and len(x.sharding.device_set) == 1:
+            y = x.addressable_data(0)  # cheap, and commits the array to no device
+        if not _compat.is_tracer(y) and any(y is known for known in (x, *own)):
+            y = jax.device_put(x, x.sharding)
+        own.append(y)
+    return own
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:

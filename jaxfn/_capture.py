@@ -225,7 +225,7 @@ class _Leaves:
             # A later write, here or in a rule, must not change a gradient.
             kept = value.copy()
             return lambda _: kept.copy()
-        if _is_record(value):
+        if is_record(value):
             return self._record(value, name)
         if type(value) is dict:  # also with keys that JAX can't sort, and in order
             items = {key: self.take(x, name) for key, x in value.items()}
@@ -248,7 +248,7 @@ class _Leaves:
         return lambda leaves: leaves[i]
 
     def _record(self, value: Any, name: str) -> Put:
-        puts = {key: self.take(x, name) for key, x in _fields(value).items()}
+        puts = {key: self.take(x, name) for key, x in fields(value).items()}
         if _all_constant(puts.values()):
             return _Constant(value)
         shell = copy.copy(value)  # without the arrays: the layout must not keep them
@@ -296,7 +296,7 @@ def _all_constant(puts: Iterable[Put]) -> bool:
 _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, type)
 
 
-def _is_record(value: Any) -> bool:
+def is_record(value: Any) -> bool:
     """A dataclass instance or SimpleNamespace that is no registered pytree."""
     if isinstance(value, types.SimpleNamespace):
         return True
@@ -305,7 +305,7 @@ def _is_record(value: Any) -> bool:
     return tree_util.all_leaves([value])
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def fields(value: Any) -> dict[str, Any]:
     if isinstance(value, types.SimpleNamespace):
         return vars(value)
     return {

@@ -13,6 +13,7 @@ from jaxfn._apply import Arguments
 from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
+from jaxfn._errors import running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._styles import Combined, Record, Separate
@@ -80,7 +81,8 @@ class ClassRules:
 
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
-            result = self._def.forward(*args, **self._arguments.kwargs)
+            with running(self._def.name, "forward"):
+                result = self._def.forward(*args, **self._arguments.kwargs)
             found, out = self._arguments.split_output(result, name=self._def.name)
             arrays = [jnp.asarray(x) for x in found]
             seen[:] = out, [jax.typeof(x) for x in arrays]
@@ -105,7 +107,9 @@ class ClassRules:
         assert d.vmap is not None
         info = VmapInfo(batch_size=size, randomness="error")
         in_dims = arguments.join_only([0 if b else None for b in batched])
-        result = d.vmap(info, in_dims, *arguments.join(arrays), **arguments.kwargs)
+        args = arguments.join(arrays)
+        with running(d.name, "vmap"):
+            result = d.vmap(info, in_dims, *args, **arguments.kwargs)
         return _returns.batched(result, size, out, avals, name=d.name)
 
     # ---- backward and jvp
@@ -130,8 +134,10 @@ class ClassRules:
             stop = start + part.n_arrays
             grads.append(part.join_only(given[start:stop]))
             start = stop
+        with running(self._def.name, "backward"):
+            result = call_backward(self._def.cls, ctx, grads)
         found = _returns.gradients(
-            call_backward(self._def.cls, ctx, grads),
+            result,
             self._arguments,
             record.in_avals,
             record.perturbed,
@@ -148,8 +154,10 @@ class ClassRules:
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
+        with running(self._def.name, "jvp"):
+            result = self._def.cls.jvp(ctx, *self._arguments.join_only(given))
         return _returns.tangents(
-            self._def.cls.jvp(ctx, *self._arguments.join_only(given)),
+            result,
             record.out,
             record.out_avals,
             residuals.smooth,
@@ -173,7 +181,7 @@ def conj(x: Any) -> Any:
     torch's gradients of complex numbers are the conjugates of JAX's cotangents, so
     those of a backward rule are conjugated on the way in and out.
     """
-    return jnp.conj(x) if jnp.iscomplexobj(x) else x
+    return jnp.conj(x) if x.dtype.kind == "c" else x
 
 
 def _zeros(aval: Any) -> Any:

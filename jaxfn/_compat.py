@@ -79,6 +79,11 @@ def tangent_aval(x: Any) -> Aval:
     return _aval(x).to_tangent_aval()
 
 
+def has_type(x: Any, aval: Any) -> bool:
+    """Has `x` just this type, its sharding and varying mesh axes included?"""
+    return jax.typeof(x) == aval
+
+
 def zeros(aval: Any) -> jax.Array:
     """Zeros of exactly this type, with its sharding and varying mesh axes."""
     return ad.zeros_like_aval(aval)

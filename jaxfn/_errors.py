@@ -9,6 +9,8 @@ builtin that says what kind of mistake it was.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -67,6 +69,30 @@ NO_JVP_NOTE = (
 ONCE = (
     "trying to differentiate twice a function that was marked with @once_differentiable"
 )
+
+
+@contextlib.contextmanager
+def running(name: str, rule: str) -> Iterator[None]:
+    """Around the call of a user's rule: shows the way out where NumPy meets a tracer.
+
+    JAX's own error tells to find where the array came from, which says nothing to the
+    author of a rule that has always worked eagerly.
+    """
+    try:
+        yield
+    except jax.errors.TracerArrayConversionError as error:
+        if _HOST not in "".join(getattr(error, "__notes__", ())):
+            error.add_note(
+                f"`{name}.{rule}` gave a traced array to NumPy (or SciPy): expected "
+                "jax.numpy operations, since under jit, vmap, scan and on devices "
+                "there are no values while it is traced. Write it in jax.numpy, or "
+                f"wrap the NumPy part: {_HOST}fn) makes of a function of NumPy arrays "
+                "one that JAX calls when the program runs."
+            )
+        raise
+
+
+_HOST = "jaxfn.host_function("
 
 
 def short(x: Any) -> str:

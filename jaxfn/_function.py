@@ -72,6 +72,7 @@ class _Apply:
             apply.__module__ = owner.__module__
             apply.__doc__ = _call.__doc__
             apply.__signature__ = _signature(owner)
+            apply.__dict__["_jaxfn_class"] = owner
             made = owner._jaxfn_apply = apply
         return made
 
@@ -485,14 +486,22 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
 
 
+def parts(
+    cls: Any, args: tuple[Any, ...], kwargs: Kwargs
+) -> tuple[list[Any], Arguments]:
+    """The arrays among the arguments of a call, and the rest."""
+    separate = cls.setup_context is not Function.setup_context
+    known = parameters(cls.forward, has_ctx=not separate)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=separate, name=cls.__name__)
+    return Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
+
+
 def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     """Call forward (of the separate style) with its vmap rule alone.
 
     JAX differentiates it. What `custom_function` does where no derivative is defined.
     """
-    known = parameters(cls.forward, has_ctx=False)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=cls.__name__)
-    arrays, arguments = Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
+    arrays, arguments = parts(cls, args, kwargs)
     outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
     return outs.static.whole.join(outs.arrays)
 

@@ -114,6 +114,8 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
             f"`{where.name}.backward` returned something else than an array at "
             f"{where.label}: expected {short(aval)} or None, got {grad!r}."
         )
+    if type(grad) is _compat.ConcreteArray and _compat.has_type(grad, aval):
+        return grad
     ct = jnp.asarray(grad)
     summed = _tree.sum_to_shape(ct, aval.shape)
     if summed is None:

@@ -24,7 +24,7 @@ from jaxfn._attach import attach, stop_gradient
 from jaxfn._capture import Layout, capture, pack
 from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
-from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError
+from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Perturbed, Run
 from jaxfn._rules import Arrays, Residuals, Rules
@@ -163,7 +163,8 @@ class Separate(Style):
         assert self._def.setup_context is not None
         ctx = self._ctx(perturbed)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        with _autocast.using(self._policy):
+        running_setup = running(self._def.name, "setup_context")
+        with _autocast.using(self._policy), running_setup:
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)
@@ -188,7 +189,7 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        with _autocast.using(self._policy):
+        with _autocast.using(self._policy), running(self._def.name, "forward"):
             result = self._def.forward(ctx, *args, **self._arguments.kwargs)
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)

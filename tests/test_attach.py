@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfn._attach import attach, stop_gradient
+from tests.build import function
 from tests.jaxprs import primitives
 
 X = jnp.float32([1, 2, 3])
@@ -89,3 +90,13 @@ def test_a_value_with_a_derivative_of_its_own_is_refused():
 def test_it_leaves_nothing_in_the_compiled_code():
     assert "attach" in primitives(jax.make_jaxpr(cube)(X))
     assert "attach" not in jax.jit(cube).lower(X).as_text()
+
+
+def test_an_eager_derivative_commits_no_array_to_its_device():
+    f = function(
+        forward=lambda ctx, x: (ctx.save_for_backward(x), x * x)[1],
+        backward=lambda ctx, g: 2 * ctx.saved_tensors[0] * g,
+    )
+    x = jnp.ones(3)
+    assert not x.committed
+    assert not jax.grad(lambda x: f.apply(x).sum())(x).committed

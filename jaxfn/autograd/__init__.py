@@ -8,5 +8,6 @@ Example:
 
 from jaxfn._function import Function
 from jaxfn.autograd import function, graph
+from jaxfn.autograd.gradcheck import gradcheck, gradgradcheck
 
-__all__ = ["Function", "function", "graph"]
+__all__ = ["Function", "function", "gradcheck", "gradgradcheck", "graph"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ class Framework:
     InplaceFunction: Any
     NestedIOFunction: Any
     once_differentiable: Any
+    gradcheck: Any
+    gradgradcheck: Any
 
     attempt = staticmethod(attempt)
 
@@ -52,8 +55,20 @@ class Framework:
         }
         return type(name, (base or self.Function,), wrapped)
 
+    def double(self) -> Any:
+        """A context in which arrays may be float64."""
+        raise NotImplementedError
+
+    def from_numpy(self, x: Any) -> Any:
+        """An array with the dtype of `x`."""
+        raise NotImplementedError
+
     def is_array(self, x: Any) -> bool:
         """Is it an array of this framework?"""
+        raise NotImplementedError
+
+    def leaf(self, x: Any) -> Any:
+        """`x` as something to differentiate by."""
         raise NotImplementedError
 
     def call(self, f: Callable[..., Any], *xs: Any) -> Any:
@@ -120,6 +135,14 @@ class Torch(Framework):
         self.InplaceFunction = function.InplaceFunction
         self.NestedIOFunction = function.NestedIOFunction
         self.once_differentiable = function.once_differentiable
+        self.gradcheck = torch.autograd.gradcheck
+        self.gradgradcheck = torch.autograd.gradgradcheck
+
+    def double(self) -> Any:
+        return contextlib.nullcontext()
+
+    def from_numpy(self, x: Any) -> Any:
+        return self.torch.from_numpy(x)
 
     def array(self, value: Any, dtype: str = "float32") -> Any:
         return self.torch.tensor(value, dtype=getattr(self.torch, dtype))
@@ -128,7 +151,6 @@ class Torch(Framework):
         return isinstance(x, self.torch.Tensor)
 
     def leaf(self, x: Any) -> Any:
-        """`x` as something to differentiate by."""
         if self.is_array(x) and (x.is_floating_point() or x.is_complex()):
             return x.detach().clone().requires_grad_()
         return x
@@ -214,9 +236,20 @@ class Jaxfn(Framework):
     InplaceFunction = jaxfn.InplaceFunction
     NestedIOFunction = jaxfn.NestedIOFunction
     once_differentiable = staticmethod(jaxfn.once_differentiable)
+    gradcheck = staticmethod(jaxfn.autograd.gradcheck)
+    gradgradcheck = staticmethod(jaxfn.autograd.gradgradcheck)
 
     def __init__(self, mode: str = "eager") -> None:
         self.mode = mode
+
+    def double(self) -> Any:
+        return jax.enable_x64(True)
+
+    def from_numpy(self, x: Any) -> Any:
+        return jnp.asarray(x)
+
+    def leaf(self, x: Any) -> Any:
+        return x
 
     def array(self, value: Any, dtype: str = "float32") -> Any:
         return jnp.asarray(value, dtype)

@@ -1,0 +1,134 @@
+"""What `jaxfn.check` found, as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import Literal
+
+Status = Literal["ok", "FAIL", "skipped"]
+
+
+class CheckError(AssertionError):
+    """Rules of a Function are wrong; the message is the report of `jaxfn.check`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The outcome of one check.
+
+    Attributes:
+        check: its name.
+        rule: what is wrong if it fails: forward, backward, jvp or vmap.
+        status: "ok", "FAIL" or "skipped".
+        error: the largest difference, relative to the size of what it is about; None
+            where there was nothing to compare.
+        tolerance: the largest error that passes.
+        message: where the difference is and how large, or what was raised, or why the
+            check was skipped.
+    """
+
+    check: str
+    rule: str
+    status: Status
+    error: float | None = None
+    tolerance: float | None = None
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` found. Printing it gives a table; a notebook shows it in HTML.
+
+    Attributes:
+        function: the name of the function.
+        results: one for each check, in the order in which they ran.
+    """
+
+    function: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Did no check fail?"""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        """The checks that failed."""
+        return tuple(r for r in self.results if r.status == "FAIL")
+
+    @property
+    def skipped(self) -> tuple[CheckResult, ...]:
+        """The checks that did not run; their message says why."""
+        return tuple(r for r in self.results if r.status == "skipped")
+
+    @property
+    def wrong_rules(self) -> tuple[str, ...]:
+        """The rules that are wrong, each once."""
+        return tuple(dict.fromkeys(r.rule for r in self.failures))
+
+    def raise_on_failure(self) -> None:
+        """Raise if a check failed.
+
+        Raises:
+            CheckError: (an AssertionError) with the failures as its message.
+        """
+        if not self.ok:
+            raise CheckError(f"{self._summary()}\n{self._messages()}")
+
+    def __str__(self) -> str:
+        rows = [("check", "rule", "error", "allowed", ""), *map(_row, self.results)]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join(
+                [c.ljust(w) for c, w in zip(row, widths, strict=False)] + [row[4]]
+            )
+            for row in rows
+        ]
+        lines = [line.rstrip() for line in lines]
+        lines.insert(1, "-" * max(map(len, lines)))
+        failures = [f"\n{self._messages()}"] if self.failures else []
+        return "\n".join([*lines, *failures, "", self._summary()])
+
+    def _messages(self) -> str:
+        return "\n".join(f"{r.check} ({r.rule}): {r.message}" for r in self.failures)
+
+    def _summary(self) -> str:
+        n = len(self.results) - len(self.skipped)
+        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        if self.ok:
+            return f"`{self.function}`: all {n} checks passed{skipped}."
+        wrong = " and ".join(self.wrong_rules)
+        return (
+            f"`{self.function}`: {len(self.failures)} of {n} checks failed{skipped}. "
+            f"Wrong: {wrong}."
+        )
+
+    def _repr_html_(self) -> str:
+        colours = {"ok": "#1a7f37", "FAIL": "#cf222e", "skipped": "#6e7781"}
+        head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
+        rows = []
+        for result in self.results:
+            *cells, _ = _row(result)
+            status = (
+                f'<td style="color:{colours[result.status]}">{result.status}</td>'
+                f'<td style="text-align:left">{html.escape(result.message)}</td>'
+            )
+            text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            rows.append(f"<tr>{text}{status}</tr>")
+        return (
+            f"<table><caption>{html.escape(self._summary())}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
+
+
+_HEADINGS = ("check", "rule", "error", "allowed", "", "")
+
+
+def _row(result: CheckResult) -> tuple[str, ...]:
+    """The cells of a line; the reason of a failure stands below the table."""
+    error = "-" if result.error is None else f"{result.error:.1e}"
+    allowed = "-" if result.tolerance is None else f"{result.tolerance:.0e}"
+    note = f": {result.message}" if result.message and result.status != "FAIL" else ""
+    return result.check, result.rule, error, allowed, f"{result.status}{note}"

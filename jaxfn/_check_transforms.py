@@ -1,0 +1,323 @@
+"""Checks of rules under transformations: vmap, second derivatives, scan, remat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxfn import _check_numbers as numbers
+from jaxfn import _tree
+from jaxfn._check_case import Case
+from jaxfn._check_numbers import Arrays, Outcome, Skip
+from jaxfn._check_rules import outputs
+
+EXAMPLES = 3
+"""In a batch: not a size that is likely to be that of another axis."""
+
+# ---- vmap
+
+
+def _axes(case: Case) -> list[tuple[int | None, ...]]:
+    """All arrays batched first and last, and each of them alone."""
+    n = len(case.arrays)
+    if n == 0:
+        raise Skip("there is no array to batch")
+    last = tuple(
+        0 if numbers.is_key(x) else x.ndim  # a key has a hidden last axis
+        for x in case.arrays
+    )
+    found = [(0,) * n, last]
+    if n > 1:
+        found += [tuple(0 if j == i else None for j in range(n)) for i in range(n)]
+    return list(dict.fromkeys(found))
+
+
+def _batched(
+    rows: Sequence[Arrays], axes: Sequence[int | None]
+) -> tuple[Arrays, list[Arrays]]:
+    """The batched arrays, and the examples that they hold."""
+    arrays, examples = [], [list(row) for row in rows]
+    for i, axis in enumerate(axes):
+        if axis is None:
+            arrays.append(rows[0][i])
+            for example in examples:
+                example[i] = rows[0][i]
+        else:
+            arrays.append(jnp.stack([row[i] for row in rows], axis))
+    return arrays, examples
+
+
+def vmap(case: Case) -> Outcome:
+    """A batch is what a loop gives, wherever the batch axis is."""
+    return numbers.worst(
+        [
+            _against_loop(case, case.run, axes, outputs, "in_axes")
+            for axes in _axes(case)
+        ]
+    )
+
+
+def _against_loop(
+    case: Case,
+    f: Callable[..., Arrays],
+    axes: tuple[int | None, ...],
+    names: Callable[[int], list[str]],
+    what: str,
+    tolerance: float | None = None,
+) -> Outcome:
+    arrays, examples = _batched(case.batch(EXAMPLES), axes)
+    got = jax.vmap(f, in_axes=axes)(*arrays)
+    columns = zip(*[f(*example) for example in examples], strict=True)
+    expected = [jnp.stack(column) for column in columns]
+    labels = [f"{name} ({what}={axes})" for name in names(len(expected))]
+    limit = case.same_tolerance if tolerance is None else tolerance
+    return numbers.compare(got, expected, labels, limit)
+
+
+def vmap_jit(case: Case) -> Outcome:
+    arrays, _ = _batched(case.batch(EXAMPLES), (0,) * len(case.arrays))
+    expected = jax.vmap(case.run)(*arrays)
+    got = jax.jit(jax.vmap(case.run))(*arrays)
+    return numbers.compare(got, expected, outputs(len(got)), case.same_tolerance)
+
+
+def vmap_backward(case: Case) -> Outcome:
+    """The gradient under vmap, against a loop."""
+
+    def gradients(*arrays: Any) -> Arrays:
+        return _gradients(case, arrays)
+
+    return numbers.worst(
+        [
+            _against_loop(case, gradients, axes, _named, "in_axes")
+            for axes in _axes(case)
+        ]
+    )
+
+
+def _named(n: int) -> list[str]:
+    return [f"gradient {i}" for i in range(n)]
+
+
+def _gradients(case: Case, arrays: Sequence[Any]) -> Arrays:
+    """The gradients by the float arrays, for cotangents that are the same anywhere."""
+
+    def f(*xs: Any) -> Arrays:
+        whole = list(arrays)
+        for i, x in zip(case.at, xs, strict=True):
+            whole[i] = x
+        return [o for o in case.run(*whole) if _tree.is_inexact(o)]
+
+    cts = case.cts(case.rng())
+    return list(jax.vjp(f, *[arrays[i] for i in case.at])[1](cts))
+
+
+def backward_vmap(case: Case) -> Outcome:
+    """The gradient of vmap against a loop of gradients; sums over what is shared."""
+    return numbers.worst([_grad_of_vmap(case, axes) for axes in _axes(case)])
+
+
+def _grad_of_vmap(case: Case, axes: tuple[int | None, ...]) -> Outcome:
+    arrays, examples = _batched(case.batch(EXAMPLES), axes)
+    cts = case.cts(case.rng())
+
+    def f(*xs: Any) -> Arrays:
+        whole = list(arrays)
+        for i, x in zip(case.at, xs, strict=True):
+            whole[i] = x
+        found = jax.vmap(case.run, in_axes=axes)(*whole)
+        return [o for o in found if _tree.is_inexact(o)]
+
+    given = [jnp.stack([ct] * EXAMPLES) for ct in cts]
+    got = list(jax.vjp(f, *[arrays[i] for i in case.at])[1](given))
+    rows = [_gradients(case, example) for example in examples]
+    expected = []
+    for k, i in enumerate(case.at):
+        column, axis = [row[k] for row in rows], axes[i]
+        shared = sum(column[1:], column[0])
+        expected.append(shared if axis is None else jnp.stack(column, axis))
+    labels = [f"{name} (in_axes={axes})" for name in _named(len(expected))]
+    return numbers.compare(got, expected, labels, case.same_tolerance)
+
+
+def vmap_jvp(case: Case) -> Outcome:
+    """The jvp under vmap, against a loop."""
+    ts = case.ts(case.rng())
+
+    def tangents(*arrays: Any) -> Arrays:
+        whole = [arrays[i] for i in case.at]
+
+        def f(*xs: Any) -> Arrays:
+            given = list(arrays)
+            for i, x in zip(case.at, xs, strict=True):
+                given[i] = x
+            return [o for o in case.run(*given) if _tree.is_inexact(o)]
+
+        return jax.jvp(f, whole, ts)[1]
+
+    def names(n: int) -> list[str]:
+        return [f"tangent of {name}" for name in outputs(n)]
+
+    return numbers.worst(
+        [_against_loop(case, tangents, axes, names, "in_axes") for axes in _axes(case)]
+    )
+
+
+# ---- second derivatives
+
+
+def _first(case: Case, kind: str) -> tuple[Callable[..., Arrays], Arrays, str]:
+    """A first derivative as a function of the arguments and its (co)tangents."""
+    generator, n = case.rng(), len(case.at)
+    if kind == "backward":
+        return (
+            lambda *args: case.pull(list(args[n:]), *args[:n]),
+            [*case.xs, *case.cts(generator)],
+            "gradient",
+        )
+    return (
+        lambda *args: case.push(list(args[n:]), *args[:n]),
+        [*case.xs, *case.ts(generator)],
+        "tangent",
+    )
+
+
+def second(kind: str, mode: str) -> Callable[[Case], Outcome]:
+    """The derivative of the backward or jvp rule, against its own differences."""
+
+    def run(case: Case) -> Outcome:
+        g, args, what = _first(case, kind)
+        generator = case.rng()
+        along = [numbers.direction(x, generator) for x in args]
+        cts = [numbers.like(o, generator) for o in g(*args)]
+        if mode == "reverse":
+            pulled = jax.vjp(g, *args)[1](cts)
+            got, size = numbers.pairing(pulled, along), numbers.size_of(pulled, along)
+        else:
+            pushed = jax.jvp(g, args, along)[1]
+            got, size = numbers.pairing(cts, pushed), numbers.size_of(cts, pushed)
+        slopes = numbers.slopes(g, args, along, case.eps)
+        if not all(s.settled.all() for s in slopes):
+            raise Skip(f"the {what} has no slope here that differences agree on")
+        values = [s.value for s in slopes]
+        expected = numbers.pairing(cts, values)
+        size = max(size, numbers.size_of(cts, values)) + sum(s.floor for s in slopes)
+        outcome = numbers.is_close(got, expected, size, case.slope_tolerance)
+        where = f"slope of the {what}s along a random direction: {outcome.where}"
+        return Outcome(outcome.error, outcome.tolerance, where)
+
+    return run
+
+
+# ---- scan, checkpoint
+
+
+def scan(case: Case) -> Outcome:
+    """In a scan, with its gradient, against the same calls one after the other."""
+    rows = case.batch(2)
+    stacked = [jnp.stack(column) for column in zip(*rows, strict=True)]
+    cts = case.cts(case.rng())
+
+    def scanned(*xs: Any) -> Arrays:
+        whole = list(stacked)
+        for i, x in zip(case.at, xs, strict=True):
+            whole[i] = x
+
+        def body(carry: None, arrays: Arrays) -> tuple[None, Arrays]:
+            outs = case.run(*arrays)
+            return carry, [o for o in outs if _tree.is_inexact(o)]
+
+        return lax.scan(body, None, whole)[1]
+
+    xs = [stacked[i] for i in case.at]
+    outs, pull = jax.vjp(scanned, *xs)
+    got = list(pull([jnp.stack([ct, ct]) for ct in cts]))
+    gradients = zip(*[_gradients(case, row) for row in rows], strict=True)
+    expected = [jnp.stack(column) for column in gradients]
+    values = zip(*[_floats(case, row) for row in rows], strict=True)
+    loop = [jnp.stack(column) for column in values]
+    tolerance = case.same_tolerance
+    return numbers.worst(
+        [
+            numbers.compare(outs, loop, outputs(len(loop)), tolerance),
+            numbers.compare(got, expected, _named(len(expected)), tolerance),
+        ]
+    )
+
+
+def _floats(case: Case, arrays: Sequence[Any]) -> Arrays:
+    return [o for o in case.run(*arrays) if _tree.is_inexact(o)]
+
+
+def checkpoint(case: Case) -> Outcome:
+    """Under jax.checkpoint the gradient is the same."""
+    cts = case.cts(case.rng())
+    expected = case.pull(cts, *case.xs)
+    got = list(jax.vjp(jax.checkpoint(case.f), *case.xs)[1](cts))
+    return numbers.compare(got, expected, _named(len(got)), case.same_tolerance)
+
+
+# ---- precision, leaks
+
+
+def low_precision(low: Case, case: Case) -> Outcome:
+    """In a low precision: the same dtypes as the arguments', and about the values.
+
+    Compared with the value and gradient in high precision at the same rounded
+    arguments. What is computed in between rounds too, and by how much that matters
+    depends on the function: only a tenth of the largest element counts as wrong.
+    """
+    case.arrays = [
+        x.astype(y.dtype) if _tree.is_inexact(x) else y
+        for x, y in zip(low.arrays, case.arrays, strict=True)
+    ]
+    try:
+        outs = low.f(*low.xs)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
+    expected = case.f(*case.xs)
+    cts = [jnp.ones_like(o) for o in outs]
+    got = low.pull(cts, *low.xs)
+    grads = case.pull([jnp.ones_like(o) for o in expected], *case.xs)
+    same = [(g.dtype, x.dtype) for g, x in zip(got, low.xs, strict=True)]
+    for i, (a, b) in enumerate(same):
+        if a != b:
+            return Outcome(np.inf, 0.0, f"gradient {i}: expected {b}, got {a}")
+    tolerance = 0.1
+    return numbers.worst(
+        [
+            numbers.compare(
+                [numbers.wide(a) for a in have],
+                [numbers.wide(b) for b in want],
+                [f"{name} in {_dtypes(low.xs)}" for name in names],
+                tolerance,
+                floor=1e-2,
+            )
+            for have, want, names in (
+                (outs, expected, outputs(len(outs))),
+                (got, grads, _named(len(got))),
+            )
+        ]
+    )
+
+
+def _dtypes(xs: Arrays) -> str:
+    return ", ".join(dict.fromkeys(x.dtype.name for x in xs))
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:120]
+
+
+def leaks(case: Case) -> Outcome:
+    """No tracer is kept beyond its trace."""
+    cts = case.cts(case.rng())
+    with jax.checking_leaks():
+        jax.jit(lambda *arrays: case.run(*arrays))(*case.arrays)
+        jax.jit(lambda cts, *xs: case.pull(cts, *xs))(cts, *case.xs)
+    return Outcome()

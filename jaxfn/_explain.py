@@ -1,0 +1,218 @@
+"""`explain`: what JAX will do with a Function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfn import _explain_trace as trace
+from jaxfn import _tree
+from jaxfn._explain_report import Explanation, Transformation
+from jaxfn._explain_target import Target, struct, target
+
+
+def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Tell what JAX will do with a call of a Function.
+
+    The report says which of JAX's definitions the rules become, and why; which
+    arguments are arrays and which are static; which transformations work; what is kept
+    in memory for the backward pass; the jaxprs and the cost of both passes. Print it,
+    or show it in a notebook. Its attributes hold the same as data.
+
+    It asks JAX: everything is traced on the shapes of the arguments, and the forward
+    and the backward pass are compiled for their cost; nothing is computed. Only rules
+    that can't be traced, because they need values, are run once, on the arguments.
+
+    Residuals are the arrays that `jax.vjp` closes over, with respect to all float and
+    complex arrays among the arguments:
+
+    - They are those of an eager call: `jax.tree.leaves(jax.vjp(f, *args)[1])`, each
+      array once. An argument that is saved counts, though its memory is shared with
+      the caller; so does an output.
+    - `jax.vjp(jax.jit(f), *args)` keeps the same, but for constants: numbers that
+      become part of the compiled program.
+    - Inside one `jax.jit`, around forward and backward together, nothing is closed
+      over: XLA then keeps what it needs, which may be less.
+
+    Args:
+        function: a `jaxfn.Function` class, its `apply`, or a function decorated by
+            `jaxfn.custom_function`.
+        *args: of the call. A `jax.ShapeDtypeStruct` stands for an array of its shape.
+        **kwargs: of the call.
+
+    Returns:
+        The report. `report.residuals` have a name, source, shape, dtype and nbytes, and
+        `report.residual_bytes` is their sum; `report.plain_residual_bytes` is that of
+        the same forward, differentiated by JAX. `report.transformations` have a name,
+        works (a bool) and how. `report.plot()` draws the residuals, with matplotlib.
+
+    Raises:
+        TypeError: `function` is something else, or the arguments don't fit.
+        RuntimeError: the rules contradict each other.
+
+    What a rule raises is part of the report.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> class Exp(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         out = jnp.exp(x)
+        ...         ctx.save_for_backward(out)
+        ...         return out
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (out,) = ctx.saved_tensors
+        ...         return grad * out
+        >>> report = jaxfn.explain(Exp, jnp.zeros(3))
+        >>> report.engine.name
+        'jax.custom_vjp'
+        >>> [(x.name, x.source, x.nbytes) for x in report.residuals]
+        [('saved_tensors[0]', 'output', 12)]
+        >>> [t.name for t in report.transformations if not t.works]
+        ['forward mode']
+
+    Source: https://docs.jax.dev/en/latest/jaxpr.html
+    """
+    abstract = any(map(_is_struct, jax.tree.leaves((args, kwargs))))
+    args, kwargs = jax.tree.map(_array_of, (args, kwargs))
+    return _Report(target(function, args, kwargs), abstract=abstract).make()
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _array_of(x: Any) -> Any:
+    """An array that takes no memory in place of a type."""
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape) if _is_struct(x) else x
+
+
+class _Report:
+    """Puts the report on one call together."""
+
+    def __init__(self, call: Target, *, abstract: bool) -> None:
+        self._call, self._abstract = call, abstract
+        self._types = [struct(x) for x in call.arrays]
+        self._labels = [label for arg in call.arguments for label, _ in arg.arrays]
+        self._f = trace.flat(call.call(trace.no_tag))
+        self._notes: list[str] = []
+        # What was met twice, as in f(x, x), is one array, and is kept once.
+        places: dict[int, int] = {}
+        self._first = [places.setdefault(id(x), i) for i, x in enumerate(call.arrays)]
+
+    def make(self) -> Explanation:
+        forward = self._try("the call can't be traced", self._forward)
+        self._traced = forward is not None
+        half = self._split(self._call.call, "can't be differentiated in reverse mode")
+        plain = self._split(
+            lambda _: self._call.plain, "without its rules can't be differentiated"
+        )
+        backward = None
+        if half is not None and half.pull is not None:
+            backward = self._try(
+                "the backward pass can't be traced", lambda: trace.backward(half)
+            )
+        transformations = tuple(self._transformations())
+        return Explanation(
+            self._call.name,
+            self._call.engine,
+            self._call.arguments,
+            tuple(half.outs) if half is not None else self._outs(forward),
+            transformations,
+            None if half is None else half.residuals,
+            None if plain is None else plain.residuals,
+            None if forward is None else forward[0],
+            None if backward is None else backward[0],
+            None if forward is None else forward[1],
+            None if backward is None else backward[1],
+            tuple(self._notes),
+        )
+
+    def _try(self, what: str, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except Exception as error:  # noqa: BLE001  (rules raise anything)
+            self._notes.append(f"{what}: {_words(error)}")
+            return None
+
+    def _forward(self) -> tuple[Any, trace.Cost]:
+        return jax.make_jaxpr(self._f)(*self._types), trace.cost(self._f, *self._types)
+
+    def _outs(self, forward: Any) -> tuple[Any, ...]:
+        return () if forward is None else tuple(forward[0].out_avals)
+
+    def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
+        if not any(map(_tree.is_inexact, self._types)):
+            return None
+        kept = [i for i, first in enumerate(self._first) if first == i]
+        labels = [self._labels[i] for i in kept]
+
+        def once(tag: trace.Tag) -> Any:
+            fun = f(tag)
+            place = {i: n for n, i in enumerate(kept)}
+            return lambda *xs: fun(*[xs[place[i]] for i in self._first])
+
+        def step() -> trace.Split:
+            if self._traced:
+                types = [self._types[i] for i in kept]
+                return trace.split(once(trace.name_tag), types, labels)
+            return trace.run(once, [self._call.arrays[i] for i in kept], labels)
+
+        if not self._traced and self._abstract:
+            return None
+        return self._try(f"the function {what}", step)
+
+    # ---- transformations
+
+    def _transformations(self) -> list[Transformation]:
+        f, engine = self._f, self._call.engine
+        twice = "the code of the rules, differentiated"
+        rows = []
+        if self._traced or not self._abstract:
+            rows.append(self._row("call", "forward", f))
+        rows.append(self._row("jit", "XLA compiles forward", f, compiled=True))
+        if any(map(_tree.is_inexact, self._types)):
+            pulled, pushed = trace.pulled, trace.pushed
+            rows += [
+                self._row("reverse mode", engine.reverse, pulled(f)),
+                self._row("forward mode", engine.forward, pushed(f)),
+                self._row("reverse over reverse", twice, pulled(pulled(f))),
+                self._row("forward over reverse", twice, pushed(pulled(f))),
+            ]
+        if self._types:
+            axis = trace.with_axis(self._types, 2)
+            program = trace.batched(f)
+            rows.append(self._row("vmap", engine.batch, program, axis, compiled=True))
+        return rows
+
+    def _row(
+        self,
+        name: str,
+        how: str,
+        program: Callable[..., Any],
+        types: Sequence[Any] | None = None,
+        *,
+        compiled: bool = False,
+    ) -> Transformation:
+        """Try one; by a trace if it is one of those that trace, or if it can be."""
+        try:
+            if compiled or self._traced or self._abstract:
+                # Lowered, because JAX refuses some things no sooner.
+                types = self._types if types is None else types
+                jax.jit(program).lower(*types)
+            else:
+                program(*self._call.arrays)
+        except Exception as error:  # noqa: BLE001  (rules raise anything)
+            return Transformation(name, works=False, how=_words(error))
+        return Transformation(name, works=True, how=how)
+
+
+def _words(error: Exception) -> str:
+    """The first sentences of an error, and what jaxfn noted on it."""
+    notes = [x for x in getattr(error, "__notes__", ()) if "jaxfn" in x or "`" in x]
+    text = " ".join(f"{error}".split("\n\n")[0].split())
+    return " ".join([f"{type(error).__name__}: {text}", *notes])

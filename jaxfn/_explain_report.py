@@ -1,0 +1,248 @@
+"""The report of `explain`: as data, text, HTML and a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfn._errors import short
+from jaxfn._explain_target import Argument, Engine
+from jaxfn._explain_trace import Cost, Residual
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transformation:
+    """What becomes of a call under one transformation of JAX.
+
+    Attributes:
+        name: of the transformation.
+        works: does it?
+        how: what runs; the error where it does not work.
+    """
+
+    name: str
+    works: bool
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What `jaxfn.explain` found. Print it, or show it in a notebook.
+
+    Attributes:
+        name: of the Function.
+        engine: what JAX is given, and why.
+        arguments: of the call, split into arrays and static values.
+        outputs: types of the output arrays.
+        transformations: which work, and why others don't.
+        residuals: what JAX keeps for the backward pass; None if it can't be told.
+        plain_residuals: what it would keep for the same forward without rules; None if
+            JAX can't differentiate that.
+        forward_jaxpr: of the call; None if it can't be traced.
+        backward_jaxpr: of its backward pass.
+        forward_cost: of the compiled call.
+        backward_cost: of the compiled backward pass.
+        notes: what is missing here, and why.
+    """
+
+    name: str
+    engine: Engine
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Any, ...]
+    transformations: tuple[Transformation, ...]
+    residuals: tuple[Residual, ...] | None
+    plain_residuals: tuple[Residual, ...] | None
+    forward_jaxpr: Any
+    backward_jaxpr: Any
+    forward_cost: Cost | None
+    backward_cost: Cost | None
+    notes: tuple[str, ...]
+
+    @property
+    def residual_bytes(self) -> int | None:
+        """The bytes of all residuals, each array once."""
+        return _total(self.residuals)
+
+    @property
+    def plain_residual_bytes(self) -> int | None:
+        """The bytes of the residuals without rules, each array once."""
+        return _total(self.plain_residuals)
+
+    def __str__(self) -> str:
+        lines = [self.name]
+        for title, rows in _tables(self):
+            lines += ["", title, *_aligned(rows)]
+        for title, jaxpr in _jaxprs(self):
+            lines += ["", title, *[f"  {line}" for line in str(jaxpr).splitlines()]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<h3>{html.escape(self.name)}</h3>"]
+        for title, rows in _tables(self):
+            cells = "".join(
+                "<tr>"
+                + "".join(
+                    f'<td style="text-align:left">{html.escape(x)}</td>' for x in row
+                )
+                + "</tr>"
+                for row in rows
+            )
+            parts.append(f"<h4>{html.escape(title)}</h4><table>{cells}</table>")
+        parts += [
+            f"<details><summary>{html.escape(title)}</summary>"
+            f"<pre>{html.escape(str(jaxpr))}</pre></details>"
+            for title, jaxpr in _jaxprs(self)
+        ]
+        return "\n".join(parts)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the memory of the residuals, beside that of plain autodiff.
+
+        Args:
+            ax: the matplotlib axes to draw in; new ones if omitted.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            ValueError: there is nothing to plot, since the Function can't be
+                differentiated.
+        """
+        bars = [
+            (name, kept)
+            for name, kept in (
+                (self.name, self.residuals),
+                ("plain autodiff", self.plain_residuals),
+            )
+            if kept is not None
+        ]
+        if not bars:
+            raise ValueError(
+                f"`{self.name}` has no residuals to plot: expected a Function that can "
+                "be differentiated. Print the report: it says what is missing."
+            )
+        if ax is None:
+            ax = _pyplot().subplots(figsize=(8, 0.8 + 0.8 * len(bars)))[1]
+        for row, (_, kept) in enumerate(bars):
+            left = 0
+            for x in kept:
+                ax.barh(row, x.nbytes, left=left, edgecolor="white")
+                text = f"{x.name}\n{_bytes(x.nbytes)}"
+                ax.text(left + x.nbytes / 2, row, text, ha="center", va="center")
+                left += x.nbytes
+        ax.set_yticks(range(len(bars)), [name for name, _ in bars])
+        ax.invert_yaxis()
+        ax.set_xlabel("bytes kept for the backward pass")
+        return ax
+
+
+def _pyplot() -> Any:
+    try:
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise ImportError(
+            "plot needs matplotlib, which is not installed: pip install "
+            "'jaxfn[notebooks]' (or matplotlib)."
+        ) from error
+
+
+def _total(residuals: Sequence[Residual] | None) -> int | None:
+    return None if residuals is None else sum(x.nbytes for x in residuals)
+
+
+# ---- tables
+
+
+Rows = list[tuple[str, ...]]
+
+
+def _tables(report: Explanation) -> list[tuple[str, Rows]]:
+    engine = report.engine
+    tables: list[tuple[str, Rows]] = [
+        ("engine", [(engine.name, engine.why)]),
+        ("arguments", _arguments(report.arguments)),
+        ("outputs", [(short(x),) for x in report.outputs]),
+        ("transformations", _transformations(report.transformations)),
+        ("residuals", _residuals(report)),
+        ("cost", _costs(report)),
+        ("notes", [(note,) for note in report.notes]),
+    ]
+    return [(title, rows) for title, rows in tables if rows]
+
+
+def _arguments(arguments: Sequence[Argument]) -> Rows:
+    rows: Rows = []
+    for arg in arguments:
+        rows += [(label, "array", short(aval)) for label, aval in arg.arrays]
+        rows += [(label, "static", _brief(x)) for label, x in arg.static]
+    return rows
+
+
+def _transformations(found: Sequence[Transformation]) -> Rows:
+    return [(t.name, "yes" if t.works else "no", t.how) for t in found]
+
+
+def _brief(x: Any) -> str:
+    text = " ".join(repr(x).split())
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _residuals(report: Explanation) -> Rows:
+    rows: Rows = [
+        (x.name, x.source, short(x.type), _bytes(x.nbytes))
+        for x in report.residuals or ()
+    ]
+    for name, n in (
+        ("total", report.residual_bytes),
+        ("plain autodiff", report.plain_residual_bytes),
+    ):
+        if n is not None:
+            rows.append((name, "", "", _bytes(n)))
+    return rows
+
+
+def _bytes(n: float) -> str:
+    return f"{int(n):,} bytes"
+
+
+def _costs(report: Explanation) -> Rows:
+    rows: Rows = []
+    for name, cost in (
+        ("forward", report.forward_cost),
+        ("backward", report.backward_cost),
+    ):
+        if cost is None or cost.flops is None:
+            continue
+        flops, functions = f"{cost.flops:,.0f}", f"{cost.transcendentals:,.0f}"
+        rows.append(
+            (
+                name,
+                f"{flops} flops",
+                f"{functions} transcendentals",
+                f"{cost.nbytes:,.0f} bytes read and written",
+            )
+        )
+    return rows
+
+
+def _jaxprs(report: Explanation) -> list[tuple[str, Any]]:
+    found = [
+        ("forward jaxpr", report.forward_jaxpr),
+        ("backward jaxpr", report.backward_jaxpr),
+    ]
+    return [(title, jaxpr) for title, jaxpr in found if jaxpr is not None]
+
+
+def _aligned(rows: Rows) -> list[str]:
+    widths = [max(len(x) for x in column) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

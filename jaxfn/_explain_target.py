@@ -1,0 +1,314 @@
+"""What `explain` looks at: any kind of Function as a function of flat arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import tree_util
+
+from jaxfn._apply import Arguments, bind, call, parameters
+from jaxfn._capture import Layout, fields, is_record
+from jaxfn._class_rules import ClassRules
+from jaxfn._decorator import custom_function
+from jaxfn._definition import Definition
+from jaxfn._errors import RuleTypeError, type_name
+from jaxfn._function import Function, parts
+from jaxfn._jax_call import call as jax_call
+from jaxfn._jax_rules import JaxRules
+from jaxfn._rules import Arrays, Residuals
+from jaxfn._static import is_static
+from jaxfn._tree import ARRAY, Outputs, Spec
+
+Tag = Callable[[Any, str], Any]
+"""Called with each array that a rule saves and with its name; gives the array back."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Engine:
+    """What JAX is given.
+
+    Attributes:
+        name: the definition.
+        why: which rules ask for it.
+        reverse: what reverse mode runs.
+        forward: what forward mode runs.
+        batch: what vmap runs.
+    """
+
+    name: str
+    why: str
+    reverse: str
+    forward: str
+    batch: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the call.
+
+    Attributes:
+        name: of the parameter.
+        arrays: the label and type of each array in it.
+        static: the label and value of everything else.
+    """
+
+    name: str
+    arrays: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
+    static: tuple[tuple[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A call of a Function.
+
+    Attributes:
+        name: of the Function.
+        engine: what JAX is given.
+        arguments: of the call.
+        arrays: all arrays in the arguments, in order.
+        call: `call(tag)` is the Function on flat arrays.
+        plain: the same forward without rules.
+    """
+
+    name: str
+    engine: Engine
+    arguments: tuple[Argument, ...]
+    arrays: list[Any]
+    call: Callable[[Tag], Callable[..., Any]]
+    plain: Callable[..., Any]
+
+
+def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    """The call of `function` with these arguments.
+
+    Raises:
+        TypeError: `function` has no rules that jaxfn knows of.
+    """
+    function = getattr(function, "_jaxfn_class", function)
+    if isinstance(function, types.MethodType):
+        bound = function.__func__
+        if isinstance(bound, custom_function):
+            function, args = bound, (function.__self__, *args)
+    if isinstance(function, type) and issubclass(function, Function):
+        return _of_class(function, function.__name__, args, kwargs)
+    if isinstance(function, custom_function):
+        name = function._jax_rules.name
+        if function._torch_rules.keys() & {"backward", "jvp"}:
+            return _of_class(function._function, name, args, kwargs)
+        if function._jax_rules.kinds:
+            args, kwargs = function._positional(args, kwargs), {}
+        return _of_decorated(function, name, args, kwargs)
+    raise RuleTypeError(
+        f"explain got {type_name(function)}: expected a jaxfn.Function class, its "
+        "apply, or a function decorated by jaxfn.custom_function. Pass the Function "
+        "first, then the arguments of the call."
+    )
+
+
+# ---- a class
+
+
+def _of_class(
+    cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Target:
+    arrays, arguments = parts(cls, args, kwargs)
+    definition = Definition.of(cls, Function)
+
+    def tagged(tag: Tag) -> Callable[..., Any]:
+        rules = ClassRules(definition, arguments).rules
+
+        def fwd(xs: Arrays, perturbed: Sequence[bool]) -> tuple[Outputs, Residuals]:
+            outs, found = rules.fwd(xs, perturbed)
+            names = saved_names(found.static.layout, len(found.arrays))
+            kept = [tag(x, n) for x, n in zip(found.arrays, names, strict=True)]
+            return outs, dataclasses.replace(found, arrays=kept)
+
+        rules_ = dataclasses.replace(rules, fwd=fwd)
+        return lambda *xs: call(rules_, xs)
+
+    def plain(*xs: Any) -> Any:
+        values = arguments.join(xs)
+        if definition.setup_context is None:
+            ctx = cls._backward_cls()
+            ctx.__dict__["_needs"] = (True,) * len(values)
+            values = (ctx, *values)
+        return definition.forward(*values, **arguments.kwargs)
+
+    engine = _engine(
+        reverse=definition.has_backward,
+        forward=definition.has_jvp,
+        derived=definition.derive_jvp,
+        batch=definition.vmap is not None,
+        words=("backward", "jvp", "the vmap staticmethod"),
+    )
+    return Target(name, engine, _arguments(arguments, arrays), arrays, tagged, plain)
+
+
+def saved_names(layout: Layout, n: int) -> list[str]:
+    """What a rule calls each of its `n` residuals."""
+    packed = layout.packed
+    marks = [object() for _ in range(n)]
+    found: dict[int, list[str]] = {id(mark): [] for mark in marks}
+
+    def note(value: Any, name: str) -> None:
+        for path, x in tree_util.tree_flatten_with_path(value)[0]:
+            here = name + tree_util.keystr(path)
+            if id(x) in found:
+                if here not in found[id(x)]:
+                    found[id(x)].append(here)
+            elif is_record(x):
+                for key, part in fields(x).items():
+                    note(part, f"{here}.{key}")
+
+    at: Sequence[Any] = marks if packed is None else packed.restore(marks)
+    for puts in (layout.for_forward, () if packed else layout.for_backward):
+        for i, put in enumerate(puts):
+            note(put(at), f"saved_tensors[{i}]")
+    if packed is not None:
+        rest = iter(marks[len(packed.kept) :])
+        for i, spec in enumerate(packed.specs):
+            value = [next(rest) for _ in range(spec.n_arrays)] if spec else []
+            note(value, f"saved_tensors[{i}], packed")
+    for name, put in layout.attributes.items():
+        note(put(at), f"ctx.{name}")
+    return [", ".join(found[id(mark)]) for mark in marks]
+
+
+# ---- a decorated function
+
+
+def _of_decorated(
+    function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Target:
+    rules: JaxRules = function._jax_rules
+    known = parameters(function.fun, has_ctx=False)
+    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=name)
+    pairs = [_split(x, i in rules.nondiff) for i, x in enumerate(args)]
+    arrays = [x for leaves, _ in pairs for x in leaves]
+    arguments = Arguments(tuple(spec for _, spec in pairs), kwargs, known)
+
+    def tagged(tag: Tag) -> Callable[..., Any]:
+        own = _tagging(rules, tag)
+        if not rules.kinds:
+            return lambda *xs: function(*arguments.join(xs), **kwargs)
+        return lambda *xs: jax_call(own, arguments.join(xs))
+
+    engine = _engine(
+        reverse=rules.vjp is not None,
+        forward=rules.jvp is not None,
+        derived=False,
+        batch=rules.batch is not None or "vmap" in function._torch_rules,
+        words=("bwd of defvjp", "the rule of defjvp", "the batch rule"),
+        decorated=True,
+    )
+    return Target(
+        name,
+        engine,
+        _arguments(arguments, arrays),
+        arrays,
+        tagged,
+        lambda *xs: function.fun(*arguments.join(xs), **kwargs),
+    )
+
+
+def _split(value: Any, nondiff: bool) -> tuple[list[Any], Spec]:
+    """The leaves that JAX's decorators trace: Python numbers are arrays there."""
+    leaves, tree = tree_util.tree_flatten(value)
+    held = [nondiff or is_static(x) for x in leaves]
+    spec = Spec(
+        tree, tuple(x if s else ARRAY for x, s in zip(leaves, held, strict=True))
+    )
+    return [x for x, s in zip(leaves, held, strict=True) if not s], spec
+
+
+def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
+    """The rules, with what fwd saves tagged."""
+    if rules.vjp is None:
+        return rules
+    fwd, bwd, options = rules.vjp
+
+    def put(path: Any, x: Any) -> Any:
+        name = f"residuals{tree_util.keystr(path)}"
+        return tag(x, name) if isinstance(x, jax.Array) else x
+
+    @functools.wraps(fwd)
+    def tagged(*args: Any) -> Any:
+        result = fwd(*args)
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            return result  # JAX says what is wrong
+        return result[0], tree_util.tree_map_with_path(put, result[1])
+
+    return dataclasses.replace(rules, vjp=(tagged, bwd, options))
+
+
+# ---- what JAX is given
+
+
+def _engine(
+    *,
+    reverse: bool,
+    forward: bool,
+    derived: bool,
+    batch: bool,
+    words: tuple[str, str, str],
+    decorated: bool = False,
+) -> Engine:
+    backward, jvp, vmap = words
+    linear = "jax.custom_jvp, a linear map with a transpose"
+    if derived:
+        why = "a reverse rule is defined, and generate_jvp_rule is set"
+        found = linear, why, backward, f"{backward}, transposed"
+    elif reverse and forward:
+        why = "rules of both kinds, reverse and forward, are defined"
+        found = linear, why, backward, jvp
+    elif reverse:
+        why = "a reverse rule is defined, and no forward rule"
+        found = "jax.custom_vjp", why, backward, "no rule"
+    elif forward:
+        why = "a forward rule is defined, and no reverse rule"
+        found = "jax.custom_jvp", why, f"{jvp}, transposed by JAX", jvp
+    elif decorated:
+        body = "the function itself, differentiated by JAX"
+        found = "none", "no derivative rule is defined", body, body
+    else:
+        why = "no derivative rule is defined, so backward raises"
+        found = "jax.custom_vjp", why, "no rule", "no rule"
+    name, why, first, second = found
+    if batch:
+        own = "jax.custom_batching.custom_vmap"
+        name = own if name == "none" else f"{name}, around {own}"
+        why += "; a batch rule is"
+    return Engine(
+        name, why, first, second, vmap if batch else "forward, batched by JAX"
+    )
+
+
+def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, ...]:
+    names, n = arguments.known.names, len(arguments.known.names)
+    groups = zip(arguments.specs, arguments.groups(arrays), strict=True)
+    found = []
+    for i, (spec, group) in enumerate(groups):
+        name, rest = names[i] if i < n else f"args[{i}]", iter(group)
+        places = tree_util.tree_flatten_with_path(
+            spec.treedef.unflatten(range(len(spec.leaves)))
+        )[0]
+        labels = [name + tree_util.keystr(path) for path, _ in places]
+        pairs = list(zip(labels, spec.leaves, strict=True))
+        held = tuple([(k, struct(next(rest))) for k, x in pairs if x is ARRAY])
+        static = [(k, x) for k, x in pairs if x is not ARRAY]
+        if not pairs:  # None, or an empty container
+            static = [(name, spec.join([]))]
+        found.append(Argument(name, held, tuple(static)))
+    only = [Argument(k, (), ((k, x),)) for k, x in arguments.kwargs.items()]
+    return (*found, *only)
+
+
+def struct(x: Any) -> jax.ShapeDtypeStruct:
+    """The type of an array, or of a Python number where that is one."""
+    aval: Any = jax.typeof(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

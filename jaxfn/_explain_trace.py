@@ -1,0 +1,279 @@
+"""What JAX makes of a function of flat arrays: asked by tracing it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxfn import _compat, _tree
+from jaxfn._explain_target import Tag, struct
+
+Fun = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Residual:
+    """An array that is kept from the forward pass for the backward pass.
+
+    Attributes:
+        name: what a rule calls it (`saved_tensors[0]`, `ctx.mask`, `residuals[1]`);
+            else the argument, or the operation that computed it.
+        source: "input" or "output" of the Function, "attribute" of ctx,
+            "intermediate" (anything else that was computed) or "constant".
+        shape: of the array.
+        dtype: of the array.
+        nbytes: its size in memory.
+    """
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: Any
+    nbytes: int
+
+    @property
+    def type(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What XLA's cost analysis says of a compiled program; None where it is silent.
+
+    Attributes:
+        flops: floating point operations, without transcendental ones.
+        transcendentals: exp, sin and the like.
+        nbytes: bytes read and written.
+    """
+
+    flops: float | None
+    transcendentals: float | None
+    nbytes: float | None
+
+
+def flat(f: Fun) -> Fun:
+    """`f`, with the list of the arrays in its result."""
+    return lambda *xs: _tree.split(f(*xs))[0]
+
+
+def no_tag(x: Any, _: str) -> Any:
+    """The array itself."""
+    return x
+
+
+def name_tag(x: Any, name: str) -> Any:
+    """The array, marked with the name in a jaxpr."""
+    return checkpoint_name(x, name)
+
+
+def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
+    """`jax.vjp` of `f` with respect to all float and complex arrays."""
+    moving = [i for i, x in enumerate(xs) if _tree.is_inexact(jax.typeof(x))]
+
+    def along(*values: Any) -> list[Any]:
+        at = list(xs)
+        for i, x in zip(moving, values, strict=True):
+            at[i] = x
+        return flat(f)(*at)
+
+    return jax.vjp(along, *[xs[i] for i in moving])
+
+
+def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+    """One for each output: the next of `cts` for one that has a derivative."""
+    rest = iter(cts)
+    return [
+        next(rest) if _tree.is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
+        for o in outs
+    ]
+
+
+# ---- residuals
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """A differentiated call, in its two halves.
+
+    Attributes:
+        outs: types of the outputs.
+        residuals: what the first half keeps for the second.
+        forward: jaxpr of the first half; None if it was not traced.
+        pull: the second, with types for arrays; None if it was not traced.
+    """
+
+    outs: list[Any]
+    residuals: tuple[Residual, ...]
+    forward: Any = None
+    pull: Any = None
+
+
+def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
+    """Trace the call, and see what JAX keeps."""
+    jaxpr, (outs, pull) = jax.make_jaxpr(lambda *xs: vjp(f, xs), return_shape=True)(
+        *types
+    )
+    opened, _ = _compat.open_jaxpr(jaxpr)
+    found = _residuals(opened, len(outs), labels)
+    return Split(outs, found, jaxpr, pull)
+
+
+def _residuals(jaxpr: Any, n_outs: int, labels: Sequence[str]) -> tuple[Residual, ...]:
+    same, names = _aliases(jaxpr)
+    outs, kept = jaxpr.outvars[:n_outs], jaxpr.outvars[n_outs:]
+    known = {id(v): ("constant", "constant") for v in jaxpr.constvars}
+    known |= {
+        id(v): ("intermediate", eqn.primitive.name)
+        for eqn in jaxpr.eqns
+        for v in eqn.outvars
+    }
+    known |= {id(same(v)): ("output", "output") for v in outs}
+    # Last: an input that is returned as it is counts as the input.
+    known |= {id(v): ("input", x) for v, x in zip(jaxpr.invars, labels, strict=True)}
+    found: dict[int, Residual] = {}
+    for v in map(same, kept):
+        source, label = known.get(id(v), ("constant", "constant"))
+        given = names.get(id(v), ())
+        if source in ("intermediate", "constant") and given:
+            saved = any(not x.startswith("ctx.") for x in given)
+            source = source if saved else "attribute"
+        residual = _residual(", ".join(given) or label, source, v.aval)
+        if residual.nbytes or given:  # the engine passes a key as an empty array
+            found.setdefault(id(v), residual)
+    return tuple(found.values())
+
+
+def _residual(name: str, source: str, x: Any) -> Residual:
+    return Residual(name, source, x.shape, x.dtype, x.size * x.dtype.itemsize)
+
+
+def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
+    """Which variables are one array, and the names of each.
+
+    An eager call passes on the array itself in these operations.
+    """
+    origin: dict[int, Any] = {}
+    names: dict[int, list[str]] = {}
+
+    def same(v: Any) -> Any:
+        return origin.get(id(v), v)
+
+    for eqn in jaxpr.eqns:
+        kind, ins = eqn.primitive.name, eqn.invars
+        if kind in ("name", "stop_gradient", "attach"):
+            passed = ins[eqn.params["n_in"] :] if kind == "attach" else ins
+            for v, w in zip(eqn.outvars, passed, strict=True):
+                origin[id(v)] = same(w)
+        if kind == "name":
+            given = names.setdefault(id(same(ins[0])), [])
+            if eqn.params["name"] not in given:
+                given.append(eqn.params["name"])
+    return same, names
+
+
+def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -> Split:
+    """The same by a call, for what can't be traced."""
+    names: dict[int, list[str]] = {}
+    held = []  # an id is that of one object as long as it lives
+
+    def tag(x: Any, name: str) -> Any:
+        held.append(x)
+        names.setdefault(id(x), []).append(name)
+        return x
+
+    arrays = [jnp.asarray(x) for x in arrays]
+    outs, pull = vjp(f(tag), arrays)
+    known = {id(x): ("output", "output") for x in outs}
+    known |= {id(x): ("input", k) for x, k in zip(arrays, labels, strict=True)}
+    found: dict[int, Residual] = {}
+    for x in jax.tree.leaves(pull):
+        given = names.get(id(x), ())
+        source, label = known.get(id(x), ("intermediate", "computed"))
+        if source == "intermediate" and given:
+            saved = any(not n.startswith("ctx.") for n in given)
+            source = source if saved else "attribute"
+        residual = _residual(", ".join(given) or label, source, jnp.asarray(x))
+        if residual.nbytes or given:
+            found.setdefault(id(x), residual)
+    return Split([struct(x) for x in outs], tuple(found.values()))
+
+
+# ---- programs and their cost
+
+
+def backward(half: Split) -> tuple[Any, Cost]:
+    """The second half of a differentiated call: its jaxpr and cost."""
+
+    def second(pull: Any, cts: Sequence[Any]) -> Any:
+        return pull(cotangents(half.outs, cts))
+
+    cts = [struct_of(x) for x in half.outs if _tree.is_inexact(x)]
+    return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
+
+
+def struct_of(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def cost(f: Fun, *types: Any) -> Cost:
+    """What the compiled program costs."""
+    try:
+        found: Any = jax.jit(f).lower(*types).compile().cost_analysis()
+    except (NotImplementedError, jax.errors.JaxRuntimeError):  # not on all backends
+        found = None
+    if not found:
+        return Cost(None, None, None)
+    keys = ("flops", "transcendentals", "bytes accessed")  # it leaves out zeros
+    return Cost(*[float(found.get(key, 0)) for key in keys])
+
+
+# ---- transformations
+
+
+def pushed(f: Fun) -> Fun:
+    """`f` in forward mode."""
+
+    def program(*xs: Any) -> Any:
+        moving = [i for i, x in enumerate(xs) if _tree.is_inexact(jax.typeof(x))]
+
+        def along(*values: Any) -> list[Any]:
+            at = list(xs)
+            for i, x in zip(moving, values, strict=True):
+                at[i] = x
+            return flat(f)(*at)
+
+        at = tuple(jnp.asarray(xs[i]) for i in moving)
+        return jax.jvp(along, at, tuple(map(jnp.ones_like, at)))
+
+    return program
+
+
+def pulled(f: Fun) -> Fun:
+    """The gradients of half the sum of squares of `f`: reverse mode.
+
+    The cotangents depend on the arguments, as they do in a loss.
+    """
+
+    def program(*xs: Any) -> Any:
+        outs, pull = vjp(f, xs)
+        cts = [o for o in outs if _tree.is_inexact(o)]
+        found = pull(cotangents(outs, cts))
+        return [x for x in found if _tree.is_inexact(x)]
+
+    return program
+
+
+def batched(f: Fun) -> Fun:
+    """`f` under vmap, for arrays with a first axis more."""
+    return lambda *xs: jax.vmap(flat(f))(*xs)
+
+
+def with_axis(types: Sequence[Any], size: int) -> list[Any]:
+    return [jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for x in types]

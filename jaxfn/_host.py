@@ -1,0 +1,269 @@
+"""`host_function`: NumPy and SciPy bodies under every transformation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn import _compat, _tree
+from jaxfn._attach import attach, stop_gradient
+from jaxfn._errors import RuleError, RuleTypeError, RuleValueError, short, type_name
+from jaxfn._tree import Spec
+
+_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+VmapMethod = Literal[
+    "sequential", "sequential_unrolled", "expand_dims", "broadcast_all"
+]
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def host_function(
+    fn: Callable[..., Any],
+    result: Any = None,
+    *,
+    vmap_method: VmapMethod = "sequential",
+) -> Callable[..., Any]:
+    """Make a NumPy or SciPy function one that JAX can call under every transformation.
+
+    Use it for code that needs the values of arrays, in forward and backward, under
+    `jax.jit`, `jax.vmap`, `jax.lax.scan` and on devices. It has no derivative of its
+    own: that is what the Function around it is for.
+
+    When `fn` is called:
+
+    - no argument is traced (also where JAX is only compiling what is around): at once.
+    - an argument is traced: whenever the compiled program runs, on the host, by
+      `jax.pure_callback`. How often and in which order is up to XLA, so `fn` must have
+      no effects, and must not call JAX itself.
+    - and, without `result`, an argument is traced: once more, each time JAX traces the
+      call, on zeros of the shapes and dtypes of the arguments, to find the shapes of
+      the result. Give `result` where `fn` is slow or can't do with zeros.
+
+    Args:
+        fn: gets NumPy arrays, read-only, in place of the array arguments, and anything
+            else as it is; positional and keyword arguments. Returns a NumPy array, a
+            number, or a pytree of them. The shapes must depend on those of the
+            arguments alone.
+        result: what `fn` returns: a pytree of `jax.ShapeDtypeStruct` (anything with a
+            shape and a dtype will do), or a function that gets the arguments of `fn`
+            with `jax.ShapeDtypeStruct` in place of arrays and returns such a pytree.
+        vmap_method: under `jax.vmap`, "sequential" (the default) calls `fn` once for
+            each example, and "sequential_unrolled" too, without a loop. With
+            "expand_dims" and "broadcast_all" it is called once, with batch axes in
+            front (of size 1 or of full size, for an argument that is not batched), and
+            must return the result with them.
+
+    Returns:
+        The function, of JAX arrays. dtypes become those of `result`, or those that JAX
+        has for what `fn` returned (float32 for float64, unless x64 is enabled).
+
+    Raises:
+        TypeError: `fn` is not callable; an argument is a PRNG key; `result` holds what
+            has no shape; `fn` returned another structure, or complex numbers where real
+            ones are expected (or floats for integers).
+        ValueError: `fn` returned another shape, or an empty array when it was called on
+            zeros; or an unknown vmap_method was given.
+        RuntimeError: `result` is omitted, and `fn` raised when it was called on zeros.
+        NotImplementedError: the result was differentiated.
+
+    What `fn` raises while a compiled program runs is a `jax.errors.JaxRuntimeError`
+    that holds the message.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, jaxfn
+        >>> cumulate = jaxfn.host_function(np.cumsum)
+        >>> class Cumsum(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return cumulate(x)
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         return cumulate(g[::-1])[::-1]
+        >>> x = jnp.ones(3)
+        >>> jax.jit(Cumsum.apply)(x).tolist()
+        [1.0, 2.0, 3.0]
+        >>> jax.jit(jax.grad(lambda x: Cumsum.apply(x).sum()))(x).tolist()
+        [3.0, 2.0, 1.0]
+
+        With the shapes of the result:
+
+        >>> solve = jaxfn.host_function(np.linalg.solve, lambda a, b: b)
+        >>> a = jnp.array([[2.0, 0.0], [0.0, 4.0]])
+        >>> jax.vmap(solve, (None, 0))(a, jnp.ones((2, 2))).tolist()
+        [[0.5, 0.25], [0.5, 0.25]]
+
+    Source: https://docs.jax.dev/en/latest/external-callbacks.html
+    """
+    if not callable(fn):
+        raise RuleTypeError(
+            f"host_function expected a function, got {type_name(fn)}. Pass the NumPy "
+            "function itself, and its arguments to what host_function returns."
+        )
+    if vmap_method not in _METHODS:
+        raise RuleValueError(
+            f"host_function expected a vmap_method among {', '.join(_METHODS)}, got "
+            f"{vmap_method!r}."
+        )
+    host = _Host(fn, result, vmap_method)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return host(args, kwargs)
+
+    return call
+
+
+class _Host:
+    """A body with what was said of it."""
+
+    def __init__(self, fn: Callable[..., Any], result: Any, method: VmapMethod) -> None:
+        self._fn, self._result, self._method = fn, result, method
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arrays, spec = _tree.split((args, kwargs))
+        for x in arrays:
+            if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+                raise RuleTypeError(
+                    f"`{self._name}` got a PRNG key: expected arrays that NumPy can "
+                    f"hold, got {short(x)}. Pass jax.random.key_data(key)."
+                )
+        if any(_compat.is_tracer(x) for x in arrays):
+            return self._traced(arrays, spec)
+        # jnp.array copies: the body may keep what it returned, and write to it later.
+        found = self._run(spec, arrays)
+        if self._result is None:
+            return jax.tree.map(jnp.array, found)
+        expected = self._expected(arrays, spec)
+        return jax.tree.map(jnp.array, self._checked(found, expected, ()))
+
+    def _run(self, spec: Spec, arrays: Sequence[Any]) -> Any:
+        """What the body returns, with NumPy arrays as leaves."""
+        args, kwargs = spec.join([_read_only(x) for x in arrays])
+        return jax.tree.map(self._as_numpy, self._fn(*args, **kwargs))
+
+    def _as_numpy(self, x: Any) -> np.ndarray:
+        found = np.asarray(x)
+        if not _tree.is_numeric(found.dtype):
+            raise RuleTypeError(
+                f"`{self._name}` returned {type_name(x)} to host_function: expected "
+                "arrays and numbers, or pytrees of them, which JAX can hold."
+            )
+        return found
+
+    # ---- where an argument is traced
+
+    def _traced(self, arrays: list[Any], spec: Spec) -> Any:
+        expected = self._expected(arrays, spec)
+        ranks = [x.ndim for x in arrays]
+
+        def callback(*values: Any) -> Any:
+            values = tuple(map(np.asarray, values))
+            # Batch axes are in front, and may have size 1 for what is not batched.
+            lead = np.broadcast_shapes(
+                *[x.shape[: x.ndim - n] for x, n in zip(values, ranks, strict=True)]
+            )
+            return self._checked(self._run(spec, values), expected, lead)
+
+        out = jax.pure_callback(
+            callback, expected, *stop_gradient(arrays), vmap_method=self._method
+        )
+        leaves, tree = jax.tree.flatten(out)
+        return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))
+
+    def _refuse(self, _: Any, outs: Sequence[Any], __: Any) -> list[Any]:
+        if not any(_tree.is_inexact(x) for x in outs):
+            return [None] * len(outs)
+        raise NotImplementedError(
+            f"`{self._name}` runs on the host (host_function) and was differentiated: "
+            "expected a derivative from a rule, got none. Call it in forward of a "
+            "jaxfn.Function that has a backward; for a second derivative, let backward "
+            "call a Function again."
+        )
+
+    def _expected(self, arrays: Sequence[Any], spec: Spec) -> Any:
+        """The types of the result, as a pytree."""
+        if self._result is None:
+            return jax.tree.map(_struct, self._on_zeros(arrays, spec))
+        result = self._result
+        if callable(result):
+            args, kwargs = spec.join([_struct(x) for x in arrays])
+            result = result(*args, **kwargs)
+        for leaf in jax.tree.leaves(result):
+            if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+                raise RuleTypeError(
+                    f"host_function expected the result of `{self._name}` as a pytree "
+                    f"of jax.ShapeDtypeStruct, got {leaf!r} in it."
+                )
+        return jax.tree.map(_struct, result)
+
+    def _on_zeros(self, arrays: Sequence[Any], spec: Spec) -> Any:
+        zeros = [np.zeros(x.shape, x.dtype) for x in arrays]
+        try:
+            with np.errstate(all="ignore"):
+                found = self._run(spec, zeros)
+        except Exception as error:
+            types = ", ".join(short(x) for x in arrays)
+            raise RuleError(
+                f"`{self._name}` raised {type_name(error)} when host_function called "
+                f"it on zeros ({types}) to find the shapes of its result: expected it "
+                "to work on them. Give `result`: host_function(fn, result=...) takes a "
+                "jax.ShapeDtypeStruct, or a function of the arguments' shapes that "
+                "returns one."
+            ) from error
+        # XLA drops a call that returns nothing, and with it the check of the shape.
+        empty = any(x.size == 0 for x in jax.tree.leaves(found))
+        if empty and all(x.size for x in zeros):
+            raise RuleValueError(
+                f"`{self._name}` returned an empty array when host_function called it "
+                "on zeros to find the shapes of its result: expected shapes that "
+                "depend on those of the arguments alone, got one that may depend on "
+                "values. Give `result` if it is always empty."
+            )
+        return found
+
+    def _checked(self, found: Any, expected: Any, lead: tuple[int, ...]) -> Any:
+        """What the body returned, in the types that were expected."""
+        have, want = jax.tree.structure(found), jax.tree.structure(expected)
+        if have != want:
+            raise RuleTypeError(
+                f"`{self._name}` returned another structure to host_function: expected "
+                f"{want}, got {have}. Make `result` fit."
+            )
+        return jax.tree.map(lambda x, s: self._cast(x, s, lead), found, expected)
+
+    def _cast(self, x: Any, want: Any, lead: tuple[int, ...]) -> Any:
+        shape = (*lead, *want.shape)
+        if x.shape != shape:
+            raise RuleValueError(
+                f"`{self._name}` returned another shape to host_function: expected "
+                f"{shape}, got {x.shape}. The shape may depend on the shapes of the "
+                "arguments alone, not on their values; make `result` fit."
+            )
+        if _kind(x.dtype) > _kind(want.dtype):
+            raise RuleTypeError(
+                f"`{self._name}` returned {x.dtype} to host_function: expected "
+                f"{want.dtype}, which can't hold it. Make `result` fit, or cast."
+            )
+        return x.astype(want.dtype, copy=False)
+
+
+def _read_only(x: Any) -> np.ndarray:
+    """A NumPy view: what is eager or compiled, the body can't write to its argument."""
+    view = np.asarray(x).view()
+    view.flags.writeable = False
+    return view
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+
+
+def _kind(dtype: Any) -> int:
+    """Where a dtype stands in bool < integer < float < complex."""
+    return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

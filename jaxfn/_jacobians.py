@@ -1,0 +1,150 @@
+"""Jacobians of a function, by its rules and by finite differences.
+
+A Jacobian is a NumPy matrix with a row for each element of the input and a column for
+each element of the output, as torch's gradcheck prints it. The gradient of a real
+output by a complex input z = x + iy is ds/dx + i ds/dy: torch's convention, the
+conjugate of JAX's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn import _tree
+
+Outputs: TypeAlias = list[Any]
+Fun: TypeAlias = Callable[..., Outputs]
+Jacobians: TypeAlias = list[list[np.ndarray]]
+"""For each input, for each output."""
+
+
+def is_complex(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def basis(x: Any, unit: complex = 1.0) -> Iterator[Any]:
+    """The unit vectors of the space of `x`, times `unit`."""
+    zeros = np.zeros(x.size, jnp.promote_types(x.dtype, type(unit)))
+    for k in range(x.size):
+        e = zeros.copy()
+        e[k] = unit
+        yield jnp.asarray(e.reshape(x.shape), x.dtype)
+
+
+def replaced(xs: Sequence[Any], i: int, x: Any) -> list[Any]:
+    return [x if j == i else y for j, y in enumerate(xs)]
+
+
+def difference(f: Fun, xs: Sequence[Any], i: int, step: Any, eps: float) -> Outputs:
+    """How all outputs change along `step`, per `eps`: a central difference.
+
+    Exact integers and short floats are subtracted in float64.
+    """
+    high = f(*replaced(xs, i, xs[i] + step))
+    low = f(*replaced(xs, i, xs[i] - step))
+    return [(_wide(a) - _wide(b)) / (2 * eps) for a, b in zip(high, low, strict=True)]
+
+
+def _wide(x: Any) -> np.ndarray:
+    return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64).ravel()
+
+
+def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
+    """By central differences, in the dtype of the inputs."""
+    found: Jacobians = []
+    sizes = [o.size for o in f(*xs)]
+    for i, x in enumerate(xs):
+        rows = [difference(f, xs, i, eps * e, eps) for e in basis(x)]
+        if is_complex(x):
+            other = [difference(f, xs, i, eps * e, eps) for e in basis(x, 1j)]
+            rows = [
+                [a + 1j * b for a, b in zip(re, im, strict=True)]
+                for re, im in zip(rows, other, strict=True)
+            ]
+        found.append([_stack(rows, j, n) for j, n in enumerate(sizes)])
+    return found
+
+
+def _stack(rows: Sequence[Sequence[Any]], j: int, size: int) -> np.ndarray:
+    """The matrix of the jth part of each row, which has this size."""
+    parts = [np.asarray(row[j]).ravel() for row in rows]
+    return np.stack(parts) if parts else np.zeros((0, size))
+
+
+class Reverse:
+    """The reverse-mode derivative of `f` at `xs`."""
+
+    def __init__(self, f: Fun, xs: Sequence[Any]) -> None:
+        self.outputs, self._pull = jax.vjp(f, *xs)
+        self._pull_one: dict[int, Any] = {}
+        self.f, self.xs = f, xs
+
+    def zeros(self) -> Outputs:
+        return [jnp.zeros_like(o) for o in self.outputs]
+
+    def pull(self, j: int, ct: Any) -> tuple[Any, ...]:
+        """The gradients for this cotangent of output j, in torch's convention.
+
+        As in torch the other outputs are not used: they have no zeros, but nothing.
+        """
+        if j not in self._pull_one:
+            self._pull_one[j] = jax.vjp(lambda *xs: self.f(*xs)[j], *self.xs)[1]
+        return tuple(g.conj() for g in self._pull_one[j](ct))
+
+    def pull_all(self, cts: Outputs) -> tuple[Any, ...]:
+        return self._pull(cts)
+
+    def jacobians(self, j: int) -> list[np.ndarray]:
+        """Of output j, for each input."""
+        rows = [self.pull(j, e) for e in basis(self.outputs[j])]
+        return [_stack(rows, i, x.size).T for i, x in enumerate(self.xs)]
+
+
+def forward(f: Fun, xs: Sequence[Any]) -> Jacobians:
+    """By forward mode, for real inputs."""
+    found: Jacobians = []
+    sizes = [o.size for o in f(*xs)]
+    for i in range(len(xs)):
+        rows = [push(f, xs, i, e) for e in basis(xs[i])]
+        found.append([_stack(rows, j, n) for j, n in enumerate(sizes)])
+    return found
+
+
+def push(f: Fun, xs: Sequence[Any], i: int, t: Any) -> Outputs:
+    """The tangents of the outputs for this one of input i, and zeros of the others."""
+    zeros = [jnp.zeros_like(x) for x in xs]
+    return jax.jvp(f, list(xs), replaced(zeros, i, t))[1]
+
+
+def of_floats(f: Fun) -> Fun:
+    """The float and complex outputs of `f` alone."""
+    return lambda *xs: [o for o in f(*xs) if _tree.is_inexact(o)]
+
+
+def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:
+    """The real or imaginary part of the complex outputs of `f`."""
+    return lambda *xs: [part(o) if is_complex(o) else o for o in f(*xs)]
+
+
+def part_of_inputs(f: Fun, xs: Sequence[Any], imaginary: bool) -> tuple[Fun, list[Any]]:
+    """`f` as a function of the real or imaginary part of its complex inputs, and these.
+
+    The other part is a constant.
+    """
+
+    def of_part(*given: Any) -> Outputs:
+        whole = []
+        for part, x in zip(given, xs, strict=True):
+            if is_complex(x):
+                re, im = (x.real, part) if imaginary else (part, x.imag)
+                part = jax.lax.complex(re, im)
+            whole.append(part)
+        return f(*whole)
+
+    parts = [(x.imag if imaginary else x.real) if is_complex(x) else x for x in xs]
+    return of_part, parts

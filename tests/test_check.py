@@ -1,0 +1,361 @@
+"""`check` passes what is right, and names what is wrong."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxfn
+from jaxfn._check_report import CheckError
+from jaxfn._examples import EXAMPLES
+from tests.build import function, saving
+from tests.wrong_functions import WRONG, A, C, V, W, right_sin, right_times, times
+
+
+@functools.cache
+def report_of(name):
+    wrong = WRONG[name]
+    return jaxfn.check(wrong.fun, *wrong.args)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_function_is_found_and_its_rule_named(name):
+    report = report_of(name)
+    wrong = WRONG[name]
+    assert report.wrong_rules == (wrong.rule,), str(report)
+    assert wrong.check in [r.check for r in report.failures], str(report)
+
+
+def conj_times(ctx, g):
+    x, y = ctx.saved_tensors
+    return g * y.conj(), g * x.conj()
+
+
+def times_jvp(ctx, s, t):
+    x, y = ctx.saved_tensors
+    return s * y + x * t
+
+
+class Take(jaxfn.Function):
+    """Rows by integer indices."""
+
+    @staticmethod
+    def forward(ctx, x, i):
+        ctx.save_for_backward(i)
+        ctx.n = x.shape
+        return x[i], i + 1
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (i,) = ctx.saved_tensors
+        return jnp.zeros(ctx.n, g.dtype).at[i].add(g), None
+
+
+class Unused(jaxfn.Function):
+    """Gradients only where needed, and None where an output is not used."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        ctx.set_materialize_grads(False)
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y = ctx.saved_tensors
+        zero = jnp.zeros_like(x)
+        g, h = (zero if g is None else g), (zero if h is None else h)
+        need_x, need_y = ctx.needs_input_grad
+        return (g * y + h if need_x else None), (g * x + h if need_y else None)
+
+
+class Tree(jaxfn.Function):
+    """A dict in, a list in a dict out; the object is passed on."""
+
+    generate_jvp_rule = True
+
+    @staticmethod
+    def forward(ctx, tree, name):
+        ctx.save_for_backward(tree["a"])
+        return {"out": [tree["a"] ** 2, 3 * tree["b"]], "name": name}
+
+    @staticmethod
+    def backward(ctx, g):
+        (a,) = ctx.saved_tensors
+        return {"a": 2 * a * g["out"][0], "b": 3 * g["out"][1]}, None
+
+
+@jax.custom_jvp
+def log1pexp(x):
+    return jnp.log1p(jnp.exp(x))
+
+
+log1pexp.defjvp(lambda p, t: (log1pexp(*p), jax.nn.sigmoid(p[0]) * t[0]))
+
+
+@jaxfn.custom_function
+def halved(x):
+    return x / 2
+
+
+@halved.setup_context
+def _(ctx, inputs, output): ...
+
+
+@halved.backward
+def _(ctx, g):
+    return g / 2
+
+
+def _scaled_vmap(info, in_dims, x, y):
+    x, y = (
+        z if d == 0 else jnp.broadcast_to(z, (info.batch_size, *z.shape))
+        for z, d in zip((x, y), in_dims, strict=True)
+    )
+    return x * y, 0
+
+
+TIMES = {"setup_context": saving(), "forward": times}
+RIGHT = {
+    "real": (function(**TIMES, backward=right_times, jvp=times_jvp), V, W),
+    "complex": (function(**TIMES, backward=conj_times, jvp=times_jvp), C, C[::-1]),
+    "mixed": (
+        function(
+            **TIMES,
+            backward=lambda ctx, g: (lambda x, y: ((g * y.conj()).real, g * x))(
+                *ctx.saved_tensors
+            ),
+        ),
+        V,
+        C,
+    ),
+    "bfloat16": (
+        function(**TIMES, backward=right_times),
+        jnp.asarray(V, jnp.bfloat16),
+        jnp.asarray(W, jnp.bfloat16),
+    ),
+    "vmap rule": (function(**TIMES, backward=right_times, vmap=_scaled_vmap), V, W),
+    "jvp alone": (function(**TIMES, jvp=times_jvp), V, W),
+    "integers": (Take, A, np.array([2, 0, 0])),
+    "unused": (Unused, V, W),
+    "tree": (Tree, {"a": V, "b": A}, "name"),
+    "custom_jvp": (log1pexp, V),
+    "custom_function": (halved, V),
+    "plain JAX": (lambda a, x: jnp.tanh(a @ x).sum(), A, V),
+    "empty": (function(**TIMES, backward=right_times), V[:0], W[:0]),
+    "scalar": (function(**TIMES, backward=right_times), V[0], W[0]),
+    "large": (lambda x: jnp.log(x), 1e6 * np.abs(V)),
+    "small": (lambda x: jnp.sqrt(x), 1e-6 * np.abs(V)),
+    "no float": (lambda i: i + 1, np.array([1, 2])),
+    "key": (lambda key, x: x * jax.random.normal(key, x.shape), jax.random.key(0), V),
+    "constant": (lambda x: jnp.zeros(2), V),
+    **{e.function.__name__: (e.function, *e.arrays(), *e.static) for e in EXAMPLES},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_function_passes(name):
+    report = jaxfn.check(*RIGHT[name])
+    assert report.ok, str(report)
+
+
+def test_elements_on_a_kink_are_not_compared():
+    # V[2] is 0.4, and in bfloat16 it would be on the kink exactly.
+    clamped = function(
+        forward=lambda ctx, x: (ctx.save_for_backward(x), jnp.maximum(x, 0.4))[1],
+        backward=lambda ctx, g: jnp.where(ctx.saved_tensors[0] > 0.5, g, 0),
+    )
+    report = jaxfn.check(clamped, V, low_precision=None)
+    assert report.ok, str(report)
+    wrong = function(
+        forward=lambda ctx, x: jnp.maximum(x, 0.4), backward=lambda ctx, g: 0.9 * g
+    )
+    assert jaxfn.check(wrong, V, low_precision=None).wrong_rules == ("backward",)
+
+
+def test_checks_that_can_run_do():
+    report = jaxfn.check(*RIGHT["real"])
+    assert [r.check for r in report.skipped] == ["backward, unused outputs"]
+
+
+# ---- rules that differ from the value on purpose
+
+STE = function(
+    "RoundSTE",
+    setup_context=saving(),
+    forward=lambda x: jnp.round(x),
+    backward=lambda ctx, g: g,
+)
+
+
+def test_a_surrogate_fails_unless_it_is_said_to_be_one():
+    assert jaxfn.check(STE, V).wrong_rules == ("backward",)
+    report = jaxfn.check(STE, V, surrogate=True)
+    assert report.ok
+    first = next(r for r in report.results if r.check == "backward")
+    assert first.status == "skipped"
+    assert "surrogate" in str(report)
+
+
+def test_a_surrogate_is_compared_with_its_reference():
+    right = jaxfn.check(STE, V, surrogate=True, reference=lambda x: 1 * x)
+    wrong = jaxfn.check(STE, V, surrogate=True, reference=lambda x: 2 * x)
+    assert right.ok
+    assert "backward" not in [r.check for r in right.skipped]
+    assert [r.check for r in wrong.failures] == ["backward"]
+
+
+def test_a_surrogate_with_a_wrong_jvp_is_still_found():
+    wrong = function(
+        setup_context=saving(),
+        forward=lambda x: jnp.round(x),
+        backward=lambda ctx, g: g,
+        jvp=lambda ctx, t: 2 * t,
+    )
+    report = jaxfn.check(wrong, V, surrogate=True)
+    assert [r.check for r in report.failures] == ["adjoint"]
+    assert report.wrong_rules == ("backward or jvp",)
+
+
+def test_a_reference_compares_the_value_too():
+    sin = function(setup_context=saving(), forward=jnp.sin, backward=right_sin)
+    assert jaxfn.check(sin, V, reference=jnp.sin).ok
+    report = jaxfn.check(sin, V, reference=lambda x: jnp.sin(x) + 1)
+    assert report.wrong_rules == ("forward",)
+
+
+def test_a_value_that_rounds_has_no_slope_to_compare_with():
+    def short(x):
+        return jnp.sin(x.astype(jnp.bfloat16)).astype(x.dtype)
+
+    rounding = function(setup_context=saving(), forward=short, backward=right_sin)
+    assert not jaxfn.check(rounding, V).ok
+
+
+# ---- the report
+
+
+def test_the_message_says_which_element_is_wrong_and_by_how_much():
+    (failure,) = report_of("OneElement").failures
+    assert "argument 0 (f32[3,3]) at [1, 2]" in failure.message
+    assert "got 0" in failure.message
+    (failure,) = report_of("Factor").failures
+    assert "the whole gradient is 2 times too large" in failure.message
+    assert failure.error == pytest.approx(0.5, abs=1e-5)  # relative, with a floor
+    assert failure.error > failure.tolerance
+
+
+def test_the_table_names_each_check_and_the_wrong_rule():
+    report = report_of("Factor")
+    text = str(report)
+    assert all(r.check in text for r in report.results)
+    assert "`Factor`: 1 of " in text
+    assert text.endswith("Wrong: backward.")
+
+
+def test_the_html_has_a_row_for_each_check():
+    report = report_of("WrongShape")
+    text = report._repr_html_()
+    assert text.count("<tr>") == len(report.results) + 1
+    assert "FAIL" in text
+    assert "&#x27;" in text or "`" in text
+
+
+def test_the_html_escapes():
+    report = jaxfn.check(lambda x: jnp.round(x), V)
+    assert "&lt;lambda&gt;" in report._repr_html_()
+    assert "<lambda>" not in report._repr_html_()
+
+
+def test_what_builds_on_a_failure_is_not_run():
+    report = report_of("Factor")
+    linear = next(r for r in report.results if r.check == "backward is linear")
+    assert linear.message == "builds on 'backward', which failed"
+
+
+def test_raise_on_failure_raises_the_messages():
+    with pytest.raises(CheckError, match="Wrong: backward") as caught:
+        jaxfn.check(WRONG["Factor"].fun, V, raise_on_failure=True)
+    assert "2 times too large" in str(caught.value)
+    jaxfn.check(*RIGHT["scalar"], raise_on_failure=True)
+
+
+# ---- options
+
+
+def test_checks_can_be_skipped():
+    wrong = WRONG["NumPyInForward"]
+    report = jaxfn.check(wrong.fun, *wrong.args, skip=["value under jit", "scan"])
+    told = [r.check for r in report.skipped if r.message == "skipped as told"]
+    assert told == ["value under jit", "scan"]
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="expected a list of names among value, "):
+        jaxfn.check(STE, V, skip=["jit"])
+    with pytest.raises(ValueError, match="expected a list of names"):
+        jaxfn.check(STE, V, skip="scan")
+    with pytest.raises(ValueError, match="expected 'float64' or 'given'"):
+        jaxfn.check(STE, V, precision="float32")
+
+
+def test_the_given_precision_is_looser():
+    fun, *args = RIGHT["real"]
+    report = jaxfn.check(fun, *args, precision="given")
+    assert report.ok, str(report)
+    by_name = {r.check: r for r in report.results}
+    assert by_name["backward"].tolerance > 1e-3
+    assert jaxfn.check(WRONG["Factor"].fun, V, precision="given").wrong_rules == (
+        "backward",
+    )
+
+
+def test_the_dtypes_that_forward_sees():
+    seen = set()
+
+    def spy(x):
+        seen.add(x.dtype.name)
+        return x * 2
+
+    assert jaxfn.check(spy, V, low_precision=None).ok
+    assert seen == {"float64"}
+    assert jaxfn.check(spy, V, low_precision="float16").ok
+    assert seen == {"float64", "float16"}
+
+
+def test_a_seed_gives_the_same_numbers_again():
+    first, again, other = (jaxfn.check(STE, V, seed=seed) for seed in (1, 1, 2))
+    assert first.failures[0].error == again.failures[0].error
+    assert str(first) == str(again)
+    assert [r.error for r in first.results] != [r.error for r in other.results] or str(
+        first
+    ) != str(other)
+
+
+def test_progress_is_told_before_each_check():
+    told = []
+    report = jaxfn.check(STE, V, progress=lambda *what: told.append(what))
+    assert [name for _, _, name in told] == [r.check for r in report.results]
+    assert [i for i, _, _ in told] == list(range(len(told)))
+    assert {n for _, n, _ in told} == {len(told)}
+
+
+def test_arguments_that_forward_uses_up_are_not_those_of_the_caller():
+    x = jnp.array(V)
+
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x + 1
+
+    dirty = function(forward=forward, backward=lambda ctx, g: g)
+    assert jaxfn.check(dirty, x, precision="given").ok
+    assert x.tolist() == V.tolist()
+
+
+def test_x64_is_as_before():
+    jaxfn.check(STE, V)
+    assert jnp.ones(()).dtype == jnp.float32
+    assert lax.full((), 1.0).dtype == jnp.float32

@@ -1,0 +1,172 @@
+"""`python -m jaxfn check` from a shell."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxfn import _check_cli
+from jaxfn.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+
+SOURCE = """
+import jax.numpy as jnp
+import jaxfn
+from helper import twice
+
+class Scale(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, i, k, name="a"):
+        assert name in ("a", "b c") and isinstance(k, float)
+        ctx.k, ctx.shape = k, x.shape
+        ctx.save_for_backward(i)
+        return twice(k * x[i])
+
+    @staticmethod
+    def backward(ctx, g):
+        (i,) = ctx.saved_tensors
+        return jnp.zeros(ctx.shape, g.dtype).at[i].add(2 * ctx.k * g), None, None, None
+
+class Round(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return jnp.round(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+class Space:
+    Inner = Scale
+
+def identity(x):
+    return 1 * x
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def rules(tmp_path, monkeypatch):
+    (tmp_path / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
+    path = tmp_path / "rules.py"
+    path.write_text(SOURCE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield path
+    for name in ("rules", "helper"):
+        sys.modules.pop(name, None)
+
+
+def test_a_right_function_gives_0_and_the_table(rules, capsys):
+    code = main(["check", f"{rules}:Space.Inner", "f32[3,4]", "i32[5]", "2.0", "b c"])
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "`Scale`: all " in out
+    assert "backward of subsets" in out
+    assert err == ""
+
+
+def test_a_wrong_function_gives_1_and_names_the_rule(rules, capsys):
+    assert main(["check", f"{rules}:Round", "f32[3]"]) == 1
+    assert "Wrong: backward." in capsys.readouterr().out
+
+
+def test_a_surrogate_is_said_to_be_one(rules, capsys):
+    assert main(["check", f"{rules}:Round", "f32[3]", "--surrogate"]) == 0
+    assert "a surrogate: not compared" in capsys.readouterr().out
+    reference = ["--surrogate", "--reference", f"{rules}:identity"]
+    assert main(["check", f"{rules}:Round", "f32[3]", *reference]) == 0
+    assert "a surrogate: not compared" not in capsys.readouterr().out
+
+
+def test_options_are_passed_on(rules, capsys):
+    options = ["--skip", "scan", "--precision", "given"]
+    assert main(["check", f"{rules}:identity", "f32[3]", *options]) == 0
+    assert "skipped as told" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "message"),
+    [
+        ("rules.py", [], "expected FILE_OR_MODULE:NAME"),
+        (":Round", [], "expected FILE_OR_MODULE:NAME"),
+        ("missing.py:Round", [], "there is no file missing.py"),
+        ("missing_module:Round", [], "there is no module missing_module"),
+        ("{}:Missing", [], "has no Missing"),
+        ("{}:NUMBER", [], "expected a Function or another callable"),
+        ("{}:Round", ["f33[2]"], "there is no dtype f33"),
+        ("{}:Round", ["float[2]"], "is no array type: expected one such as f32[3,4]"),
+        ("{}:Round", ["f32[a]"], "is no array type"),
+        ("{}:Round", ["f32[2]", "--skip", "nothing"], "expected a list of names"),
+    ],
+)
+def test_a_wrong_command_gives_2(rules, capsys, target, args, message):
+    assert main(["check", target.format(rules), *args]) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "shape"),
+    [
+        ("f32[3,4]", "float32", (3, 4)),
+        ("f64[]", "float64", ()),
+        ("bf16[2]", "bfloat16", (2,)),
+        ("c64[2, 1]", "complex64", (2, 1)),
+        ("i8[5]", "int8", (5,)),
+        ("u32[5]", "uint32", (5,)),
+        ("bool[7]", "bool", (7,)),
+    ],
+)
+def test_arrays(text, dtype, shape):
+    first, again, other = (
+        _check_cli.argument(text, np.random.default_rng(seed)) for seed in (0, 0, 1)
+    )
+    assert (first.dtype.name, first.shape) == (dtype, shape)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2.0", 2.0), ("3", 3), ("True", True), ("None", None), ("(1, 2)", (1, 2)),
+        ("'x'", "x"), ("relu", "relu"), ("a b", "a b"), ("[1, 2]", [1, 2]),
+    ],
+)  # fmt: skip
+def test_other_arguments_are_python_values(text, value):
+    found = _check_cli.argument(text, np.random.default_rng(0))
+    assert (found, type(found)) == (value, type(value))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_to_a_terminal_alone(rules, capsys, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["check", f"{rules}:identity", "f32[3]"]) == 0
+    shown = terminal.getvalue()
+    assert "1/27 value" in shown
+    assert "27/27 leaks" in shown
+    assert shown.endswith("\r\x1b[K")
+    assert _check_cli.line(io.StringIO()) is None
+
+
+def test_a_module_in_the_current_folder(rules):
+    run = subprocess.run(
+        [sys.executable, "-m", "jaxfn", "check", "rules:identity", "f32[3]"],
+        capture_output=True,
+        text=True,
+        cwd=rules.parent,
+        env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PATH": ""},
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "`identity`: all " in run.stdout

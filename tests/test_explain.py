@@ -1,0 +1,558 @@
+"""explain: what it says is what JAX does."""
+
+import functools
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from jaxfn import _explain_trace as trace
+from jaxfn._explain_target import struct
+from tests import wrong
+from tests.build import function
+from tests.laws.catalogue import CASES
+
+X = jnp.float32([1, 2, 3])
+W = jnp.float32([4, 5])
+S = jnp.float32(2)
+
+
+def kept(f, *args):
+    """The bytes of the arrays that an eager `jax.vjp` closes over, each once."""
+    leaves = jax.tree.leaves(jax.vjp(f, *args)[1])
+    return sum(x.nbytes for x in {id(x): x for x in leaves}.values())
+
+
+def backward(ctx, *grads):
+    _ = ctx.saved_tensors
+    return (grads[0],) * len(ctx.needs_input_grad)
+
+
+def save_all(ctx, x):
+    y = jnp.exp(x)
+    ctx.save_for_backward(x, y, jnp.sin(x))
+    ctx.table = {"k": jnp.arange(5), "n": 3}
+    ctx.same = y
+    return y
+
+
+class Config(types.SimpleNamespace):
+    pass
+
+
+def save_record(ctx, x):
+    ctx.config = Config(mask=x > 0, scale=2.0)
+    return x * 2
+
+
+def save_nothing(ctx, x):
+    return x * 2
+
+
+def save_argument_twice(ctx, x, y):
+    ctx.save_for_backward(x, y)
+    return x * y
+
+
+def setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output)
+    ctx.save_for_forward(*inputs)
+
+
+def save_wide(ctx, x):
+    ctx.save_for_backward(x.astype(jnp.bfloat16), x > 1, np.ones(7), None)
+    ctx.key = jax.random.key(0)
+    return x.sum(), x.astype(jnp.int32)
+
+
+def both(**rules):
+    return {"backward": backward, "jvp": lambda ctx, *ts: ts[0], **rules}
+
+
+FUNCTIONS = {
+    "inputs, outputs, intermediates, attributes": ({"forward": save_all}, (X,)),
+    "a record": ({"forward": save_record}, (X,)),
+    "nothing": ({"forward": save_nothing}, (X,)),
+    "one array twice": ({"forward": save_argument_twice}, (X, X)),
+    "two arrays": ({"forward": save_argument_twice}, (X, 2 * X)),
+    "the separate style": (
+        {"forward": lambda x, y: x * y, "setup_context": setup},
+        (X, S),
+    ),
+    "an input returned and saved": (
+        {"forward": lambda ctx, x: (ctx.save_for_backward(x), x)[1]},
+        (X,),
+    ),
+    "other dtypes, several outputs": (
+        {"forward": save_wide, "backward": lambda ctx, g, _: g * jnp.ones(3)},
+        (X,),
+    ),
+    "a pytree": (
+        {"forward": lambda ctx, d: (ctx.save_for_backward(d["b"]), d["a"] * 2)[1]}
+        | {"backward": lambda ctx, g: {"a": g, "b": None}},
+        ({"a": X, "b": W},),
+    ),
+    "both rules": (both(forward=save_all), (X,)),
+    "both rules, separate": (
+        both(forward=lambda x, y: x * y, setup_context=setup),
+        (X, S),
+    ),
+    "a derived jvp": ({"forward": save_all, "generate_jvp_rule": True}, (X,)),
+}
+FUNCTIONS = {
+    k: (function(**({"backward": backward} | rules)), args)
+    for k, (rules, args) in FUNCTIONS.items()
+}
+FUNCTIONS |= {
+    f"wrong {engine}, {style}": (wrong.function(engine, style), (X,))
+    for engine in wrong.ENGINES
+    for style in wrong.STYLES
+}
+
+
+@functools.cache
+def explained(name):
+    f, args = FUNCTIONS[name]
+    return jaxfn.explain(f, *args)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_residual_bytes_are_what_vjp_closes_over(name):
+    f, args = FUNCTIONS[name]
+    report = explained(name)
+    assert report.notes == ()
+    assert report.residual_bytes == kept(f.apply, *args)
+    assert report.residual_bytes == sum(x.nbytes for x in report.residuals)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_jitted_function_closes_over_the_same(name):
+    f, args = FUNCTIONS[name]
+    assert explained(name).residual_bytes == kept(jax.jit(f.apply), *args)
+
+
+BODIES = {
+    "exp": jnp.exp,
+    "sin": jnp.sin,
+    "square": lambda x: x * x,
+    "constants": lambda x: 2.0 * jnp.where(x > 1, x, 0.0),
+    "scan": lambda x: jax.lax.scan(lambda c, y: (c * y, c + y), x[0], x),
+    "softplus": lambda x: jnp.log1p(jnp.exp(x)).sum(),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_plain_residuals_are_what_vjp_of_the_body_closes_over(body):
+    f = function(forward=lambda ctx, x: BODIES[body](x), backward=backward)
+    report = jaxfn.explain(f, X)
+    assert report.plain_residual_bytes == kept(BODIES[body], X)
+    decorated = jaxfn.explain(jaxfn.custom_function(BODIES[body]), X)
+    assert decorated.residual_bytes == decorated.plain_residual_bytes
+    assert decorated.residual_bytes == kept(BODIES[body], X)
+
+
+def decorated(*kinds):
+    f = jaxfn.custom_function(jnp.sin)
+    if "vjp" in kinds:
+        f.defvjp(
+            lambda x: (f(x), {"x": x, "cos": [jnp.cos(x)]}),
+            lambda res, g: (g * res["cos"][0],),
+        )
+    if "jvp" in kinds:
+        f.defjvp(lambda primals, ts: (f(*primals), ts[0] * jnp.cos(primals[0])))
+    if "vmap" in kinds:
+        f.def_vmap(lambda size, batched, x: (jnp.sin(x), True))
+    return f
+
+
+KINDS = [(), ("vjp",), ("jvp",), ("vmap",), ("vjp", "jvp"), ("vjp", "jvp", "vmap")]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+def test_a_decorated_function_is_explained_like_a_class(kinds):
+    f = decorated(*kinds)
+    report = jaxfn.explain(f, X)
+    assert report.notes == ()
+    assert report.residual_bytes == kept(f, X)
+    assert works(report) == tried(f)
+
+
+def works(report):
+    return {t.name: t.works for t in report.transformations}
+
+
+def tried(f):
+    """Which transformations work, found by doing them."""
+
+    def loss(x):
+        return (f(x) ** 2).sum()
+
+    programs = {
+        "call": lambda: f(X),
+        "jit": lambda: jax.jit(f)(X),
+        "reverse mode": lambda: jax.grad(loss)(X),
+        "forward mode": lambda: jax.jvp(f, (X,), (X,)),
+        "reverse over reverse": lambda: jax.jacrev(jax.grad(loss))(X),
+        "forward over reverse": lambda: jax.hessian(loss)(X),
+        "vmap": lambda: jax.vmap(f)(jnp.stack([X, X])),
+    }
+    found = {}
+    for name, program in programs.items():
+        try:
+            program()
+            found[name] = True
+        except (TypeError, RuntimeError):  # NotImplementedError is a RuntimeError
+            found[name] = False
+    return found
+
+
+def test_names_of_decorated_residuals_are_their_paths():
+    report = jaxfn.explain(decorated("vjp"), X)
+    assert [(x.name, x.source) for x in report.residuals] == [
+        ("residuals['cos'][0]", "intermediate"),
+        ("residuals['x']", "input"),
+    ]
+
+
+def test_torch_style_rules_of_a_decorated_function_are_explained():
+    f = jaxfn.custom_function(
+        jnp.sin, setup_context=lambda ctx, i, o: ctx.save_for_backward(*i)
+    )
+    f.backward(lambda ctx, g: g)
+    report = jaxfn.explain(f, X)
+    assert report.name == "sin"
+    assert [(x.name, x.source) for x in report.residuals] == [
+        ("saved_tensors[0]", "input")
+    ]
+    assert report.residual_bytes == kept(f, X)
+
+
+def test_a_decorated_method_is_explained_with_its_self():
+    class Scale:
+        @jaxfn.custom_function
+        def __call__(self, x):
+            return x * 2
+
+    Scale.__call__.backward(lambda ctx, g: (None, g))
+    report = jaxfn.explain(Scale().__call__, X)
+    assert [len(arg.arrays) for arg in report.arguments] == [0, 1]
+    assert report.residual_bytes == 0
+
+
+def test_every_residual_has_its_name_source_type_and_bytes():
+    report = jaxfn.explain(
+        FUNCTIONS["inputs, outputs, intermediates, attributes"][0], X
+    )
+    found = {(x.name, x.source, x.shape, x.dtype, x.nbytes) for x in report.residuals}
+    f32, i32 = jnp.dtype(jnp.float32), jnp.dtype(jnp.int32)
+    assert found == {
+        ("saved_tensors[0]", "input", (3,), f32, 12),
+        ("saved_tensors[1], ctx.same", "output", (3,), f32, 12),
+        ("saved_tensors[2]", "intermediate", (3,), f32, 12),
+        ("ctx.table['k']", "attribute", (5,), i32, 20),
+    }
+
+
+def test_an_array_in_a_record_has_its_path_as_name():
+    report = jaxfn.explain(FUNCTIONS["a record"][0], X)
+    (x,) = report.residuals
+    assert (x.name, x.source, x.nbytes) == ("ctx.config.mask", "attribute", 3)
+
+
+def test_what_saved_tensor_hooks_packed_is_counted():
+    f = function(forward=save_argument_twice, backward=backward)
+
+    def pack(x):
+        return x.astype(jnp.bfloat16)
+
+    with jaxfn.autograd.graph.saved_tensors_hooks(pack, lambda x: x * 1.0):
+        report = jaxfn.explain(f, X, 2 * X)
+        assert report.residual_bytes == kept(f.apply, X, 2 * X)
+    assert [x.nbytes for x in report.residuals] == [6, 6]
+    assert [x.name for x in report.residuals] == [
+        "saved_tensors[0], packed[0]",
+        "saved_tensors[1], packed[0]",
+    ]
+
+
+# ---- arguments
+
+
+def test_a_function_without_rules_takes_keywords_and_defaults():
+    f = jaxfn.custom_function(lambda x, k=3, *, by=2.0: x * k * by)
+    report = jaxfn.explain(f, by=1.0, x=X)
+    assert report.notes == ()
+    assert [(a.name, a.static) for a in report.arguments] == [
+        ("x", ()),
+        ("k", ()),
+        ("by", (("by", 1.0),)),
+    ]
+
+
+def test_arguments_are_split_into_arrays_and_statics():
+    f = function(
+        forward=lambda ctx, tree, name, *rest: tree["a"][0] * 2, backward=backward
+    )
+    tree = {"a": [X, 3], "b": None}
+    arguments = jaxfn.explain(f, tree, "text", W).arguments
+    assert [a.name for a in arguments] == ["tree", "name", "args[2]"]
+    arrays = [(label, x.shape) for a in arguments for label, x in a.arrays]
+    assert arrays == [("tree['a'][0]", (3,)), ("args[2]", (2,))]
+    static = [pair for a in arguments for pair in a.static]
+    assert static == [("tree['a'][1]", 3), ("name", "text")]
+
+
+def test_numbers_are_arrays_under_jax_style_rules():
+    f = jaxfn.custom_function(lambda x, k: x * k, nondiff_argnums=1)
+    f.defvjp(lambda x, k: (f(x, k), None), lambda k, res, g: (g * k,))
+    x, k = jaxfn.explain(f, 2.0, 3.0).arguments
+    assert [(label, aval.shape) for label, aval in x.arrays] == [("x", ())]
+    assert k.static == (("k", 3.0),)
+
+
+def test_keyword_arguments_are_bound():
+    f = function(
+        forward=lambda ctx, x, n=2, *, mode=None: x * n, backward=lambda ctx, g: g
+    )
+    report = jaxfn.explain(f, X, n=3, mode="fast")
+    static = [pair for a in report.arguments for pair in a.static]
+    assert static == [("n", 3), ("mode", "fast")]
+
+
+def test_a_type_stands_for_an_array():
+    f, _ = FUNCTIONS["two arrays"]
+    huge = jax.ShapeDtypeStruct((1 << 15, 1 << 15), jnp.bfloat16)  # 2 GiB
+    report = jaxfn.explain(f, huge, huge)
+    assert report.notes == ()
+    assert report.residual_bytes == 2 * (2 << 30)
+
+
+def test_nothing_is_computed():
+    f = function(forward=lambda ctx, x: x / 0, backward=lambda ctx, g: g / 0)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        report = jaxfn.explain(f, X)
+    assert report.notes == ()
+
+
+# ---- transformations
+
+
+@pytest.mark.parametrize("engine", wrong.ENGINES)
+@pytest.mark.parametrize("style", wrong.STYLES)
+def test_transformations_are_refused_where_jax_refuses_them(engine, style):
+    f = wrong.function(engine, style)
+    found = works(jaxfn.explain(f, X))
+    assert found == tried(f.apply)
+    assert found["forward mode"] == (wrong.FORWARD[engine] is not None)
+
+
+def test_a_refusal_says_the_ways_out():
+    report = jaxfn.explain(wrong.function("backward"), X)
+    (row,) = [t for t in report.transformations if t.name == "forward mode"]
+    assert "define a jvp staticmethod, or set generate_jvp_rule" in row.how
+
+
+def test_without_a_derivative_rule_differentiation_is_refused():
+    report = jaxfn.explain(function(forward=lambda ctx, x: jnp.sin(x)), X)
+    rows = {t.name: t for t in report.transformations}
+    assert rows["jit"].works
+    assert not rows["reverse mode"].works
+    assert "must implement either the backward or vjp" in rows["reverse mode"].how
+    assert "the backward pass can't be traced" in report.notes[0]
+
+
+def test_a_second_derivative_is_refused_where_once_differentiable_does():
+    once = jaxfn.once_differentiable(lambda ctx, g: g * 2)
+    f = function(forward=save_nothing, backward=once)
+    found = works(jaxfn.explain(f, X))
+    assert found == tried(f.apply)
+    assert found["reverse mode"]
+    assert not found["reverse over reverse"]
+    assert not found["forward over reverse"]
+
+
+def test_a_wrong_rule_is_part_of_the_report():
+    f = function(forward=save_nothing, backward=lambda ctx, g: g[:2])
+    report = jaxfn.explain(f, X)
+    (row,) = [t for t in report.transformations if t.name == "reverse mode"]
+    assert not row.works
+    assert "`F.backward`" in row.how
+
+
+def test_integers_have_no_derivative_and_no_residuals():
+    report = jaxfn.explain(function(forward=save_nothing), jnp.arange(3))
+    assert report.residuals is None
+    assert works(report) == {"call": True, "jit": True, "vmap": True}
+
+
+NUMPY = function(
+    "Numpy",
+    forward=lambda ctx, x: (
+        ctx.save_for_backward(x),
+        setattr(ctx, "mask", jnp.asarray(np.asarray(x) > 1)),
+        np.sin(np.asarray(x)),
+    )[2],
+    backward=lambda ctx, g: g * np.cos(np.asarray(ctx.saved_tensors[0])),
+)
+
+
+def test_a_numpy_body_is_run_and_the_way_out_shown():
+    report = jaxfn.explain(NUMPY, X)
+    assert report.forward_jaxpr is None
+    assert "host_function" in report.notes[0]
+    found = works(report)
+    assert found["call"]
+    assert found["reverse mode"]
+    assert not found["jit"]
+    assert not found["vmap"]
+    names = {(x.name, x.source, x.nbytes) for x in report.residuals}
+    assert names == {
+        ("saved_tensors[0]", "input", 12),
+        ("ctx.mask", "attribute", 3),
+    }
+    assert report.residual_bytes == kept(NUMPY.apply, X)
+
+
+def test_a_numpy_body_is_not_run_on_a_type():
+    report = jaxfn.explain(NUMPY, jax.ShapeDtypeStruct((3,), jnp.float32))
+    assert report.residuals is None
+    assert not any(works(report).values())
+
+
+def test_a_host_function_is_traced_and_has_no_plain_derivative():
+    sin = jaxfn.host_function(np.sin)
+    f = function(forward=lambda ctx, x: sin(x), backward=lambda ctx, g: g)
+    report = jaxfn.explain(f, X)
+    assert works(report)["jit"]
+    assert report.residual_bytes == 0
+    assert report.plain_residuals is None
+    assert "`sin` runs on the host" in report.notes[0]
+
+
+# ---- programs
+
+
+def test_the_jaxprs_are_those_of_jax():
+    f = wrong.function("backward")
+    report = jaxfn.explain(f, X)
+    assert str(report.forward_jaxpr) == str(jax.make_jaxpr(f.apply)(X))
+    backward = str(report.backward_jaxpr)
+    assert "cos" in backward
+    assert "sin" not in backward
+
+
+def test_the_cost_is_that_of_the_compiled_program():
+    f = function(forward=lambda ctx, x: x @ x, backward=lambda ctx, g: g @ g)
+    x = jnp.ones((8, 8))
+    report = jaxfn.explain(f, x)
+    (analysis,) = [jax.jit(f.apply).lower(x).compile().cost_analysis()]
+    assert report.forward_cost.flops == analysis["flops"]
+    assert report.forward_cost.nbytes == analysis["bytes accessed"]
+    assert report.forward_cost.flops >= 2 * 8**3 - 8**2  # products and sums
+    assert report.backward_cost.flops == report.forward_cost.flops
+
+
+# ---- forms
+
+
+def test_apply_and_the_class_are_explained_alike():
+    f = wrong.function("both")
+    assert str(jaxfn.explain(f.apply, X)) == str(jaxfn.explain(f, X))
+
+
+def test_the_text_says_it_all():
+    text = str(jaxfn.explain(FUNCTIONS["two arrays"][0], X, 2 * X))
+    assert text == repr(jaxfn.explain(FUNCTIONS["two arrays"][0], X, 2 * X))
+    for part in (
+        "engine\n  jax.custom_vjp",
+        "\n  x  array  f32[3]\n",
+        "saved_tensors[0]  input  f32[3]  12 bytes\n",
+        "forward jaxpr\n  {",
+        "backward jaxpr\n  {",
+        "plain autodiff",
+    ):
+        assert part in text
+    total = [line.split() for line in text.splitlines() if "total" in line]
+    assert total == [["total", "24", "bytes"]]
+
+
+def test_the_html_holds_the_same_and_escapes_it():
+    f = function("Tag", forward=lambda ctx, x, s: x * 2, backward=lambda ctx, g: g)
+    shown = jaxfn.explain(f, X, "<b>")._repr_html_()
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    for part in ("<h3>Tag</h3>", "jax.custom_vjp", "f32[3]", "<details>"):
+        assert part in shown
+
+
+def test_a_long_static_value_is_shortened():
+    f = function(forward=lambda ctx, x, s: x * 2, backward=lambda ctx, g: g)
+    text = str(jaxfn.explain(f, X, "a" * 1000))
+    assert "aaa..." in text
+    assert "a" * 50 not in text
+
+
+@pytest.fixture
+def pyplot():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_the_plot_has_a_bar_of_its_bytes_for_each_residual(pyplot):
+    report = jaxfn.explain(FUNCTIONS["two arrays"][0], X, 2 * X)
+    axes = report.plot()
+    widths = [bar.get_width() for bar in axes.patches]
+    expected = [*report.residuals, *report.plain_residuals]
+    assert widths == [x.nbytes for x in expected]
+    assert [x.get_text() for x in axes.get_yticklabels()] == ["F", "plain autodiff"]
+    own = pyplot.subplots()[1]
+    assert report.plot(own) is own
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch):
+    report = jaxfn.explain(FUNCTIONS["nothing"][0], X)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pip install 'jaxfn\[notebooks\]'"):
+        report.plot()
+
+
+def test_a_plot_of_nothing_is_refused():
+    report = jaxfn.explain(function(forward=save_nothing), jnp.arange(3))
+    with pytest.raises(ValueError, match="`F` has no residuals to plot"):
+        report.plot()
+
+
+@pytest.mark.parametrize("value", [jnp.sin, 3, jaxfn.Function.forward])
+def test_what_has_no_rules_is_refused(value):
+    with pytest.raises(TypeError, match=r"explain got .*: expected a jaxfn\.Function"):
+        jaxfn.explain(value, X)
+
+
+# ---- over the catalogue
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_traced_residuals_are_those_of_an_eager_vjp(case):
+    args, tree = jax.tree.flatten(case.args())
+    moving = [i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    def flat(*xs):
+        return case.call(*tree.unflatten(xs))
+
+    def of_moving(*xs):
+        at = list(args)
+        for i, x in zip(moving, xs, strict=True):
+            at[i] = x
+        return flat(*at)
+
+    labels = [str(i) for i in range(len(args))]
+    found = trace.split(flat, [struct(x) for x in args], labels).residuals
+    expected = kept(of_moving, *[args[i] for i in moving])
+    assert sum(x.nbytes for x in found) == expected

@@ -1,0 +1,254 @@
+"""gradcheck and gradgradcheck, beyond the rows that are compared with torch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from jaxfn.autograd import gradcheck, gradgradcheck
+from jaxfn.autograd.gradcheck import GradcheckError
+from tests.build import function
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+def product(backward, jvp=None, **members):
+    """x * y for any dtype, saving both."""
+
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        ctx.save_for_forward(x, y)
+        return x * y
+
+    if jvp is not None:
+        members["jvp"] = jvp
+    return function("Product", forward=forward, backward=backward, **members).apply
+
+
+def right(ctx, g):
+    x, y = ctx.saved_tensors
+    return g * y.conj(), g * x.conj()
+
+
+def right_jvp(ctx, s, t):
+    x, y = ctx.saved_tensors
+    return s * y + x * t
+
+
+REAL = (np.array([0.5, -1.0]), np.array([2.0, 3.0]))  # float64, which JAX makes later
+COMPLEX = (np.array([0.5 + 1j, -1.0 - 2j]), np.array([2.0 - 1j, 3j]))
+
+
+@pytest.mark.parametrize("xs", [REAL, COMPLEX], ids=["real", "complex"])
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_right_rules_pass_every_check(xs, fast_mode):
+    options = {"fast_mode": fast_mode, "check_batched_grad": True}
+    f = product(right, right_jvp)
+    assert gradcheck(
+        f,
+        xs,
+        check_forward_ad=True,
+        check_batched_forward_grad=True,
+        check_grad_dtypes=True,
+        **options,
+    )
+    assert gradgradcheck(f, xs, check_fwd_over_rev=True, **options)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_missing_conjugate_shows_in_the_imaginary_part(fast_mode):
+    def wrong(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+    assert gradcheck(product(wrong), REAL, fast_mode=fast_mode)
+    match = "While considering the imaginary part of complex outputs only, Jacobian mis"
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(product(wrong), COMPLEX, fast_mode=fast_mode)
+
+
+def test_a_wrong_jvp_of_complex_numbers_shows():
+    def wrong(ctx, s, t):
+        x, y = ctx.saved_tensors
+        return s * y.conj() + x * t
+
+    match = "imaginary part of complex inputs only, Jacobian computed with forward mode"
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(product(right, wrong), COMPLEX, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_the_message_names_the_function_and_the_input(fast_mode):
+    def wrong(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, -g * x
+
+    match = r"(?s)output 0 with respect to input 1,.*backward of `Product.apply`"
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(product(wrong), REAL, fast_mode=fast_mode)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_wrong_jvp_shows(fast_mode):
+    f = product(right, lambda ctx, s, t: s + t)
+    match = "Jacobian computed with forward mode mismatch for output 0"
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(f, REAL, check_forward_ad=True, fast_mode=fast_mode)
+
+
+def test_a_wrong_second_derivative_shows():
+    def halfway(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * jax.lax.stop_gradient(y), g * x
+
+    assert gradcheck(product(halfway), REAL)
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradgradcheck(product(halfway), REAL)
+
+
+def test_once_differentiable_refuses_gradgradcheck():
+    f = product(jaxfn.once_differentiable(right))
+    assert gradcheck(f, REAL)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradgradcheck(f, REAL)
+
+
+def test_integer_arguments_and_objects_are_passed_on():
+    f = function(
+        forward=lambda ctx, x, i, s: x[i] * len(s["name"]),
+        backward=lambda ctx, g, *_: (None, None, None),
+    ).apply
+    i = jnp.array([1, 0, 0])
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradcheck(f, (REAL[0], i, {"name": "abc"}))
+    assert gradcheck(lambda x, i, s: x[i] * len(s), (REAL[0], i, "abc"))
+
+
+def test_grad_outputs_may_be_given():
+    f = product(right)
+    assert gradgradcheck(f, REAL, jnp.array([1.0, -2.0]))
+    assert gradgradcheck(f, REAL, (np.array([1.0, -2.0]),))
+
+
+def test_a_backward_that_needs_values_fails_batched():
+    def by_numpy(ctx, g):
+        x, y = ctx.saved_tensors
+        return jnp.asarray(np.asarray(g) * np.asarray(y)), g * x
+
+    assert gradcheck(product(by_numpy), REAL)
+    match = "While computing batched gradients, got: "
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(product(by_numpy), REAL, check_batched_grad=True)
+
+
+def test_a_vmap_of_backward_that_differs_fails():
+    @jax.custom_batching.custom_vmap
+    def double(g):
+        return 2 * g
+
+    @double.def_vmap
+    def _(axis_size, in_batched, g):
+        return 3 * g, True
+
+    f = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: double(g)).apply
+    assert gradcheck(f, REAL[0])
+    with pytest.raises(GradcheckError, match="differ from those one at a time"):
+        gradcheck(f, REAL[0], check_batched_grad=True)
+
+
+def test_gradients_of_another_dtype_fail_where_asked():
+    @jax.custom_vjp
+    def f(x):
+        return 2 * x
+
+    f.defvjp(lambda x: (2 * x, None), lambda _, g: ((2 * g).astype(jnp.float32),))
+    assert gradcheck(f, REAL[0])
+    with pytest.raises(GradcheckError, match="Gradient has dtype mismatch"):
+        gradcheck(f, REAL[0], check_grad_dtypes=True)
+
+
+def test_a_backward_that_raises_where_an_output_is_unused():
+    def backward(ctx, *gs):
+        if sum(g is None for g in gs) == 1:
+            raise RuntimeError("one is missing")
+        return sum(g for g in gs if g is not None)
+
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 1, x * 1, x * 1
+
+    f = function(forward=forward, backward=backward).apply
+    assert gradcheck(f, REAL[0], check_undefined_grad=False)
+    with pytest.raises(GradcheckError, match="handle undefined output grads"):
+        gradcheck(f, REAL[0])
+
+
+def test_a_backward_with_a_constant_where_an_output_is_unused():
+    def backward(ctx, *gs):
+        constant = 1.0 if sum(g is None for g in gs) == 1 else 0.0
+        return sum(g for g in gs if g is not None) + constant
+
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 1, x * 1, x * 1
+
+    f = function(forward=forward, backward=backward).apply
+    with pytest.raises(GradcheckError, match="undefined or zero when all output"):
+        gradcheck(f, REAL[0])
+
+
+def test_a_jvp_that_takes_constants_for_something_else():
+    def jvp(ctx, s, t):
+        x, y = ctx.saved_tensors
+        return x if s is None or t is None else s * y + x * t
+
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_forward(x, y)
+        return x * y
+
+    f = function(forward=forward, jvp=jvp).apply
+    options = {"check_forward_ad": True, "check_backward_ad": False}
+    assert gradcheck(f, REAL, check_undefined_grad=False, **options)
+    with pytest.raises(GradcheckError, match="Mismatch in tangent values"):
+        gradcheck(f, REAL, **options)
+
+
+def test_integer_outputs_that_change_fail():
+    def steps(x):
+        return (x * 1e7).astype(jnp.int32)
+
+    with pytest.raises(GradcheckError, match="expected to be zero"):
+        gradcheck(steps, REAL[0])
+
+
+@pytest.mark.parametrize(
+    ("check", "options"),
+    [
+        (gradcheck, {"check_backward_ad": False}),
+        (
+            gradcheck,
+            {
+                "check_backward_ad": False,
+                "check_forward_ad": True,
+                "check_batched_grad": True,
+            },
+        ),
+        (gradcheck, {"check_batched_forward_grad": True}),
+        (gradgradcheck, {"check_rev_over_rev": False}),
+        (gradgradcheck, {"check_rev_over_rev": False, "check_fwd_over_rev": True}),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(check, options):
+    with pytest.raises(AssertionError, match="requires|Expected at least one"):
+        check(product(right), REAL, **options)
+
+
+def test_an_empty_array_has_an_empty_jacobian():
+    empty = (np.zeros((0, 2)), np.zeros((0, 2)))
+    assert gradcheck(product(right, right_jvp), empty, check_forward_ad=True)
