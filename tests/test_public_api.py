@@ -106,7 +106,9 @@ def test_jax_own_decorators_are_used_in_one_place_each():
             path.name
             for path in (ROOT / "jaxfn").rglob("*.py")
             for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Attribute) and node.attr == name
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == name
         }
 
     assert users("custom_vjp") == users("custom_jvp") == {"_engines.py"}
