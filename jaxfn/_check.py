@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from jaxfn import _check_programs as programs
 from jaxfn import _check_rules as rules
 from jaxfn import _check_transforms as transforms
 from jaxfn import _compat
@@ -79,10 +80,10 @@ _CHECKS: dict[str, _Check] = {
     "jvp of jvp": _Check(
         "jvp", transforms.second("jvp", "forward"), (*_JVP, "backward of jvp")
     ),
-    "scan": _Check("forward", transforms.scan, _COMPILED),
-    "checkpoint": _Check("forward", transforms.checkpoint, _COMPILED),
-    "low precision": _Check("forward", transforms.leaks, _BACKWARD),
-    "leaks": _Check("forward", transforms.leaks, _COMPILED),
+    "scan": _Check("forward", programs.scan, _COMPILED),
+    "checkpoint": _Check("forward", programs.checkpoint, _COMPILED),
+    "low precision": _Check("forward", programs.leaks, _BACKWARD),
+    "leaks": _Check("forward", programs.leaks, _COMPILED),
 }
 """By name, in the order in which they run."""
 
@@ -198,7 +199,7 @@ def _low(make: Callable[..., Case], dtype: str | None) -> Callable[[Case], Outco
             precision="float64" if jax.config.read("jax_enable_x64") else "given"
         )
         del case
-        return transforms.low_precision(make(precision=dtype), high)
+        return programs.low_precision(make(precision=dtype), high)
 
     return run
 
