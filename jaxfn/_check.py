@@ -118,7 +118,9 @@ def check(
         *args: what to call it on: arrays, pytrees of them, and other objects, which are
             static. Float and complex arrays are differentiated.
         reference: a plain JAX function with the right value and derivative, to compare
-            with instead of differences.
+            with instead of differences. Needed where a float output is marked
+            non-differentiable: its value moves, and its derivative is zero
+            (`jax.lax.stop_gradient` in the reference).
         surrogate: the derivative is not that of the value on purpose (rounding with a
             straight-through gradient, spikes). It is compared with that of `reference`
             if there is one, whose value may differ, and else not at all, which the
