@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from jaxfn import _check_programs as programs
 from jaxfn import _check_rules as rules
 from jaxfn import _check_transforms as transforms
 from jaxfn import _compat
@@ -79,10 +80,10 @@ _CHECKS: dict[str, _Check] = {
     "jvp of jvp": _Check(
         "jvp", transforms.second("jvp", "forward"), (*_JVP, "backward of jvp")
     ),
-    "scan": _Check("forward", transforms.scan, _COMPILED),
-    "checkpoint": _Check("forward", transforms.checkpoint, _COMPILED),
-    "low precision": _Check("forward", transforms.leaks, _BACKWARD),
-    "leaks": _Check("forward", transforms.leaks, _COMPILED),
+    "scan": _Check("forward", programs.scan, _COMPILED),
+    "checkpoint": _Check("forward", programs.checkpoint, _COMPILED),
+    "low precision": _Check("forward", programs.leaks, _BACKWARD),
+    "leaks": _Check("forward", programs.leaks, _COMPILED),
 }
 """By name, in the order in which they run."""
 
@@ -117,7 +118,9 @@ def check(
         *args: what to call it on: arrays, pytrees of them, and other objects, which are
             static. Float and complex arrays are differentiated.
         reference: a plain JAX function with the right value and derivative, to compare
-            with instead of differences.
+            with instead of differences. Needed where a float output is marked
+            non-differentiable: its value moves, and its derivative is zero
+            (`jax.lax.stop_gradient` in the reference).
         surrogate: the derivative is not that of the value on purpose (rounding with a
             straight-through gradient, spikes). It is compared with that of `reference`
             if there is one, whose value may differ, and else not at all, which the
@@ -198,7 +201,7 @@ def _low(make: Callable[..., Case], dtype: str | None) -> Callable[[Case], Outco
             precision="float64" if jax.config.read("jax_enable_x64") else "given"
         )
         del case
-        return transforms.low_precision(make(precision=dtype), high)
+        return programs.low_precision(make(precision=dtype), high)
 
     return run
 

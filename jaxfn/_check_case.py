@@ -151,16 +151,14 @@ class Case:
 
 def _sources(fun: Any) -> dict[str, str]:
     """Which derivative is the transpose of the other, where the function says so."""
-    if isinstance(fun, jax.custom_jvp):
-        own = {"jvp"}
-    elif isinstance(fun, custom_function):
+    if isinstance(fun, custom_function):
         own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
         own |= set(fun._torch_rules)
     elif isinstance(fun, type) and issubclass(fun, Function):
         names = ("backward", "vjp", "jvp", "generate_jvp_rule")
         own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}
     else:
-        return {}
+        own = {"jvp"} if hasattr(fun, "defjvp") else set()  # JAX's decorator
     backward, jvp = own & {"backward", "vjp"}, "jvp" in own
     if jvp and not backward:
         return {"backward": "jvp", "backward or jvp": "jvp"}

@@ -133,7 +133,9 @@ def _ratio(text: str, got: np.ndarray, expected: np.ndarray) -> str:
     with np.errstate(all="ignore"):
         ratios = (got / expected).ravel()
     if ratios.size and np.isfinite(ratios).all() and np.ptp(ratios.real) < 1e-3:
-        return f"{text}; the whole gradient is {ratios[0].real:.4g} times too large"
+        return (
+            f"{text}; the whole gradient is {ratios[0].real:.4g} times the expected one"
+        )
     return text
 
 

@@ -1,4 +1,4 @@
-"""Checks of rules under transformations: vmap, second derivatives, scan, remat."""
+"""Checks of rules under vmap, and of second derivatives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
 from jaxfn import _check_numbers as numbers
 from jaxfn import _tree
@@ -90,21 +88,18 @@ def vmap_backward(case: Case) -> Outcome:
     """The gradient under vmap, against a loop."""
 
     def gradients(*arrays: Any) -> Arrays:
-        return _gradients(case, arrays)
+        return gradients_of(case, arrays)
 
     return numbers.worst(
-        [
-            _against_loop(case, gradients, axes, _named, "in_axes")
-            for axes in _axes(case)
-        ]
+        [_against_loop(case, gradients, axes, named, "in_axes") for axes in _axes(case)]
     )
 
 
-def _named(n: int) -> list[str]:
+def named(n: int) -> list[str]:
     return [f"gradient {i}" for i in range(n)]
 
 
-def _gradients(case: Case, arrays: Sequence[Any]) -> Arrays:
+def gradients_of(case: Case, arrays: Sequence[Any]) -> Arrays:
     """The gradients by the float arrays, for cotangents that are the same anywhere."""
 
     def f(*xs: Any) -> Arrays:
@@ -135,13 +130,13 @@ def _grad_of_vmap(case: Case, axes: tuple[int | None, ...]) -> Outcome:
 
     given = [jnp.stack([ct] * EXAMPLES) for ct in cts]
     got = list(jax.vjp(f, *[arrays[i] for i in case.at])[1](given))
-    rows = [_gradients(case, example) for example in examples]
+    rows = [gradients_of(case, example) for example in examples]
     expected = []
     for k, i in enumerate(case.at):
         column, axis = [row[k] for row in rows], axes[i]
         shared = sum(column[1:], column[0])
         expected.append(shared if axis is None else jnp.stack(column, axis))
-    labels = [f"{name} (in_axes={axes})" for name in _named(len(expected))]
+    labels = [f"{name} (in_axes={axes})" for name in named(len(expected))]
     return numbers.compare(got, expected, labels, case.same_tolerance)
 
 
@@ -212,112 +207,3 @@ def second(kind: str, mode: str) -> Callable[[Case], Outcome]:
         return Outcome(outcome.error, outcome.tolerance, where)
 
     return run
-
-
-# ---- scan, checkpoint
-
-
-def scan(case: Case) -> Outcome:
-    """In a scan, with its gradient, against the same calls one after the other."""
-    rows = case.batch(2)
-    stacked = [jnp.stack(column) for column in zip(*rows, strict=True)]
-    cts = case.cts(case.rng())
-
-    def scanned(*xs: Any) -> Arrays:
-        whole = list(stacked)
-        for i, x in zip(case.at, xs, strict=True):
-            whole[i] = x
-
-        def body(carry: None, arrays: Arrays) -> tuple[None, Arrays]:
-            outs = case.run(*arrays)
-            return carry, [o for o in outs if _tree.is_inexact(o)]
-
-        return lax.scan(body, None, whole)[1]
-
-    xs = [stacked[i] for i in case.at]
-    outs, pull = jax.vjp(scanned, *xs)
-    got = list(pull([jnp.stack([ct, ct]) for ct in cts]))
-    gradients = zip(*[_gradients(case, row) for row in rows], strict=True)
-    expected = [jnp.stack(column) for column in gradients]
-    values = zip(*[_floats(case, row) for row in rows], strict=True)
-    loop = [jnp.stack(column) for column in values]
-    tolerance = case.same_tolerance
-    return numbers.worst(
-        [
-            numbers.compare(outs, loop, outputs(len(loop)), tolerance),
-            numbers.compare(got, expected, _named(len(expected)), tolerance),
-        ]
-    )
-
-
-def _floats(case: Case, arrays: Sequence[Any]) -> Arrays:
-    return [o for o in case.run(*arrays) if _tree.is_inexact(o)]
-
-
-def checkpoint(case: Case) -> Outcome:
-    """Under jax.checkpoint the gradient is the same."""
-    cts = case.cts(case.rng())
-    expected = case.pull(cts, *case.xs)
-    got = list(jax.vjp(jax.checkpoint(case.f), *case.xs)[1](cts))
-    return numbers.compare(got, expected, _named(len(got)), case.same_tolerance)
-
-
-# ---- precision, leaks
-
-
-def low_precision(low: Case, case: Case) -> Outcome:
-    """In a low precision: the same dtypes as the arguments', and about the values.
-
-    Compared with the value and gradient in high precision at the same rounded
-    arguments. What is computed in between rounds too, and by how much that matters
-    depends on the function: only a tenth of the largest element counts as wrong.
-    """
-    case.arrays = [
-        x.astype(y.dtype) if _tree.is_inexact(x) else y
-        for x, y in zip(low.arrays, case.arrays, strict=True)
-    ]
-    try:
-        outs = low.f(*low.xs)
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
-    expected = case.f(*case.xs)
-    cts = [jnp.ones_like(o) for o in outs]
-    got = low.pull(cts, *low.xs)
-    grads = case.pull([jnp.ones_like(o) for o in expected], *case.xs)
-    same = [(g.dtype, x.dtype) for g, x in zip(got, low.xs, strict=True)]
-    for i, (a, b) in enumerate(same):
-        if a != b:
-            return Outcome(np.inf, 0.0, f"gradient {i}: expected {b}, got {a}")
-    tolerance = 0.1
-    return numbers.worst(
-        [
-            numbers.compare(
-                [numbers.wide(a) for a in have],
-                [numbers.wide(b) for b in want],
-                [f"{name} in {_dtypes(low.xs)}" for name in names],
-                tolerance,
-                floor=1e-2,
-            )
-            for have, want, names in (
-                (outs, expected, outputs(len(outs))),
-                (got, grads, _named(len(got))),
-            )
-        ]
-    )
-
-
-def _dtypes(xs: Arrays) -> str:
-    return ", ".join(dict.fromkeys(x.dtype.name for x in xs))
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:120]
-
-
-def leaks(case: Case) -> Outcome:
-    """No tracer is kept beyond its trace."""
-    cts = case.cts(case.rng())
-    with jax.checking_leaks():
-        jax.jit(lambda *arrays: case.run(*arrays))(*case.arrays)
-        jax.jit(lambda cts, *xs: case.pull(cts, *xs))(cts, *case.xs)
-    return Outcome()

@@ -181,6 +181,15 @@ def test_checks_that_can_run_do():
     assert [r.check for r in report.skipped] == ["backward, unused outputs"]
 
 
+def test_a_wrong_rule_of_jax_custom_jvp_is_named():
+    @jax.custom_jvp
+    def square(x):
+        return x * x
+
+    square.defjvp(lambda p, t: (square(*p), p[0] * t[0]))
+    assert jaxfn.check(square, V).wrong_rules == ("jvp",)
+
+
 # ---- rules that differ from the value on purpose
 
 STE = function(
@@ -243,7 +252,7 @@ def test_the_message_says_which_element_is_wrong_and_by_how_much():
     assert "argument 0 (f32[3,3]) at [1, 2]" in failure.message
     assert "got 0" in failure.message
     (failure,) = report_of("Factor").failures
-    assert "the whole gradient is 2 times too large" in failure.message
+    assert "the whole gradient is 2 times the expected one" in failure.message
     assert failure.error == pytest.approx(0.5, abs=1e-5)  # relative, with a floor
     assert failure.error > failure.tolerance
 
@@ -279,7 +288,7 @@ def test_what_builds_on_a_failure_is_not_run():
 def test_raise_on_failure_raises_the_messages():
     with pytest.raises(CheckError, match="Wrong: backward") as caught:
         jaxfn.check(WRONG["Factor"].fun, V, raise_on_failure=True)
-    assert "2 times too large" in str(caught.value)
+    assert "2 times the expected one" in str(caught.value)
     jaxfn.check(*RIGHT["scalar"], raise_on_failure=True)
 
 
