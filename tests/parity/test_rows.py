@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from . import core, frameworks, record
+from .catalogue import FAMILIES
 from .not_applicable import NOT_APPLICABLE
 
 SECTIONS = core.load()
@@ -38,6 +39,12 @@ def test_each_row_has_a_test_or_a_reason(section):
     assert sorted(tests | reasons) == sorted(ids)
     assert not tests & reasons
     assert set(core.recorded(section)["rows"]) == tests
+
+
+def test_every_section_has_its_rows():
+    functions = {case.name for cases in FAMILIES.values() for case in cases}
+    assert set(core.ROW_IDS["R"]) <= functions  # whole Functions: in the catalogue
+    assert {*SECTIONS, "R"} == set(core.ROW_IDS)
 
 
 def test_no_row_is_unknown():
