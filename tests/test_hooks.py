@@ -182,3 +182,17 @@ def test_hooks_that_are_left_out_of_order_leave_nothing_behind():
     second.__exit__(None, None, None)
     with graph.disable_saved_tensors_hooks("refused where hooks are left over"):
         pass
+
+
+def test_saving_on_the_host_moves_residuals_there_and_back(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # traced, not compiled
+    w, x = jnp.ones((4, 4)), jnp.ones(4)
+    with graph.save_on_cpu():
+        jaxpr = jax.make_jaxpr(jax.grad(lambda w: Layer.apply(w, x).sum()))(w)
+    moves = [
+        eqn.params["devices"][0]
+        for eqn in jaxpr.jaxpr.eqns
+        if eqn.primitive.name == "device_put"
+    ]
+    host, device = jax.memory.Space.Host, jax.memory.Space.Device
+    assert moves.count(host) == moves.count(device) == 3
