@@ -250,7 +250,7 @@ def define_primitive(
 
         def transpose_rule(cts: Any, /, *args: Any, **params: Any) -> Any:
             known = [None if ad.is_undefined_primal(a) else a for a in args]
-            given = [None if is_zero(ct) else ct for ct in cts]
+            given = [None if is_zero(ct) else as_array(ct) for ct in cts]
             results = transpose(given, known, **params)
             return [
                 ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r

@@ -83,6 +83,14 @@ def test_collective_of_a_vmap_in_a_derivative_of_a_reverse_rule():
         jax.grad(jax.grad(total(talking)))(X)
 
 
+def test_collective_of_a_vmap_in_a_branch():
+    def branch(x):
+        return jax.lax.cond(x > 0, talking, lambda x: 100 * x, x)
+
+    with pytest.raises(NameError, match="unbound axis name: i"):
+        jax.grad(total(branch))(X)
+
+
 def test_collective_of_a_vmap_in_a_forward_rule_that_is_linearized_through_jit():
     with pytest.raises(NameError, match="unbound axis name: i"):
         pushed(jax.jit(total(talking_forward)))(X)

@@ -91,7 +91,7 @@ if importlib.util.find_spec("torch"):
 
 # ---- transformations
 
-EXAMPLES = 3
+EXAMPLES = 2
 
 
 @functools.cache
