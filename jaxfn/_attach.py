@@ -59,7 +59,8 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     if not any(traced):
         return list(arrays)
     moving = [x for x, t in zip(arrays, traced, strict=True) if t]
-    still = iter(_own([_compat.as_array(x) for x in _bind_still(*moving)]))
+    # One by one: of several together, one that is linear would make all linear.
+    still = iter(_own([_compat.as_array(_bind_still(x)[0]) for x in moving]))
     return [next(still) if t else x for x, t in zip(arrays, traced, strict=True)]
 
 
@@ -123,9 +124,9 @@ _bind = _compat.define_primitive(
 # What jax.lax.stop_gradient leaves in a jaxpr can't be transposed (0.10.2, 0.12.0).
 _bind_still = _compat.define_primitive(
     "stop_gradient",
-    impl=lambda *xs: list(xs),
-    abstract_eval=lambda *xs: list(xs),
-    jvp=lambda primals, _: (_bind_still(*primals), [None] * len(primals)),
+    impl=lambda x: [x],
+    abstract_eval=lambda x: [x],
+    jvp=lambda primals, _: (_bind_still(*primals), [None]),
     batch=lambda _, args, dims: (_bind_still(*args), dims),
     transpose=lambda cts, _: cts,
     selects=True,

@@ -80,3 +80,21 @@ def test_second_derivative_where_the_result_of_another_function_was_saved(engine
     np.testing.assert_allclose(
         jax.grad(jax.grad(f))(X), jax.grad(jax.grad(plain))(X), rtol=1e-6
     )
+
+
+def test_a_rule_that_applies_the_function_to_a_tangent_can_be_transposed():
+    class Divide(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_forward(y)
+            return x / y
+
+        @staticmethod
+        def jvp(ctx, x_dot, y_dot):
+            (y,) = ctx.saved_tensors
+            return Divide.apply(x_dot, y)
+
+    y = jnp.float32(2)
+    for derivative in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+        assert derivative(lambda x: Divide.apply(x, y))(jnp.float32(1)) == 0.5
+        assert jax.grad(jax.jit(lambda x, y: Divide.apply(x, y)))(1.0, 2.0) == 0.5
