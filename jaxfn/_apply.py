@@ -29,7 +29,6 @@ class Parameters:
         defaults: of the last of them.
         keyword_only: names.
         variadic: does it take `*args`?
-        any_keyword: does it take `**kwargs`?
         function: its name, for messages.
     """
 
@@ -37,7 +36,6 @@ class Parameters:
     defaults: tuple[Any, ...]
     keyword_only: tuple[str, ...]
     variadic: bool
-    any_keyword: bool
     function: str
 
     def label(self, position: int) -> str:
@@ -75,7 +73,6 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         tuple(p.default for p in places if p.default is not p.empty),
         tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
         any(p.kind is p.VAR_POSITIONAL for p in found),
-        any(p.kind is p.VAR_KEYWORD for p in found),
         getattr(forward, "__name__", "forward"),
     )
 
@@ -110,7 +107,7 @@ def bind(
             raise TypeError(
                 f"{known.function}() got multiple values for argument {key!r}"
             )
-        if key not in (*names, *known.keyword_only) and not known.any_keyword:
+        if key not in names and key not in known.keyword_only:
             raise TypeError(
                 f"{known.function}() got an unexpected keyword argument {key!r}"
             )
@@ -130,7 +127,7 @@ def bind(
             )
         else:
             break  # forward itself says what is missing
-    only = {key: x for key, x in kwargs.items() if key not in names}
+    only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
     for key, x in only.items():
         if _tree.split(x)[0]:
             raise NotImplementedError(

@@ -287,17 +287,6 @@ def test_keyword_only_static_arguments(style):
     allclose(jax.grad(lambda x: f(x, k=5))(S), 2)
 
 
-def test_a_forward_that_takes_any_keyword():
-    f = function(
-        forward=lambda ctx, x, **options: setattr(ctx, "k", options["k"]) or x,
-        backward=lambda ctx, g: ctx.k * g,
-    )
-    assert f.apply(jnp.float32(2), k=3) == 2
-    assert jax.jit(jax.grad(lambda x: f.apply(x, k=3)))(1.0) == 3
-    with pytest.raises(NotImplementedError, match="'k', which holds an array"):
-        jax.grad(lambda x: f.apply(x, k=jnp.ones(())))(1.0)
-
-
 def test_keyword_only_with_a_vmap_rule():
     f = function(
         forward=lambda x, *, k=2: k * x,
