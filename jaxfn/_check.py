@@ -60,12 +60,18 @@ _CHECKS: dict[str, _Check] = {
     "vmap": _Check("vmap", transforms.vmap, _TRACED),
     "vmap under jit": _Check("vmap", transforms.vmap_jit, (*_TRACED, "vmap")),
     "vmap of backward": _Check(
-        "backward", transforms.vmap_backward, (*_COMPILED, "vmap")
+        "backward", transforms.vmap_backward, (*_COMPILED, "vmap", "vmap under jit")
     ),
     "backward of vmap": _Check(
-        "backward", transforms.backward_vmap, (*_COMPILED, "vmap", "vmap of backward")
+        "backward",
+        transforms.backward_vmap,
+        (*_COMPILED, "vmap", "vmap under jit", "vmap of backward"),
     ),
-    "vmap of jvp": _Check("jvp", transforms.vmap_jvp, (*_JVP, "jvp under jit", "vmap")),
+    "vmap of jvp": _Check(
+        "jvp",
+        transforms.vmap_jvp,
+        (*_JVP, "jvp under jit", "vmap", "vmap under jit"),
+    ),
     "backward of backward": _Check(
         "backward", transforms.second("backward", "reverse"), _BACKWARD
     ),

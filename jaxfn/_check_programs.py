@@ -121,6 +121,6 @@ def leaks(case: Case) -> Outcome:
     """No tracer is kept beyond its trace."""
     cts = case.cts(case.rng())
     with jax.checking_leaks():
-        jax.jit(lambda *arrays: case.run(*arrays))(*case.arrays)
-        jax.jit(lambda cts, *xs: case.pull(cts, *xs))(cts, *case.xs)
+        jax.jit(lambda *arrays: case.run(*arrays)).trace(*case.arrays)
+        jax.jit(lambda cts, *xs: case.pull(cts, *xs)).trace(cts, *case.xs)
     return Outcome()

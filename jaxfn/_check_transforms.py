@@ -53,10 +53,7 @@ def _batched(
 def vmap(case: Case) -> Outcome:
     """A batch is what a loop gives, wherever the batch axis is."""
     return numbers.worst(
-        [
-            _against_loop(case, case.run, axes, outputs, "in_axes")
-            for axes in _axes(case)
-        ]
+        [_against_loop(case, case.run, axes, outputs) for axes in _axes(case)]
     )
 
 
@@ -65,16 +62,18 @@ def _against_loop(
     f: Callable[..., Arrays],
     axes: tuple[int | None, ...],
     names: Callable[[int], list[str]],
-    what: str,
-    tolerance: float | None = None,
+    wrap: Callable[[Callable[..., Arrays]], Callable[..., Arrays]] = lambda f: f,
 ) -> Outcome:
+    """`f` under vmap, and under what `wrap` says, against a loop over the examples.
+
+    Derivatives are compiled: op by op each of many axes would compile each op anew.
+    """
     arrays, examples = _batched(case.batch(EXAMPLES), axes)
-    got = jax.vmap(f, in_axes=axes)(*arrays)
+    got = wrap(jax.vmap(f, in_axes=axes))(*arrays)
     columns = zip(*[f(*example) for example in examples], strict=True)
     expected = [jnp.stack(column) for column in columns]
-    labels = [f"{name} ({what}={axes})" for name in names(len(expected))]
-    limit = case.same_tolerance if tolerance is None else tolerance
-    return numbers.compare(got, expected, labels, limit)
+    labels = [f"{name} (in_axes={axes})" for name in names(len(expected))]
+    return numbers.compare(got, expected, labels, case.same_tolerance)
 
 
 def vmap_jit(case: Case) -> Outcome:
@@ -91,7 +90,7 @@ def vmap_backward(case: Case) -> Outcome:
         return gradients_of(case, arrays)
 
     return numbers.worst(
-        [_against_loop(case, gradients, axes, named, "in_axes") for axes in _axes(case)]
+        [_against_loop(case, gradients, axes, named, jax.jit) for axes in _axes(case)]
     )
 
 
@@ -121,15 +120,18 @@ def _grad_of_vmap(case: Case, axes: tuple[int | None, ...]) -> Outcome:
     arrays, examples = _batched(case.batch(EXAMPLES), axes)
     cts = case.cts(case.rng())
 
-    def f(*xs: Any) -> Arrays:
-        whole = list(arrays)
-        for i, x in zip(case.at, xs, strict=True):
-            whole[i] = x
-        found = jax.vmap(case.run, in_axes=axes)(*whole)
-        return [o for o in found if _tree.is_inexact(o)]
+    @jax.jit
+    def gradients(given: Arrays, arrays: Arrays) -> Arrays:
+        def f(*xs: Any) -> Arrays:
+            whole = list(arrays)
+            for i, x in zip(case.at, xs, strict=True):
+                whole[i] = x
+            found = jax.vmap(case.run, in_axes=axes)(*whole)
+            return [o for o in found if _tree.is_inexact(o)]
 
-    given = [jnp.stack([ct] * EXAMPLES) for ct in cts]
-    got = list(jax.vjp(f, *[arrays[i] for i in case.at])[1](given))
+        return list(jax.vjp(f, *[arrays[i] for i in case.at])[1](given))
+
+    got = gradients([jnp.stack([ct] * EXAMPLES) for ct in cts], arrays)
     rows = [gradients_of(case, example) for example in examples]
     expected = []
     for k, i in enumerate(case.at):
@@ -159,7 +161,7 @@ def vmap_jvp(case: Case) -> Outcome:
         return [f"tangent of {name}" for name in outputs(n)]
 
     return numbers.worst(
-        [_against_loop(case, tangents, axes, names, "in_axes") for axes in _axes(case)]
+        [_against_loop(case, tangents, axes, names, jax.jit) for axes in _axes(case)]
     )
 
 
