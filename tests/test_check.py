@@ -332,6 +332,7 @@ def test_the_table_names_each_check_and_the_wrong_rule():
     text = str(report)
     assert all(r.check in text for r in report.results)
     assert "`Factor`: 1 of " in text
+    assert repr(report) == text
     assert text.endswith("Wrong: backward.")
 
 

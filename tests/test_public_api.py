@@ -23,6 +23,9 @@ PUBLIC = [
     if not inspect.ismodule(getattr(space, name))
 ]
 WITHOUT_SOURCE = {  # torch does not document these, or does not have them
+    "jaxfn.CheckError",
+    "jaxfn.CheckReport",
+    "jaxfn.Explanation",
     "jaxfn.FunctionMeta",
     "jaxfn.amp.get_autocast_dtype",
     "jaxfn.amp.is_autocast_enabled",
@@ -36,6 +39,8 @@ METHODS = [
         jaxfn.BackwardCFunction,
         jaxfn.InplaceFunction,
         jaxfn.NestedIOFunction,
+        jaxfn.CheckReport,
+        jaxfn.Explanation,
     )
     for name, member in vars(cls).items()
     if not name.startswith("_")
