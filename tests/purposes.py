@@ -34,6 +34,7 @@ class Purpose:
             alone?
         skip: checks that the Function fails on purpose.
         call: what is checked in place of the Function.
+        low_precision: the dtype to try; None for none.
     """
 
     why: str
@@ -41,6 +42,7 @@ class Purpose:
     surrogate: bool = False
     skip: tuple[str, ...] = ()
     call: Callable[..., Any] | None = None
+    low_precision: str | None = "bfloat16"
 
 
 def moves(value: Any, like: Any) -> Any:
@@ -184,6 +186,7 @@ PURPOSES = {
         "backward is right for symmetric matrices, the only ones that have the root",
         call=lambda a: MatrixRoot.apply((a + a.T) / 2),
     ),
+    "scipy_solve": Purpose("SciPy warns of bfloat16", low_precision=None),
     "ode_adjoint": Purpose(
         "backward solves another equation: not the gradient of forward's steps",
         surrogate=True,

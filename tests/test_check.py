@@ -279,17 +279,26 @@ def test_a_backward_that_can_not_be_transposed_is_no_failure():
     assert "jvp" in [r.check for r in claimed.failures], str(claimed)
 
 
-def test_a_backward_that_refuses_a_low_precision_is_no_failure():
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (NotImplementedError("no kernel for it"), True),
+        (TypeError("lu does not accept dtype bfloat16"), True),
+        (TypeError("add requires arguments to have equal dtypes"), False),
+    ],
+)
+def test_a_backward_may_refuse_a_low_precision(error, refused):
     def backward(ctx, g):
         if g.dtype == jnp.bfloat16:
-            raise NotImplementedError("no kernel for it")
+            raise error
         return 2 * g
 
     picky = function(forward=lambda ctx, x: 2 * x, backward=backward)
     report = jaxfn.check(picky, V)
-    assert report.ok, str(report)
-    low = next(r for r in report.skipped if r.check == "low precision")
-    assert low.message == "backward refuses bfloat16: no kernel for it"
+    assert report.ok == refused, str(report)
+    low = next(r for r in report.results if r.check == "low precision")
+    assert low.message.startswith("backward refuses bfloat16: ") == refused
+    assert str(error) in low.message
 
 
 def test_a_gradient_that_cancels_is_right_in_low_precision():

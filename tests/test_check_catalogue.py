@@ -70,6 +70,7 @@ def test_a_function_of_the_parity_catalogue_passes(twin):
         reference=told.reference,
         surrogate=told.surrogate,
         skip=told.skip,
+        low_precision=told.low_precision,
     )
     assert report.ok, str(report)
     ran = {r.check for r in report.results if r.status == "ok"}
