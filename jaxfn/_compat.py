@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax._src.api_util import fun_sourceinfo
 from jax._src.array import ArrayImpl
-from jax._src.core import EvalTrace, trace_ctx
+from jax._src.core import DebugInfo, EvalTrace, initial_result_paths, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
@@ -80,7 +81,9 @@ def tangent_aval(x: Any) -> Aval:
 
 
 def has_type(x: Any, aval: Any) -> bool:
-    """Has `x` just this type, its sharding and varying mesh axes included?"""
+    """Has `x`, an array, this type, with its varying mesh axes? A value has none."""
+    if type(x) is ConcreteArray:
+        return x.shape == aval.shape and x.dtype == aval.dtype
     return jax.typeof(x) == aval
 
 
@@ -149,6 +152,24 @@ FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
 """What JAX says to forward mode on a custom_vjp function."""
+
+
+def source_of(fun: Callable[..., Any]) -> str:
+    """Name, file and line of a function, as JAX shows them."""
+    return fun_sourceinfo(fun)
+
+
+def set_debug_info(
+    fun: Callable[..., Any], name: str, origin: tuple[str, tuple[str, ...]]
+) -> None:
+    """Say what `fun` stands for: JAX names it and its arguments in errors.
+
+    Args:
+        fun: to be given to JAX.
+        name: of what it is a part of.
+        origin: what `source_of` gives, and a name for each argument.
+    """
+    fun.__dict__["__fun_debug_info__"] = DebugInfo(name, *origin, initial_result_paths)
 
 
 class Named:

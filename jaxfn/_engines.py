@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,23 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         return rules.primal(*map(_compat.as_array, args))
 
     primal.__name__ = rules.name
-    return primal
+    return _described(primal, rules, _ANY)
+
+
+_ANY = inspect.signature(lambda *args: args)
+_BWD = inspect.signature(lambda saved, cts: (saved, cts))
+_JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
+
+
+def _described(fun: Rule, rules: Rules, signature: inspect.Signature) -> Rule:
+    """The function, with what JAX asks of every one it is given.
+
+    To find that out takes longer than all that is done here.
+    """
+    fun.__dict__["__signature__"] = signature
+    if rules.origin is not None:
+        _compat.set_debug_info(fun, rules.name, rules.origin)
+    return fun
 
 
 # ---- custom_vjp
@@ -72,7 +89,8 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
-    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    _described(fwd, rules, _ANY)
+    f.defvjp(fwd, _described(bwd, rules, _BWD), symbolic_zeros=True)
     return f
 
 
@@ -85,7 +103,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [_compat.as_array(x) for x in primals]
         given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
-        outs, residuals = rules.fwd(args, [t is not None for t in given])
+        outs, residuals = rules.fwd(args, tuple([t is not None for t in given]))
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [
@@ -96,7 +114,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
         )
 
     rule.__name__ = f"{rules.name}_jvp"
-    f.defjvp(rule, symbolic_zeros=True)
+    f.defjvp(_described(rule, rules, _JVP), symbolic_zeros=True)
     return f
 
 
