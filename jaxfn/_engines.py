@@ -22,7 +22,7 @@ from jaxfn._derive import transposed
 from jaxfn._linear import linear
 from jaxfn._residuals import Statics, Width
 from jaxfn._rules import Arrays, Residuals, Rules, spread
-from jaxfn._tree import Outputs
+from jaxfn._tree import Outputs, is_inexact
 
 Rule = Callable[..., Any]
 
@@ -72,7 +72,9 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     def fwd(*primals: Any) -> Any:
         args = [_compat.as_array(p.value) for p in primals]
-        perturbed = tuple([p.perturbed for p in primals])
+        # JAX's next implementation says it of integers, too.
+        moving = zip(args, primals, strict=True)
+        perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
