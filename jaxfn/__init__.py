@@ -20,9 +20,11 @@ Example:
 
 from jaxfn import amp, autograd
 from jaxfn._check import check
+from jaxfn._check_report import CheckError, CheckReport
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
 from jaxfn._explain import explain
+from jaxfn._explain_report import Explanation
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
@@ -30,6 +32,9 @@ from jaxfn._node import BackwardCFunction
 
 __all__ = [
     "BackwardCFunction",
+    "CheckError",
+    "CheckReport",
+    "Explanation",
     "Function",
     "FunctionCtx",
     "FunctionMeta",

@@ -17,7 +17,7 @@ from jaxfn import _compat
 from jaxfn._check_case import Case, name_of
 from jaxfn._check_numbers import Outcome, Skip
 from jaxfn._check_report import CheckReport, CheckResult
-from jaxfn._errors import NO_BACKWARD, NO_JVP, ONCE
+from jaxfn._errors import NO_BACKWARD, NO_JVP, NOT_TRANSPOSED, ONCE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,12 +60,18 @@ _CHECKS: dict[str, _Check] = {
     "vmap": _Check("vmap", transforms.vmap, _TRACED),
     "vmap under jit": _Check("vmap", transforms.vmap_jit, (*_TRACED, "vmap")),
     "vmap of backward": _Check(
-        "backward", transforms.vmap_backward, (*_COMPILED, "vmap")
+        "backward", transforms.vmap_backward, (*_COMPILED, "vmap", "vmap under jit")
     ),
     "backward of vmap": _Check(
-        "backward", transforms.backward_vmap, (*_COMPILED, "vmap", "vmap of backward")
+        "backward",
+        transforms.backward_vmap,
+        (*_COMPILED, "vmap", "vmap under jit", "vmap of backward"),
     ),
-    "vmap of jvp": _Check("jvp", transforms.vmap_jvp, (*_JVP, "jvp under jit", "vmap")),
+    "vmap of jvp": _Check(
+        "jvp",
+        transforms.vmap_jvp,
+        (*_JVP, "jvp under jit", "vmap", "vmap under jit"),
+    ),
     "backward of backward": _Check(
         "backward", transforms.second("backward", "reverse"), _BACKWARD
     ),
@@ -86,6 +92,9 @@ _CHECKS: dict[str, _Check] = {
     "leaks": _Check("forward", programs.leaks, _COMPILED),
 }
 """By name, in the order in which they run."""
+
+NO_RULE = "no forward rule"
+_JVP_RUNS = ("jvp", "jvp is linear")  # the first is not run for a surrogate
 
 
 def check(
@@ -124,7 +133,8 @@ def check(
         surrogate: the derivative is not that of the value on purpose (rounding with a
             straight-through gradient, spikes). It is compared with that of `reference`
             if there is one, whose value may differ, and else not at all, which the
-            report says; everything else is checked.
+            report says; everything else is checked. A backward that limits gradients
+            (clips them, say) is not linear: `skip=["backward is linear"]`.
         skip: names of checks to leave out.
         precision: "float64" casts all float arguments to it, and complex ones to
             complex128; "given" leaves them, with larger tolerances.
@@ -219,7 +229,7 @@ def _result(
     if reason:
         return CheckResult(name, rule, "skipped", message=reason)
     try:
-        with _refusals():
+        with _refusals(results):
             outcome = this.run(case)
     except Skip as why:
         return CheckResult(name, rule, "skipped", message=str(why))
@@ -254,7 +264,7 @@ def _reason(
             return f"builds on {other!r}, which failed"
         if before.message.startswith("builds on "):
             return before.message
-        if before.message.startswith("no forward rule") and this.rule != "backward":
+        if before.message.startswith(NO_RULE) and this.rule != "backward":
             return before.message
         if before.message.startswith("no backward rule"):
             return before.message
@@ -262,14 +272,18 @@ def _reason(
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
     """A derivative that the function does not have is no failure."""
     try:
         yield
     except Exception as error:
         text = str(error)
+        forward = [results[name].message for name in _JVP_RUNS if name in results]
+        if NO_RULE in forward and NOT_TRANSPOSED in text:
+            # Nobody said that it can be: forward mode as such is refused.
+            raise Skip(f"{NO_RULE}, and backward can't be transposed") from error
         if _compat.FORWARD_MODE_REFUSAL in text or NO_JVP in text:
-            raise Skip("no forward rule") from error
+            raise Skip(NO_RULE) from error
         if NO_BACKWARD in text:
             raise Skip("no backward rule") from error
         if ONCE in text:

@@ -16,6 +16,7 @@ from jaxfn._check_case import Case
 from jaxfn._check_numbers import Arrays, Outcome, Skip
 from jaxfn._check_rules import outputs
 from jaxfn._check_transforms import gradients_of, named
+from jaxfn._errors import NO_BACKWARD
 
 # ---- scan, checkpoint
 
@@ -84,9 +85,16 @@ def low_precision(low: Case, case: Case) -> Outcome:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     expected = case.f(*case.xs)
-    cts = [jnp.ones_like(o) for o in outs]
-    got = low.pull(cts, *low.xs)
-    grads = case.pull([jnp.ones_like(o) for o in expected], *case.xs)
+    generator = case.rng()
+    cts = [numbers.like(o, generator) for o in outs]
+    try:
+        got = low.pull(cts, *low.xs)
+    except NotImplementedError as error:
+        if NO_BACKWARD in str(error):
+            raise
+        raise Skip(f"backward refuses {_dtypes(low.xs)}: {_line(error)}") from error
+    exact = [ct.astype(o.dtype) for ct, o in zip(cts, expected, strict=True)]
+    grads = case.pull(exact, *case.xs)
     same = [(g.dtype, x.dtype) for g, x in zip(got, low.xs, strict=True)]
     for i, (a, b) in enumerate(same):
         if a != b:
@@ -121,6 +129,6 @@ def leaks(case: Case) -> Outcome:
     """No tracer is kept beyond its trace."""
     cts = case.cts(case.rng())
     with jax.checking_leaks():
-        jax.jit(lambda *arrays: case.run(*arrays))(*case.arrays)
-        jax.jit(lambda cts, *xs: case.pull(cts, *xs))(cts, *case.xs)
+        jax.jit(lambda *arrays: case.run(*arrays)).trace(*case.arrays)
+        jax.jit(lambda cts, *xs: case.pull(cts, *xs)).trace(cts, *case.xs)
     return Outcome()

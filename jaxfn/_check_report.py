@@ -10,7 +10,20 @@ Status = Literal["ok", "FAIL", "skipped"]
 
 
 class CheckError(AssertionError):
-    """Rules of a Function are wrong; the message is the report of `jaxfn.check`."""
+    """Rules of a Function are wrong; the message names them.
+
+    An AssertionError, so that a test fails rather than breaks.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxfn
+        >>> twice = jaxfn.custom_function(lambda x: 2 * x)
+        >>> twice.defvjp(lambda x: (2 * x, None), lambda _, g: (g,))
+        >>> try:
+        ...     report = jaxfn.check(twice, jnp.ones(3), raise_on_failure=True)
+        ... except jaxfn.CheckError as error:
+        ...     print("Wrong: backward." in str(error))
+        True
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,13 +49,21 @@ class CheckResult:
     message: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
-    """What `check` found. Printing it gives a table; a notebook shows it in HTML.
+    """What `jaxfn.check` found. Print it, or show it in a notebook.
 
     Attributes:
         function: the name of the function.
-        results: one for each check, in the order in which they ran.
+        results: one for each check, in the order in which they ran, with its name
+            (`check`), `rule`, `status` ("ok", "FAIL" or "skipped"), `error`,
+            `tolerance` and `message`.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxfn
+        >>> report: jaxfn.CheckReport = jaxfn.check(jnp.sin, jnp.array([0.3]))
+        >>> report.ok, report.results[0].check, report.results[0].status
+        (True, 'value', 'ok')
     """
 
     function: str
@@ -90,6 +111,9 @@ class CheckReport:
         lines.insert(1, "-" * max(map(len, lines)))
         failures = [f"\n{self._messages()}"] if self.failures else []
         return "\n".join([*lines, *failures, "", self._summary()])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _messages(self) -> str:
         return "\n".join(f"{r.check} ({r.rule}): {r.message}" for r in self.failures)

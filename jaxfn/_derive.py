@@ -9,7 +9,7 @@ import jax
 
 from jaxfn import _compat, _linearity
 from jaxfn._barrier import refused_once
-from jaxfn._errors import RuleValueError, short
+from jaxfn._errors import NOT_TRANSPOSED, RuleValueError, short
 from jaxfn._rules import Arrays, Residuals, Rules, spread
 
 
@@ -43,7 +43,7 @@ def transposed(
         if rules.once:
             raise refused_once(name) from error
         raise RuleValueError(
-            f"`{name}.backward` can't be transposed to get a jvp (generate_jvp_rule): "
+            f"`{name}.backward` {NOT_TRANSPOSED}: "
             "expected operations that are linear in the cotangents and that JAX can "
             f"transpose, got: {error or 'a product of two cotangents'}. Define jvp, or "
             "make backward linear in its cotangents."
@@ -58,7 +58,7 @@ def _refuse(name: str, index: int, tangent: Any, *, depends: bool) -> None:
         else "a gradient that does not depend on them"
     )
     raise RuleValueError(
-        f"`{name}.backward` can't be transposed to get a jvp (generate_jvp_rule): "
+        f"`{name}.backward` {NOT_TRANSPOSED}: "
         f"expected a gradient that is linear in the cotangents, got {got}, for "
         f"perturbed array {index} ({short(tangent)}). Define jvp, or make backward "
         "linear in its cotangents."

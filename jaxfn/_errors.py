@@ -47,6 +47,8 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
+NOT_TRANSPOSED = "can't be transposed to get a jvp (generate_jvp_rule)"
+
 NO_FORWARD = "You must implement the forward function for custom autograd.Function."
 
 NO_BACKWARD = (

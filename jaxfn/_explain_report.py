@@ -46,6 +46,16 @@ class Explanation:
         forward_cost: of the compiled call.
         backward_cost: of the compiled backward pass.
         notes: what is missing here, and why.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> @jaxfn.custom_function
+        ... def double(x):
+        ...     return 2 * x
+        >>> double.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+        >>> report: jaxfn.Explanation = jaxfn.explain(double, jnp.ones(3))
+        >>> report.engine.name, report.residual_bytes
+        ('jax.custom_vjp', 0)
     """
 
     name: str

@@ -124,6 +124,8 @@ def _join(*facts: Fact, depends: bool = False) -> Fact:
 
 
 def _is_zero(value: Any) -> bool:
+    if isinstance(value, (bool, int, float, complex)):  # a literal may be one
+        value = np.asarray(value)
     if _compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):
         return False
     return not np.any(np.asarray(value))

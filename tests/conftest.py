@@ -30,7 +30,9 @@ hypothesis.settings.load_profile("normal")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--full", action="store_true", help="twenty times the sample of the laws"
+        "--full",
+        action="store_true",
+        help="twenty times the sample of the laws, and check on all of the catalogues",
     )
 
 

@@ -236,6 +236,76 @@ def test_a_reference_compares_the_value_too():
     assert report.wrong_rules == ("forward",)
 
 
+def through(x):
+    """The value of STE with its derivative."""
+    return x + lax.stop_gradient(jnp.round(x) - x)
+
+
+def test_second_derivatives_of_a_surrogate_inside_go_through_its_rules():
+    def product(x):
+        return jnp.sin(x) * STE.apply(x)
+
+    report = jaxfn.check(product, V, reference=lambda x: jnp.sin(x) * through(x))
+    assert report.ok, str(report)
+    second = next(r for r in report.results if r.check == "backward of backward")
+    assert second.status == "ok"
+    report = jaxfn.check(product, V, surrogate=True)
+    assert report.ok, str(report)
+    second = next(r for r in report.skipped if r.check == "backward of backward")
+    assert "a second derivative goes through the rules" in second.message
+
+
+def test_a_wrong_second_derivative_is_found_beside_a_reference():
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * lax.stop_gradient(jnp.cos(x))
+
+    first = function(setup_context=saving(), forward=jnp.sin, backward=backward)
+    report = jaxfn.check(first, V, reference=jnp.sin)
+    assert [r.check for r in report.failures] == ["backward of backward"]
+
+
+def test_a_backward_that_can_not_be_transposed_is_no_failure():
+    inner = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 2 * g)
+    rules = {
+        "forward": lambda ctx, x: 2 * x,
+        "backward": lambda ctx, g: inner.apply(g),
+    }
+    report = jaxfn.check(function(**rules), V)
+    assert report.ok, str(report)
+    last = next(r for r in report.skipped if r.check == "jvp of backward")
+    assert last.message == "no forward rule, and backward can't be transposed"
+    claimed = jaxfn.check(function(generate_jvp_rule=True, **rules), V)
+    assert "jvp" in [r.check for r in claimed.failures], str(claimed)
+
+
+def test_a_backward_that_refuses_a_low_precision_is_no_failure():
+    def backward(ctx, g):
+        if g.dtype == jnp.bfloat16:
+            raise NotImplementedError("no kernel for it")
+        return 2 * g
+
+    picky = function(forward=lambda ctx, x: 2 * x, backward=backward)
+    report = jaxfn.check(picky, V)
+    assert report.ok, str(report)
+    low = next(r for r in report.skipped if r.check == "low precision")
+    assert low.message == "backward refuses bfloat16: no kernel for it"
+
+
+def test_a_gradient_that_cancels_is_right_in_low_precision():
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return out * (g - (g * out).sum())
+
+    softmax = function(
+        forward=lambda ctx, x: (ctx.save_for_backward(y := jax.nn.softmax(x)), y)[1],
+        backward=backward,
+    )
+    # For cotangents that are all one the gradient is zero, beside rounding.
+    report = jaxfn.check(softmax, np.linspace(-1, 1, 12))
+    assert report.ok, str(report)
+
+
 def test_a_value_that_rounds_has_no_slope_to_compare_with():
     def short(x):
         return jnp.sin(x.astype(jnp.bfloat16)).astype(x.dtype)
@@ -262,6 +332,7 @@ def test_the_table_names_each_check_and_the_wrong_rule():
     text = str(report)
     assert all(r.check in text for r in report.results)
     assert "`Factor`: 1 of " in text
+    assert repr(report) == text
     assert text.endswith("Wrong: backward.")
 
 

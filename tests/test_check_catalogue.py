@@ -1,9 +1,18 @@
-"""`check` on the laws' catalogue: no right Function fails, every wrong one does."""
+"""`check` on the catalogues of the laws and of parity: no right Function fails, every
+wrong one does.
+
+Without `--full`, a seeded part of the laws' catalogue and one Function of each family
+of the other.
+"""
+
+import random
 
 import pytest
 
 import jaxfn
-from tests.laws.catalogue import CASES
+from tests.laws.catalogue import BY_NAME as LAWS
+from tests.parity.catalogue import FAMILIES
+from tests.purposes import PURPOSES, Purpose
 
 ON_PURPOSE = {
     "StraightThrough",  # the derivative is not that of the value
@@ -15,24 +24,83 @@ WRONG = {
     "WrongDerived": ("backward", "jvp"),
     "WrongBoth": ("backward", "jvp"),
 }
-RIGHT = [c for c in CASES if c.name not in WRONG and not c.collective]
+# JAX traces their rules outside of the vmap whose axis they name (test_refusals).
+COLLECTIVE = {name for name, case in LAWS.items() if case.collective}
+RIGHT = [name for name in LAWS if name not in {*WRONG, *COLLECTIVE}]
+PARITY = {case.name: case for cases in FAMILIES.values() for case in cases}
+# 10 s to 40 s each, of compiling loops and of callbacks.
+SLOW = {
+    *("leaky_neuron", "alignment", "linear_cross_entropy", "selective_scan"),
+    *("ode_adjoint", "fixed_point", "quadratic_program", "attention"),
+    *("DB-05", "DB-06"),
+}
+SEED, FEW = 3, 10
 
 
-@pytest.mark.parametrize("case", RIGHT, ids=[c.name for c in RIGHT])
-def test_a_right_function_passes(case):
-    reference = case.reference if case.name in ON_PURPOSE else None
+def pytest_generate_tests(metafunc):
+    full = metafunc.config.getoption("--full")
+    chosen = random.Random(SEED)
+    if "law" in metafunc.fixturenames:
+        some = RIGHT if full else sorted(chosen.sample(RIGHT, FEW))
+        metafunc.parametrize("law", some)
+    if "twin" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "twin",
+            PARITY
+            if full
+            else [
+                chosen.choice([case.name for case in cases if case.name not in SLOW])
+                for cases in FAMILIES.values()
+            ],
+        )
+
+
+def test_a_function_of_the_laws_passes(law):
+    case = LAWS[law]
+    reference = case.reference if law in ON_PURPOSE else None
     report = jaxfn.check(case.call, *case.args(), reference=reference)
     assert report.ok, str(report)
 
 
+def test_a_function_of_the_parity_catalogue_passes(twin):
+    case, told = PARITY[twin], PURPOSES.get(twin, Purpose(""))
+    report = jaxfn.check(
+        told.call or case.jax,
+        *case.arrays("float32"),
+        reference=told.reference,
+        surrogate=told.surrogate,
+        skip=told.skip,
+    )
+    assert report.ok, str(report)
+    ran = {r.check for r in report.results if r.status == "ok"}
+    assert {"value", "backward repeats"} <= ran, str(report)
+    assert ("backward" in ran) != told.surrogate
+    assert told.skip or {"value under jit", "vmap", "vmap of backward", "scan"} <= ran
+
+
+def test_each_purpose_is_of_a_function_of_the_catalogue():
+    assert set(PURPOSES) <= set(PARITY)
+
+
+@pytest.mark.parametrize("name", ["round", "reverse", "batch_norm", "inherited"])
+def test_what_differs_on_purpose_fails_if_check_is_not_told(name):
+    case = PARITY[name]
+    report = jaxfn.check(case.jax, *case.arrays("float32"))
+    assert report.wrong_rules == ("backward",), str(report)
+
+
 @pytest.mark.parametrize("name", sorted(ON_PURPOSE))
 def test_what_differs_on_purpose_fails_without_a_reference(name):
-    (case,) = [c for c in CASES if c.name == name]
-    report = jaxfn.check(case.call, *case.args())
+    report = jaxfn.check(LAWS[name].call, *LAWS[name].args())
     assert "backward" in report.wrong_rules
+
+
+def test_bfloat16_as_it_is_given():
+    case = LAWS["Bfloat16Swish"]
+    report = jaxfn.check(case.call, *case.args(), precision="given")
+    assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_function_fails(name):
-    (case,) = [c for c in CASES if c.name == name]
-    assert jaxfn.check(case.call, *case.args()).wrong_rules == WRONG[name]
+    assert jaxfn.check(LAWS[name].call, *LAWS[name].args()).wrong_rules == WRONG[name]

@@ -218,3 +218,16 @@ def test_forward_over_reverse_with_a_nonlinear_backward_says_what_to_do():
     assert jax.grad(jax.grad(lambda x: f(x) ** 2))(jnp.float32(0.1)) == 1
     with pytest.raises(ValueError, match=r"`Clip\.backward` can't be transposed"):
         jax.jacfwd(jax.grad(lambda x: f(x) ** 2))(S)
+
+
+def test_a_literal_of_python_in_backward():
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return jnp.where((x > 0) & True, 2 * g, g)
+
+    f = function(
+        forward=lambda ctx, x: (ctx.save_for_backward(x), 2 * x)[1],
+        backward=backward,
+        generate_jvp_rule=True,
+    ).apply
+    assert jax.jvp(f, (S,), (S,))[1] == 6

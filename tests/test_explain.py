@@ -538,21 +538,75 @@ def test_what_has_no_rules_is_refused(value):
 # ---- over the catalogue
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_traced_residuals_are_those_of_an_eager_vjp(case):
-    args, tree = jax.tree.flatten(case.args())
-    moving = [i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.inexact)]
+def real_call(case):
+    """The arguments that the Function is called with, static ones too."""
+    seen = []
 
-    def flat(*xs):
-        return case.call(*tree.unflatten(xs))
+    def apply(*args, **kwargs):
+        seen.append((args, kwargs))
+        return case.function.apply(*args, **kwargs)
+
+    case.wrap(apply)(*case.args())
+    ((args, kwargs),) = seen
+    return args, kwargs
+
+
+def is_float(x):
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def kept_by(f, leaves):
+    """`kept` of a function of many leaves, by the float arrays among them."""
+    moving = [i for i, x in enumerate(leaves) if is_float(x)]
 
     def of_moving(*xs):
-        at = list(args)
+        at = list(leaves)
         for i, x in zip(moving, xs, strict=True):
             at[i] = x
-        return flat(*at)
+        return f(*at)
 
+    return kept(of_moving, *[leaves[i] for i in moving])
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if not c.collective], ids=lambda case: case.name
+)
+def test_residual_bytes_of_the_catalogue_are_what_vjp_closes_over(case):
+    args, kwargs = real_call(case)
+    leaves, tree = jax.tree.flatten((args, kwargs))
+
+    def f(*leaves):
+        args, kwargs = tree.unflatten(leaves)
+        out = case.function.apply(*args, **kwargs)
+        return [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array)]
+
+    report = jaxfn.explain(case.function, *args, **kwargs)
+    assert report.residual_bytes == sum(x.nbytes for x in report.residuals)
+    assert report.residual_bytes == kept_by(f, leaves)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.collective], ids=lambda case: case.name
+)
+def test_residuals_under_a_named_axis_are_what_vjp_closes_over(case):
+    args = case.args()
     labels = [str(i) for i in range(len(args))]
-    found = trace.split(flat, [struct(x) for x in args], labels).residuals
-    expected = kept(of_moving, *[args[i] for i in moving])
-    assert sum(x.nbytes for x in found) == expected
+    found = trace.split(case.call, [struct(x) for x in args], labels).residuals
+    assert sum(x.nbytes for x in found) == kept_by(case.call, args)
+
+
+def test_the_catalogue_has_all_engines_and_styles():
+    def has(case, rule):
+        return getattr(case.function, rule) is not getattr(jaxfn.Function, rule)
+
+    found = {
+        (
+            has(case, "backward"),
+            has(case, "jvp"),
+            case.function.generate_jvp_rule,
+            has(case, "setup_context"),
+        )
+        for case in CASES
+    }
+    engines = [(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1)]
+    assert found >= {(*engine, style) for engine in engines for style in (0, 1)}

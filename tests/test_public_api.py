@@ -23,6 +23,9 @@ PUBLIC = [
     if not inspect.ismodule(getattr(space, name))
 ]
 WITHOUT_SOURCE = {  # torch does not document these, or does not have them
+    "jaxfn.CheckError",
+    "jaxfn.CheckReport",
+    "jaxfn.Explanation",
     "jaxfn.FunctionMeta",
     "jaxfn.amp.get_autocast_dtype",
     "jaxfn.amp.is_autocast_enabled",
@@ -36,6 +39,8 @@ METHODS = [
         jaxfn.BackwardCFunction,
         jaxfn.InplaceFunction,
         jaxfn.NestedIOFunction,
+        jaxfn.CheckReport,
+        jaxfn.Explanation,
     )
     for name, member in vars(cls).items()
     if not name.startswith("_")
@@ -80,14 +85,18 @@ def test_every_module_has_a_docstring():
             assert importlib.import_module(info.name).__doc__
 
 
-def test_readme_code_runs():
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+def test_readme_code_runs(capsys):
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert blocks
     scope: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), scope)
+    printed = " ".join(capsys.readouterr().out.split())
+    said = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert said
+    for text in said:
+        assert " ".join(text.split()) in printed
 
 
 def test_importing_brings_in_nothing_but_jax():

@@ -29,6 +29,8 @@ class Case:
     Attributes:
         name: of the case.
         call: from arrays to a pytree of arrays, through the Function.
+        function: the class.
+        wrap: makes `call` of its apply, or of what stands for it.
         reference: the same in plain JAX; autodiff of it is what the rules must give.
         args: makes the arrays; floats of the default width.
         forward_mode: has the Function a jvp, its own or derived?
@@ -46,6 +48,8 @@ class Case:
 
     name: str
     call: Flat
+    function: Any
+    wrap: Callable[[Flat], Flat]
     reference: Flat
     args: Callable[[], tuple[Any, ...]]
     forward_mode: bool
@@ -94,6 +98,8 @@ def case(
         options = {
             "name": cls.__name__,
             "call": call(cls.apply),
+            "function": cls,
+            "wrap": call,
             "forward_mode": has_jvp or cls.generate_jvp_rule,
             "math": cls.__name__,
             "transposable": (has_jvp or cls.generate_jvp_rule) and not has_vmap,
