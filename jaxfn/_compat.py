@@ -16,11 +16,17 @@ import numpy as np
 from jax import core
 from jax._src.api_util import fun_sourceinfo
 from jax._src.array import ArrayImpl
-from jax._src.core import DebugInfo, EvalTrace, initial_result_paths, trace_ctx
+from jax._src.core import (
+    DebugInfo,
+    EvalTrace,
+    Primitive,
+    initial_result_paths,
+    trace_ctx,
+    unmapped_aval,
+)
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
-from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 Aval: TypeAlias = core.AbstractValue

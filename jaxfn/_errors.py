@@ -35,6 +35,10 @@ class SecondDerivativeError(RuleError):
     """The backward of a `once_differentiable` Function was differentiated."""
 
 
+class GradcheckError(RuntimeError):
+    """A derivative is not what finite differences say. torch's name."""
+
+
 class NoGraphError(NotImplementedError, AttributeError):
     """An attribute of ctx that only makes sense in torch's graph was read."""
 
