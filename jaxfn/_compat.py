@@ -250,7 +250,10 @@ def define_primitive(
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     prim.def_abstract_eval(abstract_eval)
     if selects:
-        mlir.register_lowering(prim, lambda _, *args, **params: impl(*args, **params))
+        # A cached lowering is a function of its own, kept for each rule: not for this.
+        mlir.register_lowering(
+            prim, lambda _, *args, **params: impl(*args, **params), cacheable=False
+        )
     else:
         mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
 
