@@ -238,7 +238,7 @@ def rows(effort: Effort) -> Iterator[Row]:
 
 def by_size(effort: Effort) -> Iterator[Row]:
     for n in SIZES[: 2 if effort.quick else 3]:
-        spent = effort if n < 1e6 else effort.slower(10)
+        spent = effort.for_size(n)
         for kind, transform in (("apply", plain), ("value_and_grad", gradient)):
             names = ["bare", "Function", "custom_vjp"]
             group = calls(names, transform, *arrays(n))

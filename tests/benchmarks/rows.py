@@ -20,6 +20,7 @@ class Row:
         against: what it is compared with.
         value: a ratio (ours over the other), or a number of `unit`.
         target: what the value must not exceed (`at_least`: fall below).
+        within: is a target met that lies between the quartiles, as for equal programs?
         unit: of the value; "" for ratios.
         ours_seconds: median time of ours, where a time is measured.
         other_seconds: median time of the other.
@@ -35,6 +36,7 @@ class Row:
     value: Spread | None = None
     target: float | None = None
     at_least: bool = False
+    within: bool = False
     unit: str = ""
     ours_seconds: float | None = None
     other_seconds: float | None = None
@@ -49,7 +51,7 @@ class Row:
             return "gap"
         if self.target is None or self.value is None:
             return ""
-        median = self.value.median
+        median = self.value.low if self.within else self.value.median
         met = median >= self.target if self.at_least else median <= self.target
         return "met" if met else "missed"
 
@@ -66,6 +68,7 @@ class Pair:
         against: the name of the other.
         target: of the ratio of their times.
         scale: of that ratio: 0.01 compares 1,000 of one with 10 of the other.
+        within: is a target met that lies between the quartiles?
         label: for the table, where it is not the name of the other.
     """
 
@@ -73,6 +76,7 @@ class Pair:
     against: str
     target: float | None = None
     scale: float = 1.0
+    within: bool = False
     label: str = ""
 
 
@@ -98,18 +102,19 @@ def compare(
         size: for the plots.
     """
     gaps = gaps or {}
-    times = interleaved(calls, effort)
+    times = interleaved(calls, effort) if calls else Times({})
     for pair in pairs:
         reason = gaps.get(pair.against, "") or gaps.get(pair.ours, "")
         row = Row(part, what, pair.ours, pair.label or pair.against, size=size)
-        row = dataclasses.replace(row, target=pair.target)
+        row = dataclasses.replace(row, target=pair.target, within=pair.within)
         if reason:
             yield dataclasses.replace(row, gap=reason)
         else:
-            yield _measured(row, times, pair)
+            yield measured(row, times, pair)
 
 
-def _measured(row: Row, times: Times, pair: Pair) -> Row:
+def measured(row: Row, times: Times, pair: Pair) -> Row:
+    """The row with what was measured of this pair."""
     return dataclasses.replace(
         row,
         value=times.ratio(pair.ours, pair.against, pair.scale),

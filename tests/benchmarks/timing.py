@@ -4,12 +4,16 @@ All calls of a group run in every round, forwards in even rounds and backwards i
 ones. What is reported is the median of the ratios of each round, with their quartiles.
 The garbage collector is off while a call is timed, and runs between rounds, for all
 alike; what was imported before is frozen, so that it is not searched each time.
+
+Where Python is what takes the time, the clock counts CPU seconds of the process, which
+neighbours on the machine do not disturb; where arrays are big it is a wall clock.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -41,15 +45,27 @@ class Effort:
         rounds: number of rounds.
         seconds: how long each call is repeated in a round.
         quick: leave out what is slow.
+        clock: seconds until now.
     """
 
     rounds: int = 30
     seconds: float = 0.005
     quick: bool = False
+    clock: Callable[[], float] = time.process_time
 
     def slower(self, rounds: int) -> Effort:
         """For calls that take seconds."""
         return dataclasses.replace(self, rounds=min(rounds, self.rounds), seconds=0.0)
+
+    def walled(self) -> Effort:
+        """For calls that use more than one thread."""
+        return dataclasses.replace(self, clock=time.perf_counter)
+
+    def for_size(self, n: int) -> Effort:
+        """For calls on arrays of n elements."""
+        if n < 1000:
+            return self
+        return self.walled() if n < 1_000_000 else self.walled().slower(9)
 
 
 ONCE = Effort(rounds=1, seconds=0.0, quick=True)
@@ -82,45 +98,55 @@ class Times:
         pairs = zip(self.seconds[one], self.seconds[other], strict=True)
         return Spread.of([scale * a / b for a, b in pairs])
 
+    def overall(self, pairs: list[tuple[str, str]]) -> Spread:
+        """The geometric mean of the ratios of some pairs."""
+        logs = [
+            [math.log(a / b) for a, b in zip(self.seconds[x], self.seconds[y], strict=True)]
+            for x, y in pairs
+        ]
+        return Spread.of([math.exp(statistics.fmean(r)) for r in zip(*logs, strict=True)])
+
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])
 
 
 def interleaved(calls: Mapping[str, Call], effort: Effort) -> Times:
     """Time all calls in rounds."""
-    repeats = {name: _repeats(call, effort.seconds) for name, call in calls.items()}
+    repeats = {name: _repeats(call, effort) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
     gc.freeze()
     try:
         for i in range(effort.rounds):
-            for name in list(calls) if i % 2 == 0 else reversed(calls):
-                seconds[name].append(_time(calls[name], repeats[name]))
+            for name in list(calls) if i % 2 == 0 else reversed(list(calls)):
+                seconds[name].append(_time(calls[name], repeats[name], effort))
             gc.collect()
     finally:
         gc.unfreeze()
     return Times(seconds)
 
 
-def _repeats(call: Call, seconds: float) -> int:
-    if not seconds:
-        _time(call, 1)
+def _repeats(call: Call, effort: Effort) -> int:
+    _time(call, 1, effort)  # compiles what is compiled once
+    if not effort.seconds:
         return 1
-    _time(call, 3)  # compiles what is compiled once
-    return max(1, int(seconds / _time(call, 3)))
+    once = min(_time(call, 3, effort) for _ in range(3))
+    return max(1, int(effort.seconds / max(once, 1e-7)))
 
 
-def _time(call: Call, repeats: int) -> float:
+def _time(call: Call, repeats: int, effort: Effort) -> float:
     prepared = [call.prepare() for _ in range(repeats)]
-    run, result = call.run, None
+    run, result, clock = call.run, None, effort.clock
+    if repeats > 1:  # the collector and the other calls have emptied the caches
+        call.finish(run(call.prepare()))
     was_on = gc.isenabled()
     gc.disable()
     try:
-        start = time.perf_counter()
+        start = clock()
         for made in prepared:
             result = run(made)
         call.finish(result)
-        return (time.perf_counter() - start) / repeats
+        return (clock() - start) / repeats
     finally:
         if was_on:
             gc.enable()
