@@ -98,10 +98,11 @@ def run_time(effort: Effort) -> Iterator[Row]:
     """
     for n in SIZES[:2] if effort.quick else SIZES:
         for what in ("grad", "jvp") if n == 10_000 else ("grad",):
-            yield from _run_time(what, n, effort.for_size(n))
+            yield from run_at_size("compiled", what, n, effort.for_size(n))
 
 
-def _run_time(what: str, n: int, effort: Effort) -> Iterator[Row]:
+def run_at_size(part: str, what: str, n: int, effort: Effort) -> Iterator[Row]:
+    """Time of all twins at one size, and their geometric mean."""
     hand = f"custom_{'vjp' if what == 'grad' else 'jvp'}"
     merged: dict[str, list[float]] = {}
     rows = []
@@ -110,10 +111,10 @@ def _run_time(what: str, n: int, effort: Effort) -> Iterator[Row]:
         times = interleaved(calls, effort)
         merged |= times.seconds
         pair = Pair(*calls)
-        row = Row("compiled", f"run {what} of {name}, {n:,} elements", against=hand)
+        row = Row(part, f"run {what} of {name}, {n:,} elements", against=hand)
         rows.append(measured(dataclasses.replace(row, size=n), times, pair))
     yield Row(
-        "compiled",
+        part,
         f"run {what}, {n:,} elements: geometric mean of {len(TWINS)}",
         against=hand,
         value=Times(merged).overall(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -15,19 +16,24 @@ import jaxfn
 Fun = Callable[..., Any]
 
 
-def missing(module: str) -> str:
-    """Why a peer can't be measured; "" where it can."""
-    try:
-        importlib.import_module(module)
-    except ImportError:
+def missing(module: str, *any_of: str) -> str:
+    """Why a peer can't be measured; "" where it can.
+
+    Args:
+        module: to look for. It is imported only if there are names.
+        any_of: names, one of which must be in it.
+    """
+    if importlib.util.find_spec(module) is None:
         inside = module.startswith("jax.")
-        return "not in this JAX" if inside else f"{module} is not installed"
+        return "not in this JAX" if inside else "not installed"
+    if any_of and not any(hasattr(importlib.import_module(module), n) for n in any_of):
+        return "not in this JAX"
     return ""
 
 
 GAPS = {
     "equinox.filter_custom_vjp": missing("equinox"),
-    "hijax": missing("jax.experimental.hijax"),
+    "hijax": missing("jax.experimental.hijax", "HiPrim", "VJPHiPrimitive"),
     "torch": missing("torch"),
 }
 
@@ -304,6 +310,6 @@ FORWARD: dict[str, Callable[[], Fun]] = {
 ALL = BACKWARD | FORWARD
 
 
-def available(names: dict[str, Any] | list[str]) -> list[str]:
+def available(names: Iterable[str]) -> list[str]:
     """Those that can be measured here."""
     return [name for name in names if not GAPS.get(name)]

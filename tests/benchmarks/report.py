@@ -37,22 +37,21 @@ def machine() -> dict[str, Any]:
         "jaxfn": importlib.metadata.version("jaxfn"),
     }
     for name in ("equinox", "torch"):
-        if not peers.missing(name):
-            found[name] = __import__(name).__version__
+        missing = peers.missing(name)
+        found[name] = missing or importlib.metadata.version(name)
     return found
 
 
-def write(rows: Sequence[Row], out: Path) -> list[Path]:
+def write(rows: Sequence[Row], out: Path, plots: Sequence[Path] = ()) -> list[Path]:
     """Write the JSON and the Markdown table; their paths."""
-    out.mkdir(parents=True, exist_ok=True)
     data = {"machine": machine(), "rows": [row.as_json() for row in rows]}
     as_json, as_text = out / "benchmarks.json", out / "benchmarks.md"
     as_json.write_text(json.dumps(data, indent=1) + "\n")
-    as_text.write_text(markdown(rows))
+    as_text.write_text(markdown(rows, plots))
     return [as_json, as_text]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:
     """All rows: those with a target first, then part by part."""
     lines = ["# Benchmarks of jaxfn", ""]
     lines += [f"- {key}: {value}" for key, value in machine().items()]
@@ -64,7 +63,8 @@ def markdown(rows: Sequence[Row]) -> str:
         lines += _table(with_target)
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part}", "", *_table([r for r in rows if r.part == part])]
-    return "\n".join(lines)
+    lines += [f"![{path.stem}]({path.name})" for path in plots]
+    return "\n".join(lines) + "\n"
 
 
 def _table(rows: Sequence[Row]) -> list[str]:

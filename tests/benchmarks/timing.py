@@ -49,7 +49,7 @@ class Effort:
     """
 
     rounds: int = 30
-    seconds: float = 0.005
+    seconds: float = 0.02
     quick: bool = False
     clock: Callable[[], float] = time.process_time
 
