@@ -14,7 +14,6 @@ cases = pytest.mark.parametrize("case", TWINS)
 styles = pytest.mark.parametrize("style", ["combined", "separate"])
 
 
-
 @functools.cache
 def expected(case, rule, what):
     """The program of the hand-written twin, compiled once."""

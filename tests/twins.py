@@ -1,6 +1,6 @@
 """Functions with their hand-written twins, from one set of formulas.
 
-What compares jaxfn with `jax.custom_vjp` and `jax.custom_jvp` takes its cases from here.
+What compares jaxfn with `jax.custom_vjp` and `jax.custom_jvp` takes its cases here.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ TWINS = {
         _two,
         lambda gate, value: gate * (1 + jax.scipy.special.erf(gate / 2**0.5)) * value,
         lambda a, out, g: tuple(g * s for s in _geglu_slopes(*a)),
-        lambda a, out, t: sum(
-            x * s for x, s in zip(t, _geglu_slopes(*a), strict=True)
-        ),
+        lambda a, out, t: sum(x * s for x, s in zip(t, _geglu_slopes(*a), strict=True)),
     ),
     "softplus": Twin(
         _one,

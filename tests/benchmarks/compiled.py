@@ -143,7 +143,9 @@ def memory(effort: Effort) -> Iterator[Row]:
             peaks.append(one)
             if one != other:
                 unequal.append(f"{name}: {one} to {other} bytes")
-        row = count(f"peak memory of grad, {n:,} elements", "combined", "backward", unequal)
+        row = count(
+            f"peak memory of grad, {n:,} elements", "combined", "backward", unequal
+        )
         yield dataclasses.replace(row, note=row.note or f"up to {max(peaks):,} bytes")
 
 

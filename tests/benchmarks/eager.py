@@ -40,12 +40,10 @@ def batch(f: Fun, *args: Any) -> Any:
 def calls(names: list[str], transform: Fun, *args: Any) -> dict[str, Call]:
     """What to time, of those that are available; the functions are made once."""
     made = {name: peers.ALL[name]() for name in peers.available(names)}
-    return {
-        name: Call(lambda _, f=f: transform(f, *args)) for name, f in made.items()
-    }
+    return {name: Call(lambda _, f=f: transform(f, *args)) for name, f in made.items()}
 
 
-# measure: (transformation, pairs)
+# each with its transformation and what is compared under it
 MEASURES: dict[str, tuple[Fun, list[Pair]]] = {
     "apply": (
         plain,
@@ -227,7 +225,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     if not peers.GAPS["torch"]:
         group |= torch_calls()
     pairs = [Pair("Function", "torch", label="torch.autograd.Function")]
-    what = "value_and_grad, both frameworks eager"
+    what = "value_and_grad in both frameworks"
     yield from compare("eager", what, group, pairs, effort, gaps=peers.GAPS)
     for kind, transform in (("apply", plain), ("value_and_grad", gradient)):
         for form, group in forms(transform):

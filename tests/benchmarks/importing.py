@@ -11,7 +11,15 @@ from typing import Any
 from tests.benchmarks.rows import Row
 from tests.benchmarks.timing import Effort, Spread
 
-HEAVY = ("torch", "matplotlib", "IPython", "ipykernel", "notebook", "nbformat", "pytest")
+HEAVY = (
+    "torch",
+    "matplotlib",
+    "IPython",
+    "ipykernel",
+    "notebook",
+    "nbformat",
+    "pytest",
+)
 
 PROGRAM = """
 import json, sys, time
@@ -41,7 +49,7 @@ def fresh(*args: str) -> dict[str, Any]:
 
 def rows(effort: Effort) -> Iterator[Row]:
     """Import time of jaxfn over that of jax, and what it imports."""
-    rounds = 1 if effort.rounds == 1 else 5 if effort.quick else 15
+    rounds = 5 if effort.quick else 15
     ours, alone = [], []
     for i in range(rounds):
         for import_jaxfn in (True, False) if i % 2 else (False, True):

@@ -9,6 +9,7 @@ from typing import Any
 from tests.benchmarks.rows import Row
 
 INK = "#7f7f7f"  # seen on white and on black
+RATIO = "ratio of times (less is better)"
 COLOURS = ("#3b82f6", "#f97316", "#10b981", "#d946ef", "#eab308")
 
 
@@ -38,49 +39,52 @@ def draw(rows: Sequence[Row], out: Path) -> list[Path]:
 def _axes(title: str, xlabel: str, ylabel: str, height: float = 4.0) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, height), layout="constrained")
+    figure = Figure(figsize=(9, height), layout="constrained")
     axes = figure.add_subplot()
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    figure.suptitle(title, color=INK)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _bars(rows: Sequence[Row], title: str, xlabel: str, names: list[str]) -> Any:
+def _dots(rows: Sequence[Row], title: str, xlabel: str) -> Any:
     """Medians with quartiles, a line at 1, and a mark at each target."""
     rows = [row for row in rows if row.value is not None]
     if not rows:
         return None
-    figure, axes = _axes(title, xlabel, "", height=1.2 + 0.27 * len(rows))
+    figure, axes = _axes(
+        title, xlabel, "what: ours / the other", height=1.5 + 0.2 * len(rows)
+    )
     for at, row in enumerate(rows):
         value = row.value
         colour = {"met": COLOURS[2], "missed": COLOURS[1]}.get(row.verdict, COLOURS[0])
-        axes.barh(at, value.median, color=colour, height=0.7)
-        axes.hlines(at, value.low, value.high, color=INK, linewidth=1.5)
+        axes.hlines(at, value.low, value.high, color=colour, linewidth=1.5)
+        axes.plot(value.median, at, "o", color=colour, markersize=5)
         if row.target is not None:
-            axes.plot(row.target, at, "|", color=INK, markersize=12, markeredgewidth=2)
+            axes.plot(row.target, at, "|", color=INK, markersize=10, markeredgewidth=2)
     axes.axvline(1, color=INK, linewidth=0.8)
+    names = [f"{row.what}: {row.ours} / {row.against}" for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=7)
     axes.set_xscale("log")
-    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(len(rows) - 0.3, -0.7)
     return figure
 
 
 def _ratios(part: str, title: str) -> Any:
     def plot(rows: Sequence[Row]) -> Any:
         found = [r for r in rows if r.part == part and not r.unit and r.value]
-        names = [f"{r.what}: {r.ours} / {r.against}" for r in found]
-        return _bars(found, title, "ratio of times (less is better)", names)
+        return _dots(found, title, RATIO)
 
     return plot
 
 
 def targets(rows: Sequence[Row]) -> Any:
-    """All ratios that have a target."""
-    found = [r for r in rows if r.target is not None and not r.unit and r.value]
-    names = [f"{r.part}: {r.what}: {r.ours} / {r.against}" for r in found]
-    title = "Targets: green is met, orange is missed, the mark is the target"
-    return _bars(found, title, "ratio", names)
+    """The ratios of times that have a target."""
+    found = [r for r in rows if r.target is not None and r.ours_seconds is not None]
+    title = "Targets: met in green, missed in orange, the mark is the target"
+    return _dots([row.titled() for row in found], title, RATIO)
 
 
 def torch(rows: Sequence[Row]) -> Any:
@@ -90,9 +94,8 @@ def torch(rows: Sequence[Row]) -> Any:
         if r.part in ("torch", "gpu") and r.ours_seconds and r.other_seconds
         and "torch" in r.against
     ]  # fmt: skip
-    names = [f"{r.part}: {r.what}, {r.against}" for r in found]
     title = "Forward and backward: time of jaxfn under jit over time of PyTorch"
-    return _bars(found, title, "ratio of times (less is better)", names)
+    return _dots(found, title, RATIO)
 
 
 def chains(rows: Sequence[Row]) -> Any:
@@ -125,12 +128,12 @@ def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
         return None
     figure, axes = _axes(title, xlabel, "CPU time (ms)")
     for colour, (name, points) in zip(COLOURS, lines.items(), strict=False):
-        axes.plot(*zip(*sorted(points.items()), strict=True), "o-", color=colour)
-        axes.annotate(
-            name, max(points.items()), (4, 0), textcoords="offset points", color=colour
-        )
+        line = zip(*sorted(points.items()), strict=True)
+        axes.plot(*line, "o-", color=colour, label=name)
     axes.set(xscale="log", yscale="log")
-    axes.margins(x=0.2)
+    axes.legend(frameon=False, labelcolor="linecolor")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_major_formatter("{x:,g}")
     return figure
 
 

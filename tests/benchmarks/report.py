@@ -15,15 +15,14 @@ import jax
 from tests.benchmarks import peers
 from tests.benchmarks.rows import Row
 
-METHOD = (
-    "A ratio is ours over the other, so less is better unless the target says ≥. All of "
-    "a group is timed in every round of one process, in alternating order; shown are "
-    "the median of the ratios of each round and their quartiles. The garbage collector "
-    "is off while a call is timed, and runs between rounds, for all alike. Eager calls, "
-    "traces and dispatch with small arrays are timed in CPU seconds of the process, the "
-    "rest with a wall clock. Programs that are equal have a target of 1.00, which is met "
-    "where it is not below the lower quartile."
-)
+METHOD = """\
+A ratio is ours over the other, so less is better unless the target says ≥. All of a
+group is timed in every round of one process, in alternating order; shown are the median
+of the ratios of each round and their quartiles. The garbage collector is off while a
+call is timed, and runs between rounds, for all alike. Eager calls, traces and dispatch
+with small arrays are timed in CPU seconds of the process, the rest with a wall clock.
+Programs that are equal have a target of 1.00, which is met where it is not below the
+lower quartile."""
 
 
 def machine() -> dict[str, Any]:
@@ -60,7 +59,7 @@ def markdown(rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:
     if with_target:
         met = sum(r.verdict == "met" for r in with_target)
         lines += [f"## Targets: {met} of {len(with_target)} met", ""]
-        lines += _table(with_target)
+        lines += _table([row.titled() for row in with_target])
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part}", "", *_table([r for r in rows if r.part == part])]
     lines += [f"![{path.stem}]({path.name})" for path in plots]

@@ -55,6 +55,10 @@ class Row:
         met = median >= self.target if self.at_least else median <= self.target
         return "met" if met else "missed"
 
+    def titled(self) -> Row:
+        """With the part in the title, for lists of several parts."""
+        return dataclasses.replace(self, what=f"{self.part}: {self.what}")
+
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"verdict": self.verdict}
 

@@ -68,9 +68,6 @@ class Effort:
         return self.walled() if n < 1_000_000 else self.walled().slower(9)
 
 
-ONCE = Effort(rounds=1, seconds=0.0, quick=True)
-
-
 @dataclasses.dataclass(frozen=True)
 class Spread:
     """The median of some numbers, and the quartiles around it."""
@@ -101,10 +98,15 @@ class Times:
     def overall(self, pairs: list[tuple[str, str]]) -> Spread:
         """The geometric mean of the ratios of some pairs."""
         logs = [
-            [math.log(a / b) for a, b in zip(self.seconds[x], self.seconds[y], strict=True)]
+            [
+                math.log(a / b)
+                for a, b in zip(self.seconds[x], self.seconds[y], strict=True)
+            ]
             for x, y in pairs
         ]
-        return Spread.of([math.exp(statistics.fmean(r)) for r in zip(*logs, strict=True)])
+        return Spread.of(
+            [math.exp(statistics.fmean(r)) for r in zip(*logs, strict=True)]
+        )
 
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])
