@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from tests.benchmarks import peers
+from tests.benchmarks.eager import arrays
 from tests.benchmarks.rows import Pair, Row, measured
 from tests.benchmarks.timing import Call, Effort, Spread, Times, interleaved
 from tests.jaxprs import hlo
@@ -68,18 +70,61 @@ def texts() -> Iterator[Row]:
             yield count(f"optimised HLO of {what}", style, program.hand, unequal)
 
 
+def nested_texts() -> Iterator[Row]:
+    """The same for a Function with a vmap rule, against nested definitions."""
+    args = arrays(16)
+    for mine, hand, programs in (
+        (
+            "Function, vmap",
+            "custom_vjp over custom_vmap",
+            {
+                "forward": lambda f: f,
+                "grad": lambda f: gradient(f, args),
+                "vmap": jax.vmap,
+                "vmap of grad": lambda f: jax.vmap(jax.grad(f, (0, 1))),
+                "grad of vmap": lambda f: gradient(jax.vmap(f), args),
+            },
+        ),
+        (
+            "Function, jvp, vmap",
+            "custom_jvp over custom_vmap",
+            {
+                "forward": lambda f: f,
+                "jvp": tangent,
+                "vmap of jvp": lambda f: jax.vmap(tangent(f)),
+                "jvp of vmap": lambda f: tangent(jax.vmap(f)),
+                "vmap of grad": lambda f: jax.vmap(jax.grad(f, (0, 1))),
+            },
+        ),
+    ):
+        unequal = [
+            what
+            for what, transform in programs.items()
+            if hlo(transform(peers.ALL[mine]()), *args)
+            != hlo(transform(peers.ALL[hand]()), *args)
+        ]
+        title = f"optimised HLO of {', '.join(programs)}: equal"
+        yield counted(title, mine, hand, unequal, len(programs))
+
+
 def count(what: str, style: str, hand: str, unequal: list[str]) -> Row:
-    """How many of the Functions are equal."""
-    equal = float(len(TWINS) - len(unequal))
+    """How many of the twins are equal."""
+    mine = "Function" if style == "combined" else "Function, separate"
+    hand = "custom_vjp" if hand == "backward" else "custom_jvp"
+    return counted(f"{what}: equal", mine, hand, unequal, len(TWINS))
+
+
+def counted(what: str, mine: str, hand: str, unequal: list[str], total: int) -> Row:
+    """How many are equal; all should be."""
     return Row(
         "compiled",
-        f"{what}: equal",
-        "Function" if style == "combined" else "Function, separate",
-        "custom_vjp" if hand == "backward" else "custom_jvp",
-        Spread.of([equal]),
-        target=float(len(TWINS)),
+        what,
+        mine,
+        hand,
+        Spread.of([float(total - len(unequal))]),
+        target=float(total),
         at_least=True,
-        unit=f"of {len(TWINS)}",
+        unit=f"of {total}",
         note=f"unequal: {', '.join(unequal)}" if unequal else "",
     )
 
@@ -163,5 +208,6 @@ def peak(program: Any) -> int:
 def rows(effort: Effort) -> Iterator[Row]:
     """All measurements of compiled programs."""
     yield from texts()
+    yield from nested_texts()
     yield from memory(effort)
     yield from run_time(effort)
