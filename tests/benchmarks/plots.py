@@ -17,7 +17,6 @@ def draw(rows: Sequence[Row], out: Path) -> list[Path]:
     """Draw what the rows allow; the paths of the pictures."""
     import matplotlib as mpl
 
-    mpl.use("agg")
     style = dict.fromkeys(
         (
             "text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor",
