@@ -22,6 +22,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.__main__ import PARTS, main
 from tests.benchmarks.eager import arrays
+from tests.benchmarks.timing import Times
 from tests.twins import TWINS
 
 
@@ -161,6 +162,12 @@ def test_the_comparison_with_torch_sees_a_difference():
     torch_twins.agree(ours, other(1))
     with pytest.raises(AssertionError):
         torch_twins.agree(ours, other(1.01))
+
+
+def test_torch_is_measured_with_its_best_threads():
+    times = Times({"torch eager, 1": [2, 3], "torch eager, 2": [9, 1], "Function": [1]})
+    assert torch_twins.fastest(times, torch_twins.EAGER) == "torch eager, 1"
+    assert torch_twins.fastest(times, torch_twins.COMPILED) == ""
 
 
 def test_inputs_for_torch_have_the_size():
