@@ -18,17 +18,22 @@ Example:
     6.0
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jaxfn import amp, autograd
-from jaxfn._check import check
-from jaxfn._check_report import CheckError, CheckReport
 from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
-from jaxfn._explain import explain
-from jaxfn._explain_report import Explanation
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._host import host_function
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 from jaxfn._node import BackwardCFunction
+
+if TYPE_CHECKING:
+    from jaxfn._check import check
+    from jaxfn._check_report import CheckError, CheckReport
+    from jaxfn._explain import explain
+    from jaxfn._explain_report import Explanation
 
 __all__ = [
     "BackwardCFunction",
@@ -48,3 +53,24 @@ __all__ = [
     "host_function",
     "once_differentiable",
 ]
+
+_TOOLS = {
+    "CheckError": "jaxfn._check_report",
+    "CheckReport": "jaxfn._check_report",
+    "Explanation": "jaxfn._explain_report",
+    "check": "jaxfn._check",
+    "explain": "jaxfn._explain",
+}
+"""Where the names are that most programs never use: imported at first use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TOOLS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_TOOLS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

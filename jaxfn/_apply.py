@@ -14,7 +14,7 @@ from jaxfn import _compat, _tree
 from jaxfn._barrier import only_transposable
 from jaxfn._engines import engine, has_forward_mode
 from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
-from jaxfn._rules import Rules
+from jaxfn._rules import Origin, Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
 Kwargs = dict[str, Any]
@@ -30,6 +30,7 @@ class Parameters:
         keyword_only: names.
         variadic: does it take `*args`?
         function: its name, for messages.
+        source: its name, file and line.
     """
 
     names: tuple[str, ...]
@@ -37,6 +38,7 @@ class Parameters:
     keyword_only: tuple[str, ...]
     variadic: bool
     function: str
+    source: str
 
     def label(self, position: int) -> str:
         """How messages name the argument at a position."""
@@ -74,6 +76,7 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
         any(p.kind is p.VAR_POSITIONAL for p in found),
         getattr(forward, "__name__", "forward"),
+        _compat.source_of(forward),
     )
 
 
@@ -139,7 +142,7 @@ def bind(
     return tuple(bound), only
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Arguments:
     """The arguments of one call, without their arrays.
 
@@ -164,13 +167,14 @@ class Arguments:
         """
         pairs = [_tree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
-        if any(_compat.is_tracer(x) for _, spec in pairs for x in spec.leaves):
+        static = [x for _, s in pairs if not s.is_array for x in s.leaves]
+        if any(_compat.is_tracer(x) for x in static):
             raise RuleTypeError(
                 f"apply got a mutable array (jax.Ref) for {known.function}, where it "
                 "is traced: expected arrays, which have derivatives, got a reference. "
                 "Pass its value, ref[...], and write the result back outside."
             )
-        return arrays, cls(tuple(spec for _, spec in pairs), kwargs, known)
+        return arrays, cls(tuple([spec for _, spec in pairs]), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
         """The array leaves of what forward returned, and the rest.
@@ -180,9 +184,10 @@ class Arguments:
                 be lost.
         """
         arrays, spec = OutSpec.split(out)
-        given = {id(x) for arg in self.specs for x in arg.leaves}
-        for leaf in spec.whole.leaves:
-            if leaf is not ARRAY and id(leaf) not in given and _tree.hides_array(leaf):
+        static = [x for x in spec.whole.leaves if x is not ARRAY]
+        given = static and {id(x) for arg in self.specs for x in arg.leaves}
+        for leaf in static:
+            if id(leaf) not in given and _tree.hides_array(leaf):
                 raise RuleTypeError(
                     f"`{name}.forward` returned an array inside an object of type "
                     f"{type(leaf).__name__}, where JAX can't see it: expected arrays, "
@@ -191,27 +196,41 @@ class Arguments:
                 )
         return arrays, spec
 
+    def origin(self) -> Origin:
+        """Where the function and its arrays come from."""
+        names, n = self.known.names, len(self.specs)
+        if n <= len(names) and all(spec.is_array for spec in self.specs):
+            return Origin(self.known.source, names[:n])
+        names += tuple([f"args[{i}]" for i in range(len(names), n)])
+        arrays = [
+            name if spec.is_array else f"{name}[{i}]"
+            for name, spec in zip(names, self.specs, strict=False)
+            for i in range(spec.n_arrays)
+        ]
+        return Origin(self.known.source, tuple(arrays))
+
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """One value for each array, as one sequence for each argument."""
         groups, start = [], 0
         for spec in self.specs:
-            groups.append(values[start : start + spec.n_arrays])
-            start += spec.n_arrays
+            stop = start + spec.n_arrays
+            groups.append(values[start:stop])
+            start = stop
         return groups
 
     def any(self, values: Sequence[bool]) -> tuple[bool, ...]:
         """For each argument, whether one of its arrays has a true value."""
-        return tuple([any(group) for group in self.groups(values)])
+        return tuple([True in group for group in self.groups(values)])
 
     def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with these arrays."""
         groups = self.groups(arrays)
-        return tuple(s.join(g) for s, g in zip(self.specs, groups, strict=True))
+        return tuple([s.join(g) for s, g in zip(self.specs, groups, strict=True)])
 
     def join_only(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with these arrays, and None for what is static."""
         groups = self.groups(arrays)
-        return tuple(s.join_only(g) for s, g in zip(self.specs, groups, strict=True))
+        return tuple([s.join_only(g) for s, g in zip(self.specs, groups, strict=True)])
 
 
 def call(rules: Rules, arrays: Sequence[Any]) -> Any:

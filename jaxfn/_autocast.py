@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,14 +33,19 @@ def enter(policy: Policy) -> Callable[[], None]:
     return _policy.set(policy)
 
 
-@contextlib.contextmanager
-def using(policy: Policy) -> Iterator[None]:
+class using:  # noqa: N801  (used as a function is; a generator is slower)
     """Make this the policy inside."""
-    undo = enter(policy)
-    try:
-        yield
-    finally:
-        undo()
+
+    __slots__ = ("_policy", "_undo")
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __enter__(self) -> None:
+        self._undo = enter(self._policy)
+
+    def __exit__(self, *_: object) -> None:
+        self._undo()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

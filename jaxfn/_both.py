@@ -14,8 +14,8 @@ from jaxfn._attach import attach, stop_gradient
 from jaxfn._engines import push_forward
 from jaxfn._errors import short
 from jaxfn._jax_rules import JaxRules, Places, along, is_pair
-from jaxfn._onepass import OnePass, Perturbed, Run
-from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._onepass import OnePass, Run
+from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._tree import ARRAY, Outputs, Spec, is_inexact, outputs, pair
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
@@ -116,7 +116,7 @@ class Both:
                 f"the number of arguments to the primal function: expected {n} "
                 f"cotangents (None for zero), got {tree_util.tree_structure(found)}."
             )
-        spec = Spec(self._tree, (ARRAY,) * len(self._avals))
+        spec = Spec.of(self._tree, (ARRAY,) * len(self._avals))
         try:
             pairs = pair(tuple(found), spec)
         except ValueError as error:

@@ -31,7 +31,7 @@ Put = Callable[[Sequence[Any]], Any]
 """A template: given the leaves, the value with them in their places."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Layout:
     """Where the leaves of a context are, and everything else that it holds.
 

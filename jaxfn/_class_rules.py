@@ -17,7 +17,7 @@ from jaxfn._errors import running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._styles import Combined, Record, Separate
-from jaxfn._tree import Outputs, OutSpec
+from jaxfn._tree import Outputs, OutSpec, as_jax
 
 
 class VmapInfo(NamedTuple):
@@ -47,22 +47,18 @@ class ClassRules:
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
-            fwd=self._fwd,
+            fwd=self._style.fwd,
             bwd=self._bwd if d.has_backward or not d.has_jvp else None,
             jvp=self._jvp if d.has_jvp else None,
             derive_jvp=d.derive_jvp,
             once=d.once,
+            origin=arguments.origin(),
         )
 
     # ---- forward
 
     def _primal(self, *arrays: Any) -> Outputs:
         return self._style.fwd(arrays, (False,) * len(arrays))[0]
-
-    def _fwd(
-        self, arrays: Arrays, perturbed: Sequence[bool]
-    ) -> tuple[Outputs, Residuals]:
-        return self._style.fwd(arrays, tuple(perturbed))
 
     def _forward(self, *inputs: Any) -> Outputs:
         """Forward of the separate style, batched by the vmap staticmethod."""
@@ -84,7 +80,7 @@ class ClassRules:
             with running(self._def.name, "forward"):
                 result = self._def.forward(*args, **self._arguments.kwargs)
             found, out = self._arguments.split_output(result, name=self._def.name)
-            arrays = [jnp.asarray(x) for x in found]
+            arrays = [as_jax(x) for x in found]
             seen[:] = out, [jax.typeof(x) for x in arrays]
             return Outputs(arrays, out)
 
@@ -117,16 +113,17 @@ class ClassRules:
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
         record: Record = residuals.static
         smooth = residuals.smooth
-        if all(ct is None or not s for ct, s in zip(cts, smooth, strict=True)):
+        arrived = [s and ct is not None for ct, s in zip(cts, smooth, strict=True)]
+        if True not in arrived:
             return [None] * len(record.perturbed)  # nothing arrives: nothing leaves
         ctx = self._rebuild("backward", residuals)
         layout = record.layout
         given: list[Any] = []
-        for ct, aval, s in zip(cts, record.out_avals, smooth, strict=True):
-            if s and ct is not None:
+        for i, ct in enumerate(cts):
+            if arrived[i]:
                 given.append(conj(ct))
-            elif layout.materialize and (s or layout.materialize_non_diff):
-                given.append(_zeros(aval))
+            elif layout.materialize and (smooth[i] or layout.materialize_non_diff):
+                given.append(_zeros(record.out_avals[i]))
             else:
                 given.append(None)
         grads, start = [], 0

@@ -14,12 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax._src.api_util import fun_sourceinfo
 from jax._src.array import ArrayImpl
-from jax._src.core import EvalTrace, trace_ctx
+from jax._src.core import (
+    DebugInfo,
+    EvalTrace,
+    Primitive,
+    initial_result_paths,
+    trace_ctx,
+    unmapped_aval,
+)
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
-from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 Aval: TypeAlias = core.AbstractValue
@@ -80,7 +87,9 @@ def tangent_aval(x: Any) -> Aval:
 
 
 def has_type(x: Any, aval: Any) -> bool:
-    """Has `x` just this type, its sharding and varying mesh axes included?"""
+    """Has `x`, an array, this type, with its varying mesh axes? A value has none."""
+    if type(x) is ConcreteArray:
+        return x.shape == aval.shape and x.dtype == aval.dtype
     return jax.typeof(x) == aval
 
 
@@ -149,6 +158,24 @@ FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
 """What JAX says to forward mode on a custom_vjp function."""
+
+
+def source_of(fun: Callable[..., Any]) -> str:
+    """Name, file and line of a function, as JAX shows them."""
+    return fun_sourceinfo(fun)
+
+
+def set_debug_info(
+    fun: Callable[..., Any], name: str, origin: tuple[str, tuple[str, ...]]
+) -> None:
+    """Say what `fun` stands for: JAX names it and its arguments in errors.
+
+    Args:
+        fun: to be given to JAX.
+        name: of what it is a part of.
+        origin: what `source_of` gives, and a name for each argument.
+    """
+    fun.__dict__["__fun_debug_info__"] = DebugInfo(name, *origin, initial_result_paths)
 
 
 class Named:
@@ -223,7 +250,10 @@ def define_primitive(
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     prim.def_abstract_eval(abstract_eval)
     if selects:
-        mlir.register_lowering(prim, lambda _, *args, **params: impl(*args, **params))
+        # A cached lowering is a function of its own, kept for each rule: not for this.
+        mlir.register_lowering(
+            prim, lambda _, *args, **params: impl(*args, **params), cacheable=False
+        )
     else:
         mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
 

@@ -12,7 +12,7 @@ from typing import Any
 from jaxfn._errors import RuleError
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Definition:
     """What a class defines.
 
@@ -49,9 +49,10 @@ class Definition:
         def own(rule: str) -> bool:
             return getattr(function, rule) is not getattr(base, rule)
 
-        name, separate = function.__name__, own("setup_context")
-        has_backward = own("backward") or own("vjp")
-        if own("vmap") and not separate:
+        name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
+        has_vjp, has_jvp = own("vjp"), own("jvp")
+        has_backward = has_vjp or own("backward")
+        if has_vmap and not separate:
             raise RuleError(
                 "In order to use an autograd.Function with functorch transforms (vmap, "
                 "grad, jvp, jacrev, ...), it must override the setup_context "
@@ -59,21 +60,21 @@ class Definition:
                 "ctx: expected forward(*args) and setup_context, got forward(ctx, "
                 "*args). Split forward, or remove vmap and let JAX batch it."
             )
-        if function.generate_jvp_rule and (own("jvp") or not has_backward):
-            got = "an overridden jvp staticmethod" if own("jvp") else "no backward"
+        if function.generate_jvp_rule and (has_jvp or not has_backward):
+            got = "an overridden jvp staticmethod" if has_jvp else "no backward"
             raise RuleError(
                 f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
                 "to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False or change the rules."
             )
-        backward = function.vjp if own("vjp") else function.backward
+        backward = function.vjp if has_vjp else function.backward
         return cls(
             cls=function,
             name=name,
             forward=function.forward,
             setup_context=function.setup_context if separate else None,
-            vmap=_vmap(function) if own("vmap") else None,
-            has_jvp=own("jvp"),
+            vmap=_vmap(function) if has_vmap else None,
+            has_jvp=has_jvp,
             has_backward=has_backward,
             once=getattr(backward, "_jaxfn_once", False),
             derive_jvp=function.generate_jvp_rule,

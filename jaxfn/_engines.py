@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxfn._derive import transposed
 from jaxfn._linear import linear
 from jaxfn._residuals import Statics, Width
 from jaxfn._rules import Arrays, Residuals, Rules, spread
-from jaxfn._tree import Outputs
+from jaxfn._tree import Outputs, is_inexact
 
 Rule = Callable[..., Any]
 
@@ -43,7 +44,23 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         return rules.primal(*map(_compat.as_array, args))
 
     primal.__name__ = rules.name
-    return primal
+    return _described(primal, rules, _ANY)
+
+
+_ANY = inspect.signature(lambda *args: args)
+_BWD = inspect.signature(lambda saved, cts: (saved, cts))
+_JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
+
+
+def _described(fun: Rule, rules: Rules, signature: inspect.Signature) -> Rule:
+    """The function, with what JAX asks of every one it is given.
+
+    To find that out takes longer than all that is done here.
+    """
+    fun.__dict__["__signature__"] = signature
+    if rules.origin is not None:
+        _compat.set_debug_info(fun, rules.name, rules.origin)
+    return fun
 
 
 # ---- custom_vjp
@@ -55,7 +72,9 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     def fwd(*primals: Any) -> Any:
         args = [_compat.as_array(p.value) for p in primals]
-        perturbed = tuple([p.perturbed for p in primals])
+        # JAX's next implementation says it of integers, too.
+        moving = zip(args, primals, strict=True)
+        perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
@@ -72,7 +91,8 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
-    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    _described(fwd, rules, _ANY)
+    f.defvjp(fwd, _described(bwd, rules, _BWD), symbolic_zeros=True)
     return f
 
 
@@ -85,7 +105,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [_compat.as_array(x) for x in primals]
         given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
-        outs, residuals = rules.fwd(args, [t is not None for t in given])
+        outs, residuals = rules.fwd(args, tuple([t is not None for t in given]))
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [
@@ -96,7 +116,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
         )
 
     rule.__name__ = f"{rules.name}_jvp"
-    f.defjvp(rule, symbolic_zeros=True)
+    f.defjvp(_described(rule, rules, _JVP), symbolic_zeros=True)
     return f
 
 

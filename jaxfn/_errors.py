@@ -9,8 +9,6 @@ builtin that says what kind of mistake it was.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -35,6 +33,10 @@ class ClosedOverError(RuleError, TypeError):
 
 class SecondDerivativeError(RuleError):
     """The backward of a `once_differentiable` Function was differentiated."""
+
+
+class GradcheckError(RuntimeError):
+    """A derivative is not what finite differences say. torch's name."""
 
 
 class NoGraphError(NotImplementedError, AttributeError):
@@ -73,25 +75,33 @@ ONCE = (
 )
 
 
-@contextlib.contextmanager
-def running(name: str, rule: str) -> Iterator[None]:
+class running:  # noqa: N801  (used as a function is; a generator is slower)
     """Around the call of a user's rule: shows the way out where NumPy meets a tracer.
 
     JAX's own error tells to find where the array came from, which says nothing to the
     author of a rule that has always worked eagerly.
     """
-    try:
-        yield
-    except jax.errors.TracerArrayConversionError as error:
+
+    __slots__ = ("_name", "_rule")
+
+    def __init__(self, name: str, rule: str) -> None:
+        self._name = name
+        self._rule = rule
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, jax.errors.TracerArrayConversionError):
+            return
         if _HOST not in "".join(getattr(error, "__notes__", ())):
             error.add_note(
-                f"`{name}.{rule}` gave a traced array to NumPy (or SciPy): expected "
-                "jax.numpy operations, since under jit, vmap, scan and on devices "
-                "there are no values while it is traced. Write it in jax.numpy, or "
-                f"wrap the NumPy part: {_HOST}fn) makes of a function of NumPy arrays "
-                "one that JAX calls when the program runs."
+                f"`{self._name}.{self._rule}` gave a traced array to NumPy (or SciPy): "
+                "expected jax.numpy operations, since under jit, vmap, scan and on "
+                "devices there are no values while it is traced. Write it in "
+                f"jax.numpy, or wrap the NumPy part: {_HOST}fn) makes of a function of "
+                "NumPy arrays one that JAX calls when the program runs."
             )
-        raise
 
 
 _HOST = "jaxfn.host_function("

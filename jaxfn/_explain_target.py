@@ -20,7 +20,7 @@ from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._function import Function, parts
 from jaxfn._jax_call import call as jax_call
 from jaxfn._jax_rules import JaxRules
-from jaxfn._rules import Arrays, Residuals
+from jaxfn._rules import Arrays, Perturbed, Residuals
 from jaxfn._static import is_static
 from jaxfn._tree import ARRAY, Outputs, Spec
 
@@ -122,7 +122,7 @@ def _of_class(
     def tagged(tag: Tag) -> Callable[..., Any]:
         rules = ClassRules(definition, arguments).rules
 
-        def fwd(xs: Arrays, perturbed: Sequence[bool]) -> tuple[Outputs, Residuals]:
+        def fwd(xs: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
             outs, found = rules.fwd(xs, perturbed)
             names = saved_names(found.static.layout, len(found.arrays))
             kept = [tag(x, n) for x, n in zip(found.arrays, names, strict=True)]
@@ -220,9 +220,7 @@ def _split(value: Any, nondiff: bool) -> tuple[list[Any], Spec]:
     """The leaves that JAX's decorators trace: Python numbers are arrays there."""
     leaves, tree = tree_util.tree_flatten(value)
     held = [nondiff or is_static(x) for x in leaves]
-    spec = Spec(
-        tree, tuple(x if s else ARRAY for x, s in zip(leaves, held, strict=True))
-    )
+    spec = Spec.of(tree, [x if s else ARRAY for x, s in zip(leaves, held, strict=True)])
     return [x for x, s in zip(leaves, held, strict=True) if not s], spec
 
 

@@ -1,6 +1,7 @@
 """`gradcheck` and `gradgradcheck`: derivatives against finite differences, as torch.
 
-The order of the checks and the first line of each message are torch's.
+The order of the checks and the first line of each message are torch's. What does them
+is imported at the first call: most programs never ask.
 """
 
 from __future__ import annotations
@@ -12,15 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _jacobians
-from jaxfn._gradcheck_run import (
-    Call,
-    Gradcheck,
-    GradcheckError,
-    Options,
-    as_tuple,
-    random,
-)
+from jaxfn._errors import GradcheckError
 
 
 def gradcheck(
@@ -103,7 +96,9 @@ def gradcheck(
         check_batched_forward_grad and not check_forward_ad,
         "Setting check_batched_forward_grad=True requires check_forward_ad to be True",
     )
-    options = Options(
+    from jaxfn import _gradcheck_run as running
+
+    options = running.Options(
         eps=eps,
         atol=atol,
         rtol=rtol,
@@ -116,7 +111,7 @@ def gradcheck(
         check_backward_ad=check_backward_ad,
         fast_mode=fast_mode,
     )
-    run = Gradcheck(func, inputs, options)
+    run = running.Gradcheck(func, inputs, options)
     try:
         run.run()
     except GradcheckError:
@@ -197,13 +192,16 @@ def gradgradcheck(
             given and not check_rev_over_rev,
             f"Setting {name}=True requires check_rev_over_rev to be True",
         )
-    call = Call(func, inputs)
+    from jaxfn import _gradcheck_run as running
+    from jaxfn import _jacobians
+
+    call = running.Call(func, inputs)
     floats = _jacobians.of_floats(call)
     if grad_outputs is None:
         generator = np.random.default_rng(0)
-        cts = [random(o, generator, low=-1.0) for o in floats(*call.xs)]
+        cts = [running.random(o, generator, low=-1.0) for o in floats(*call.xs)]
     else:
-        cts = [jnp.asarray(ct) for ct in as_tuple(grad_outputs)]
+        cts = [jnp.asarray(ct) for ct in running.as_tuple(grad_outputs)]
     n = len(call.xs)
 
     def gradients(*given: Any) -> Any:

@@ -13,12 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn import _compat, _jacobians, _tree
-from jaxfn._errors import NO_JVP
+from jaxfn._errors import NO_JVP, GradcheckError
 from jaxfn._jacobians import Fun, Reverse
-
-
-class GradcheckError(RuntimeError):
-    """A derivative is not what finite differences say. torch's name."""
 
 
 class OutputError(TypeError, AttributeError):

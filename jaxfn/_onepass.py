@@ -10,23 +10,20 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxfn._attach import attach, stop_gradient
 from jaxfn._engines import push_forward
 from jaxfn._errors import RuleValueError
-from jaxfn._rules import Arrays, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec, is_inexact
-
-Perturbed = tuple[bool, ...]
+from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
+from jaxfn._tree import Outputs, OutSpec, as_jax, is_inexact
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Run:
     """What one run gave, without the arrays.
 
@@ -36,7 +33,7 @@ class Run:
         pattern_used: may what was saved depend on `perturbed`?
         saved: what was saved; of the face's own kind.
         sources: for each leaf that was saved where its value comes from: ("input", i),
-            ("output", i) or ("other", i), counting within each kind.
+            ("output", i) or ("other", i), counting within each kind. Filled in last.
     """
 
     out: OutSpec
@@ -78,11 +75,8 @@ class OnePass:
         self._rules = rules
         self._rule = rule
 
-    def fwd(
-        self, arrays: Arrays, perturbed: Sequence[bool]
-    ) -> tuple[Outputs, Residuals]:
+    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
-        perturbed = tuple(perturbed)
         outs, leaves, run = self._run(stop_gradient(arrays), perturbed)
         values = attach(
             partial(self._tangents, run),
@@ -107,8 +101,8 @@ class OnePass:
                 source = ("other", n_other)
                 n_other += 1
             sources.append(source)
-        run = dataclasses.replace(run, sources=tuple(sources))
-        return [jnp.asarray(x) for x in outs], leaves, run
+        run.sources = tuple(sources)
+        return [as_jax(x) for x in outs], leaves, run
 
     def _substitute(
         self, run: Run, arrays: Arrays, values: Arrays, perturbed: Perturbed

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxfn import _compat
-from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._tree import is_inexact
 
 
@@ -68,7 +67,7 @@ class Width:
         self._rules = rules
         self._width: int | None = None
 
-    def pad(self, residuals: Residuals, args: Arrays, perturbed: Sequence[bool]) -> Any:
+    def pad(self, residuals: Residuals, args: Arrays, perturbed: Perturbed) -> Any:
         n = len(residuals.arrays)
         if self._width is None:
             self._width = n
@@ -81,11 +80,13 @@ class Width:
                 f"jitted function: expected at most {self._width}. Save the same "
                 "arrays whatever ctx.needs_input_grad says."
             )
+        if n == self._width:
+            return residuals.arrays
         return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
 
-    def _for_all(self, args: Arrays, perturbed: Sequence[bool]) -> int:
-        everything = [is_inexact(x) for x in args]
-        if list(perturbed) == everything:
+    def _for_all(self, args: Arrays, perturbed: Perturbed) -> int:
+        everything = tuple([is_inexact(x) for x in args])
+        if perturbed == everything:
             return 0
         count = 0
 

@@ -65,6 +65,9 @@ def gradients(
         strict=True,
     )
     for position, (spec, arg_avals, wanted, grad) in enumerate(groups):
+        if spec.is_array and (not wanted[0] or _is_cotangent(grad, arg_avals[0])):
+            grads.append(grad if wanted[0] else None)
+            continue
         where = _Where(name, arguments.known.label(position), position)
         leaves = _array_leaves(grad, spec, where)
         grads += [
@@ -72,6 +75,15 @@ def gradients(
             for leaf, aval, want in zip(leaves, arg_avals, wanted, strict=True)
         ]
     return grads
+
+
+def _is_cotangent(grad: Any, aval: Any) -> bool:
+    """Is `grad` just what is expected for an argument of type `aval`?"""
+    return (
+        isinstance(grad, jax.Array)
+        and _compat.has_type(grad, aval)
+        and _tree.is_inexact(aval)
+    )
 
 
 def _array_leaves(grad: Any, spec: Spec, where: _Where) -> list[Any]:
@@ -114,9 +126,9 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
             f"`{where.name}.backward` returned something else than an array at "
             f"{where.label}: expected {short(aval)} or None, got {grad!r}."
         )
-    if type(grad) is _compat.ConcreteArray and _compat.has_type(grad, aval):
+    if _is_cotangent(grad, aval):
         return grad
-    ct = jnp.asarray(grad)
+    ct = _tree.as_jax(grad)
     summed = _tree.sum_to_shape(ct, aval.shape)
     if summed is None:
         raise RuleValueError(
@@ -205,7 +217,7 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
             f"{where.position}. `{where.name}.jvp` returned something else than an "
             f"array for {where.label}: expected {short(aval)} or None, got {t!r}."
         )
-    t = jnp.asarray(t)
+    t = _tree.as_jax(t)
     if t.shape != aval.shape:
         raise RuleValueError(
             "Trying to set a forward gradient that has a different size than that of "

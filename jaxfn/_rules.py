@@ -3,20 +3,26 @@
 Both faces (classes in torch's terms, the decorator in JAX's) are translated into
 `Rules`; an engine (`jaxfn._engines`) turns them into a JAX function. None stands for a
 zero tangent or cotangent throughout.
+
+Here and elsewhere, a dataclass that every call makes anew is not frozen: so it takes a
+third of the time to make. Nothing writes to it all the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxfn import _tree
 
 Arrays = Sequence[Any]
 
+Perturbed = tuple[bool, ...]
+"""For each array argument, whether it is being differentiated."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(slots=True)
 class Residuals:
     """What the derivative rules of one call need from its forward pass.
 
@@ -33,30 +39,43 @@ class Residuals:
     pattern_used: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Origin(NamedTuple):
+    """Where a function comes from.
+
+    Attributes:
+        source: name, file and line.
+        arguments: a name for each array.
+    """
+
+    source: str
+    arguments: tuple[str, ...]
+
+
+@dataclasses.dataclass(slots=True)
 class Rules:
     """The rules of one Function for one structure of arguments.
 
     Attributes:
         name: for messages and jaxprs.
         primal: `primal(*args) -> Outputs`.
-        fwd: `fwd(args, perturbed) -> Outputs, Residuals`; `perturbed` is a bool for
-            each argument: whether it is being differentiated.
+        fwd: `fwd(args, perturbed) -> Outputs, Residuals`.
         bwd: `bwd(residuals, cts) -> cts of the args`, or None. A ct for each output
             array; the results have the types of the args.
         jvp: `jvp(residuals, tangents) -> out tangents`, or None. A tangent for each
             argument; the results have the types of the outputs.
         derive_jvp: use the transpose of `bwd` for forward mode.
         once: refuse to differentiate `bwd`.
+        origin: of the arguments, for JAX's errors.
     """
 
     name: str
     primal: Callable[..., _tree.Outputs]
-    fwd: Callable[[Arrays, Sequence[bool]], tuple[_tree.Outputs, Residuals]]
+    fwd: Callable[[Arrays, Perturbed], tuple[_tree.Outputs, Residuals]]
     bwd: Callable[[Residuals, Arrays], Arrays] | None = None
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
     derive_jvp: bool = False
     once: bool = False
+    origin: Origin | None = None
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:

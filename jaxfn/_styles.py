@@ -26,12 +26,12 @@ from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
-from jaxfn._onepass import OnePass, Perturbed, Run
-from jaxfn._rules import Arrays, Residuals, Rules
+from jaxfn._onepass import OnePass, Run
+from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._tree import Outputs, OutSpec
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Record:
     """The static part of the residuals of one run.
 
@@ -80,9 +80,10 @@ class Style:
 
     def _check_closure(self) -> None:
         """Refuse a forward that closes over a tracer whose derivative would be lost."""
-        static = [x for spec in self._arguments.specs for x in spec.leaves]
-        held = [getattr(self._def.forward, "__closure__", None), *static]
-        if _tree.find(held, _compat.is_lost) is not None:
+        specs = [spec for spec in self._arguments.specs if not spec.is_array]
+        held = [x for spec in specs for x in spec.leaves]
+        held += getattr(self._def.forward, "__closure__", None) or ()
+        if held and _tree.find(held, _compat.is_lost) is not None:
             raise ClosedOverError(CLOSED_OVER.format(name=self._def.name))
 
     def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
@@ -115,7 +116,7 @@ class Style:
         return Residuals(leaves, record, smooth, saved.needs_read)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Saved:
     """What a context held after forward and setup_context, without the arrays.
 

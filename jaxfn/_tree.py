@@ -30,38 +30,58 @@ def is_array(x: Any) -> bool:
     return isinstance(x, jax.Array)
 
 
+def as_jax(x: Any) -> jax.Array:
+    """An array as one of JAX; `jnp.asarray` takes ten times as long to do nothing."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
 def is_numeric(dtype: np.dtype[Any]) -> bool:
     """Say if JAX can hold this NumPy dtype: not strings, objects, dates, records."""
     return dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
 
 
+_INEXACT = frozenset("fc")
+
+
 def is_inexact(x: Any) -> bool:
     """Can `x` (an array or a type) have a derivative: is it float or complex?"""
-    return jnp.issubdtype(x.dtype, jnp.inexact)
+    kind = getattr(x.dtype, "kind", None)  # JAX takes longer to say the same
+    return kind in _INEXACT or jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Spec:
     """All of a value but its array leaves.
 
     Attributes:
         treedef: the value's pytree structure.
         leaves: its leaves in order, `ARRAY` standing for each array.
+        n_arrays: how many arrays there are.
     """
 
     treedef: Any
     leaves: tuple[Any, ...]
+    n_arrays: int
+
+    @classmethod
+    def of(cls, treedef: Any, leaves: Sequence[Any]) -> Spec:
+        """The spec with these leaves; that of one array is always the same object."""
+        if len(leaves) == 1 and leaves[0] is ARRAY and treedef == _ONE_ARRAY.treedef:
+            return _ONE_ARRAY
+        return cls(treedef, tuple(leaves), sum(x is ARRAY for x in leaves))
 
     def join(self, arrays: Sequence[Any]) -> Any:
         """The value with these array leaves."""
+        if self is _ONE_ARRAY:
+            return arrays[0]
         return self.treedef.unflatten(self._fill(arrays))
 
     def join_only(self, arrays: Sequence[Any]) -> Any:
         """The value with these array leaves, and None for every static leaf."""
-        blank = Spec(
-            self.treedef, tuple(x if x is ARRAY else None for x in self.leaves)
-        )
-        return blank.join(arrays)
+        if self.n_arrays == len(self.leaves):
+            return self.join(arrays)
+        blank = tuple(x if x is ARRAY else None for x in self.leaves)
+        return Spec(self.treedef, blank, self.n_arrays).join(arrays)
 
     def _fill(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if len(arrays) == len(self.leaves):
@@ -70,13 +90,9 @@ class Spec:
         return [next(rest) if x is ARRAY else x for x in self.leaves]
 
     @property
-    def n_arrays(self) -> int:
-        return sum(x is ARRAY for x in self.leaves)
-
-    @property
     def is_array(self) -> bool:
         """Is the value just one array?"""
-        return self == _ONE_ARRAY
+        return self is _ONE_ARRAY
 
     @property
     def children(self) -> tuple[Spec, ...]:
@@ -84,7 +100,7 @@ class Spec:
         specs, start = [], 0
         for child in self.treedef.children():
             stop = start + child.num_leaves
-            specs.append(Spec(child, self.leaves[start:stop]))
+            specs.append(Spec.of(child, self.leaves[start:stop]))
             start = stop
         return tuple(specs)
 
@@ -97,7 +113,7 @@ class _Array:
 ARRAY = _Array()
 """Stands in a `Spec` for an array leaf."""
 
-_ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,))
+_ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,), 1)
 
 
 def split(value: Any) -> tuple[Arrays, Spec]:
@@ -108,7 +124,7 @@ def split(value: Any) -> tuple[Arrays, Spec]:
     Raises:
         TypeError: such a dict holds an array, whose derivative would be lost.
     """
-    if type(value) is _compat.ConcreteArray:
+    if isinstance(value, jax.Array):
         return [value], _ONE_ARRAY
     try:
         leaves, treedef = tree_util.tree_flatten(value)
@@ -123,11 +139,11 @@ def split(value: Any) -> tuple[Arrays, Spec]:
                 ) from None
     arrays = [x for x in leaves if is_array(x)]
     if len(arrays) == len(leaves):
-        return arrays, Spec(treedef, (ARRAY,) * len(leaves))
-    return arrays, Spec(treedef, tuple(ARRAY if is_array(x) else x for x in leaves))
+        return arrays, Spec.of(treedef, (ARRAY,) * len(leaves))
+    return arrays, Spec.of(treedef, [ARRAY if is_array(x) else x for x in leaves])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class OutSpec:
     """What forward returned, without its arrays.
 

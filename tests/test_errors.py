@@ -687,3 +687,17 @@ def test_functools_partial_as_a_static_argument():
         forward=lambda ctx, fn, x: fn(x), backward=lambda ctx, g: (None, 2 * g)
     ).apply
     assert jax.grad(lambda x: f(functools.partial(jnp.multiply, 3.0), x))(S) == 2
+
+
+@pytest.mark.parametrize(
+    "rules", [{"backward": lambda ctx, g: g}, {"jvp": lambda ctx, t: t}]
+)
+def test_what_jax_says_of_a_traced_forward_shows_where_it_is(rules):
+    def forward(ctx, x):
+        return x if x > 0 else -x
+
+    f = function(forward=forward, **rules)
+    line = forward.__code__.co_firstlineno
+    where = rf"the function forward at .*test_errors\.py:{line} for {f.__name__}\."
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=where):
+        jax.jit(f.apply)(X[0])

@@ -109,6 +109,22 @@ def test_importing_brings_in_nothing_but_jax():
     assert extra <= {"jaxfn", "jax", "jaxlib", "numpy", "ml_dtypes"}, extra
 
 
+def test_the_tools_are_imported_where_they_are_first_used():
+    code = (
+        "import sys, jax, jaxfn\n"
+        "tools = {'_check', '_explain', '_gradcheck_run'}\n"
+        "found = lambda: {t for t in tools if f'jaxfn.{t}' in sys.modules}\n"
+        "assert set(jaxfn.__all__) <= set(dir(jaxfn))\n"
+        "assert not found(), found()\n"
+        "assert jaxfn.check is jaxfn.check and jaxfn.explain\n"
+        "assert jaxfn.autograd.gradcheck(lambda x: x, jax.numpy.ones(1), eps=0.5)\n"
+        "assert found() == tools, found()\n"
+        "assert not hasattr(jaxfn, 'anything_else')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_jax_own_decorators_are_used_in_one_place_each():
     def users(name):
         return {

@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m tests.benchmarks` prints them."""
+"""Benchmarks: `python -m tests.benchmarks` runs them, or the parts that it is given."""

@@ -1,14 +1,77 @@
-"""Print the benchmarks as ratios: `python -m tests.benchmarks`."""
+"""Measure, and write a JSON, a table and plots: `python -m tests.benchmarks`."""
 
-from tests.benchmarks import eager
-from tests.benchmarks.timing import interleaved
+from __future__ import annotations
 
-for title, calls, repeats in (
-    ("plain eager call", eager.calls(), 200),
-    ("eager gradient", eager.gradients(), 20),
-):
-    times = interleaved(calls, repeats=repeats)
-    ours = times["Function.apply"]
-    print(f"{title}: Function.apply {1e6 * ours:.1f} us")
-    for name, seconds in times.items():
-        print(f"  {ours / seconds:6.2f} x {name} ({1e6 * seconds:.1f} us)")
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks import peers, plots, report
+from tests.benchmarks.rows import Row
+from tests.benchmarks.timing import Effort
+
+# part: the module that measures it
+PARTS = {
+    "compiled": "compiled",
+    "trace": "trace",
+    "eager": "eager",
+    "dispatch": "dispatch",
+    "residuals": "residuals",
+    "import": "importing",
+    "torch": "torch_twins",
+    "gpu": "gpu",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the parts that were asked for, and report."""
+    options = _parse(argv)
+    effort = Effort(rounds=8, seconds=0.005, quick=True) if options.quick else Effort()
+    rows = []
+    for part in options.parts or PARTS:
+        module = importlib.import_module(f"tests.benchmarks.{PARTS[part]}")
+        for row in module.rows(effort):
+            print(line(row), flush=True)
+            rows.append(row)
+    options.out.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    if gap := peers.missing("matplotlib"):
+        print(f"no plots: matplotlib is {gap}")
+    else:
+        pictures = plots.draw(rows, options.out)
+    for path in [*report.write(rows, options.out, pictures), *pictures]:
+        print(path)
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description=__doc__
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"all, or some of {', '.join(PARTS)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="few rounds, small sizes")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".benchmarks"), metavar="DIR",
+        help="for the JSON, the table and the plots; .benchmarks by default",
+    )  # fmt: skip
+    options = parser.parse_args(argv)
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"no part is named {part!r}: choose from {', '.join(PARTS)}")
+    return options
+
+
+def line(row: Row) -> str:
+    """A row, for the eye, while others are measured."""
+    what, ours, against, median, quartiles, target, verdict, *_ = report.cells(row)
+    shown = f"{median} ({quartiles})" if quartiles else median or f"gap: {row.gap}"
+    aim = f"  target {target}: {verdict}" if target else ""
+    return f"{row.part}: {what}: {ours} / {against}: {shown}{aim}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,66 +1,245 @@
-"""Eager calls of a two-array elementwise Function."""
+"""Calls without jit: values, gradients, tangents, batches; forms of arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import jaxfn
+from tests.benchmarks import peers
+from tests.benchmarks.rows import Pair, Row, compare
+from tests.benchmarks.timing import Call, Effort
 
-X, Y = jnp.linspace(0, 1, 16), jnp.linspace(1, 2, 16)
-
-
-def bare(x: Any, y: Any) -> Any:
-    """The function without derivatives of its own."""
-    return jnp.sin(x) * y
-
-
-class Function(jaxfn.Function):
-    """The same as a Function."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
-        ctx.save_for_backward(x, y)
-        return bare(x, y)
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        x, y = ctx.saved_tensors
-        return g * jnp.cos(x) * y, g * jnp.sin(x)
+Fun = Callable[..., Any]
+SIZES = (16, 10_000, 10_000_000)
 
 
-by_hand = jax.custom_vjp(bare)
+def arrays(n: int) -> tuple[Any, Any]:
+    return jnp.linspace(0, 1, n), jnp.linspace(1, 2, n)
 
 
-def _fwd(x: Any, y: Any) -> Any:
-    return by_hand(x.value, y.value), (x.value, y.value)
+def plain(f: Fun, *args: Any) -> Any:
+    return f(*args)
 
 
-def _bwd(res: Any, g: Any) -> Any:
-    x, y = res
-    return g * jnp.cos(x) * y, g * jnp.sin(x)
+def gradient(f: Fun, *args: Any) -> Any:
+    return jax.value_and_grad(lambda *xs: f(*xs).sum(), tuple(range(len(args))))(*args)
 
 
-by_hand.defvjp(_fwd, _bwd, symbolic_zeros=True)
+def tangent(f: Fun, *args: Any) -> Any:
+    return jax.jvp(f, args, args)
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "bare function": bare,
-    "Function.apply": Function.apply,
-    "jax.custom_vjp": by_hand,
+
+def batch(f: Fun, *args: Any) -> Any:
+    return jax.vmap(f)(*args)
+
+
+def calls(names: list[str], transform: Fun, *args: Any) -> dict[str, Call]:
+    """What to time, of those that are available; the functions are made once."""
+    made = {name: peers.ALL[name]() for name in peers.available(names)}
+    return {name: Call(lambda _, f=f: transform(f, *args)) for name, f in made.items()}
+
+
+# each with its transformation and what is compared under it
+MEASURES: dict[str, tuple[Fun, list[Pair]]] = {
+    "apply": (
+        plain,
+        [
+            Pair("Function", "bare", 1.4),
+            Pair("Function", "custom_vjp", 0.3),
+            Pair("Function", "custom_vjp, no zeros"),
+            Pair("Function", "equinox.filter_custom_vjp"),
+            Pair("Function", "hijax"),
+            Pair("Function, separate", "bare", 1.4),
+            Pair("Function, jvp", "bare"),
+            Pair("Function, jvp", "custom_jvp"),
+            Pair("Function, both", "bare"),
+            Pair("Function, vmap", "custom_vjp over custom_vmap"),
+            Pair("custom_function", "custom_vjp"),
+        ],
+    ),
+    "value_and_grad": (
+        gradient,
+        [
+            Pair("Function", "bare"),
+            Pair("Function", "custom_vjp", 1.1),
+            Pair("Function", "custom_vjp, no zeros"),
+            Pair("Function", "equinox.filter_custom_vjp"),
+            Pair("Function", "hijax"),
+            Pair("Function, separate", "custom_vjp", 1.1),
+            Pair("Function, jvp", "custom_jvp"),
+            Pair("Function, both", "custom_vjp"),
+            Pair("Function, vmap", "custom_vjp over custom_vmap"),
+            Pair("custom_function", "custom_vjp, no zeros"),
+        ],
+    ),
+    "jvp": (
+        tangent,
+        [
+            Pair("Function, jvp", "bare"),
+            Pair("Function, jvp", "custom_jvp"),
+            Pair("Function, jvp", "hijax"),
+            Pair("Function, both", "custom_jvp"),
+            Pair("Function, jvp, vmap", "custom_jvp over custom_vmap"),
+        ],
+    ),
+    "vmap": (
+        batch,
+        [
+            Pair("Function", "bare"),
+            Pair("Function", "custom_vjp"),
+            Pair("Function", "equinox.filter_custom_vjp"),
+            Pair("Function", "hijax"),
+            Pair("Function, separate", "custom_vjp"),
+            Pair("Function, vmap", "custom_vjp over custom_vmap"),
+        ],
+    ),
 }
 
 
-def calls() -> dict[str, Callable[[], Any]]:
-    """A plain eager call of each."""
-    return {name: lambda f=f: f(X, Y) for name, f in FUNCTIONS.items()}
+# ---- forms of arguments
 
 
-def gradients() -> dict[str, Callable[[], Any]]:
-    """An eager gradient of each."""
-    return {
-        name: lambda f=f: jax.grad(lambda x, y: f(x, y).sum(), (0, 1))(X, Y)
-        for name, f in FUNCTIONS.items()
+class Powered(jaxfn.Function):
+    """`x ** n * y`, with static n."""
+
+    @staticmethod
+    def forward(ctx, x, y, n=2):
+        ctx.save_for_backward(x, y)
+        ctx.n = n
+        return x**n * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * ctx.n * x ** (ctx.n - 1) * y, g * x**ctx.n, None
+
+
+class OfTree(jaxfn.Function):
+    """`x ** 2 * y`, of one dict."""
+
+    @staticmethod
+    def forward(ctx, tree):
+        ctx.save_for_backward(tree["x"], tree["y"])
+        return tree["x"] ** 2 * tree["y"]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return {"x": 2 * g * x * y, "y": g * x**2}
+
+
+def powered_by_hand() -> Fun:
+    f = jax.custom_vjp(lambda x, y, n=2: x**n * y, nondiff_argnums=(2,))
+
+    def fwd(x, y, n):
+        return f(x.value, y.value, n), (x.value, y.value)
+
+    def bwd(n, res, g):
+        x, y = res
+        return g * n * x ** (n - 1) * y, g * x**n
+
+    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    return f
+
+
+def of_tree_by_hand() -> Fun:
+    f = jax.custom_vjp(lambda tree: tree["x"] ** 2 * tree["y"])
+
+    def fwd(tree):
+        x, y = tree["x"].value, tree["y"].value
+        return f({"x": x, "y": y}), (x, y)
+
+    def bwd(res, g):
+        x, y = res
+        return ({"x": 2 * g * x * y, "y": g * x**2},)
+
+    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    return f
+
+
+def forms(transform: Fun) -> Iterator[tuple[str, dict[str, Call]]]:
+    """For each form of arguments: bare, Function and custom_vjp."""
+    x, y = arrays(16)
+
+    def static(f: Fun) -> Call:
+        return Call(lambda _: transform(lambda x, y: f(x, y, 2), x, y))
+
+    def keyword(f: Fun) -> Call:
+        return Call(lambda _: transform(lambda x, y: f(x, y=y, n=2), x, y))
+
+    def tree(f: Fun) -> Call:
+        return Call(lambda _: transform(lambda x, y: f({"x": x, "y": y}), x, y))
+
+    def power(x, y, n=2):
+        return x**n * y
+
+    powers = {
+        "bare": power,
+        "Function": Powered.apply,
+        "custom_vjp": powered_by_hand(),
     }
+    trees = {
+        "bare": lambda tree: tree["x"] ** 2 * tree["y"],
+        "Function": OfTree.apply,
+        "custom_vjp": of_tree_by_hand(),
+    }
+    yield "static argument", {name: static(f) for name, f in powers.items()}
+    yield "keyword arguments", {name: keyword(f) for name, f in powers.items()}
+    yield "pytree argument", {name: tree(f) for name, f in trees.items()}
+
+
+def torch_calls() -> dict[str, Call]:
+    """The Function and its twin in torch, forward and backward, eager."""
+    import torch
+
+    class SinTimes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return torch.sin(x) * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * torch.cos(x) * y, g * torch.sin(x)
+
+    xs = [torch.linspace(i, 1 + i, 16, requires_grad=True) for i in range(2)]
+
+    def both(_: Any) -> Any:
+        return torch.autograd.grad(SinTimes.apply(*xs).sum(), xs)
+
+    return {"torch": Call(both, finish=lambda _: None)}
+
+
+def rows(effort: Effort) -> Iterator[Row]:
+    """All measurements without jit."""
+    for what, (transform, pairs) in MEASURES.items():
+        names = list(dict.fromkeys(n for p in pairs for n in (p.ours, p.against)))
+        group = calls(names, transform, *arrays(16))
+        yield from compare("eager", what, group, pairs, effort, gaps=peers.GAPS)
+    group = calls(["Function"], gradient, *arrays(16))
+    if not peers.GAPS["torch"]:
+        group |= torch_calls()
+    pairs = [Pair("Function", "torch", label="torch.autograd.Function")]
+    what = "value_and_grad in both frameworks"
+    yield from compare("eager", what, group, pairs, effort, gaps=peers.GAPS)
+    for kind, transform in (("apply", plain), ("value_and_grad", gradient)):
+        for form, group in forms(transform):
+            pairs = [Pair("Function", "bare"), Pair("Function", "custom_vjp")]
+            yield from compare("eager", f"{kind}, {form}", group, pairs, effort)
+    yield from by_size(effort)
+
+
+def by_size(effort: Effort) -> Iterator[Row]:
+    for n in SIZES[: 2 if effort.quick else 3]:
+        spent = effort.for_size(n)
+        for kind, transform in (("apply", plain), ("value_and_grad", gradient)):
+            names = ["bare", "Function", "custom_vjp"]
+            group = calls(names, transform, *arrays(n))
+            pairs = [Pair("Function", "bare"), Pair("Function", "custom_vjp")]
+            what = f"{kind}, {n:,} elements"
+            yield from compare("eager", what, group, pairs, spent, size=n)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
+
 
 @jax.custom_vjp
 def sine(x):
@@ -51,6 +53,12 @@ def _(primals, tangents):
 
 X = jnp.float32(0.5)
 
+allowed_next = pytest.mark.xfail(
+    getattr(jax.config, "jax_custom_vjp3", False),
+    reason="JAX's next implementation does not refuse it",
+    strict=True,
+)
+
 
 def pushed(f):
     return lambda x: jax.linearize(f, x)[1](jnp.ones_like(x))
@@ -61,36 +69,49 @@ def total(f):
 
 
 def test_forward_mode_of_a_reverse_rule():
-    with pytest.raises(TypeError, match="can't apply forward-mode autodiff"):
+    with pytest.raises(TypeError, match=FORWARD):
         jax.jvp(sine, (X,), (X,))
 
 
-@pytest.mark.parametrize("derivative", [jax.grad, lambda f: jax.vmap(jax.grad(f))])
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        jax.grad,
+        lambda f: lambda x: jax.vmap(jax.grad(f))(x[None]),
+        jax.jacfwd,
+        lambda f: jax.jit(jax.jacfwd(f)),
+    ],
+    ids=["grad", "vmap of grad", "jacfwd", "jit of jacfwd"],
+)
 def test_derivative_of_a_linearized_reverse_rule(derivative):
-    x = X if derivative is jax.grad else X[None]
-    with pytest.raises(NotImplementedError, match="rule for 'custom_lin' not impl"):
-        derivative(pushed(sine))(x)
+    # The next implementation fails with a TypeError, before it can say so.
+    refused = (NotImplementedError, TypeError)
+    with pytest.raises(refused, match=f"{LINEARIZED}|{FORWARD}"):
+        derivative(pushed(sine))(X)
 
 
 @pytest.mark.parametrize("f", [sine, double])
 def test_transposing_a_call(f):
-    with pytest.raises(NotImplementedError, match="Transpose rule .* not implemented"):
+    with pytest.raises(NotImplementedError, match=TRANSPOSED):
         jax.linear_transpose(f, X)(X)
 
 
+@allowed_next
 def test_collective_of_a_vmap_in_a_derivative_of_a_reverse_rule():
-    with pytest.raises(NameError, match="unbound axis name: i"):
+    with pytest.raises(NameError, match=f"{COLLECTIVE}: i"):
         jax.grad(jax.grad(total(talking)))(X)
 
 
+@allowed_next
 def test_collective_of_a_vmap_in_a_branch():
     def branch(x):
         return jax.lax.cond(x > 0, talking, lambda x: 100 * x, x)
 
-    with pytest.raises(NameError, match="unbound axis name: i"):
+    with pytest.raises(NameError, match=f"{COLLECTIVE}: i"):
         jax.grad(total(branch))(X)
 
 
+@allowed_next
 def test_collective_of_a_vmap_in_a_forward_rule_that_is_linearized_through_jit():
-    with pytest.raises(NameError, match="unbound axis name: i"):
+    with pytest.raises(NameError, match=f"{COLLECTIVE}: i"):
         pushed(jax.jit(total(talking_forward)))(X)

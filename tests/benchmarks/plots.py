@@ -1,0 +1,147 @@
+"""The rows as pictures, readable on a light and on a dark page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.rows import Row
+
+INK = "#7f7f7f"  # seen on white and on black
+RATIO = "ratio of times (less is better)"
+COLOURS = ("#3b82f6", "#f97316", "#10b981", "#d946ef", "#eab308")
+
+
+def draw(rows: Sequence[Row], out: Path) -> list[Path]:
+    """Draw what the rows allow; the paths of the pictures."""
+    import matplotlib as mpl
+
+    style = dict.fromkeys(
+        (
+            "text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor",
+            "xtick.color", "ytick.color", "grid.color",
+        ),
+        INK,
+    )  # fmt: skip
+    paths = []
+    with mpl.rc_context(style):
+        for name, plot in PLOTS.items():
+            figure = plot(rows)
+            if figure is not None:
+                path = out / f"{name}.svg"
+                figure.savefig(path, transparent=True)
+                paths.append(path)
+    return paths
+
+
+def _axes(title: str, xlabel: str, ylabel: str, height: float = 4.0) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, height), layout="constrained")
+    axes = figure.add_subplot()
+    figure.suptitle(title, color=INK)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _dots(rows: Sequence[Row], title: str, xlabel: str) -> Any:
+    """Medians with quartiles, a line at 1, and a mark at each target."""
+    rows = [row for row in rows if row.value is not None]
+    if not rows:
+        return None
+    figure, axes = _axes(
+        title, xlabel, "what: ours / the other", height=1.5 + 0.2 * len(rows)
+    )
+    for at, row in enumerate(rows):
+        value = row.value
+        colour = {"met": COLOURS[2], "missed": COLOURS[1]}.get(row.verdict, COLOURS[0])
+        axes.hlines(at, value.low, value.high, color=colour, linewidth=1.5)
+        axes.plot(value.median, at, "o", color=colour, markersize=5)
+        if row.target is not None:
+            axes.plot(row.target, at, "|", color=INK, markersize=10, markeredgewidth=2)
+    axes.axvline(1, color=INK, linewidth=0.8)
+    names = [f"{row.what}: {row.ours} / {row.against}" for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=7)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(len(rows) - 0.3, -0.7)
+    return figure
+
+
+def _ratios(part: str, title: str) -> Any:
+    def plot(rows: Sequence[Row]) -> Any:
+        found = [r for r in rows if r.part == part and not r.unit and r.value]
+        return _dots(found, title, RATIO)
+
+    return plot
+
+
+def targets(rows: Sequence[Row]) -> Any:
+    """The ratios of times that have a target."""
+    found = [r for r in rows if r.target is not None and r.ours_seconds is not None]
+    title = "Targets: met in green, missed in orange, the mark is the target"
+    return _dots([row.titled() for row in found], title, RATIO)
+
+
+def torch(rows: Sequence[Row]) -> Any:
+    """Speed-up over torch, one by one."""
+    found = [
+        r for r in rows
+        if r.part in ("torch", "gpu") and r.ours_seconds and r.other_seconds
+        and "torch" in r.against
+    ]  # fmt: skip
+    title = "Forward and backward: time of jaxfn under jit over time of PyTorch"
+    return _dots(found, title, RATIO)
+
+
+def chains(rows: Sequence[Row]) -> Any:
+    """Time to trace and lower, by number of applies."""
+    return _by_size(
+        rows,
+        "grad of a chain",
+        "Trace and lower the gradient of a chain",
+        "applies in the chain",
+    )
+
+
+def widths(rows: Sequence[Row]) -> Any:
+    """Time to trace and lower, by number of arguments."""
+    return _by_size(
+        rows,
+        "arguments",
+        "Trace and lower the gradient of a Function with many arguments",
+        "arguments",
+    )
+
+
+def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
+    lines: dict[str, dict[int, float]] = {}
+    for r in rows:
+        if r.part == "trace" and text in r.what and r.size and r.ours_seconds:
+            lines.setdefault(r.ours, {})[r.size] = 1e3 * r.ours_seconds
+            lines.setdefault(r.against, {})[r.size] = 1e3 * (r.other_seconds or 0)
+    if not lines:
+        return None
+    figure, axes = _axes(title, xlabel, "CPU time (ms)")
+    for colour, (name, points) in zip(COLOURS, lines.items(), strict=False):
+        line = zip(*sorted(points.items()), strict=True)
+        axes.plot(*line, "o-", color=colour, label=name)
+    axes.set(xscale="log", yscale="log")
+    axes.legend(frameon=False, labelcolor="linecolor")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    return figure
+
+
+PLOTS = {
+    "targets": targets,
+    "eager": _ratios("eager", "Calls without jit"),
+    "trace": _ratios("trace", "Trace and lower"),
+    "dispatch": _ratios("dispatch", "Calls of a compiled step"),
+    "chains": chains,
+    "arguments": widths,
+    "torch": torch,
+}

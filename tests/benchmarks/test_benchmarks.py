@@ -1,0 +1,199 @@
+"""One quick round of the benchmarks; `--benchmark-enable` times them.
+
+No test looks at a time. They see that what is timed computes what it should, and that
+the numbers that do not depend on the machine are as promised.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.benchmarks import (
+    compiled,
+    dispatch,
+    eager,
+    importing,
+    peers,
+    torch_twins,
+    trace,
+    widths,
+)
+from tests.benchmarks.__main__ import PARTS, main
+from tests.benchmarks.eager import arrays
+from tests.benchmarks.timing import Times
+from tests.twins import TWINS
+
+
+def close(got, expected):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for one, other in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def names(pairs):
+    used = dict.fromkeys(n for p in pairs for n in (p.ours, p.against))
+    return peers.available(used)
+
+
+EAGER = [
+    (what, name) for what, (_, pairs) in eager.MEASURES.items() for name in names(pairs)
+]
+
+
+@pytest.mark.parametrize(("what", "name"), EAGER)
+def test_eager(benchmark, what, name):
+    transform = eager.MEASURES[what][0]
+    benchmark.group = f"eager {what}"
+    call = eager.calls([name], transform, *arrays(16))[name]
+    close(benchmark(call.run, None), transform(peers.bare(), *arrays(16)))
+
+
+@pytest.mark.parametrize("transform", [eager.plain, eager.gradient])
+def test_forms_of_arguments(benchmark, transform):
+    groups = [group for _, group in eager.forms(transform)]
+    benchmark(lambda: [call.run(None) for group in groups for call in group.values()])
+    assert len(groups) == 3
+    for group in groups:
+        expected = group["bare"].run(None)
+        for name in ("Function", "custom_vjp"):
+            close(group[name].run(None), expected)
+
+
+TRACED = [
+    (what, name)
+    for what, (_, pairs) in trace.MEASURES.items()
+    for name in names(pairs)
+    if what != "grad of grad"  # compiled in tests of derivatives
+]
+
+
+@pytest.mark.parametrize(("what", "name"), TRACED)
+def test_trace(benchmark, what, name):
+    transform = trace.MEASURES[what][0]
+    benchmark.group = f"trace and lower {what}"
+    call = trace.fresh(name, transform)
+    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    expected = transform(peers.bare())(trace.X, trace.Y)
+    close(lowered.compile()(trace.X, trace.Y), expected)
+
+
+def test_every_trace_is_of_a_new_function():
+    call = trace.fresh("Function", trace.apply)
+    first, second = call.prepare(), call.prepare()
+    assert first is not second
+    cells = [f.__closure__[0].cell_contents for f in (first, second)]
+    assert cells[0] is not cells[1]
+
+
+@pytest.mark.parametrize("name", ["Function", "Function, separate", "custom_vjp"])
+def test_chain(benchmark, name):
+    call = trace.fresh(name, trace.chain(10, trace.gradient))
+    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    expected = trace.chain(10, trace.gradient)(peers.bare())
+    close(lowered.compile()(trace.X, trace.Y), jax.jit(expected)(trace.X, trace.Y))
+
+
+@pytest.mark.parametrize("name", ["bare", "Function", "custom_vjp"])
+def test_many_arguments_and_leaves(benchmark, name):
+    wide = widths.of_arguments(16, widths.doubled(16)[name])
+    tree = widths.of_leaves(10, widths.doubled_tree()[name])
+    lowered = benchmark(lambda: [c.run(c.prepare()) for c in (wide, tree)])
+    inputs = [widths.arguments(16), widths.leaves(10)]
+    for program, given in zip(lowered, inputs, strict=True):
+        close(program.compile()(given), jax.tree.map(lambda x: np.float32(2), given))
+
+
+@pytest.mark.parametrize("name", [*dispatch.HAND, "custom_vjp"])
+def test_dispatch(benchmark, name):
+    benchmark.group = "dispatch"
+    call = dispatch.calls([name], 16)[name]
+    expected = dispatch.step(peers.bare())(arrays(16))
+    close(benchmark(call.run, None), expected)
+
+
+@pytest.mark.parametrize("what", ["grad", "jvp"])
+def test_compiled(benchmark, what):
+    benchmark.group = "compiled"
+    twin = TWINS["geglu"]
+    args = twin.arguments(16)
+    ours, hand = compiled.compiled(twin, 16, compiled.PROGRAMS[what])
+    close(benchmark(ours, *args), hand(*args))
+    assert compiled.peak(ours) == compiled.peak(hand) > 0
+
+
+def test_import():
+    found = importing.fresh("jaxfn")
+    assert found["heavy"] == []
+    assert "jaxfn._function" in found["modules"]
+    assert not any(m.startswith("jaxfn") for m in importing.fresh()["modules"])
+
+
+@pytest.mark.skipif(bool(peers.GAPS["torch"]), reason="torch is not installed")
+@pytest.mark.parametrize("name", torch_twins.CASES)
+def test_torch_computes_the_same(benchmark, name):
+    benchmark.group = "torch"
+    case = torch_twins.CASES[name]
+    xs, cts = torch_twins.data(case, 40)
+    ours = torch_twins.ours(case, xs, cts)
+    other = torch_twins.theirs(case, xs, cts, "cpu", fused=False, threads=1)
+    torch_twins.agree(ours, other)
+    benchmark(other.run, None)
+
+
+def test_the_comparison_with_torch_sees_a_difference():
+    case = torch_twins.CASES["swish"]
+    xs, cts = torch_twins.data(case, 40)
+    ours = torch_twins.ours(case, xs, cts)
+
+    class Tensor(np.ndarray):
+        def detach(self):
+            return self
+
+        cpu = numpy = detach
+
+    outs, (grads,) = ours.run(None)
+
+    def other(scale):
+        made = [np.asarray(x).view(Tensor) for x in (*outs, *grads)]
+        return torch_twins.Call(lambda _: ([made[0]], [scale * made[1]]))
+
+    torch_twins.agree(ours, other(1))
+    with pytest.raises(AssertionError):
+        torch_twins.agree(ours, other(1.01))
+
+
+def test_torch_is_measured_with_its_best_threads():
+    times = Times({"torch eager, 1": [2, 3], "torch eager, 2": [9, 1], "Function": [1]})
+    assert torch_twins.fastest(times, torch_twins.EAGER) == "torch eager, 1"
+    assert torch_twins.fastest(times, torch_twins.COMPILED) == ""
+
+
+def test_inputs_for_torch_have_the_size():
+    for name, case in torch_twins.CASES.items():
+        xs, _ = torch_twins.data(case, 10_000)
+        assert xs[0].size == 10_000, name
+        assert all(x.dtype == np.float32 for x in xs)
+    assert len(torch_twins.CASES) >= 10
+
+
+# ---- the command
+
+
+def test_command_reports_what_is_kept(tmp_path, capsys):
+    """Bytes do not depend on the machine: every target is met."""
+    assert main(["residuals", "--quick", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "benchmarks.json").read_text())["rows"]
+    verdicts = {row["verdict"] for row in rows if row["target"] is not None}
+    assert verdicts == {"met"}
+    table = (tmp_path / "benchmarks.md").read_text()
+    assert "40,000 to 40,000 bytes" in table
+    assert str(tmp_path / "benchmarks.md") in capsys.readouterr().out
+
+
+def test_command_knows_its_parts(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["eagre"])
+    assert "no part is named 'eagre'" in capsys.readouterr().err
+    assert set(PARTS) >= {"eager", "trace", "compiled", "gpu"}
