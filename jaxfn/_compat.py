@@ -292,6 +292,11 @@ def define_primitive(
     return prim.bind
 
 
+def has_transpose(primitive: Any) -> bool:
+    """Can `jax.linear_transpose` transpose this operation?"""
+    return primitive in ad.primitive_transposes
+
+
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr and the values of its constvars; JAX 0.12 keeps both in one object."""
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())

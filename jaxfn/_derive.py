@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +42,9 @@ def transposed(
     except (NotImplementedError, AssertionError, ValueError) as error:
         if rules.once:
             raise refused_once(name) from error
+        found = _by_derivative(of_cts, example, list(tangents))
+        if found is not None:
+            return found
         raise RuleValueError(
             f"`{name}.backward` {NOT_TRANSPOSED}: "
             "expected operations that are linear in the cotangents and that JAX can "
@@ -49,6 +52,26 @@ def transposed(
             "make backward linear in its cotangents."
         ) from error
     return result
+
+
+def _by_derivative(
+    of_cts: Callable[[list[Any]], list[Any]], example: list[Any], tangents: list[Any]
+) -> list[Any] | None:
+    """The transpose where JAX has none of some operation; None if there is no proof.
+
+    A scatter that sets has none, but a derivative in reverse mode. Where that of
+    `of_cts` does not depend on the cotangents, it is the transpose.
+    """
+
+    def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
+        return jax.vjp(of_cts, cts)[1](ts)[0]
+
+    if not _linearity.is_smooth(jax.make_jaxpr(of_cts)(example)):
+        return None
+    jaxpr = jax.make_jaxpr(pull)(example, tangents)
+    if any(_linearity.used_inputs(jaxpr)[: len(example)]):
+        return None
+    return pull(example, tangents)
 
 
 def _refuse(name: str, index: int, tangent: Any, *, depends: bool) -> None:

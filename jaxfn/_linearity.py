@@ -37,6 +37,37 @@ def nonzero_outputs(jaxpr: Any) -> list[tuple[int, bool]]:
     return [(i, fact.depends) for i, fact in enumerate(facts) if not fact.zero]
 
 
+def used_inputs(jaxpr: Any) -> list[bool]:
+    """For each input, whether an output may depend on it."""
+    jaxpr, _ = _compat.open_jaxpr(jaxpr)
+    used = {id(x) for x in jaxpr.outvars}
+    for eqn in reversed(jaxpr.eqns):
+        if any(id(var) in used for var in eqn.outvars):
+            used |= {id(x) for x in eqn.invars}
+    return [id(var) in used for var in jaxpr.invars]
+
+
+def is_smooth(jaxpr: Any) -> bool:
+    """Is the function one whose derivative, if that is constant, proves it affine?
+
+    Not where an operation is constant in pieces (sign) or has a derivative of its own
+    (custom_jvp): all that its inputs reach must be operations that JAX can transpose,
+    or scatters that set, which lack but the transpose.
+    """
+    jaxpr, _ = _compat.open_jaxpr(jaxpr)
+    reached = {id(var) for var in jaxpr.invars}
+    for eqn in jaxpr.eqns:
+        if reached.isdisjoint(map(id, eqn.invars)):
+            continue
+        reached |= {id(var) for var in eqn.outvars}
+        bodies = [eqn.params[k] for k in _CALLS if k in eqn.params]
+        bodies += eqn.params.get("branches", ())
+        known = eqn.primitive.name == "scatter" or _compat.has_transpose(eqn.primitive)
+        if not known or not all(map(is_smooth, bodies)):
+            return False
+    return True
+
+
 _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "pad", "scatter", "scatter-add")
     + ("select_n", "dynamic_update_slice")

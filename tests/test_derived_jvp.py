@@ -195,6 +195,45 @@ def test_a_backward_that_calls_a_custom_vjp_cannot_be_transposed():
         jax.jvp(f, (S,), (S,))
 
 
+def test_a_backward_that_scatters():
+    # JAX has no transpose of a scatter that sets.
+    def forward(ctx, x):
+        values, places = jax.lax.top_k(x, 2)
+        ctx.shape = x.shape
+        ctx.save_for_backward(places)
+        return values
+
+    def backward(ctx, g):
+        (places,) = ctx.saved_tensors
+        return jnp.zeros(ctx.shape, g.dtype).at[places].set(3 * g)
+
+    x = jnp.float32([1, 4, 2, 3])
+    for extra in ({"generate_jvp_rule": True}, {}):
+        f = function(forward=forward, backward=backward, **extra).apply
+        hessian = jax.hessian(lambda x, f=f: (f(x) ** 2).sum())
+        np.testing.assert_allclose(hessian(x), np.diag([0, 18, 0, 18]))
+        np.testing.assert_allclose(jax.jit(jax.vmap(hessian))(x[None])[0], hessian(x))
+        np.testing.assert_allclose(
+            hessian(x), jax.jacrev(jax.grad(lambda x, f=f: (f(x) ** 2).sum()))(x)
+        )
+    f = function(forward=forward, backward=backward, generate_jvp_rule=True).apply
+    np.testing.assert_allclose(jax.jvp(f, (x,), (x,))[1], [12, 9])
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [jnp.sign, jnp.round, lambda g: g * g, lax.stop_gradient, lambda g: g + 1, jnp.abs]
+    + [jax.nn.relu, lambda g: jnp.where(g > 0, g, 2 * g)],
+)
+def test_a_backward_that_scatters_what_is_not_linear_is_refused(bend):
+    def backward(x, g):
+        return jnp.zeros(3).at[jnp.array([2, 0, 1])].set(bend(g))
+
+    f = derived(lambda x: x, backward)
+    with pytest.raises(ValueError, match="can't be transposed"):
+        jax.jvp(f, (X,), (X,))
+
+
 def test_forward_over_reverse_with_backward_only():
     # jax.hessian works although forward mode itself is refused: the tangent of the
     # value that the reverse pass computes is backward transposed.
