@@ -58,7 +58,11 @@ class ClassRules:
     # ---- forward
 
     def _primal(self, *arrays: Any) -> Outputs:
-        return self._style.fwd(arrays, (False,) * len(arrays))[0]
+        """The value; it has a derivative of its own where JAX may lose the rules."""
+        nothing = (False,) * len(arrays)
+        if self.rules.jvp is None and not self.rules.derive_jvp:
+            return self._style.primal(arrays, nothing)
+        return self._style.fwd(arrays, nothing)[0]
 
     def _forward(self, *inputs: Any) -> Outputs:
         """Forward of the separate style, batched by the vmap staticmethod."""

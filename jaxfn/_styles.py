@@ -28,7 +28,7 @@ from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Run
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec
+from jaxfn._tree import Outputs, OutSpec, as_jax
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,6 +72,14 @@ class Style:
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
         raise NotImplementedError
+
+    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        """The outputs, for where nothing differentiates them."""
+        raise NotImplementedError
+
+    def _belonging(self, arrays: Arrays, outs: Arrays) -> list[Any]:
+        """The outputs, batched where an input is, as those of `fwd` are."""
+        return attach(_undifferentiated, arrays, outs, name=self._def.name)
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         ctx = self._def.cls._backward_cls()
@@ -143,13 +151,21 @@ class Separate(Style):
         self._forward = forward
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        self._check_closure()
-        with _autocast.using(self._policy):
-            raw = self._forward(*stop_gradient(arrays))
+        raw = self._run(stop_gradient(arrays))
         out: OutSpec = raw.static
         rule = partial(self._tangents, out)
         outs = attach(rule, arrays, raw.arrays, name=self._def.name)
         return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
+
+    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        raw = self._run(arrays)
+        self._setup(raw.static, arrays, raw.arrays, perturbed)
+        return Outputs(self._belonging(arrays, raw.arrays), raw.static)
+
+    def _run(self, inputs: Arrays) -> Outputs:
+        self._check_closure()
+        with _autocast.using(self._policy):
+            return self._forward(*inputs)
 
     def _tangents(
         self, out: OutSpec, inputs: Arrays, outs: Arrays, dots: Arrays
@@ -184,6 +200,11 @@ class Combined(Style):
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         return self._once.fwd(arrays, perturbed)
 
+    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        found, _, run = self._run(arrays, perturbed)
+        outs = self._belonging(arrays, [as_jax(x) for x in found])
+        return Outputs(outs, run.out)
+
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
@@ -212,6 +233,10 @@ class Combined(Style):
             # and what is hidden then is constant.
             self._run(arrays, perturbed)
         return self._residuals(leaves, saved, run.out, arrays, outs, perturbed)
+
+
+def _undifferentiated(*_: Any) -> Any:
+    raise AssertionError("JAX differentiated the primal of a custom_vjp")
 
 
 def setup(
