@@ -1,10 +1,13 @@
 """Settings of the whole suite, and what it says at the end about the laws.
 
 CPU, so that a number is the same on every machine; eight devices, for the tests that
-shard: JAX must be told before it starts.
+shard; and a folder where each worker, with the processes that it starts, finds what it
+has compiled before: half of all programs are compiled more than once. JAX must be told
+before it starts.
 """
 
 import os
+import tempfile
 from collections import Counter
 
 import hypothesis
@@ -13,6 +16,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _EIGHT = "--xla_force_host_platform_device_count=8"
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_EIGHT}".strip()
+
+_compiled = tempfile.TemporaryDirectory(prefix="jaxfn-tests-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # The same examples on every run, without a deadline, as JAX compiles at first.
 # `--hypothesis-profile=thorough` tries many others.
@@ -48,3 +56,7 @@ def pytest_terminal_summary(terminalreporter):
     if ran:
         parts = ", ".join(f"{n} {word}" for word, n in sorted(ran.items()))
         terminalreporter.write_line(f"laws: {ran.total()} cells ({parts})")
+
+
+def pytest_unconfigure():
+    _compiled.cleanup()  # a worker may be ended before Python does it
