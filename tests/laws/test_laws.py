@@ -1,9 +1,8 @@
 """Every cell equals plain JAX, or is refused as the README says.
 
-All pairs of a dozen transformations run for one Function of each engine and style, or
-without `--full` each pair for two of these; the rest is a seeded sample of depth 3 in
-which each Function of the catalogue meets each transformation and each mode. `--full`
-makes that sample twenty times as big.
+All pairs of a dozen transformations run for one Function of each engine and style; the
+rest is a seeded sample of depth 3 in which each Function of the catalogue meets each
+transformation and each mode. `--full` makes that sample twenty times as big.
 """
 
 import re
@@ -21,8 +20,7 @@ FULL = 20
 
 def pytest_generate_tests(metafunc):
     if "cell" in metafunc.fixturenames:
-        full = metafunc.config.getoption("--full")
-        cells = pairs(full=full) + sample(FULL if full else 1)
+        cells = pairs() + sample(FULL if metafunc.config.getoption("--full") else 1)
         metafunc.parametrize("cell", list(dict.fromkeys(cells)), ids=str)
 
 
