@@ -10,9 +10,9 @@ meets the rule, never the body.
 
 Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
 - forward ran once, with its ctx; calling the decorated function would run it again;
-- before JAX 0.12 partial evaluation of a scan's body drops the rule of a custom_jvp in
-  the half that it knows, so second derivatives were silently wrong. Ordinary primitives
-  keep theirs, and this is one;
+- partial evaluation of a scan's body may drop the rule of a custom_jvp in the half that
+  it knows (`_compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong.
+  Ordinary primitives keep theirs, and this is one;
 - under vmap the outs of an example belong to that example, even where their value is
   the same for all: custom_vjp would give the sum of all cotangents to each of them;
 - a tangent that reaches `values` shows that forward closed over a traced value.
@@ -121,7 +121,7 @@ _bind = _compat.define_primitive(
 )
 
 
-# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed (0.10.2, 0.12.0).
+# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed.
 _bind_still = _compat.define_primitive(
     "stop_gradient",
     impl=lambda x: [x],

@@ -54,9 +54,9 @@ def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
 # ---- with a derivative
 
 # JAX differentiates a custom_vmap call forwards, by the jvp of `fun` and, batched, of
-# the rule; in reverse mode it fails ("Linearization failed", 0.10.2 and 0.12.0.1). So
-# the call runs without derivative, and the derivative is attached as a linear map of
-# its own, whose two directions are functions of this kind again:
+# the rule; in reverse mode it fails ("Linearization failed"). So the call runs without
+# derivative, and the derivative is attached as a linear map of its own, whose two
+# directions are functions of this kind again:
 #
 #               alone             batched
 #     value     fun               rule

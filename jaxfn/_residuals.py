@@ -19,8 +19,7 @@ class Statics:
     JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
     But one call in a jitted function is traced again for each set of perturbed
     arguments, and the traces of all are in use at once: as pytree aux data the static
-    part would reach the bwd of another trace (checked on 0.10.2 and 0.12.0: a gradient
-    lost in silence). What does travel with a trace is the shapes of its residuals. So
+    part would reach the bwd of another trace (and a gradient was lost in silence). What does travel with a trace is the shapes of its residuals. So
     the static part stays here under a key, and the key is the length of an array with
     no elements.
     """
