@@ -13,6 +13,7 @@ from jaxfn._apply import Arguments
 from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
+from jaxfn._engines import has_forward_mode
 from jaxfn._errors import running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
@@ -60,9 +61,9 @@ class ClassRules:
     def _primal(self, *arrays: Any) -> Outputs:
         """The value; it has a derivative of its own where JAX may lose the rules."""
         nothing = (False,) * len(arrays)
-        if self.rules.jvp is None and not self.rules.derive_jvp:
-            return self._style.primal(arrays, nothing)
-        return self._style.fwd(arrays, nothing)[0]
+        if _compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
+            return self._style.fwd(arrays, nothing)[0]
+        return self._style.primal(arrays, nothing)
 
     def _forward(self, *inputs: Any) -> Outputs:
         """Forward of the separate style, batched by the vmap staticmethod."""

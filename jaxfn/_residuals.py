@@ -19,9 +19,9 @@ class Statics:
     JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
     But one call in a jitted function is traced again for each set of perturbed
     arguments, and the traces of all are in use at once: as pytree aux data the static
-    part would reach the bwd of another trace (and a gradient was lost in silence). What does travel with a trace is the shapes of its residuals. So
-    the static part stays here under a key, and the key is the length of an array with
-    no elements.
+    part would reach the bwd of another trace (and a gradient was lost in silence). What
+    does travel with a trace is the shapes of its residuals. So the static part stays
+    here under a key, and the key is the length of an array with no elements.
     """
 
     def __init__(self) -> None:
