@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -69,21 +70,20 @@ def run(options: argparse.Namespace) -> int:
         reference = load(options.reference) if options.reference else None
         generator = np.random.default_rng(options.seed)
         args = [argument(text, generator) for text in options.arguments]
-        report = check(
-            fun,
-            *args,
-            reference=reference,
-            surrogate=options.surrogate,
-            skip=options.skip,
-            precision=options.precision,
-            seed=options.seed,
-            progress=line(sys.stderr),
-        )
+        with progress(sys.stderr) as show:
+            report = check(
+                fun,
+                *args,
+                reference=reference,
+                surrogate=options.surrogate,
+                skip=options.skip,
+                precision=options.precision,
+                seed=options.seed,
+                progress=show,
+            )
     except (UsageError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return USAGE
-    finally:
-        clear(sys.stderr)
     sys.stdout.write(f"{report}\n")
     return 0 if report.ok else 1
 
@@ -167,22 +167,24 @@ def _dtype(name: str) -> Any:
 # ---- a line that says how far it is
 
 
-def line(stream: TextIO) -> Callable[[int, int, str], None] | None:
-    """Progress for `check`, where somebody watches."""
-    if not stream.isatty():
+@contextlib.contextmanager
+def progress(stream: TextIO) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar for `check`, where somebody watches and tqdm is installed."""
+    tqdm = _tqdm() if stream.isatty() else None
+    if tqdm is None:
+        yield None
+        return
+    with tqdm(file=stream, leave=False, unit="check", dynamic_ncols=True) as bar:
+
+        def show(done: int, total: int, name: str) -> None:
+            bar.total, bar.n = total, done
+            bar.set_description(name)
+
+        yield show
+
+
+def _tqdm() -> Any | None:
+    try:
+        return importlib.import_module("tqdm").tqdm
+    except ImportError:
         return None
-
-    def show(done: int, total: int, name: str) -> None:
-        filled = 20 * done // total
-        bar = "#" * filled + "." * (20 - filled)
-        stream.write(f"\r\x1b[K[{bar}] {done + 1}/{total} {name}")
-        stream.flush()
-
-    return show
-
-
-def clear(stream: TextIO) -> None:
-    """Remove the line."""
-    if stream.isatty():
-        stream.write("\r\x1b[K")
-        stream.flush()
