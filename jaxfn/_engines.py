@@ -78,7 +78,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
-            statics.put(residuals),
+            statics.put(residuals, args),
         )
 
     def bwd(saved: Any, cts: Outputs) -> Any:

@@ -21,24 +21,26 @@ class Statics:
     arguments, and the traces of all are in use at once: as pytree aux data the static
     part would reach the bwd of another trace (and a gradient was lost in silence). What
     does travel with a trace is the shapes of its residuals. So the static part stays
-    here under a key, and the key is the length of an array with no elements.
+    here under a key, and the key is the length of an array with no elements. An eager
+    call runs fwd once, and needs no key.
     """
 
     def __init__(self) -> None:
-        self._items: dict[int, Residuals] = {}
+        self._items: dict[int | None, Residuals] = {}
         self._next = itertools.count()
 
-    def put(self, residuals: Residuals) -> Any:
-        key = next(self._next)
+    def put(self, residuals: Residuals, args: Arrays) -> Any:
+        eager = None not in self._items and not any(map(_compat.is_tracer, args))
+        key = None if eager else next(self._next)
         self._items[key] = Residuals(
             [_shape(x) for x in residuals.arrays],
             residuals.static,
             residuals.smooth,
         )
-        return np.zeros((0, key), np.bool_)
+        return None if key is None else np.zeros((0, key), np.bool_)
 
     def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
-        item = self._items[key.shape[1]]
+        item = self._items[None if key is None else key.shape[1]]
         arrays = list(arrays[: len(item.arrays)])
         if [_shape(x) for x in arrays] != list(item.arrays):
             raise NotImplementedError(
