@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,16 +41,21 @@ print(json.dumps({
 
 
 def fresh(*args: str) -> dict[str, Any]:
-    """What a new process says that imports jax, and jaxfn if there is an argument."""
+    """What a new process says that imports jax, and jaxfn if there is an argument.
+
+    It may keep compiled modules, as pip does for what it installs (jax among it).
+    """
     program = PROGRAM.replace("HEAVY", repr(HEAVY))
     command = [sys.executable, "-c", program, *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return json.loads(done.stdout)
 
 
 def rows(effort: Effort) -> Iterator[Row]:
     """Import time of jaxfn over that of jax, and what it imports."""
     rounds = 5 if effort.quick else 15
+    fresh("jaxfn")  # compiles what is not compiled yet
     ours, alone = [], []
     for i in range(rounds):
         for import_jaxfn in (True, False) if i % 2 else (False, True):
