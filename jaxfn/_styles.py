@@ -159,7 +159,7 @@ class Separate(Style):
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         raw = self._run(arrays)
-        self._setup(raw.static, arrays, raw.arrays, perturbed)
+        self._saved(raw.static, arrays, raw.arrays, perturbed)
         return Outputs(self._belonging(arrays, raw.arrays), raw.static)
 
     def _run(self, inputs: Arrays) -> Outputs:
@@ -177,6 +177,12 @@ class Separate(Style):
     def _setup(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> Residuals:
+        leaves, saved = self._saved(out, arrays, outs, perturbed)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+
+    def _saved(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, Saved]:
         assert self._def.setup_context is not None
         ctx = self._ctx(perturbed)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
@@ -185,8 +191,7 @@ class Separate(Style):
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)
-        saved = Saved(layout, marks(ctx, outs), ctx.needs_read)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+        return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)
 
 
 class Combined(Style):
