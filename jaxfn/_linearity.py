@@ -2,11 +2,13 @@
 
 `jax.linear_transpose` refuses an operation that has no transpose (sign, clip), but
 takes `2*g + 1` and drops the 1, and takes `ones_like(x)` and gives zero. A function
-made of operations that can be transposed is affine; it is linear if it also maps zero
-to zero. That is what is proved here, by following zeros through the jaxpr:
+made of operations that can be transposed is affine, but for one that rounds
+(`astype(int)`, of which it makes zero); it is linear if it also maps zero to zero. That
+is what is proved here, by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero where the operand is zero;
-- sums, and operations that place one operand in another, need all operands zero.
+- sums, and operations that place one operand in another, need all operands zero;
+- what has no derivative (integers) counts as zero nowhere, if it depends on the inputs.
 
 The proof may fail for a function that is linear; it never passes one that is not,
 provided that `jax.linear_transpose` accepts it too.
@@ -113,7 +115,9 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
     depends = any(fact.depends for fact in ins)
-    if name in _SUMS:
+    if depends and _rounds(eqn):
+        zero = False
+    elif name in _SUMS:
         zero = all(fact.zero for fact in _summands(eqn, ins))
     elif depends:
         zero = all(fact.zero for fact in ins if fact.depends)
@@ -124,14 +128,23 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     return [Fact(depends, zero)] * len(eqn.outvars)
 
 
+def _rounds(eqn: Any) -> bool:
+    """Is there a result that can't have a derivative?"""
+    return not all(_is_inexact(var.aval) for var in eqn.outvars)
+
+
+def _is_inexact(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
 def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
     """The operands of a sum that are values: not the indices of a scatter, say."""
-    if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
+    if not _is_inexact(eqn.outvars[0].aval):
         return ins
     return [
         fact
         for fact, var in zip(ins, eqn.invars, strict=True)
-        if fact.depends or jnp.issubdtype(var.aval.dtype, jnp.inexact)
+        if fact.depends or _is_inexact(var.aval)
     ]
 
 

@@ -28,6 +28,10 @@ def derived(forward, pull):
     ).apply
 
 
+def rounded(g):
+    return g.astype(jnp.int32).astype(g.dtype)
+
+
 INDEX = jnp.array([2, 0])
 
 LINEAR = {
@@ -223,7 +227,7 @@ def test_a_backward_that_scatters():
 @pytest.mark.parametrize(
     "bend",
     [jnp.sign, jnp.round, lambda g: g * g, lax.stop_gradient, lambda g: g + 1, jnp.abs]
-    + [jax.nn.relu, lambda g: jnp.where(g > 0, g, 2 * g)],
+    + [jax.nn.relu, lambda g: jnp.where(g > 0, g, 2 * g), rounded],
 )
 def test_a_backward_that_scatters_what_is_not_linear_is_refused(bend):
     def backward(x, g):
@@ -232,6 +236,36 @@ def test_a_backward_that_scatters_what_is_not_linear_is_refused(bend):
     f = derived(lambda x: x, backward)
     with pytest.raises(ValueError, match="can't be transposed"):
         jax.jvp(f, (X,), (X,))
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [
+        rounded,
+        jax.jit(rounded),
+        lambda g: g + rounded(g),
+        lambda g: jax.lax.scan(lambda c, y: (c, rounded(y)), 0, g)[1],
+        lambda g: jax.lax.cond(g.size > 2, rounded, lambda g: g, g),
+        lambda g: (2 * g.astype(jnp.int32)).astype(g.dtype),
+    ],
+)
+def test_a_backward_that_rounds_is_refused(bend):
+    # JAX's transpose of a conversion to integers is zero.
+    f = derived(lambda x: x, lambda x, g: bend(g))
+    with pytest.raises(ValueError, match="can't be transposed"):
+        jax.jvp(f, (X,), (X,))
+
+
+def test_a_backward_may_compute_with_integers():
+    def backward(x, g):
+        mask = jnp.arange(g.size) % 2 == x.astype(jnp.int32) % 2
+        at = jnp.argsort(x)[::-1]
+        return jnp.where(mask, g, 0).at[at].add(g[at])
+
+    f = derived(lambda x: x, backward)
+    _, got = jax.jvp(f, (X,), (X,))
+    (expected,) = jax.linear_transpose(lambda g: backward(X, g), X)(X)
+    np.testing.assert_allclose(got, expected)
 
 
 def test_forward_over_reverse_with_backward_only():
