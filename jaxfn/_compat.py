@@ -1,9 +1,9 @@
 """The only door to JAX that is not stable public API.
 
 What comments say of JAX, here and elsewhere, was checked on 0.10.2 (the newest for
-Python 3.11) and 0.12.0. What other modules need
-of JAX's internals has a name here; nothing else imports `jax.extend`,
-`jax.interpreters` or `jax._src`, and nothing else knows a version.
+Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name here;
+nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
+knows a version.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ EVERY = 16
 
 CODE = f"""
 import jax
+import jax.numpy as jnp
+
+import jaxfn
 from tests.laws.cells import sample
 from tests.laws.test_laws import test_a_cell_is_right_or_refused as check
 
@@ -24,6 +27,24 @@ assert all(getattr(jax.config, flag) for flag in {FLAGS})
 for cell in sample()[::{EVERY}]:
     print(cell, flush=True)
     check(cell, lambda *_: None)
+
+
+class Scale(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(n)
+        assert not ctx.needs_input_grad[1], "an integer is said to be differentiated"
+        return x * n
+
+    @staticmethod
+    def backward(ctx, g):
+        (n,) = ctx.saved_tensors
+        assert ctx.needs_input_grad == (True, False)
+        return g * n, None
+
+
+for f in (jax.grad(Scale.apply), jax.grad(jax.checkpoint(Scale.apply))):
+    assert f(jnp.float32(3), jnp.int32(5)) == 5
 print("all right")
 """
 
