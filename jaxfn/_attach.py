@@ -60,21 +60,32 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
         return list(arrays)
     moving = [x for x, t in zip(arrays, traced, strict=True) if t]
     # One by one: of several together, one that is linear would make all linear.
-    still = iter(_own([_compat.as_array(_bind_still(x)[0]) for x in moving]))
-    return [next(still) if t else x for x, t in zip(arrays, traced, strict=True)]
+    still: list[Any] = []
+    for x in moving:
+        y = _compat.as_array(_bind_still(x)[0])
+        still.append(_own(y, [y, *still]))
+    rest = iter(still)
+    return [next(rest) if t else x for x, t in zip(arrays, traced, strict=True)]
 
 
-def _own(arrays: Sequence[Any]) -> list[Any]:
-    """Another object for each array, with the same buffer."""
-    own: list[Any] = []
+def distinct(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays, each an object of its own, as they always are in a trace."""
+    found: list[Any] = []
     for x in arrays:
-        y = x
-        if type(x) is _compat.ConcreteArray and len(x.sharding.device_set) == 1:
-            y = x.addressable_data(0)  # cheap, and commits the array to no device
-        if not _compat.is_tracer(y) and any(y is known for known in (x, *own)):
-            y = jax.device_put(x, x.sharding)
-        own.append(y)
-    return own
+        found.append(_own(x, found) if any(x is known for known in found) else x)
+    return found
+
+
+def _own(x: Any, known: Sequence[Any]) -> Any:
+    """Another object than the known ones, with the buffer of `x`; a tracer as it is."""
+    if _compat.is_tracer(x):
+        return x
+    y = x
+    if type(x) is _compat.ConcreteArray and len(x.sharding.device_set) == 1:
+        y = x.addressable_data(0)  # cheap, and commits the array to no device
+    if any(y is other for other in known):
+        y = jax.device_put(x, x.sharding)
+    return y
 
 
 def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:

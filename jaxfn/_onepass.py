@@ -5,6 +5,9 @@ attached to the outputs (`_attach`). What it saved is replaced: an input by the 
 one, an output by the attached one. A saved intermediate is attached too, with the
 derivative of forward's body, which is traced once more only if somebody differentiates
 it.
+
+What is an input or an output is known by identity. Outside of a trace that can lie:
+there `lax.stop_gradient(x)` is `x` itself. Where it matters, forward is traced to see.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 import jax
 
+from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
 from jaxfn._engines import push_forward
 from jaxfn._errors import RuleValueError
@@ -34,6 +38,7 @@ class Run:
         saved: what was saved; of the face's own kind.
         sources: for each leaf that was saved where its value comes from: ("input", i),
             ("output", i) or ("other", i), counting within each kind. Filled in last.
+        traced: did it run in a trace of its own?
     """
 
     out: OutSpec
@@ -41,6 +46,7 @@ class Run:
     pattern_used: bool
     saved: Any
     sources: tuple[tuple[str, int], ...] = ()
+    traced: bool = False
 
     def fits(self, perturbed: Perturbed) -> bool:
         """Is this also what would be saved with these inputs perturbed?"""
@@ -77,7 +83,7 @@ class OnePass:
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
-        outs, leaves, run = self._run(stop_gradient(arrays), perturbed)
+        outs, leaves, run = self._told_apart(arrays, perturbed)
         values = attach(
             partial(self._tangents, run),
             arrays,
@@ -86,6 +92,46 @@ class OnePass:
         )
         residuals = self._substitute(run, arrays, values, perturbed)
         return Outputs(values[: len(outs)], run.out), residuals
+
+    def _told_apart(
+        self, arrays: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], list[Any], Run]:
+        """One run, in a trace if something may have been taken for something else.
+
+        That is so where two outputs are one object (and one may be marked), and for
+        what was saved if it is differentiated again.
+        """
+        still = stop_gradient(arrays)
+        outs, leaves, run = self._run(still, perturbed)
+        doubled = len({id(x) for x in outs}) < len(outs)
+        again = any(
+            _compat.is_tracer(x) and not _compat.is_tracer(y)
+            for x, y in zip(arrays, still, strict=True)
+        )
+        if not doubled and (not again or len(run.others(leaves)) == len(leaves)):
+            return outs, leaves, run
+        try:
+            evaluate, traced = self._traced(still, perturbed)
+        except Exception:  # noqa: BLE001  (a body that needs values may raise anything)
+            return outs, leaves, run
+        if not doubled and traced.sources == run.sources:
+            return outs, leaves, run
+        return *evaluate(still), traced
+
+    def _traced(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[Callable[[Arrays], tuple[list[Any], list[Any]]], Run]:
+        """What computes outputs and leaves from such inputs, and the rest of the run."""
+        runs: list[Run] = []
+
+        def trace(*values: Any) -> tuple[list[Any], list[Any]]:
+            outs, leaves, run = self._run(values, perturbed)
+            runs.append(run)
+            return outs, leaves
+
+        evaluate, consts = jax.closure_convert(trace, *inputs)
+        runs[-1].traced = True
+        return lambda values: evaluate(*values, *consts), runs[-1]
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -140,7 +186,11 @@ class OnePass:
             at = list(inputs)
             for i, value in zip(moving, values, strict=True):
                 at[i] = value
-            _, leaves, again = self._run(at, run.perturbed)
+            if run.traced:
+                evaluate, again = self._traced(at, run.perturbed)
+                _, leaves = evaluate(at)
+            else:
+                _, leaves, again = self._run(at, run.perturbed)
             found = again.others(leaves)
             if [x.shape for x in found] != [x.shape for x in others]:
                 raise RuleValueError(

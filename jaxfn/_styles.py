@@ -20,7 +20,7 @@ import jax
 
 from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
-from jaxfn._attach import attach, stop_gradient
+from jaxfn._attach import attach, distinct, stop_gradient
 from jaxfn._capture import Layout, capture, pack
 from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
@@ -184,7 +184,7 @@ class Separate(Style):
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, Saved]:
         assert self._def.setup_context is not None
-        ctx = self._ctx(perturbed)
+        ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         running_setup = running(self._def.name, "setup_context")
         with _autocast.using(self._policy), running_setup:

@@ -1,0 +1,215 @@
+"""`lax.stop_gradient(x)`, torch's `x.detach()`, is another array than `x`.
+
+Outside of a trace JAX gives the very same object back, and ctx knows arrays by identity.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxfn import custom_function
+from tests.build import function
+
+X, Y = jnp.float32(2), jnp.float32(5)
+
+# Each gives the derivative `d` of a function of numbers, at numbers.
+PLACES = {
+    "eager": lambda d: d,
+    "jit": jax.jit,
+    "vmap": lambda d: lambda *xs: jax.vmap(d)(*[x[None] for x in xs])[0],
+    "vmap one": lambda d: (
+        lambda x, *rest: jax.vmap(d, (0, *[None] * len(rest)))(x[None], *rest)[0]
+    ),
+}
+places = pytest.mark.parametrize("place", PLACES)
+styles = pytest.mark.parametrize("style", ["combined", "separate"])
+
+
+def build(style, value, save, backward):
+    """A Function; `save(ctx, inputs, outputs)` is told what forward has at hand."""
+    if style == "combined":
+
+        def forward(ctx, *inputs):
+            out = value(*inputs)
+            save(ctx, inputs, out)
+            return out
+
+        return function(forward=forward, backward=backward).apply
+    return function(forward=value, setup_context=save, backward=backward).apply
+
+
+# ---- marks
+
+
+@styles
+@places
+@pytest.mark.parametrize("marked", [0, 1])
+def test_only_the_detached_output_is_marked(style, place, marked):
+    def value(x):
+        y = x**2
+        z = lax.stop_gradient(y)
+        return (z, y) if marked == 0 else (y, z)
+
+    def save(ctx, inputs, outputs):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(outputs[marked])
+
+    def backward(ctx, *grads):
+        (x,) = ctx.saved_tensors
+        return 7 * x * grads[1 - marked]
+
+    f = build(style, value, save, backward)
+    for i, expected in ((1 - marked, 14), (marked, 0)):
+        got = PLACES[place](jax.grad(lambda x, i=i: f(x)[i]))(X)
+        np.testing.assert_allclose(got, expected)
+        got = PLACES[place](jax.grad(jax.grad(lambda x, i=i: f(x)[i])))(X)
+        np.testing.assert_allclose(got, expected / 2)
+
+
+@styles
+@places
+def test_a_detached_input_is_marked_and_the_input_is_not(style, place):
+    f = build(
+        style,
+        lambda x: (x, lax.stop_gradient(x)),
+        lambda ctx, inputs, outputs: ctx.mark_non_differentiable(outputs[1]),
+        lambda ctx, g, _: 7 * g,
+    )
+    assert PLACES[place](jax.grad(lambda x: f(x)[0]))(X) == 7
+    assert PLACES[place](jax.grad(lambda x: f(x)[1]))(X) == 0
+
+
+# ---- what is saved: 3 x^2 g where x is saved, so 6 x is the second derivative
+
+
+SAVED = {
+    "input": (lambda x, out: [x], 12),
+    "detached": (lambda x, out: [lax.stop_gradient(x)], 0),
+    "both": (lambda x, out: [x, lax.stop_gradient(x)], 6),
+    "both, turned": (lambda x, out: [lax.stop_gradient(x), x], 6),
+    "detached twice": (lambda x, out: [lax.stop_gradient(x), lax.stop_gradient(x)], 0),
+}
+SECOND = {
+    "grad of grad": lambda f: jax.grad(jax.grad(f)),
+    "jacfwd of grad": lambda f: jax.jacfwd(jax.grad(f)),
+    "grad of jit of grad": lambda f: jax.grad(jax.jit(jax.grad(f))),
+}
+
+
+@styles
+@places
+@pytest.mark.parametrize("order", SECOND)
+@pytest.mark.parametrize("saved", SAVED)
+def test_a_detached_input_has_no_second_derivative(style, place, order, saved):
+    values, expected = SAVED[saved]
+
+    def backward(ctx, g):
+        a, b = (ctx.saved_tensors * 2)[:2]
+        return 3 * a * b * g
+
+    def save(ctx, inputs, out):
+        ctx.save_for_backward(*values(*inputs, out))
+
+    f = build(style, lambda x: x**3, save, backward)
+    np.testing.assert_allclose(PLACES[place](SECOND[order](f))(X), expected)
+
+
+@styles
+@places
+@pytest.mark.parametrize(("detach", "expected"), [(False, np.exp(2)), (True, 0)])
+def test_a_detached_output_has_no_second_derivative(style, place, detach, expected):
+    def save(ctx, inputs, out):
+        ctx.out = lax.stop_gradient(out) if detach else out
+
+    f = build(style, jnp.exp, save, lambda ctx, g: ctx.out * g)
+    got = PLACES[place](jax.grad(jax.grad(f)))(X)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@styles
+@places
+@pytest.mark.parametrize("detach", ["x", "y"])
+def test_one_input_is_detached_and_one_is_differentiated(style, place, detach):
+    def save(ctx, inputs, out):
+        x, y = inputs
+        if detach == "x":
+            x = lax.stop_gradient(x)
+        else:
+            y = lax.stop_gradient(y)
+        ctx.save_for_backward(x, y, 2 * x)
+
+    def backward(ctx, g):
+        x, y, double = ctx.saved_tensors
+        return double * y * g, x**2 * g
+
+    f = build(style, lambda x, y: x**2 * y, save, backward)
+    second = PLACES[place](jax.grad(jax.grad(f)))(X, Y)
+    assert second == (0 if detach == "x" else 2 * Y)
+    mixed = PLACES[place](jax.grad(jax.grad(f), 1))(X, Y)
+    assert mixed == (2 * X if detach == "x" else 0)
+
+
+@places
+def test_a_detached_residual_of_both_rules(place):
+    @custom_function
+    def cube(x):
+        return x**3
+
+    cube.defvjp(
+        lambda x: (x**3, (x, lax.stop_gradient(x))),
+        lambda res, g: (3 * res[0] * res[1] * g,),
+    )
+    cube.defjvp(lambda xs, ts: (xs[0] ** 3, 3 * xs[0] ** 2 * ts[0]))
+    got = PLACES[place](jax.grad(jax.grad(cube)))(X)
+    np.testing.assert_allclose(got, 6)
+
+
+# ---- a body that needs values runs all the same
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: np.asarray(x) ** 3,
+        lambda x: x**3 if x > 0 else -(x**3),
+        lambda x: float(x) * x * x,
+    ],
+)
+def test_a_body_that_needs_values_has_a_second_derivative(value):
+    runs = []
+
+    def forward(ctx, x):
+        runs.append(x)
+        ctx.save_for_backward(x)
+        return jnp.asarray(value(x))
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+    f = function(forward=forward, backward=backward).apply
+    np.testing.assert_allclose(jax.grad(jax.grad(f))(X), 12)
+    np.testing.assert_allclose(jax.grad(f)(X), 12)
+
+
+def test_forward_computes_once():
+    runs = []
+
+    def count(x):
+        runs.append(x)
+        return x
+
+    def forward(ctx, x):
+        y = jax.pure_callback(count, x, x)
+        ctx.save_for_backward(x)
+        return y**3
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+    f = function(forward=forward, backward=backward).apply
+    np.testing.assert_allclose(jax.grad(jax.grad(f))(X), 12)
+    assert len(runs) == 1
