@@ -121,7 +121,7 @@ class OnePass:
     def _traced(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Callable[[Arrays], tuple[list[Any], list[Any]]], Run]:
-        """What computes outputs and leaves from such inputs, and the rest of the run."""
+        """What computes outputs and leaves from such inputs; the rest of the run."""
         runs: list[Run] = []
 
         def trace(*values: Any) -> tuple[list[Any], list[Any]]:

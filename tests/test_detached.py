@@ -1,6 +1,6 @@
 """`lax.stop_gradient(x)`, torch's `x.detach()`, is another array than `x`.
 
-Outside of a trace JAX gives the very same object back, and ctx knows arrays by identity.
+Outside of a trace JAX gives back the very same object, and ctx goes by identity.
 """
 
 import jax
