@@ -210,6 +210,7 @@ class _Leaves:
         self.arrays: list[Any] = []
         self.opaque: list[str] = []
         self._index: dict[int, int] = {}
+        self._inside: list[int] = []
         self._ctx_name = ctx_name
 
     def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
@@ -225,6 +226,18 @@ class _Leaves:
             # A later write, here or in a rule, must not change a gradient.
             kept = value.copy()
             return lambda _: kept.copy()
+        if id(value) in self._inside:
+            raise RuleTypeError(
+                f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
+                "holds itself: expected arrays, and containers without cycles. Keep "
+                "what the rules need of it."
+            )
+        self._inside.append(id(value))
+        put = self._container(value, name)
+        self._inside.pop()
+        return put
+
+    def _container(self, value: Any, name: str) -> Put:
         if is_record(value):
             return self._record(value, name)
         if type(value) is dict:  # also with keys that JAX can't sort, and in order
@@ -232,7 +245,10 @@ class _Leaves:
             if _all_constant(items.values()):
                 return _Constant(value)
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
-        parts, treedef = tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+        at_root = iter([True])  # by place: a list may hold itself
+        parts, treedef = tree_util.tree_flatten(
+            value, is_leaf=lambda _: not next(at_root, False)
+        )
         if len(parts) == 1 and parts[0] is value:
             self._check_opaque(value, name)
             return _Constant(value)

@@ -707,3 +707,42 @@ def test_names_of_torchs_graph_can_not_be_assigned(name):
 
     with pytest.raises(AttributeError, match=f"ctx.{name} of FBackward.*other name"):
         function(forward=forward).apply(jnp.ones(()))
+
+
+def holding_itself(kind, x):
+    if kind == "dict":
+        held = {"x": x}
+        held["self"] = held
+    elif kind == "list":
+        held = [x]
+        held.append([held])
+    else:
+        held = types.SimpleNamespace(x=x)
+        held.parent = (held,)
+    return held
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "SimpleNamespace"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_container_that_holds_itself_is_refused(kind, transform):
+    def forward(ctx, x):
+        ctx.tree = holding_itself(kind, x)
+        return x
+
+    f = function("F", forward=forward, backward=lambda ctx, g: g).apply
+    with pytest.raises(TypeError, match=rf"ctx\.tree is or holds a .*{kind} that"):
+        transform(jax.grad(f))(1.0)
+
+
+def test_a_container_may_be_held_twice():
+    def forward(ctx, x):
+        held = [x]
+        ctx.tree = {"a": held, "b": [held, held]}
+        return x**2
+
+    def backward(ctx, g):
+        assert ctx.tree["b"][0] == ctx.tree["a"]
+        return 2 * ctx.tree["a"][0] * g
+
+    f = function("F", forward=forward, backward=backward).apply
+    assert jax.grad(f)(3.0) == 6
