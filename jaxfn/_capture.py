@@ -11,24 +11,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from jaxfn import _compat, _tree
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._errors import RuleTypeError, type_name
-from jaxfn._hooks import Hooks
 from jaxfn._node import STATE, BackwardCFunction
-from jaxfn._tree import Spec
-
-Put = Callable[[Sequence[Any]], Any]
-"""A template: given the leaves, the value with them in their places."""
+from jaxfn._packed import Packed, Put
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,61 +49,6 @@ class Layout:
     materialize_non_diff: bool
     opaque: tuple[str, ...]
     packed: Packed | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Packed:
-    """What saved-tensor hooks made of the leaves.
-
-    Attributes:
-        n: how many leaves there were.
-        kept: which of them are still there, first.
-        specs: of what each value saved for backward was packed into, and its witness;
-            None for one that was not packed.
-        unpack: the hook.
-        name: of the Function.
-    """
-
-    n: int
-    kept: tuple[int, ...]
-    specs: tuple[Spec | None, ...]
-    unpack: Callable[[Any], Any]
-    name: str
-
-    def restore(self, arrays: Sequence[Any]) -> list[Any]:
-        """The leaves that are still there, in their old places."""
-        leaves: list[Any] = [None] * self.n
-        for i, x in zip(self.kept, arrays, strict=False):
-            leaves[i] = x
-        return leaves
-
-    def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """What was saved for backward, by the unpack hook."""
-        rest, values = iter(arrays[len(self.kept) :]), []
-        for put, spec in zip(puts, self.specs, strict=True):
-            if spec is None:
-                values.append(put(()))
-                continue
-            value, witness = spec.join([next(rest) for _ in range(spec.n_arrays)])
-            x = self.unpack(value)
-            if not _tree.is_array(x):
-                raise RuleTypeError(
-                    "Output of saved tensor unpack_hook expected to be a Tensor but "
-                    f"got result of type {type_name(x)}. `{self.name}.backward` read "
-                    f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
-                )
-            if witness is not None:
-                found = stop_gradient([x])
-                (x,) = attach(self._refuse, [witness], found, name=self.name)
-            values.append(x)
-        return tuple(values)
-
-    def _refuse(self, *_: Any) -> Any:
-        raise NotImplementedError(
-            f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
-            "integers: expected first derivatives only, got one of a saved array, "
-            "which the hooks would lose. Use hooks that keep floats, or none."
-        )
 
 
 def capture(
@@ -140,39 +79,6 @@ def capture(
         ctx._materialize_non_diff_grads,
         tuple(leaves.opaque),
     )
-
-
-def pack(
-    layout: Layout, leaves: Sequence[Any], hooks: Hooks, *, name: str
-) -> tuple[list[Any], Layout]:
-    """The leaves after the pack hook, and their layout.
-
-    What only backward needs is replaced by what the hook returned; an array that is an
-    attribute too is kept beside.
-    """
-    kept = tuple(sorted(layout.shared))
-    packed = [leaves[i] for i in kept]
-    specs: list[Spec | None] = []
-    for put in layout.for_backward:
-        x = put(leaves)
-        spec = None
-        if isinstance(x, jax.Array):
-            value = hooks.pack(x)
-            arrays, spec = _tree.split((value, _witness(x, value)))
-            packed += arrays
-        specs.append(spec)
-    result = Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
-    return packed, dataclasses.replace(layout, packed=result)
-
-
-def _witness(x: Any, packed: Any) -> Any:
-    """A zero that depends on `x`, or None.
-
-    Integers have no derivative: a second derivative would lose that of `x` in silence.
-    So what is unpacked raises where the witness, that is `x`, is differentiated.
-    """
-    lossy = any(not _tree.is_inexact(a) for a in _tree.split(packed)[0])
-    return jnp.sum(jnp.ravel(x)[:0]) if lossy and _tree.is_inexact(x) else None
 
 
 def rebuild(

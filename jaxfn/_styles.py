@@ -21,12 +21,13 @@ import jax
 from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
 from jaxfn._attach import attach, distinct, stop_gradient
-from jaxfn._capture import Layout, capture, pack
+from jaxfn._capture import Layout, capture
 from jaxfn._definition import Definition
 from jaxfn._engines import push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Run
+from jaxfn._packed import pack
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._tree import Outputs, OutSpec, as_jax
 
@@ -119,7 +120,14 @@ class Style:
         )
         layout = saved.layout
         if self._hooks is not None and any(perturbed):
-            leaves, layout = pack(layout, leaves, self._hooks, name=self._def.name)
+            leaves, packed = pack(
+                layout.for_backward,
+                leaves,
+                layout.shared,
+                self._hooks,
+                name=self._def.name,
+            )
+            layout = dataclasses.replace(layout, packed=packed)
         record = Record(layout, perturbed, in_avals, out_avals, out)
         return Residuals(leaves, record, smooth, saved.needs_read)
 
