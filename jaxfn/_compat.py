@@ -27,7 +27,7 @@ from jax._src.core import (
 )
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
-from jax._src.interpreters.partial_eval import DynamicJaxprTrace
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
 from jax.interpreters import ad, batching, mlir
 
 Aval: TypeAlias = core.AbstractValue
@@ -64,6 +64,13 @@ def is_lost(x: Any) -> bool:
         return True
     frame = getattr(x._trace, "frame", None)  # replaced by an empty dict at the end
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
+
+
+def known_value(x: Any) -> Any:
+    """What a tracer stands for whose value JAX knows: an eager grad makes those."""
+    while isinstance(x, JaxprTracer) and x.pval.is_known():
+        x = x.pval.get_known()
+    return x
 
 
 def is_transforming() -> bool:

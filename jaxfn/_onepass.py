@@ -105,7 +105,7 @@ class OnePass:
         outs, leaves, run = self._run(still, perturbed)
         doubled = len({id(x) for x in outs}) < len(outs)
         again = any(
-            _compat.is_tracer(x) and not _compat.is_tracer(y)
+            _compat.is_tracer(_compat.known_value(x)) and not _compat.is_tracer(y)
             for x, y in zip(arrays, still, strict=True)
         )
         if not doubled and (not again or len(run.others(leaves)) == len(leaves)):

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from jaxfn import custom_function
+from tests import wrong
 from tests.build import function
 
 X, Y = jnp.float32(2), jnp.float32(5)
@@ -27,40 +28,59 @@ places = pytest.mark.parametrize("place", PLACES)
 styles = pytest.mark.parametrize("style", ["combined", "separate"])
 
 
-def build(style, value, save, backward):
+engines = pytest.mark.parametrize("engine", wrong.ENGINES)
+
+
+def build(engine, style, value, save, backward, jvp):
     """A Function; `save(ctx, inputs, outputs)` is told what forward has at hand."""
-    if style == "combined":
+    rules = {
+        "backward": {"backward": backward},
+        "jvp": {"jvp": jvp},
+        "both": {"backward": backward, "jvp": jvp},
+        "derived": {"backward": backward, "generate_jvp_rule": True},
+    }[engine]
+    if style == "separate":
+        return function(forward=value, setup_context=save, **rules).apply
 
-        def forward(ctx, *inputs):
-            out = value(*inputs)
-            save(ctx, inputs, out)
-            return out
+    def forward(ctx, *inputs):
+        out = value(*inputs)
+        save(ctx, inputs, out)
+        return out
 
-        return function(forward=forward, backward=backward).apply
-    return function(forward=value, setup_context=save, backward=backward).apply
+    return function(forward=forward, **rules).apply
+
+
+def keep(ctx, *values):
+    ctx.save_for_backward(*values)
+    ctx.save_for_forward(*values)
 
 
 # ---- marks
 
 
+@engines
 @styles
 @places
 @pytest.mark.parametrize("marked", [0, 1])
-def test_only_the_detached_output_is_marked(style, place, marked):
+def test_only_the_detached_output_is_marked(engine, style, place, marked):
     def value(x):
         y = x**2
         z = lax.stop_gradient(y)
         return (z, y) if marked == 0 else (y, z)
 
     def save(ctx, inputs, outputs):
-        ctx.save_for_backward(*inputs)
+        keep(ctx, *inputs)
         ctx.mark_non_differentiable(outputs[marked])
 
     def backward(ctx, *grads):
         (x,) = ctx.saved_tensors
         return 7 * x * grads[1 - marked]
 
-    f = build(style, value, save, backward)
+    def jvp(ctx, t):
+        (x,) = ctx.saved_tensors
+        return (None, 7 * x * t) if marked == 0 else (7 * x * t, None)
+
+    f = build(engine, style, value, save, backward, jvp)
     for i, expected in ((1 - marked, 14), (marked, 0)):
         got = PLACES[place](jax.grad(lambda x, i=i: f(x)[i]))(X)
         np.testing.assert_allclose(got, expected)
@@ -68,14 +88,17 @@ def test_only_the_detached_output_is_marked(style, place, marked):
         np.testing.assert_allclose(got, expected / 2)
 
 
+@engines
 @styles
 @places
-def test_a_detached_input_is_marked_and_the_input_is_not(style, place):
+def test_a_detached_input_is_marked_and_the_input_is_not(engine, style, place):
     f = build(
+        engine,
         style,
         lambda x: (x, lax.stop_gradient(x)),
         lambda ctx, inputs, outputs: ctx.mark_non_differentiable(outputs[1]),
         lambda ctx, g, _: 7 * g,
+        lambda ctx, t: (7 * t, None),
     )
     assert PLACES[place](jax.grad(lambda x: f(x)[0]))(X) == 7
     assert PLACES[place](jax.grad(lambda x: f(x)[1]))(X) == 0
@@ -88,21 +111,34 @@ SAVED = {
     "input": (lambda x, out: [x], 12),
     "detached": (lambda x, out: [lax.stop_gradient(x)], 0),
     "both": (lambda x, out: [x, lax.stop_gradient(x)], 6),
-    "both, turned": (lambda x, out: [lax.stop_gradient(x), x], 6),
     "detached twice": (lambda x, out: [lax.stop_gradient(x), lax.stop_gradient(x)], 0),
+}
+FORWARD = {
+    "jacfwd of jacfwd": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "grad of jacfwd": lambda f: jax.grad(jax.jacfwd(f)),
 }
 SECOND = {
     "grad of grad": lambda f: jax.grad(jax.grad(f)),
     "jacfwd of grad": lambda f: jax.jacfwd(jax.grad(f)),
     "grad of jit of grad": lambda f: jax.grad(jax.jit(jax.grad(f))),
+    **FORWARD,
 }
 
 
+@pytest.mark.parametrize(
+    ("engine", "order"),
+    # a Function with backward alone has no forward mode
+    [
+        (e, o)
+        for e in wrong.ENGINES
+        for o in SECOND
+        if e != "backward" or o not in FORWARD
+    ],
+)
 @styles
-@places
-@pytest.mark.parametrize("order", SECOND)
+@pytest.mark.parametrize("place", ["eager", "jit"])
 @pytest.mark.parametrize("saved", SAVED)
-def test_a_detached_input_has_no_second_derivative(style, place, order, saved):
+def test_a_detached_input_has_no_second_derivative(engine, style, place, order, saved):
     values, expected = SAVED[saved]
 
     def backward(ctx, g):
@@ -110,41 +146,51 @@ def test_a_detached_input_has_no_second_derivative(style, place, order, saved):
         return 3 * a * b * g
 
     def save(ctx, inputs, out):
-        ctx.save_for_backward(*values(*inputs, out))
+        keep(ctx, *values(*inputs, out))
 
-    f = build(style, lambda x: x**3, save, backward)
+    # the rule is the same in both directions
+    f = build(engine, style, lambda x: x**3, save, backward, backward)
     np.testing.assert_allclose(PLACES[place](SECOND[order](f))(X), expected)
 
 
+@engines
 @styles
 @places
 @pytest.mark.parametrize(("detach", "expected"), [(False, np.exp(2)), (True, 0)])
-def test_a_detached_output_has_no_second_derivative(style, place, detach, expected):
+def test_a_detached_output_has_no_second_derivative(
+    engine, style, place, detach, expected
+):
     def save(ctx, inputs, out):
         ctx.out = lax.stop_gradient(out) if detach else out
 
-    f = build(style, jnp.exp, save, lambda ctx, g: ctx.out * g)
+    rule = lambda ctx, g: ctx.out * g  # noqa: E731
+    f = build(engine, style, jnp.exp, save, rule, rule)
     got = PLACES[place](jax.grad(jax.grad(f)))(X)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@engines
 @styles
 @places
 @pytest.mark.parametrize("detach", ["x", "y"])
-def test_one_input_is_detached_and_one_is_differentiated(style, place, detach):
+def test_one_input_is_detached_and_one_is_differentiated(engine, style, place, detach):
     def save(ctx, inputs, out):
         x, y = inputs
         if detach == "x":
             x = lax.stop_gradient(x)
         else:
             y = lax.stop_gradient(y)
-        ctx.save_for_backward(x, y, 2 * x)
+        keep(ctx, x, y, 2 * x)
 
     def backward(ctx, g):
         x, y, double = ctx.saved_tensors
         return double * y * g, x**2 * g
 
-    f = build(style, lambda x, y: x**2 * y, save, backward)
+    def jvp(ctx, s, t):
+        x, y, double = ctx.saved_tensors
+        return double * y * s + x**2 * t
+
+    f = build(engine, style, lambda x, y: x**2 * y, save, backward, jvp)
     second = PLACES[place](jax.grad(jax.grad(f)))(X, Y)
     assert second == (0 if detach == "x" else 2 * Y)
     mixed = PLACES[place](jax.grad(jax.grad(f), 1))(X, Y)
