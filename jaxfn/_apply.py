@@ -13,7 +13,13 @@ import jax
 from jaxfn import _compat, _tree
 from jaxfn._barrier import only_transposable
 from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import CLOSED_OVER, NO_JVP_NOTE, ClosedOverError, RuleTypeError
+from jaxfn._errors import (
+    BATCHED_CONSTANT,
+    CLOSED_OVER,
+    NO_JVP_NOTE,
+    ClosedOverError,
+    RuleTypeError,
+)
 from jaxfn._rules import Origin, Rules
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
@@ -241,6 +247,10 @@ def call(rules: Rules, arrays: Sequence[Any]) -> Any:
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
+    except AssertionError as error:
+        if _compat.is_batched_constant(error):
+            raise ClosedOverError(BATCHED_CONSTANT.format(name=rules.name)) from error
+        raise
     except TypeError as error:
         if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
             error, "__notes__"

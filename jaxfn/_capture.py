@@ -38,6 +38,7 @@ class Layout:
         materialize_non_diff: and for outputs without derivative?
         opaque: names of attributes that hide JAX arrays in objects that can't be taken
             apart.
+        numpy: names of attributes that hold NumPy values of float type.
         packed: how saved-tensor hooks changed the leaves.
     """
 
@@ -48,6 +49,7 @@ class Layout:
     materialize: bool
     materialize_non_diff: bool
     opaque: tuple[str, ...]
+    numpy: tuple[str, ...]
     packed: Packed | None = None
 
 
@@ -78,6 +80,7 @@ def capture(
         ctx.materialize_grads,
         ctx._materialize_non_diff_grads,
         tuple(leaves.opaque),
+        tuple(dict.fromkeys(leaves.numpy)),
     )
 
 
@@ -115,6 +118,7 @@ class _Leaves:
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
         self.opaque: list[str] = []
+        self.numpy: list[str] = []
         self._index: dict[int, int] = {}
         self._inside: list[int] = []
         self._ctx_name = ctx_name
@@ -124,11 +128,15 @@ class _Leaves:
 
     def take(self, value: Any, name: str) -> Put:
         """The template of one value; `name` is the attribute, for messages."""
+        if isinstance(value, (np.ndarray, np.generic)) and _tree.is_inexact(value):
+            self.numpy.append(f"ctx.{name}")
         if isinstance(value, _SIMPLE):
             return _Constant(value)
         if isinstance(value, jax.Array):
             return self._leaf(value)
         if isinstance(value, np.ndarray):
+            if value.dtype == object:
+                self._check_opaque(value, name)
             # A later write, here or in a rule, must not change a gradient.
             kept = value.copy()
             return lambda _: kept.copy()
@@ -148,8 +156,6 @@ class _Leaves:
             return self._record(value, name)
         if type(value) is dict:  # also with keys that JAX can't sort, and in order
             items = {key: self.take(x, name) for key, x in value.items()}
-            if _all_constant(items.values()):
-                return _Constant(value)
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
         at_root = iter([True])  # by place: a list may hold itself
         parts, treedef = tree_util.tree_flatten(
@@ -159,7 +165,7 @@ class _Leaves:
             self._check_opaque(value, name)
             return _Constant(value)
         puts = [self.take(part, name) for part in parts]
-        if _all_constant(puts):
+        if type(value) is tuple and _all_constant(puts):
             return _Constant(value)
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
@@ -171,7 +177,7 @@ class _Leaves:
 
     def _record(self, value: Any, name: str) -> Put:
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
-        if _all_constant(puts.values()):
+        if _is_frozen(value) and _all_constant(puts.values()):
             return _Constant(value)
         shell = copy.copy(value)  # without the arrays: the layout must not keep them
         for key in puts:
@@ -200,7 +206,10 @@ class _Leaves:
 
 
 class _Constant:
-    """The template of a value that holds no array: the value itself, not a copy."""
+    """The template of a value that no rule can change: the value itself, not a copy.
+
+    What a rule does to a list is not seen by a rule that runs later, or once more.
+    """
 
     __slots__ = ("value",)
 
@@ -225,6 +234,11 @@ def is_record(value: Any) -> bool:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return tree_util.all_leaves([value])
+
+
+def _is_frozen(value: Any) -> bool:
+    params = getattr(type(value), "__dataclass_params__", None)
+    return params is not None and params.frozen
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
 from jaxfn._engines import has_forward_mode
-from jaxfn._errors import running
+from jaxfn._errors import LEAKED, ClosedOverError, running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._styles import Combined, Record, Separate
@@ -136,6 +136,7 @@ class ClassRules:
             stop = start + part.n_arrays
             grads.append(part.join_only(given[start:stop]))
             start = stop
+        self._check_closure(self._def.cls._backward_rule(), "backward")
         with running(self._def.name, "backward"):
             result = call_backward(self._def.cls, ctx, grads)
         found = _returns.gradients(
@@ -156,6 +157,7 @@ class ClassRules:
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
+        self._check_closure(self._def.cls.jvp, "jvp")
         with running(self._def.name, "jvp"):
             result = self._def.cls.jvp(ctx, *self._arguments.join_only(given))
         return _returns.tangents(
@@ -165,6 +167,12 @@ class ClassRules:
             residuals.smooth,
             name=self._def.name,
         )
+
+    def _check_closure(self, rule: Any, which: str) -> None:
+        """Refuse a rule that runs after the transformation of what it closes over."""
+        held = getattr(rule, "__closure__", None)
+        if held and _tree.find(held, _compat.is_leaked) is not None:
+            raise ClosedOverError(LEAKED.format(name=self._def.name, rule=which))
 
     def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:
         record: Record = residuals.static

@@ -58,9 +58,14 @@ def is_lost(x: Any) -> bool:
     would lose its derivative), or its transformation is over. JAX raises for both, but
     far away, and in words that don't help.
     """
+    return isinstance(x, _DIFFERENTIATED) or is_leaked(x)
+
+
+def is_leaked(x: Any) -> bool:
+    """Is `x` a tracer whose transformation is over?"""
     if not is_tracer(x):
         return False
-    if isinstance(x, _DIFFERENTIATED) or not x._trace.is_valid():
+    if not x._trace.is_valid():
         return True
     frame = getattr(x._trace, "frame", None)  # replaced by an empty dict at the end
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
@@ -166,6 +171,12 @@ FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
 """What JAX says to forward mode on a custom_vjp function."""
+
+
+def is_batched_constant(error: AssertionError) -> bool:
+    """Is it what custom_vmap says of a batched value that is closed over?"""
+    flags = error.args[0] if error.args else None
+    return isinstance(flags, list) and any(flag is True for flag in flags)
 
 
 def source_of(fun: Callable[..., Any]) -> str:

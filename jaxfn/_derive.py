@@ -39,7 +39,7 @@ def transposed(
     try:
         transpose = jax.linear_transpose(of_cts, example)
         (result,) = transpose(list(tangents))
-    except (NotImplementedError, AssertionError, ValueError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         if rules.once:
             raise refused_once(name) from error
         found = _by_derivative(of_cts, example, list(tangents))
@@ -68,7 +68,10 @@ def _by_derivative(
 
     if not _linearity.is_smooth(jax.make_jaxpr(of_cts)(example)):
         return None
-    jaxpr = jax.make_jaxpr(pull)(example, tangents)
+    try:
+        jaxpr = jax.make_jaxpr(pull)(example, tangents)
+    except Exception:  # noqa: BLE001  (no derivative either, whatever it raised)
+        return None
     if any(_linearity.used_inputs(jaxpr)[: len(example)]):
         return None
     return pull(example, tangents)

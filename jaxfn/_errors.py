@@ -51,6 +51,18 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
+BATCHED_CONSTANT = (
+    "`{name}.forward` closes over a value that the same jax.vmap batches, and `{name}` "
+    "has a vmap staticmethod, which is told of arguments alone: expected every batched "
+    "value as an argument. Pass it to apply."
+)
+
+LEAKED = (
+    "`{name}.{rule}` closes over a traced value of a transformation (a scan, a vmap) "
+    "that is over when it runs: expected values that were saved on ctx, or passed to "
+    "apply. Pass it to apply, and save it."
+)
+
 NOT_TRANSPOSED = "can't be transposed to get a jvp (generate_jvp_rule)"
 
 NO_FORWARD = "You must implement the forward function for custom autograd.Function."

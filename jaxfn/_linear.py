@@ -87,6 +87,12 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     n_res = params["n_res"]
     if all(ct is None for ct in cts):
         return [None] * len(args)
+    if any(x is None for x in args[:n_res]):
+        raise NotImplementedError(
+            f"`{params['evaluate'].name}` was transposed with respect to what it saved "
+            "for its rules: expected a transpose with respect to tangents, to which "
+            "alone the rules apply. Use jax.vjp."
+        )
     return [None] * n_res + list(params["transpose"](list(args[:n_res]), cts))
 
 

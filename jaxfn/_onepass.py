@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
@@ -38,6 +39,8 @@ class Run:
         saved: what was saved; of the face's own kind.
         sources: for each leaf that was saved where its value comes from: ("input", i),
             ("output", i) or ("other", i), counting within each kind. Filled in last.
+        marks: indices of the outputs that were marked as without derivative.
+        constants: where NumPy values of float type were kept.
         traced: did it run in a trace of its own?
     """
 
@@ -46,6 +49,8 @@ class Run:
     pattern_used: bool
     saved: Any
     sources: tuple[tuple[str, int], ...] = ()
+    marks: frozenset[int] = frozenset()
+    constants: tuple[str, ...] = ()
     traced: bool = False
 
     def fits(self, perturbed: Perturbed) -> bool:
@@ -98,25 +103,79 @@ class OnePass:
     ) -> tuple[list[Any], list[Any], Run]:
         """One run, in a trace if something may have been taken for something else.
 
-        That is so where two outputs are one object (and one may be marked), and for
-        what was saved if it is differentiated again.
+        That is so for outputs that are one object or are marked, and for what was saved
+        if it is differentiated again.
         """
         still = stop_gradient(arrays)
-        outs, leaves, run = self._run(still, perturbed)
-        doubled = len({id(x) for x in outs}) < len(outs)
+        found = outs, leaves, run = self._run(still, perturbed)
         again = any(
             _compat.is_tracer(_compat.known_value(x)) and not _compat.is_tracer(y)
             for x, y in zip(arrays, still, strict=True)
         )
-        if not doubled and (not again or len(run.others(leaves)) == len(leaves)):
-            return outs, leaves, run
+        doubled = len({id(x) for x in outs}) < len(outs)
+        confused = doubled or (run.marks and not all(map(_compat.is_tracer, outs)))
+        if not confused and not (again and (leaves or run.constants)):
+            return found
         try:
             evaluate, traced = self._traced(still, perturbed)
+        except RuleValueError:
+            raise  # a value was marked that is not an output
         except Exception:  # noqa: BLE001  (a body that needs values may raise anything)
-            return outs, leaves, run
+            self._check_untraceable(still, found, again=again)
+            return found
         if not doubled and traced.sources == run.sources:
-            return outs, leaves, run
+            return found
         return *evaluate(still), traced
+
+    def _check_untraceable(
+        self, still: Arrays, found: tuple[Arrays, list[Any], Run], *, again: bool
+    ) -> None:
+        """Refuse a run that can't be traced where something may be lost."""
+        outs, _, run = found
+        if len({id(outs[i]) for i in run.marks}) < len(run.marks):
+            raise RuleValueError(
+                f"`{self._rule}` marked an output that is the same object as another "
+                "(outside of a trace lax.stop_gradient(x) is x), and it can't be "
+                "traced: expected to see which output is marked. Return a copy of it, "
+                "jnp.copy(x)."
+            )
+        if not again:
+            return
+        if run.constants:
+            raise NotImplementedError(
+                f"`{self._rule}` was differentiated again, kept NumPy values in "
+                f"{' and '.join(run.constants)}, and can't be traced: expected JAX "
+                "arrays, got values whose derivative would be lost. Save inputs, or "
+                "outputs that are JAX arrays, and compute the rest in the rules; "
+                "keep what is constant outside of ctx."
+            )
+        try:
+            saved = self._with_values(still, run.perturbed).sources
+        except Exception:  # noqa: BLE001  (a body in NumPy has no lax.stop_gradient)
+            return
+        if saved != run.sources:
+            raise NotImplementedError(
+                f"`{self._rule}` was differentiated again, saved lax.stop_gradient of "
+                "a value, and can't be traced: expected operations that don't need "
+                "values, as under jit. Write it without them, or split it into "
+                "forward and setup_context."
+            )
+
+    def _with_values(self, inputs: Arrays, perturbed: Perturbed) -> Run:
+        """The rest of a run in which arrays are objects of their own, with values."""
+        moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
+        runs: list[Run] = []
+
+        def look(*values: Any) -> tuple[()]:
+            at = list(inputs)
+            for i, value in zip(moving, values, strict=True):
+                at[i] = value
+            runs.append(self._run(at, perturbed)[2])
+            return ()
+
+        primals = tuple(inputs[i] for i in moving)
+        jax.jvp(look, primals, primals)
+        return runs[-1]
 
     def _traced(
         self, inputs: Arrays, perturbed: Perturbed
@@ -167,7 +226,8 @@ class OnePass:
         if run.fits(moving):
             residuals = self._substitute(run, inputs, values, moving)
         else:
-            _, residuals = self.fwd(inputs, moving)
+            again, residuals = self.fwd(inputs, moving)
+            self._check_same("outputs", values[:n], again.arrays)
         return [
             *push_forward(self._rules(), residuals, values[:n], dots),
             *self._other_tangents(run, inputs, values[n:], dots),
@@ -202,6 +262,23 @@ class OnePass:
             return [x for x, s in zip(found, smooth, strict=True) if s]
 
         primals = tuple(inputs[i] for i in moving)
-        _, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
+        again, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
+        expected = [x for x, s in zip(others, smooth, strict=True) if s]
+        self._check_same("intermediate values", expected, again)
         rest = iter(found)
         return [next(rest) if s else None for s in smooth]
+
+    def _check_same(self, what: str, first: Arrays, second: Arrays) -> None:
+        """Refuse a forward that is not a function, where its values are known."""
+        for x, y in zip(first, second, strict=True):
+            known = not _compat.is_tracer(x) and not _compat.is_tracer(y)
+            if not known or not is_inexact(x) or not x.is_fully_addressable:
+                continue
+            a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
+            # far above rounding, and below any other draw of random numbers
+            if not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True):
+                raise RuleValueError(
+                    f"`{self._rule}` computed other {what} when it ran again for a "
+                    f"derivative: expected {x}, got {y}. Make it a function of its "
+                    "inputs: pass random numbers, or a PRNG key, to apply."
+                )

@@ -230,7 +230,9 @@ class Combined(Style):
         check_dirty(ctx, inputs)
         leaves, layout = self._capture(ctx)
         saved = Saved(layout, marks(ctx, found), ctx.needs_read)
-        return found, leaves, Run(out, perturbed, ctx.needs_read, saved)
+        run = Run(out, perturbed, ctx.needs_read, saved)
+        run.marks, run.constants = saved.marked, layout.numpy
+        return found, leaves, run
 
     def _kept(
         self,

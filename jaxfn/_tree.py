@@ -8,6 +8,7 @@ places: `spec.join(arrays)`.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -249,8 +250,8 @@ def hides_array(x: Any) -> bool:
 def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
     """An object inside `value`, however it is held, that is wanted; None if none is.
 
-    Looks into pytrees, attributes, slots, closures, partial applications and bound
-    methods, but not into modules and classes.
+    Looks into containers of all kinds, attributes, slots, closures, partial
+    applications and bound methods, but not into modules, classes and generators.
     """
     seen: set[int] = set()
     todo = [value]
@@ -258,15 +259,22 @@ def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
         x = todo.pop()
         if wanted(x):
             return x
-        if isinstance(x, _PLAIN) or id(x) in seen or len(seen) > _MOST_OBJECTS:
+        if _is_plain(x) or id(x) in seen or len(seen) > _MOST_OBJECTS:
             continue
         seen.add(id(x))
         todo.extend(_parts(x))
     return None
 
 
+def _is_plain(x: Any) -> bool:
+    """Is there nothing to look into?"""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind != "O"
+    return isinstance(x, _PLAIN)
+
+
 _PLAIN = (
-    *(int, float, complex, str, bytes, bool, type(None), type, np.ndarray, np.generic),
+    *(int, float, complex, str, bytes, bool, type(None), type, np.generic),
     *(np.dtype, type(jax), type(len), _compat.ConcreteArray),
 )
 _MOST_OBJECTS = 1_000
@@ -280,6 +288,8 @@ def _parts(x: Any) -> list[Any]:
         return [*x.keys(), *x.values()]
     if isinstance(x, (list, tuple, set, frozenset)):
         return list(x)
+    if isinstance(x, np.ndarray):
+        return list(x.flat)
     parts: list[Any] = []
     if isinstance(x, Callable):
         parts += getattr(x, "__closure__", None) or ()
@@ -293,6 +303,8 @@ def _parts(x: Any) -> list[Any]:
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
         parts += [getattr(x, name, None) for name in names]
+    if not isinstance(x, (Callable, types.GeneratorType)):
+        parts += gc.get_referents(x)  # of a deque, a view of a dict, an iterator
     return parts
 
 

@@ -224,10 +224,7 @@ def test_a_detached_residual_of_both_rules(place):
     ],
 )
 def test_a_body_that_needs_values_has_a_second_derivative(value):
-    runs = []
-
     def forward(ctx, x):
-        runs.append(x)
         ctx.save_for_backward(x)
         return jnp.asarray(value(x))
 

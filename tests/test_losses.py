@@ -1,0 +1,344 @@
+"""What would be lost in silence, and is right or refused instead."""
+
+import collections
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.build import function
+
+X, ONE = jnp.float32(0.5), jnp.float32(1)
+
+
+def save_and_return(value, saved):
+    def forward(ctx, x):
+        y = value(x)
+        ctx.save_for_backward(saved(x, y))
+        return y
+
+    return function(
+        "F", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0]
+    ).apply
+
+
+# ---- NumPy values have no derivative
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [lambda x, y: y, lambda x, y: np.cos(np.asarray(x)), lambda x, y: np.asarray(x)],
+)
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda f: jax.grad(jax.grad(f)),
+        jax.hessian,
+        lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (ONE,)),
+    ],
+)
+def test_the_second_derivative_of_a_saved_numpy_value_is_refused(saved, second):
+    f = save_and_return(lambda x: np.exp(np.asarray(x)), saved)
+    with pytest.raises(
+        NotImplementedError, match=r"NumPy values in ctx\.saved_tensors"
+    ):
+        second(f)(X)
+    expected = saved(np.asarray(X), np.exp(0.5))
+    np.testing.assert_allclose(jax.grad(f)(X), expected, rtol=1e-6)
+
+
+def test_a_numpy_constant_of_a_jax_body_has_no_derivative():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.scale = np.float32(3)
+        return ctx.scale * x**2
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * ctx.scale * x * g
+
+    f = function(forward=forward, backward=backward).apply
+    assert jax.grad(jax.grad(f))(X) == 6
+
+
+# ---- a body that needs values can't be traced to see which array is which
+
+
+@pytest.mark.parametrize("positive", [lambda x: x > 0, lambda x: float(x) > 0])
+def test_a_mark_that_may_mean_two_outputs_is_refused(positive):
+    def forward(ctx, x):
+        y = jnp.sin(x) if positive(x) else 2 * x
+        z = lax.stop_gradient(y)
+        ctx.mark_non_differentiable(z)
+        return y, z
+
+    f = function("F", forward=forward, backward=lambda ctx, g, _: g).apply
+    with pytest.raises(ValueError, match=r"`F\.forward` marked an output that is the"):
+        jax.grad(lambda x: f(x)[0])(X)
+
+
+def test_a_detached_array_that_can_not_be_told_apart_is_refused():
+    def forward(ctx, x):
+        ctx.save_for_backward(lax.stop_gradient(x))
+        return x**3 if x > 0 else x
+
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    f = function("F", forward=forward, backward=backward).apply
+    assert jax.grad(f)(X) == 0.75
+    with pytest.raises(
+        NotImplementedError, match=r"`F\.forward` was differentiated ag"
+    ):
+        jax.grad(jax.grad(f))(X)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_the_detached_output_alone_is_no_output(transform):
+    def forward(ctx, x):
+        y = 2 * x
+        ctx.mark_non_differentiable(lax.stop_gradient(y))
+        return y
+
+    f = function(forward=forward, backward=lambda ctx, g: 2 * g).apply
+    with pytest.raises(ValueError, match="a value that is not an output"):
+        transform(jax.grad(f))(X)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_an_intermediate_and_the_same_detached(transform):
+    def forward(ctx, x):
+        m = jnp.cos(x)
+        ctx.save_for_backward(m, lax.stop_gradient(m))
+        return jnp.sin(x)
+
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * (a + 3 * b) / 4
+
+    f = function(forward=forward, backward=backward).apply
+    got = transform(jax.grad(jax.grad(f)))(X)
+    np.testing.assert_allclose(got, -np.sin(0.5) / 4, rtol=1e-6)
+
+
+# ---- what a rule does to an attribute is local
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: [2.0, 3.0, 5.0], lambda s: s.pop(0)),
+        (lambda: {"a": [2.0, 3.0]}, lambda s: s["a"].pop(0)),
+        (lambda: ([2.0, 3.0], "text"), lambda s: s[0].pop(0)),
+        (
+            lambda: types.SimpleNamespace(scale=2.0),
+            lambda s: (s.scale, setattr(s, "scale", 7.0))[0],
+        ),
+    ],
+)
+@pytest.mark.parametrize("rules", ["backward", "both", "derived"])
+def test_a_rule_that_writes_to_an_attribute_is_not_seen_again(make, change, rules):
+    def forward(ctx, x):
+        ctx.state = make()
+        return 2 * x
+
+    more = {
+        "backward": {},
+        "both": {"jvp": lambda ctx, t: change(ctx.state) * t},
+        "derived": {"generate_jvp_rule": True},
+    }[rules]
+    f = function(
+        forward=forward, backward=lambda ctx, g: change(ctx.state) * g, **more
+    ).apply
+    pull = jax.vjp(f, X)[1]
+    assert pull(ONE) == pull(ONE) == (2,)
+    branch = jax.grad(lambda x: lax.cond(x > 0, f, lambda x: x, x))
+    assert branch(X) == jax.jit(jax.grad(f))(X) == 2
+    if rules != "backward":
+        assert jax.jvp(f, (X,), (ONE,))[1] == jax.jvp(branch, (X,), (ONE,))[0] == 2
+
+
+# ---- arrays in containers that are no pytrees
+
+HOLDERS = {
+    "deque": lambda x: collections.deque([x]),
+    "values": lambda x: {"a": x}.values(),
+    "proxy": lambda x: types.MappingProxyType({"a": x}),
+    "iterator": lambda x: iter([x]),
+    "zip": lambda x: zip([x], [1], strict=True),
+    "in a deque": lambda x: collections.deque([types.MappingProxyType({"a": [x]})]),
+}
+
+
+# JAX warns of some of them, that it will refuse them too
+@pytest.mark.filterwarnings("ignore:Python iterable type:DeprecationWarning")
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_an_array_in_any_container_is_found(holder):
+    hold = HOLDERS[holder]
+
+    def forward(ctx, x):
+        ctx.held = hold(jnp.cos(x))
+        return jnp.sin(x)
+
+    f = function("F", forward=forward, backward=lambda ctx, g: g).apply
+    for second in (jax.grad(jax.grad(f)), jax.jit(jax.grad(f))):
+        with pytest.raises(TypeError, match=r"ctx\.held holds a traced value inside"):
+            second(X)
+    returns = function(
+        "G", forward=lambda ctx, x: hold(3 * x), backward=lambda ctx, g: 3 * g
+    ).apply
+    with pytest.raises(TypeError, match=r"`G\.forward` returned an array inside"):
+        jax.grad(lambda x: next(iter(returns(x))))(X)
+
+
+def test_an_array_of_objects_is_looked_into():
+    def forward(ctx, x):
+        ctx.held = np.empty(1, object)
+        ctx.held[0] = jnp.cos(x)
+        return jnp.sin(x)
+
+    def backward(ctx, g):
+        return g * ctx.held[0]
+
+    f = function("F", forward=forward, backward=backward).apply
+    np.testing.assert_allclose(jax.grad(f)(X), np.cos(0.5), rtol=1e-6)
+    with pytest.raises(TypeError, match=r"ctx\.held holds a traced value inside"):
+        jax.grad(jax.grad(f))(X)
+
+
+# ---- forward is a function
+
+
+def test_random_numbers_of_numpy_in_forward_are_refused_in_a_second_derivative():
+    random = np.random.default_rng(0)
+
+    def forward(ctx, x):
+        mask = 2 * jnp.asarray(random.random(64) > 0.5, x.dtype) * x
+        ctx.save_for_backward(mask)
+        return mask * x
+
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+    f = function("F", forward=forward, backward=backward).apply
+    x = jnp.ones(64)
+    gradient = jax.grad(lambda x: f(x).sum())
+    assert set(gradient(x).tolist()) == {0, 2}
+    with pytest.raises(ValueError, match=r"`F\.forward` computed other intermediate"):
+        jax.grad(lambda x: gradient(x).sum())(x)
+
+
+def test_random_numbers_and_needs_input_grad():
+    random = np.random.default_rng(0)
+
+    def forward(ctx, x, w):
+        mask = jnp.asarray(random.random(64) > 0.5, x.dtype)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(mask)
+        return mask * x * w
+
+    def backward(ctx, g):
+        (mask,) = ctx.saved_tensors
+        return g * mask, g * mask
+
+    f = function("F", forward=forward, backward=backward).apply
+
+    def loss(w):
+        return jax.value_and_grad(lambda x: f(x, w).sum())(jnp.ones(64))[0]
+
+    with pytest.raises(ValueError, match=r"`F\.forward` computed other outputs"):
+        jax.grad(loss)(jnp.ones(64))
+
+
+# ---- what a rule closes over
+
+
+def enclosed(rule, w):
+    rules = {
+        "backward": lambda ctx, g: g * w,
+        "jvp": lambda ctx, t: t * w,
+    }
+    return function("F", forward=lambda ctx, x: 2 * x, **{rule: rules[rule]}).apply
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_backward_that_outlives_what_it_closes_over_is_refused(transform):
+    def scanned(x):
+        return lax.scan(lambda c, w: (enclosed("backward", w)(c), None), x, ws)[0]
+
+    def mapped(x):
+        return jax.vmap(lambda w: enclosed("backward", w)(x))(ws).sum()
+
+    ws = jnp.arange(1.0, 4)
+    for f in (scanned, mapped):
+        with pytest.raises(RuntimeError, match=r"`F\.backward` closes over a traced"):
+            transform(jax.grad(f))(X)
+
+
+def test_a_rule_may_close_over_what_is_there_when_it_runs():
+    ws = jnp.arange(1.0, 4)
+    got = jax.vmap(lambda w: jax.grad(enclosed("backward", w))(X))(ws)
+    assert got.tolist() == [1, 2, 3]
+    got = jax.vmap(lambda w: jax.jvp(enclosed("jvp", w), (X,), (ONE,))[1])(ws)
+    assert got.tolist() == [1, 2, 3]
+    assert jax.jit(lambda w: jax.grad(enclosed("backward", w))(X))(5.0) == 5
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_vmap_rule_beside_a_batched_value_that_is_closed_over(transform):
+    def run(x, w):
+        return function(
+            "F",
+            forward=lambda x: x * w,
+            setup_context=lambda ctx, inputs, output: None,
+            vmap=lambda info, in_dims, x: (x * w, 0),
+            backward=lambda ctx, g: g * w,
+        ).apply(x)
+
+    with pytest.raises(RuntimeError, match=r"`F\.forward` closes over a value that"):
+        transform(jax.vmap(run))(jnp.arange(3.0), jnp.arange(3.0))
+
+
+# ---- transposes
+
+
+def test_a_transpose_with_respect_to_what_was_saved_is_refused():
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        ctx.save_for_forward(x, w)
+        return x * w
+
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, g * x
+
+    def jvp(ctx, s, t):
+        x, w = ctx.saved_tensors
+        return s * w + t * x
+
+    f = function("F", forward=forward, backward=backward, jvp=jvp).apply
+
+    def tangent(w):
+        return jax.jvp(lambda x: f(x, w), (ONE,), (ONE,))[1]
+
+    with pytest.raises(NotImplementedError, match="`F` was transposed with respect"):
+        jax.linear_transpose(tangent, ONE)(ONE)
+    assert jax.vjp(tangent, ONE)[1](ONE) == (1,)
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [lambda g: g / jnp.linalg.norm(g), lambda g: jax.pure_callback(abs, g, g)],
+)
+def test_a_backward_that_jax_can_not_transpose_is_named(bend):
+    f = function(
+        "F",
+        forward=lambda ctx, x: 1 * x,
+        backward=lambda ctx, g: bend(g),
+        generate_jvp_rule=True,
+    ).apply
+    with pytest.raises(ValueError, match=r"`F\.backward` can't be transposed"):
+        jax.jvp(f, (jnp.ones(3),), (jnp.ones(3),))
