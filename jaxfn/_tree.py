@@ -303,9 +303,13 @@ def _parts(x: Any) -> list[Any]:
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
         parts += [getattr(x, name, None) for name in names]
-    if not isinstance(x, (Callable, types.GeneratorType)):
+    if type(x).__module__ in _CONTAINERS and not isinstance(x, _CODE):
         parts += gc.get_referents(x)  # of a deque, a view of a dict, an iterator
     return parts
+
+
+_CONTAINERS = ("builtins", "collections", "itertools", "types")
+_CODE = (Callable, types.GeneratorType, types.CodeType, types.FrameType)
 
 
 def _cell(cell: Any) -> Any:
