@@ -170,8 +170,8 @@ class ClassRules:
 
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that runs after the transformation of what it closes over."""
-        held = getattr(rule, "__closure__", None)
-        if held and _tree.find(held, _compat.is_leaked) is not None:
+        cells = getattr(rule, "__closure__", None) or ()
+        if any(_compat.is_leaked(_tree.in_cell(cell)) for cell in cells):
             raise ClosedOverError(LEAKED.format(name=self._def.name, rule=which))
 
     def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:

@@ -283,7 +283,7 @@ _MOST_OBJECTS = 1_000
 def _parts(x: Any) -> list[Any]:
     """The objects that `x` holds."""
     if isinstance(x, types.CellType):
-        return [_cell(x)]
+        return [in_cell(x)]
     if isinstance(x, dict):
         return [*x.keys(), *x.values()]
     if isinstance(x, (list, tuple, set, frozenset)):
@@ -312,7 +312,8 @@ _CONTAINERS = ("builtins", "collections", "itertools", "types")
 _CODE = (Callable, types.GeneratorType, types.CodeType, types.FrameType)
 
 
-def _cell(cell: Any) -> Any:
+def in_cell(cell: Any) -> Any:
+    """What a cell of a closure holds; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
