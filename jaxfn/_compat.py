@@ -22,6 +22,7 @@ from jax._src.core import (
     EvalTrace,
     Primitive,
     initial_result_paths,
+    jaxpr_as_fun,
     trace_ctx,
     unmapped_aval,
 )
@@ -314,6 +315,11 @@ def define_primitive(
 def has_transpose(primitive: Any) -> bool:
     """Can `jax.linear_transpose` transpose this operation?"""
     return primitive in ad.primitive_transposes
+
+
+def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr."""
+    return jaxpr_as_fun(jaxpr)(*values)
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

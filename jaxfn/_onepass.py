@@ -103,8 +103,8 @@ class OnePass:
     ) -> tuple[list[Any], list[Any], Run]:
         """One run, in a trace if something may have been taken for something else.
 
-        That is so for outputs that are one object or are marked, and for what was saved
-        if it is differentiated again.
+        That is so for outputs that are one object (and one may be marked), and for what
+        was saved if it is differentiated again.
         """
         still = stop_gradient(arrays)
         found = outs, leaves, run = self._run(still, perturbed)
@@ -113,8 +113,7 @@ class OnePass:
             for x, y in zip(arrays, still, strict=True)
         )
         doubled = len({id(x) for x in outs}) < len(outs)
-        confused = doubled or (run.marks and not all(map(_compat.is_tracer, outs)))
-        if not confused and not (again and (leaves or run.constants)):
+        if not doubled and not (again and (leaves or run.constants)):
             return found
         try:
             evaluate, traced = self._traced(still, perturbed)
@@ -188,9 +187,13 @@ class OnePass:
             runs.append(run)
             return outs, leaves
 
-        evaluate, consts = jax.closure_convert(trace, *inputs)
+        jaxpr, shape = jax.make_jaxpr(trace, return_shape=True)(*inputs)
+        tree = jax.tree.structure(shape)
         runs[-1].traced = True
-        return lambda values: evaluate(*values, *consts), runs[-1]
+        return (
+            lambda values: tree.unflatten(_compat.evaluate(jaxpr, values)),
+            runs[-1],
+        )
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed

@@ -11,6 +11,7 @@ import pytest
 
 import jaxfn
 from tests import wrong
+from tests.leaks import checking_leaks
 from tests.test_every_order import (
     CORE,
     COS,
@@ -186,7 +187,7 @@ def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
 
 @made
 def test_no_tracer_leaks(make):
-    with jax.checking_leaks():
+    with checking_leaks():
         jax.jit(jax.vmap(jax.grad(make())))(jnp.ones(2))
         jax.jit(jax.jacfwd(jax.grad(make())))(scalar())
 

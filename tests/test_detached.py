@@ -3,6 +3,8 @@
 Outside of a trace JAX gives back the very same object, and ctx goes by identity.
 """
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -256,3 +258,25 @@ def test_forward_computes_once():
     f = function(forward=forward, backward=backward).apply
     np.testing.assert_allclose(jax.grad(jax.grad(f))(X), 12)
     assert len(runs) == 1
+
+
+def test_looking_again_keeps_nothing():
+    def once():
+        f = build("both", "combined", lambda x: x**3, save, rule, rule)
+        jax.grad(jax.grad(f))(X)
+
+    def save(ctx, inputs, out):
+        keep(ctx, *inputs)
+
+    def rule(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    def objects():
+        gc.collect()
+        return len(gc.get_objects())
+
+    once()
+    before = objects()
+    for _ in range(20):
+        once()
+    assert objects() - before < 200  # one Function and its rules are more than 10

@@ -9,6 +9,7 @@ from jax import lax
 
 from tests import wrong
 from tests.jaxprs import primitives
+from tests.leaks import checking_leaks
 
 X = 0.7
 SIN, COS = np.sin(X), np.cos(X)
@@ -274,7 +275,7 @@ def test_vmap_and_derivatives_use_both_rules(engine, order):
 )
 def test_no_tracer_leaks(engine, style, wrapper):
     f = WRAPPERS[wrapper](wrong.function(engine, style).apply)
-    with jax.checking_leaks():
+    with checking_leaks():
         jax.grad(jax.grad(f))(scalar())
         jax.jit(jax.grad(f))(scalar())
         jax.vmap(jax.grad(f))(scalar()[None])

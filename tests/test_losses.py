@@ -97,18 +97,6 @@ def test_a_detached_array_that_can_not_be_told_apart_is_refused():
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
-def test_the_detached_output_alone_is_no_output(transform):
-    def forward(ctx, x):
-        y = 2 * x
-        ctx.mark_non_differentiable(lax.stop_gradient(y))
-        return y
-
-    f = function(forward=forward, backward=lambda ctx, g: 2 * g).apply
-    with pytest.raises(ValueError, match="a value that is not an output"):
-        transform(jax.grad(f))(X)
-
-
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
 def test_an_intermediate_and_the_same_detached(transform):
     def forward(ctx, x):
         m = jnp.cos(x)

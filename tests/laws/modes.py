@@ -12,6 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from tests.laws.catalogue import Flat
 from tests.laws.stacks import like, of_inexact, smooth
+from tests.leaks import checking_leaks
 
 Run = Callable[[Flat, tuple[Any, ...]], Any]
 
@@ -85,6 +86,6 @@ MODES: dict[str, Mode] = {
     ),
     "disable_jit": Mode(setting=jax.disable_jit),
     "debug_nans": Mode(setting=lambda: jax.debug_nans(True)),
-    "leaks": Mode(setting=jax.checking_leaks, no_keys=True),
+    "leaks": Mode(setting=checking_leaks, no_keys=True),
     "x64": Mode(setting=lambda: jax.enable_x64(True)),
 }
