@@ -21,7 +21,6 @@ X, Y = jnp.float32(2), jnp.float32(5)
 PLACES = {
     "eager": lambda d: d,
     "jit": jax.jit,
-    "vmap": lambda d: lambda *xs: jax.vmap(d)(*[x[None] for x in xs])[0],
     "vmap one": lambda d: (
         lambda x, *rest: jax.vmap(d, (0, *[None] * len(rest)))(x[None], *rest)[0]
     ),
