@@ -303,13 +303,13 @@ def _parts(x: Any) -> list[Any]:
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
         parts += [getattr(x, name, None) for name in names]
-    if type(x).__module__ in _CONTAINERS and not isinstance(x, _CODE):
+    if type(x).__module__ in _CONTAINERS and not (callable(x) or isinstance(x, _CODE)):
         parts += gc.get_referents(x)  # of a deque, a view of a dict, an iterator
     return parts
 
 
 _CONTAINERS = ("builtins", "collections", "itertools", "types")
-_CODE = (Callable, types.GeneratorType, types.CodeType, types.FrameType)
+_CODE = (types.GeneratorType, types.CodeType, types.FrameType)
 
 
 def in_cell(cell: Any) -> Any:
