@@ -34,7 +34,7 @@ SLOW = {
     *("ode_adjoint", "fixed_point", "quadratic_program", "attention"),
     *("DB-05", "DB-06"),
 }
-SEED, FEW = 3, 5
+SEED, FEW = 3, 3
 
 
 def pytest_generate_tests(metafunc):
