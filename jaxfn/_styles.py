@@ -230,8 +230,14 @@ class Combined(Style):
         check_dirty(ctx, inputs)
         leaves, layout = self._capture(ctx)
         saved = Saved(layout, marks(ctx, found), ctx.needs_read)
-        run = Run(out, perturbed, ctx.needs_read, saved)
-        run.marks, run.constants = saved.marked, layout.numpy
+        run = Run(
+            out,
+            perturbed,
+            ctx.needs_read,
+            saved,
+            marks=saved.marked,
+            constants=layout.numpy,
+        )
         return found, leaves, run
 
     def _kept(

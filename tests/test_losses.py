@@ -97,6 +97,36 @@ def test_a_detached_array_that_can_not_be_told_apart_is_refused():
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_mark_of_neither_of_two_outputs_is_refused(transform):
+    def forward(ctx, x):
+        y = 2 * x
+        ctx.mark_non_differentiable(lax.stop_gradient(y))
+        return y, y
+
+    f = function(forward=forward, backward=lambda ctx, g, h: 2 * (g + h)).apply
+    with pytest.raises(ValueError, match="a value that is not an output"):
+        transform(jax.grad(lambda x: f(x)[0]))(X)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex64])
+def test_a_saved_intermediate_of_any_dtype_is_compared_when_it_is_made_again(dtype):
+    def forward(ctx, x):
+        m = 3 * x
+        ctx.save_for_backward(m)
+        return m * x
+
+    def backward(ctx, g):
+        (m,) = ctx.saved_tensors
+        return 2 * m.conj() * g
+
+    f = function(forward=forward, backward=backward).apply
+    x = jnp.asarray(0.5, dtype)
+    gradient = jax.grad(lambda x: f(x).real)
+    assert gradient(x) == 3
+    assert jax.grad(lambda x: gradient(x).real)(x) == 6
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
 def test_an_intermediate_and_the_same_detached(transform):
     def forward(ctx, x):
         m = jnp.cos(x)
