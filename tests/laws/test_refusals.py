@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental.jet import jet
 
+import jaxfn
 from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
 
 
@@ -49,6 +51,17 @@ def talking_forward(x):
 def _(primals, tangents):
     (x,), (t,) = primals, tangents
     return talking_forward(x), centred(3 * x**2 * t)
+
+
+class Sine(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return jnp.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * jnp.cos(ctx.saved_tensors[0])
 
 
 X = jnp.float32(0.5)
@@ -115,3 +128,22 @@ def test_collective_of_a_vmap_in_a_branch():
 def test_collective_of_a_vmap_in_a_forward_rule_that_is_linearized_through_jit():
     with pytest.raises(NameError, match=f"{COLLECTIVE}: i"):
         pushed(jax.jit(total(talking_forward)))(X)
+
+
+@jax.custom_jvp
+def forward_sine(x):
+    return jnp.sin(x)
+
+
+forward_sine.defjvps(lambda t, _, x: t * jnp.cos(x))
+
+
+# In JAX's words, which depend on its version and settings, or for a Function in ours.
+TAYLOR = "(?i)unexpected tracer|attribute 'process_primitive'|eval_jaxpr|a traced value"
+
+
+@pytest.mark.parametrize("f", [sine, forward_sine, Sine.apply])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_taylor_mode(f, transform):
+    with pytest.raises((TypeError, AttributeError, KeyError), match=TAYLOR):
+        jet(transform(f), (X,), ((1.0, 0.0),))
