@@ -101,8 +101,8 @@ def tangent_aval(x: Any) -> Aval:
 
 
 def has_type(x: Any, aval: Any) -> bool:
-    """Has `x`, an array, this type, with its varying mesh axes? A value has none."""
-    if type(x) is ConcreteArray:
+    """Has `x`, an array, this type, with its sharding and varying mesh axes, if any?"""
+    if type(x) is ConcreteArray and aval.sharding.mesh.empty:
         return x.shape == aval.shape and x.dtype == aval.dtype
     return jax.typeof(x) == aval
 
@@ -118,18 +118,16 @@ def varying_axes(x: Any) -> frozenset[Hashable]:
     return frozenset() if mat is None else mat.varying
 
 
-def match_varying(x: Any, like: Any, *, reduce: bool) -> Any:
-    """Give `x` the varying mesh axes of `like`.
+def is_sharded_otherwise(x: Any, aval: Any) -> bool:
+    """Have the types other shardings, on a mesh where a type says its sharding?"""
+    have, want = _aval(x).sharding, aval.sharding
+    explicit = jax.sharding.AxisType.Explicit
+    return have != want and all(explicit in s.mesh.axis_types for s in (have, want))
 
-    Axes that `x` lacks are added by `pcast`. Axes that only `x` has are summed over
-    where `reduce` says so (a cotangent), as the transpose of a built-in op would.
-    """
-    have, want = varying_axes(x), varying_axes(like)
-    if have == want:
-        return x
-    extra, missing = tuple(have - want), tuple(want - have)
-    if extra and reduce:
-        x = jax.lax.psum(x, extra)
+
+def match_varying(x: Any, like: Any) -> Any:
+    """`x`, said to vary over all mesh axes over which `like` does."""
+    missing = tuple(varying_axes(like) - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
@@ -172,6 +170,12 @@ FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
 """What JAX says to forward mode on a custom_vjp function."""
+
+EAGER_SHARD_MAP_REFUSAL = (
+    "custom_vjp symbolic_zeros support with shard_map is not implemented; "
+    "please open an issue at https://github.com/jax-ml/jax/issues"
+)
+"""What JAX says where a `shard_map` runs eagerly and nothing is differentiated."""
 
 
 def is_batched_constant(error: AssertionError) -> bool:
@@ -234,11 +238,21 @@ class BatchAxis:
             x, dim, self._data.size, self._data.explicit_mesh_axis
         )
 
-    def batched_aval(self, aval: Any) -> Any:
-        """The type of a value that has this axis first, from that of one example."""
-        return unmapped_aval(
+    def batched_aval(self, aval: Any, args: Sequence[Any]) -> Any:
+        """The type of a value that has this axis first, from that of one example.
+
+        It varies over the mesh axes of `spmd_axis_name`, which an example's type does
+        not show, if the arguments do: in a `shard_map` that checks them.
+        """
+        batched: Any = unmapped_aval(
             self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
         )
+        varying = frozenset[Hashable]().union(*map(varying_axes, args))
+        own = varying & frozenset(self._data.spmd_name or ())
+        if not own:
+            return batched
+        mat = batched.mat.update(varying=batched.mat.varying | own)
+        return batched.update(manual_axis_type=mat)
 
 
 def define_primitive(

@@ -89,11 +89,21 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         ]
         return tuple(pull_back(rules, residuals, given))
 
-    f = jax.custom_vjp(_primal(rules))
+    primal = _primal(rules)
+    f = jax.custom_vjp(primal)
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     _described(fwd, rules, _ANY)
     f.defvjp(fwd, _described(bwd, rules, _BWD), symbolic_zeros=True)
-    return f
+
+    def call(*args: Any) -> Outputs:
+        try:
+            return f(*args)
+        except NotImplementedError as error:
+            if str(error) != _compat.EAGER_SHARD_MAP_REFUSAL:
+                raise
+            return primal(*args)
+
+    return call
 
 
 # ---- custom_jvp

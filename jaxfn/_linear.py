@@ -109,7 +109,7 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         axis.vmap(params["transpose"], (res_dims, 0)),
         args[:n_res],
         tangents,
-        [axis.batched_aval(aval) for aval in params["out_avals"]],
+        [axis.batched_aval(aval, tangents) for aval in params["out_avals"]],
         name=params["evaluate"].name,
     )
     return outs, [0] * len(outs)

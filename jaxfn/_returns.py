@@ -144,7 +144,11 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
             "real part."
         )
-    return _compat.match_varying(_cast(summed, aval), aval, reduce=True)
+    _check_sharding(summed, aval, f"`{where.name}.backward` returned a gradient", where)
+    extra = tuple(_compat.varying_axes(summed) - _compat.varying_axes(aval))
+    if extra:  # as the transpose of a built-in operation would
+        summed = jax.lax.psum(summed, extra)
+    return _compat.match_varying(_cast(summed, aval), aval)
 
 
 # ---- jvp
@@ -231,7 +235,25 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
             f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
             f"expected {short(aval)}, got {short(t)}. Return its real part."
         )
-    return _compat.match_varying(_cast(t, aval), aval, reduce=False)
+    _check_sharding(t, aval, f"`{where.name}.jvp` returned a tangent", where)
+    extra = _compat.varying_axes(t) - _compat.varying_axes(aval)
+    if extra:
+        raise RuleTypeError(
+            f"`{where.name}.jvp` returned a tangent that differs between devices for "
+            f"{where.label}, which does not: expected {short(aval)} that is the same "
+            f"along the mesh axes {sorted(map(str, extra))} of shard_map, got "
+            f"{short(t)} that varies along them. Does it lack a collective that "
+            "forward has, jax.lax.psum say?"
+        )
+    return _compat.match_varying(_cast(t, aval), aval)
+
+
+def _check_sharding(x: Any, aval: Any, what: str, where: _Where) -> None:
+    if _compat.is_sharded_otherwise(x, aval):
+        raise RuleTypeError(
+            f"{what} of another sharding for {where.label}: expected {short(aval)}, "
+            f"got {short(x)}. Give it that sharding: jax.sharding.reshard."
+        )
 
 
 def _cast(x: Any, aval: Any) -> Any:

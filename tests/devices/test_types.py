@@ -1,0 +1,123 @@
+"""On meshes, what a rule returns has the type of what it is the derivative of."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from tests.build import function
+from tests.devices import layers
+from tests.devices.layers import AXIS, numbers
+from tests.devices.test_devices import DERIVED, checks, close, engines, refuses_forward
+
+ROWS = (P(AXIS), P())
+XS, WS = numbers(2, 8, 3), numbers(2, 3, 8, shift=0.4)
+
+
+def meshes():
+    return jax.make_mesh((2, 4), ("batch", AXIS), axis_types=(AxisType.Auto,) * 2)
+
+
+@engines
+@checks
+def test_eager_shard_map(engine, vma):
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+    f = layers.dense_function(engine)
+    split = jax.shard_map(f, mesh=mesh, in_specs=ROWS, out_specs=P(AXIS), check_vma=vma)
+    close(split(XS[0], WS[0]), layers.dense(XS[0], WS[0]))
+    batched = jax.vmap(split, (0, None))(XS, WS[0])
+    close(batched, jax.vmap(layers.dense, (0, None))(XS, WS[0]))
+
+
+# ---- a batch that is split over a mesh axis of its own
+
+
+# Not second gradients without the check: there built-in operations are wrong, too.
+@engines
+@pytest.mark.parametrize(
+    ("vma", "what"),
+    [(True, what) for what in DERIVED]
+    + [(False, what) for what in DERIVED if what != "second gradient"],
+)
+@pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
+def test_vmap_of_shard_map_over_a_mesh_axis(engine, vma, what, jit):
+    split = jax.shard_map(
+        layers.dense_function(engine),
+        mesh=meshes(),
+        in_specs=ROWS,
+        out_specs=P(AXIS),
+        check_vma=vma,
+    )
+    f = DERIVED[what](jax.vmap(split, spmd_axis_name="batch"))
+    f = jax.jit(f) if jit else f
+    if refuses_forward(engine, what, lambda: f(XS, WS)):
+        return
+    close(f(XS, WS), DERIVED[what](jax.vmap(layers.dense))(XS, WS))
+
+
+# ---- a tangent that differs between devices
+
+
+def total(engine, *, forgets):
+    """The sum over the devices; a jvp may forget to talk to the others."""
+
+    def jvp(ctx, t):
+        return t.sum() if forgets else lax.psum(t.sum(), AXIS)
+
+    rules = {"jvp": jvp}
+    if engine == "both":
+        rules["backward"] = lambda ctx, g: jnp.full((2,), g)
+    return function(forward=lambda ctx, x: lax.psum(x.sum(), AXIS), **rules).apply
+
+
+def tangent(f):
+    x = jnp.arange(8.0)
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+    split = jax.shard_map(f, mesh=mesh, in_specs=P(AXIS), out_specs=P())
+    return jax.jvp(split, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("engine", ["jvp", "both"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_tangent_that_differs_between_devices_is_refused(engine, transform):
+    close(tangent(transform(total(engine, forgets=False))), 28.0)
+    words = (
+        r"jvp` returned a tangent that differs between devices for output 0.*\['d'\]"
+    )
+    with pytest.raises(TypeError, match=words):
+        tangent(transform(total(engine, forgets=True)))
+
+
+# ---- a mesh on which a type says its sharding
+
+
+def resharding(engine):
+    """Squares, with rules that return another sharding than they should."""
+    other = P(None, AXIS)
+    rules = {"backward": lambda ctx, g: jax.sharding.reshard(g, other)}
+    if engine == "both":
+        rules["jvp"] = lambda ctx, t: jax.sharding.reshard(t, other)
+    return function(forward=lambda ctx, x: x * x, **rules).apply
+
+
+@pytest.mark.parametrize(
+    ("engine", "derivative", "words"),
+    [
+        ("backward", "grad", "backward` returned a gradient of another sharding"),
+        ("both", "grad", "backward` returned a gradient of another sharding"),
+        ("both", "jvp", "jvp` returned a tangent of another sharding for output 0"),
+    ],
+)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_another_sharding_is_refused(engine, derivative, words, transform):
+    f = resharding(engine)
+    of = {
+        "grad": jax.grad(lambda x: f(x).sum()),
+        "jvp": lambda x: jax.jvp(f, (x,), (x,))[1],
+    }
+    with jax.set_mesh(jax.make_mesh((8,), (AXIS,), axis_types=(AxisType.Explicit,))):
+        x = jax.device_put(numbers(8, 8), P(AXIS))
+        with pytest.raises(TypeError, match=words):
+            transform(of[derivative])(x)
