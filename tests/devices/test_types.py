@@ -35,14 +35,19 @@ def test_eager_shard_map(engine, vma):
 
 
 # Not second gradients without the check: there built-in operations are wrong, too.
+STACKS = {
+    **{f"jit {what}": (True, jax.jit, what) for what in DERIVED},
+    "eager gradient": (True, lambda f: f, "gradient"),
+    "eager second gradient": (True, lambda f: f, "second gradient"),
+    "no vma, gradient": (False, jax.jit, "gradient"),
+    "no vma, tangent": (False, jax.jit, "tangent"),
+}
+
+
 @engines
-@pytest.mark.parametrize(
-    ("vma", "what"),
-    [(True, what) for what in DERIVED]
-    + [(False, what) for what in DERIVED if what != "second gradient"],
-)
-@pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
-def test_vmap_of_shard_map_over_a_mesh_axis(engine, vma, what, jit):
+@pytest.mark.parametrize("stack", STACKS)
+def test_vmap_of_shard_map_over_a_mesh_axis(engine, stack):
+    vma, transform, what = STACKS[stack]
     split = jax.shard_map(
         layers.dense_function(engine),
         mesh=meshes(),
@@ -50,8 +55,7 @@ def test_vmap_of_shard_map_over_a_mesh_axis(engine, vma, what, jit):
         out_specs=P(AXIS),
         check_vma=vma,
     )
-    f = DERIVED[what](jax.vmap(split, spmd_axis_name="batch"))
-    f = jax.jit(f) if jit else f
+    f = transform(DERIVED[what](jax.vmap(split, spmd_axis_name="batch")))
     if refuses_forward(engine, what, lambda: f(XS, WS)):
         return
     close(f(XS, WS), DERIVED[what](jax.vmap(layers.dense))(XS, WS))
