@@ -101,6 +101,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         except NotImplementedError as error:
             if str(error) != _compat.EAGER_SHARD_MAP_REFUSAL:
                 raise
+            # A derivative would have been taken before the call came here.
             return primal(*args)
 
     return call
