@@ -45,7 +45,7 @@ def attach(
     """
     if not any(_compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
-    return _bind(*inputs, *values, rule=Named(name, tangents), n_in=len(inputs))
+    return _bind(*inputs, *values, tangents=Named(name, tangents), n_in=len(inputs))
 
 
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
@@ -95,13 +95,13 @@ def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     n_in = params["n_in"]
     if any(d is not None for d in dots[n_in:]):
-        raise ClosedOverError(CLOSED_OVER.format(name=params["rule"].name))
+        raise ClosedOverError(CLOSED_OVER.format(name=params["tangents"].name))
     outs = _bind(*primals, **params)
-    return outs, params["rule"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    return outs, params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_in, rule = params["n_in"], params["rule"]
+    n_in, rule = params["n_in"], params["tangents"]
     in_dims = list(dims[:n_in])
     values = [
         axis.to_front(x, d) for x, d in zip(args[n_in:], dims[n_in:], strict=True)

@@ -8,7 +8,10 @@ knows a version.
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
@@ -21,15 +24,25 @@ from jax._src.core import (
     DebugInfo,
     EvalTrace,
     Primitive,
+    Var,
     initial_result_paths,
     jaxpr_as_fun,
     trace_ctx,
     unmapped_aval,
 )
+from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
-from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
-from jax.interpreters import ad, batching, mlir
+from jax._src.interpreters.partial_eval import (
+    DynamicJaxprTrace,
+    JaxprTracer,
+    close_jaxpr,
+    separate_consts,
+)
+from jax._src.lax.lax import _convert_element_type
+from jax.interpreters import ad, batching
+
+from jaxfn import _interpreters
 
 Aval: TypeAlias = core.AbstractValue
 SymbolicZero = jax.custom_derivatives.SymbolicZero
@@ -85,9 +98,22 @@ def is_transforming() -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """`x` with a shape and a dtype: eager transformations pass on Python numbers."""
-    is_number = isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)
-    return jnp.asarray(x) if is_number else x
+    """`x` as a `jax.Array`: the boundary that every value from JAX passes.
+
+    JAX hands constants on as what they were: Python numbers (some with a dtype:
+    TypedFloat), NumPy arrays and scalars, typed NumPy arrays. A user's rule must not
+    see these: they have no `.at`, and numbers have no `.shape`. The type stays what
+    JAX says that it is, weak or not.
+    """
+    if isinstance(x, jax.Array) or not isinstance(x, _CONSTANTS):
+        return x
+    aval = jax.typeof(x)
+    if aval.dtype == jax.dtypes.float0:
+        return x  # a cotangent of integers; JAX itself keeps it in NumPy
+    return _convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
+
+
+_CONSTANTS = (int, float, complex, np.ndarray, np.generic)
 
 
 def is_zero(x: Any) -> bool:
@@ -171,13 +197,6 @@ FORWARD_MODE_REFUSAL = (
 )
 """What JAX says to forward mode on a custom_vjp function."""
 
-EAGER_SHARD_MAP_REFUSAL = (
-    "custom_vjp symbolic_zeros support with shard_map is not implemented; "
-    "please open an issue at https://github.com/jax-ml/jax/issues"
-)
-"""What JAX says where a `shard_map` runs eagerly and nothing is differentiated."""
-
-
 def is_batched_constant(error: AssertionError) -> bool:
     """Is it what custom_vmap says of a batched value that is closed over?"""
     flags = error.args[0] if error.args else None
@@ -200,6 +219,28 @@ def set_debug_info(
         origin: what `source_of` gives, and a name for each argument.
     """
     fun.__dict__["__fun_debug_info__"] = DebugInfo(name, *origin, initial_result_paths)
+
+
+class _SymbolicZeros:
+    """`True`, but for readers in JAX that refuse it where nothing is differentiated.
+
+    An eager shard_map and the kernels of Pallas run or lower the function alone, and
+    never look at its rules. All the same they refuse a function whose rules want
+    symbolic zeros ("not implemented").
+    """
+
+    def __bool__(self) -> bool:
+        reader = sys._getframe(1).f_globals.get("__name__", "")
+        return not reader.startswith(_ONLY_THE_FUNCTION)
+
+    def __repr__(self) -> str:
+        return "True"
+
+
+_ONLY_THE_FUNCTION = ("jax._src.shard_map", "jax._src.pallas")
+
+SYMBOLIC_ZEROS: Any = _SymbolicZeros()
+"""What to pass as `symbolic_zeros` to JAX's decorators."""
 
 
 class Named:
@@ -255,6 +296,87 @@ class BatchAxis:
         return batched.update(manual_axis_type=mat)
 
 
+class Staged:
+    """A function that has been traced: what a primitive may carry to later stages.
+
+    Attributes:
+        jaxpr: of the function; it has no constants.
+    """
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.jaxpr = jaxpr
+
+    @classmethod
+    def trace(
+        cls, fun: Callable[..., Any], values: Sequence[Any], *args: Any
+    ) -> tuple[list[Any], Staged]:
+        """Trace `fun(*args)`, which closes over `values`.
+
+        Returns:
+            The values, and whatever else `fun` closes over; and the traced function,
+            which takes first these and then the arguments.
+        """
+        closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
+        jaxpr, _ = open_jaxpr(closed)
+        n = len(consts)
+        own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
+        of_values = [own.pop(id(x), None) or Var(jax.typeof(x)) for x in values]
+        extra = [x for x in consts if id(x) in own]
+        of_extra = [own[id(x)] for x in extra]
+        jaxpr = jaxpr.replace(
+            invars=[*of_values, *of_extra, *jaxpr.invars[n:]],
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        )
+        return [*values, *extra], cls(close_jaxpr(jaxpr))
+
+    @property
+    def effects(self) -> Any:
+        """What it does beside computing, but for reading what it is given."""
+        found = open_jaxpr(self.jaxpr)[0].effects
+        return {e for e in found if not isinstance(e, JaxprInputEffect)}
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return jaxpr_as_fun(self.jaxpr)(*args)
+
+    def __repr__(self) -> str:
+        return str(self.jaxpr)
+
+
+class Failed(Staged):
+    """A function that could not be traced: using it raises what tracing it raised.
+
+    The error keeps no frames: these hold tracers, which must not outlive their trace.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not any(part in frame.filename for part in _NOT_THE_USERS)
+        ]
+        if frames:
+            at = frames[-1]
+            error.add_note(f"Raised in {at.name}, {at.filename}:{at.lineno}.")
+        self._error = error.with_traceback(None)
+        self._error.__context__ = self._error.__cause__ = None
+
+    @property
+    def jaxpr(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise self._error
+
+    @property
+    def effects(self) -> Any:
+        return set()
+
+    def __repr__(self) -> str:
+        return repr(self._error)
+
+
+_NOT_THE_USERS = tuple(
+    str(Path(file).parent) for file in (jax.__file__, __file__)
+)
+
+
 def define_primitive(
     name: str,
     *,
@@ -263,6 +385,7 @@ def define_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
+    staged: Callable[..., Staged] | None = None,
     selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results; return its bind.
@@ -277,19 +400,24 @@ def define_primitive(
             nothing batched.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
+        staged: `staged(**params)` is the traced function that `impl` evaluates.
         selects: `impl` returns some of its arguments: there is nothing to compile.
     """
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
-    prim.def_abstract_eval(abstract_eval)
-    if selects:
-        # A cached lowering is a function of its own, kept for each rule: not for this.
-        mlir.register_lowering(
-            prim, lambda _, *args, **params: impl(*args, **params), cacheable=False
-        )
+    if staged is None:
+        prim.def_abstract_eval(abstract_eval)
     else:
-        mlir.register_lowering(prim, mlir.lower_fun(impl, multiple_results=True))
+        prim.def_effectful_abstract_eval(
+            lambda *avals, **params: (
+                abstract_eval(*avals, **params),
+                staged(**params).effects,
+            )
+        )
+        _interpreters.is_call(prim, staged)
+    if selects:
+        _interpreters.is_selection(prim, impl)
 
     def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
         given = [None if is_zero(t) else as_array(t) for t in tangents]
@@ -323,7 +451,11 @@ def define_primitive(
 
         ad.primitive_transposes[prim] = transpose_rule
 
-    return prim.bind
+    def bind(*args: Any, **params: Any) -> list[Any]:
+        _interpreters.meet()
+        return prim.bind(*args, **params)
+
+    return bind
 
 
 def has_transpose(primitive: Any) -> bool:

@@ -89,22 +89,12 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         ]
         return tuple(pull_back(rules, residuals, given))
 
-    primal = _primal(rules)
-    f = jax.custom_vjp(primal)
+    f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     _described(fwd, rules, _ANY)
-    f.defvjp(fwd, _described(bwd, rules, _BWD), symbolic_zeros=True)
-
-    def call(*args: Any) -> Outputs:
-        try:
-            return f(*args)
-        except NotImplementedError as error:
-            if str(error) != _compat.EAGER_SHARD_MAP_REFUSAL:
-                raise
-            # A derivative would have been taken before the call came here.
-            return primal(*args)
-
-    return call
+    bwd = _described(bwd, rules, _BWD)
+    f.defvjp(fwd, bwd, symbolic_zeros=_compat.SYMBOLIC_ZEROS)
+    return f
 
 
 # ---- custom_jvp
@@ -127,7 +117,8 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
         )
 
     rule.__name__ = f"{rules.name}_jvp"
-    f.defjvp(_described(rule, rules, _JVP), symbolic_zeros=True)
+    rule = _described(rule, rules, _JVP)
+    f.defjvp(rule, symbolic_zeros=_compat.SYMBOLIC_ZEROS)
     return f
 
 

@@ -11,6 +11,11 @@ thus a primitive: evaluated, batched or lowered it is `evaluate`; transposed it 
 `transpose(residuals, cts) -> cts of the tangents` in the cts; a ct may be None, for
 zero, in both directions. `out_avals` are the types of the outs, taken from the real
 primal outputs so that sharding and varying mesh axes survive.
+
+`evaluate` runs at once, inside the caller's contexts, as the rule of a custom_jvp does.
+If anything is traced it is traced too, and the primitive carries the jaxpr, with its
+effects: later stages run no Python. `transpose` stays a callable, as the bwd of a
+custom_vjp does: it runs when JAX transposes.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import Any
 import jax
 
 from jaxfn import _compat
-from jaxfn._compat import Named
+from jaxfn._compat import Named, Staged
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -37,18 +42,31 @@ def linear(
     name: str,
 ) -> list[Any]:
     """Bind the primitive. All values are arrays; see the module's docstring."""
+    if not any(map(_compat.is_tracer, (*residuals, *tangents))):
+        return list(evaluate(list(residuals), list(tangents)))
+    n_res = len(residuals)
+
+    def run(*tangents: Any) -> list[Any]:
+        return list(evaluate(list(residuals), list(tangents)))
+
+    try:
+        values, staged = Staged.trace(run, residuals, *tangents)
+    except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
+        # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
+        # a jvp in NumPy, say, which can't be traced.
+        values, staged = residuals, _compat.Failed(error)
     return _bind(
-        *residuals,
+        *values,
         *tangents,
-        evaluate=Named(name, evaluate),
-        transpose=Named(name, transpose),
-        n_res=len(residuals),
+        staged=staged,
+        transpose=Named(name, lambda values, cts: transpose(values[:n_res], cts)),
+        n=len(values),
         out_avals=tuple(out_avals),
     )
 
 
-def _impl(*args: Any, evaluate: Evaluate, n_res: int, **_: Any) -> list[Any]:
-    return list(evaluate(list(args[:n_res]), list(args[n_res:])))
+def _impl(*args: Any, staged: Staged, **_: Any) -> list[Any]:
+    return staged(*args)
 
 
 def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any]:
@@ -57,60 +75,59 @@ def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
 # The first term is this primitive again. The second differentiates the jvp rule's own
-# code with respect to what it saved: that is what makes second derivatives right.
+# code, as it ran, with respect to what it saved: that is what makes second derivatives
+# right.
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    evaluate, n_res = params["evaluate"], params["n_res"]
-    res, ts = list(primals[:n_res]), list(primals[n_res:])
+    staged, n = params["staged"], params["n"]
+    values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
     terms: list[Sequence[Any]] = []
-    if any(t is not None for t in tangents[n_res:]):
+    if any(t is not None for t in tangents[n:]):
         dots = [
             _compat.zeros(_compat.tangent_aval(t)) if d is None else d
-            for t, d in zip(ts, tangents[n_res:], strict=True)
+            for t, d in zip(ts, tangents[n:], strict=True)
         ]
-        terms.append(_bind(*res, *dots, **params))
-    moving = [i for i, d in enumerate(tangents[:n_res]) if d is not None]
+        terms.append(_bind(*values, *dots, **params))
+    moving = [i for i, d in enumerate(tangents[:n]) if d is not None]
     if moving:
 
-        def of_residuals(*values: Any) -> list[Any]:
-            at = list(res)
-            for i, value in zip(moving, values, strict=True):
+        def of_values(*some: Any) -> list[Any]:
+            at = list(values)
+            for i, value in zip(moving, some, strict=True):
                 at[i] = value
-            return list(evaluate(at, ts))
+            return staged(*at, *ts)
 
         dots = tuple(tangents[i] for i in moving)
-        terms.append(jax.jvp(of_residuals, tuple(res[i] for i in moving), dots)[1])
+        terms.append(jax.jvp(of_values, tuple(values[i] for i in moving), dots)[1])
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
 def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
-    n_res = params["n_res"]
+    n = params["n"]
     if all(ct is None for ct in cts):
         return [None] * len(args)
-    if any(x is None for x in args[:n_res]):
+    if any(x is None for x in args[:n]):
         raise NotImplementedError(
-            f"`{params['evaluate'].name}` was transposed with respect to what it saved "
-            "for its rules: expected a transpose with respect to tangents, to which "
-            "alone the rules apply. Use jax.vjp."
+            f"`{params['transpose'].name}` was transposed with respect to what it "
+            "saved for its rules: expected a transpose with respect to tangents, to "
+            "which alone the rules apply. Use jax.vjp."
         )
-    return [None] * n_res + list(params["transpose"](list(args[:n_res]), cts))
+    return [None] * n + list(params["transpose"](list(args[:n]), cts))
 
 
 # Linear arguments that are not batched are repeated first, as an operation of their
 # own: its transpose is the sum over the batch, so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_res = params["n_res"]
-    res_dims = list(dims[:n_res])
-    tangents = [
-        axis.to_front(t, d) for t, d in zip(args[n_res:], dims[n_res:], strict=True)
-    ]
+    n, staged, transpose = params["n"], params["staged"], params["transpose"]
+    value_dims = list(dims[:n])
+    tangents = [axis.to_front(t, d) for t, d in zip(args[n:], dims[n:], strict=True)]
     outs = linear(
-        axis.vmap(params["evaluate"], (res_dims, 0)),
-        axis.vmap(params["transpose"], (res_dims, 0)),
-        args[:n_res],
+        axis.vmap(lambda values, ts: staged(*values, *ts), (value_dims, 0)),
+        axis.vmap(transpose, (value_dims, 0)),
+        args[:n],
         tangents,
         [axis.batched_aval(aval, tangents) for aval in params["out_avals"]],
-        name=params["evaluate"].name,
+        name=transpose.name,
     )
     return outs, [0] * len(outs)
 
@@ -122,4 +139,5 @@ _bind = _compat.define_primitive(
     jvp=_jvp,
     batch=_batch,
     transpose=_transpose,
+    staged=lambda staged, **_: staged,
 )

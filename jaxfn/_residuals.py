@@ -41,7 +41,7 @@ class Statics:
 
     def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
         item = self._items[None if key is None else key.shape[1]]
-        arrays = list(arrays[: len(item.arrays)])
+        arrays = [_compat.as_array(x) for x in arrays[: len(item.arrays)]]
         if [_shape(x) for x in arrays] != list(item.arrays):
             raise NotImplementedError(
                 f"`{name}` saved other arrays for other sets of perturbed inputs, and "

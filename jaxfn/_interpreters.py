@@ -1,0 +1,147 @@
+"""How JAX's other interpreters read our primitives.
+
+Beside `jax.jit`, JAX has interpreters of its own for jaxprs: checkify, sparsify, the
+compilers of Pallas kernels. Each has a table of rules, and refuses what is not in it. A
+function that was traced (`linear`) is for each of them what a custom_jvp_call is whose
+rule is not needed: so the rule for that one is called, with our jaxpr. A primitive that
+only selects some of its arguments (`attach`) is done by selecting.
+
+None of these modules is imported here: whoever uses one has imported it before jaxfn's
+primitives are met (`meet`). Like `_compat`, this module knows JAX's internals.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax._src.custom_derivatives import custom_jvp_call_p
+from jax.interpreters import mlir
+
+Rule = Callable[..., Any]
+
+_calls: dict[Any, Callable[..., Any]] = {}
+_selections: dict[Any, Callable[..., Sequence[Any]]] = {}
+_met: set[str] = set()
+
+
+def is_call(prim: Any, staged: Callable[..., Any]) -> None:
+    """Say that `prim` evaluates `staged(**params)`, a `_compat.Staged`."""
+    _calls[prim] = staged
+    rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule, staged)
+    mlir.register_lowering(prim, rule, cacheable=False)
+
+
+def is_selection(prim: Any, select: Callable[..., Sequence[Any]]) -> None:
+    """Say that `prim` returns `select(*args, **params)`, some of its arguments."""
+    _selections[prim] = select
+    # A cached lowering is a function of its own, kept for each rule: not for this.
+    mlir.register_lowering(prim, _selecting(select), cacheable=False)
+
+
+def meet() -> None:
+    """Give our rules to the interpreters that have been imported since."""
+    for name, register in _INTERPRETERS.items():
+        if name not in _met and name in sys.modules:
+            _met.add(name)
+            register()
+
+
+def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
+    """The rule for a custom_jvp_call, for a call of ours."""
+
+    def ours(ctx: Any, *args: Any, **params: Any) -> Any:
+        jaxpr = staged(**params).jaxpr
+        return rule(
+            ctx,
+            *args,
+            call_jaxpr=jaxpr,
+            jvp_jaxpr_fun=None,
+            num_consts=0,
+            symbolic_zeros=False,
+        )
+
+    return ours
+
+
+def _selecting(select: Callable[..., Sequence[Any]]) -> Rule:
+    return lambda _, *args, **params: list(select(*args, **params))
+
+
+def _fill(table: dict[Any, Rule]) -> None:
+    """Add our primitives to a table of an interpreter that compiles calls."""
+    known = table.get(custom_jvp_call_p)
+    if known is not None:
+        table.update({p: _as_call(known, staged) for p, staged in _calls.items()})
+    table.update({p: _selecting(select) for p, select in _selections.items()})
+
+
+# ---- Pallas: its compilers are imported when a kernel is compiled
+
+
+def _meet_pallas() -> None:
+    _fill_tables("jax._src.pallas.mosaic.lowering", "lowering_rules")
+    _fill_tables("jax._src.pallas.mosaic_gpu.lowering", "mosaic_lowering_rules")
+    _fill_tables("jax._src.pallas.triton.lowering", "triton_lowering_rules")
+
+
+def _fill_tables(module: str, name: str) -> None:
+    try:
+        tables = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):  # this JAX has no such compiler
+        return
+    nested = [x for x in tables.values() if isinstance(x, dict)]
+    for table in nested or [tables]:
+        _fill(table)
+
+
+# ---- checkify: what it checks is in the jaxpr, so that is what it must see
+
+
+def _meet_checkify() -> None:
+    checkify: Any = sys.modules["jax._src.checkify"]
+
+    def rule_for(prim: Any, staged: Callable[..., Any]) -> Rule:
+        def rule(*args: Any, **params: Any) -> Any:
+            # JAX 0.12 passes a context first, JAX 0.10 does not.
+            at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
+            head, error, enabled, values = args[:at], args[at], args[at + 1], args[at + 2 :]
+            return checkify.checkify_jaxpr(
+                *head, staged(**params).jaxpr, enabled, error, *values
+            )
+
+        del prim
+        return rule
+
+    for prim, staged in _calls.items():
+        checkify.error_checks[prim] = rule_for(prim, staged)
+
+
+# ---- sparsify
+
+
+def _meet_sparsify() -> None:
+    sparse: Any = sys.modules["jax.experimental.sparse.transform"]
+
+    def call_rule(prim: Any, staged: Callable[..., Any]) -> Rule:
+        def rule(env: Any, *values: Any, **params: Any) -> Any:
+            if not any(x.is_sparse() for x in values):
+                arrays = sparse.spvalues_to_arrays(env, values)
+                return sparse.arrays_to_spvalues(env, prim.bind(*arrays, **params))
+            jaxpr = staged(**params).jaxpr
+            return sparse.eval_sparse(getattr(jaxpr, "jaxpr", jaxpr), (), values, env)
+
+        return rule
+
+    for table in (sparse.sparse_rules_bcoo, sparse.sparse_rules_bcsr):
+        table.update({p: call_rule(p, staged) for p, staged in _calls.items()})
+        table.update({p: _selecting(select) for p, select in _selections.items()})
+
+
+_INTERPRETERS: dict[str, Callable[[], None]] = {
+    "jax._src.pallas.pallas_call": _meet_pallas,
+    "jax._src.checkify": _meet_checkify,
+    "jax.experimental.sparse.transform": _meet_sparsify,
+}
