@@ -33,7 +33,13 @@ Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
 
 def attach(
-    tangents: Tangents, inputs: Sequence[Any], values: Sequence[Any], *, name: str
+    tangents: Tangents,
+    inputs: Sequence[Any],
+    values: Sequence[Any],
+    *,
+    name: str,
+    closed_over: Sequence[Any] | None = None,
+    owned: bool = False,
 ) -> list[Any]:
     """The values, with the derivative that `tangents` gives; see the module.
 
@@ -42,30 +48,67 @@ def attach(
         inputs: arrays.
         values: arrays; returned as they are if nothing here is a tracer.
         name: of the Function or rule, for messages and in jaxprs.
+        closed_over: what else the values were computed from. To be given where the
+            values have a derivative of their own, which is to be dropped.
+        owned: are the values batched wherever their derivative is (`_belonging`)? Then
+            one that is not keeps its one value under vmap; else each example gets one.
     """
     if not any(_compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
-    return _bind(*inputs, *values, tangents=Named(name, tangents), n_in=len(inputs))
+    others = closed_over or ()
+    return _bind(
+        *inputs,
+        *others,
+        *values,
+        tangents=Named(name, tangents),
+        n_in=len(inputs),
+        n_closed=None if closed_over is None else len(others),
+        owned=owned,
+    )
+
+
+class Gate:
+    """Lets derivatives into a forward, or keeps them out: decided after it has run.
+
+    The outputs of a Function have the derivative of its rules, so none may enter its
+    body, which may not even have one (a host callback). But what forward saved on its
+    way has the derivative of the body, and then it must. Whether anything of the kind
+    was saved is known when forward has run; JAX asks later, when it differentiates.
+
+    Attributes:
+        open: do derivatives pass?
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def enter(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays behind the gate; one that is no tracer is passed as it is.
+
+        What was saved is found by identity. Under eager transformations a concrete
+        array stands behind a tracer, and perhaps it is used elsewhere too: as another
+        argument, say. So a tracer's array is made an object of its own (with the same
+        buffer).
+        """
+        traced = [_compat.is_tracer(x) for x in arrays]
+        if not any(traced):
+            return list(arrays)
+        # One by one: of several together, one that is linear would make all linear.
+        inside: list[Any] = []
+        for x, is_traced in zip(arrays, traced, strict=True):
+            if is_traced:
+                x = _compat.as_array(_bind_gate(x, gate=self)[0])
+                x = _own(x, [x, *inside])
+            inside.append(x)
+        return inside
+
+    def __repr__(self) -> str:
+        return "open" if self.open else "closed"
 
 
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays without derivative; one that is no tracer is passed as it is.
-
-    What was saved is found by identity. Under eager transformations a concrete array
-    stands behind a tracer, and perhaps it is used elsewhere too: as another argument,
-    say. So a tracer's array is made an object of its own (with the same buffer).
-    """
-    traced = [_compat.is_tracer(x) for x in arrays]
-    if not any(traced):
-        return list(arrays)
-    moving = [x for x, t in zip(arrays, traced, strict=True) if t]
-    # One by one: of several together, one that is linear would make all linear.
-    still: list[Any] = []
-    for x in moving:
-        y = _compat.as_array(_bind_still(x)[0])
-        still.append(_own(y, [y, *still]))
-    rest = iter(still)
-    return [next(rest) if t else x for x, t in zip(arrays, traced, strict=True)]
+    """The arrays without derivative: behind a gate that stays closed."""
+    return Gate().enter(arrays)
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:
@@ -88,28 +131,51 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
     return y
 
 
-def _impl(*args: Any, n_in: int, **_: Any) -> list[Any]:
-    return list(args[n_in:])
+def _impl(*args: Any, n_in: int, n_closed: int | None, **_: Any) -> list[Any]:
+    return list(args[n_in + (n_closed or 0) :])
 
 
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
-    n_in = params["n_in"]
-    if any(d is not None for d in dots[n_in:]):
+    n_in, n_closed = params["n_in"], params["n_closed"]
+    # Where values may have no derivative, one that they have comes from elsewhere.
+    lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
+    if any(d is not None for d in lost):
         raise ClosedOverError(CLOSED_OVER.format(name=params["tangents"].name))
     outs = _bind(*primals, **params)
-    return outs, params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    if all(d is None for d in dots[:n_in]):
+        return outs, [None] * len(outs)
+    found = params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    return outs, found
 
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_in, rule = params["n_in"], params["tangents"]
-    in_dims = list(dims[:n_in])
+    n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
+    start = n_in + (n_closed or 0)
+    in_dims, dims = list(dims[:n_in]), list(dims[start:])
+    shared = [params["owned"] and d is None for d in dims]
     values = [
-        axis.to_front(x, d) for x, d in zip(args[n_in:], dims[n_in:], strict=True)
+        x if s else axis.to_front(x, d)
+        for x, d, s in zip(args[start:], dims, shared, strict=True)
     ]
+    out_dims = [None if s else 0 for s in shared]
+
+    def tangents(inputs: Any, outs: Any, dots: Any) -> list[Any]:
+        found = axis.vmap(rule, (in_dims, out_dims, in_dims))(inputs, outs, dots)
+        # The tangent of a value that all examples share is the same for all.
+        return [
+            t[0] if s and t is not None else t
+            for t, s in zip(found, shared, strict=True)
+        ]
+
     outs = attach(
-        axis.vmap(rule, (in_dims, 0, in_dims)), args[:n_in], values, name=rule.name
+        tangents,
+        args[:n_in],
+        values,
+        name=rule.name,
+        closed_over=None if n_closed is None else args[n_in:start],
+        owned=params["owned"],
     )
-    return outs, [0] * len(outs)
+    return outs, out_dims
 
 
 # ---- transposing a call
@@ -117,8 +183,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 
 # A linear call may be transposed as it stands (jax.linear_transpose). That transposes
 # what forward computes, as for a jax.custom_jvp; the rule has no part in it.
-def _transpose(cts: Sequence[Any], _: Any, *, n_in: int, **__: Any) -> Any:
-    return [None] * n_in + list(cts)
+def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
+    return [None] * (len(args) - len(cts)) + list(cts)
 
 
 _bind = _compat.define_primitive(
@@ -132,13 +198,17 @@ _bind = _compat.define_primitive(
 )
 
 
-# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed.
-_bind_still = _compat.define_primitive(
-    "stop_gradient",
-    impl=lambda x: [x],
-    abstract_eval=lambda x: [x],
-    jvp=lambda primals, _: (_bind_still(*primals), [None]),
-    batch=lambda _, args, dims: (_bind_still(*args), dims),
-    transpose=lambda cts, _: cts,
+def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
+    return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
+
+
+# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed; this can.
+_bind_gate = _compat.define_primitive(
+    "gate",
+    impl=lambda x, **_: [x],
+    abstract_eval=lambda x, **_: [x],
+    jvp=_gate_jvp,
+    batch=lambda _, args, dims, **params: (_bind_gate(*args, **params), dims),
+    transpose=lambda cts, _, **__: cts,
     selects=True,
 )

@@ -11,6 +11,7 @@ from jax import tree_util
 
 from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
+from jaxfn._belonging import belonging
 from jaxfn._engines import push_forward
 from jaxfn._errors import short
 from jaxfn._jax_rules import JaxRules, Places, along, is_pair
@@ -47,14 +48,20 @@ class Both:
 
     # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
-        outs = outputs(self._d.primal(*self._args(stop_gradient(arrays))))
+        drops, name = _compat.SCAN_DROPS_JVP, self._d.name
+        still = stop_gradient(arrays) if drops else arrays
+        recording = _compat.Recording()
+        outs = outputs(self._d.primal(*self._args(still)))
+        owned = belonging(outs.arrays, still, recording, None, name=name)
+        if not drops:
+            return Outputs(owned, outs.static)
 
         def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
             moving = tuple([d is not None for d in dots])
             _, residuals = self.rules.fwd(inputs, moving)
             return push_forward(self.rules, residuals, values, dots)
 
-        values = attach(tangents, arrays, outs.arrays, name=self._d.name)
+        values = attach(tangents, arrays, owned, name=name, owned=True)
         return Outputs(values, outs.static)
 
     def _run(

@@ -49,8 +49,8 @@ class ClassRules:
             name=d.name,
             primal=self._primal,
             fwd=self._style.fwd,
-            bwd=self._bwd if d.has_backward or not d.has_jvp else None,
-            jvp=self._jvp if d.has_jvp else None,
+            bwd=self._bwd if d.has_backward or d.jvp is None else None,
+            jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
             once=d.once,
             origin=arguments.origin(),
@@ -136,9 +136,10 @@ class ClassRules:
             stop = start + part.n_arrays
             grads.append(part.join_only(given[start:stop]))
             start = stop
-        self._check_closure(self._def.cls._backward_rule(), "backward")
+        rule = self._def.backward or self._def.cls._backward_rule()  # which raises
+        self._check_closure(rule, "backward")
         with running(self._def.name, "backward"):
-            result = call_backward(self._def.cls, ctx, grads)
+            result = call_backward(rule, self._def.boxed, ctx, grads)
         found = _returns.gradients(
             result,
             self._arguments,
@@ -157,9 +158,11 @@ class ClassRules:
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
-        self._check_closure(self._def.cls.jvp, "jvp")
+        rule = self._def.jvp
+        assert rule is not None
+        self._check_closure(rule, "jvp")
         with running(self._def.name, "jvp"):
-            result = self._def.cls.jvp(ctx, *self._arguments.join_only(given))
+            result = rule(ctx, *self._arguments.join_only(given))
         return _returns.tangents(
             result,
             record.out,

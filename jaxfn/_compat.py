@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax._src.api_util import fun_sourceinfo
@@ -35,6 +35,7 @@ from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import (
     DynamicJaxprTrace,
+    DynamicJaxprTracer,
     JaxprTracer,
     close_jaxpr,
     separate_consts,
@@ -85,11 +86,32 @@ def is_leaked(x: Any) -> bool:
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
 
 
-def known_value(x: Any) -> Any:
-    """What a tracer stands for whose value JAX knows: an eager grad makes those."""
-    while isinstance(x, JaxprTracer) and x.pval.is_known():
-        x = x.pval.get_known()
-    return x
+def _inside(x: Any) -> Any:
+    """What a tracer stands for under eager vmaps, and where JAX knows its value."""
+    while True:
+        if isinstance(x, BatchTracer):
+            x = x.val
+        elif isinstance(x, JaxprTracer) and x.pval.is_known():
+            x = x.pval.get_known()
+        else:
+            return x
+
+
+def is_differentiated(x: Any) -> bool:
+    """Is a transformation at work that differentiates `x` here and now?"""
+    return isinstance(_inside(x), _DIFFERENTIATED)
+
+
+def is_batched(x: Any) -> bool:
+    """Does the innermost transformation at work, a vmap, map over `x`?"""
+    return isinstance(x, BatchTracer) and x._trace.tag is getattr(
+        trace_ctx.trace, "tag", None
+    )
+
+
+def has_value(x: Any) -> bool:
+    """Is the value of `x` known, if only for each example of an eager vmap?"""
+    return not is_tracer(_inside(x))
 
 
 def is_transforming() -> bool:
@@ -144,6 +166,12 @@ def varying_axes(x: Any) -> frozenset[Hashable]:
     return frozenset() if mat is None else mat.varying
 
 
+def is_sharded(x: Any) -> bool:
+    """Does the type of `x` say how it is sharded, on a mesh?"""
+    explicit = jax.sharding.AxisType.Explicit
+    return explicit in _aval(x).sharding.mesh.axis_types
+
+
 def is_sharded_otherwise(x: Any, aval: Any) -> bool:
     """Have the types other shardings, on a mesh where a type says its sharding?"""
     have, want = _aval(x).sharding, aval.sharding
@@ -192,10 +220,103 @@ def is_staging() -> bool:
     return trace is not None
 
 
+class Recording:
+    """What JAX records from now on, where it traces a function whose jaxpr it keeps."""
+
+    def __init__(self) -> None:
+        trace = trace_ctx.trace
+        while trace is not None and not isinstance(trace, DynamicJaxprTrace):
+            trace = getattr(trace, "parent_trace", None)
+        self.active = trace is not None
+        self._equations = [] if trace is None else trace.frame.tracing_eqns
+        self._start = len(self._equations)
+
+    def _recorded(self) -> set[int]:
+        """The equations, by identity."""
+        return {
+            id(eqn() if isinstance(eqn, weakref.ref) else eqn)
+            for eqn in self._equations[self._start :]
+        }
+
+    def used(self, value: Any, inputs: Sequence[Any]) -> set[int]:
+        """The inputs that, if they were batched, would surely make `value` batched.
+
+        An equation that holds a jaxpr may keep inputs and outputs apart: what is not
+        looked into counts for nothing.
+        """
+        recorded = self._recorded()
+        places: dict[int, set[int]] = {}
+        for j, x in enumerate(inputs):
+            places.setdefault(id(_inside(x)), set()).add(j)
+        found: set[int] = set()
+        seen: set[int] = set()
+        todo = [_inside(value)]
+        while todo:
+            x = todo.pop()
+            if id(x) in seen or not isinstance(x, DynamicJaxprTracer):
+                continue
+            seen.add(id(x))
+            if id(x) in places:
+                found |= places[id(x)]
+            elif id(x.parent) in recorded:
+                todo += _surely_used(x)
+        return found
+
+    def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        """The traced values from which `values` were computed, but for the inputs."""
+        recorded = self._recorded()
+        seen = {id(_inside(x)) for x in inputs}
+        found: list[Any] = []
+        todo = [_inside(x) for x in values]
+        while todo:
+            x = todo.pop()
+            if id(x) in seen or not isinstance(x, DynamicJaxprTracer):
+                continue
+            seen.add(id(x))
+            if id(x.parent) in recorded:
+                todo += x.parent.in_tracers
+            else:
+                found.append(x)
+        return found
+
+
+def _surely_used(x: DynamicJaxprTracer) -> list[Any]:
+    """The operands with which a result of an equation is batched."""
+    eqn: Any = x.parent
+    params, operands = eqn.params, eqn.in_tracers
+    held = [v for v in params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+    if not held and "branches" not in params:
+        return operands
+    body = params.get("jaxpr") or params.get("call_jaxpr")
+    if body is None or eqn.primitive.name not in (
+        "jit",
+        "pjit",
+        "custom_jvp_call",
+        "custom_vjp_call",
+    ):
+        return []
+    index = next(i for i, var in enumerate(eqn.outvars) if var is x.val)
+    used = _used_in(body, index)
+    return [t for t, is_used in zip(operands, used, strict=True) if is_used]
+
+
+def _used_in(jaxpr: Any, index: int) -> list[bool]:
+    """For each input of a jaxpr, whether the output is surely batched where it is."""
+    opened, _ = open_jaxpr(jaxpr)
+    used = {id(opened.outvars[index])}
+    for eqn in reversed(opened.eqns):
+        if any(id(var) in used for var in eqn.outvars):
+            held = eqn.params.values()
+            if not any(hasattr(v, "eqns") or hasattr(v, "jaxpr") for v in held):
+                used |= {id(x) for x in eqn.invars}
+    return [id(var) in used for var in opened.invars]
+
+
 FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
 """What JAX says to forward mode on a custom_vjp function."""
+
 
 def is_batched_constant(error: AssertionError) -> bool:
     """Is it what custom_vmap says of a batched value that is closed over?"""
@@ -372,9 +493,7 @@ class Failed(Staged):
         return repr(self._error)
 
 
-_NOT_THE_USERS = tuple(
-    str(Path(file).parent) for file in (jax.__file__, __file__)
-)
+_NOT_THE_USERS = tuple(str(Path(file).parent) for file in (jax.__file__, __file__))
 
 
 def define_primitive(
@@ -466,6 +585,11 @@ def has_transpose(primitive: Any) -> bool:
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr."""
     return jaxpr_as_fun(jaxpr)(*values)
+
+
+def constants(jaxpr: Any) -> list[Any]:
+    """The constants of a closed jaxpr: what was closed over."""
+    return list(open_jaxpr(jaxpr)[1])
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

@@ -1,6 +1,7 @@
 """The rules of a Function class as they are at one call.
 
-They are looked up at every call: a rule assigned after the class was made counts.
+They are looked up at every call, all of them together: a rule assigned after the class
+was made counts from the next call on, and what was traced before keeps its own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ class Definition:
         forward: the static method, bound through the class.
         setup_context: the static method; None for the combined style.
         vmap: the static method; None where JAX batches forward itself.
-        has_jvp: is jvp defined?
-        has_backward: is backward (or vjp) defined?
+        jvp: the static method; None where it is not defined.
+        backward: the static method, under whichever of its two names; None where there
+            is not just one.
+        boxed: does backward get the gradients in a list?
+        has_backward: is backward or vjp defined, or both?
         once: is backward marked `once_differentiable`?
         derive_jvp: is the jvp to be derived from backward?
     """
@@ -33,7 +37,9 @@ class Definition:
     forward: Callable[..., Any]
     setup_context: Callable[..., Any] | None
     vmap: Callable[..., Any] | None
-    has_jvp: bool
+    jvp: Callable[..., Any] | None
+    backward: Callable[..., Any] | None
+    boxed: Any
     has_backward: bool
     once: bool
     derive_jvp: bool
@@ -50,8 +56,7 @@ class Definition:
             return getattr(function, rule) is not getattr(base, rule)
 
         name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
-        has_vjp, has_jvp = own("vjp"), own("jvp")
-        has_backward = has_vjp or own("backward")
+        has_jvp, names = own("jvp"), [x for x in ("vjp", "backward") if own(x)]
         if has_vmap and not separate:
             raise RuleError(
                 "In order to use an autograd.Function with functorch transforms (vmap, "
@@ -60,23 +65,25 @@ class Definition:
                 "ctx: expected forward(*args) and setup_context, got forward(ctx, "
                 "*args). Split forward, or remove vmap and let JAX batch it."
             )
-        if function.generate_jvp_rule and (has_jvp or not has_backward):
+        if function.generate_jvp_rule and (has_jvp or not names):
             got = "an overridden jvp staticmethod" if has_jvp else "no backward"
             raise RuleError(
                 f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
                 "to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False or change the rules."
             )
-        backward = function.vjp if has_vjp else function.backward
+        backwards = [getattr(function, x) for x in names]
         return cls(
             cls=function,
             name=name,
             forward=function.forward,
             setup_context=function.setup_context if separate else None,
             vmap=_vmap(function) if has_vmap else None,
-            has_jvp=has_jvp,
-            has_backward=has_backward,
-            once=getattr(backward, "_jaxfn_once", False),
+            jvp=function.jvp if has_jvp else None,
+            backward=backwards[0] if len(backwards) == 1 else None,
+            boxed=function.boxed_grads_call,
+            has_backward=bool(backwards),
+            once=getattr(next(iter(backwards), None), "_jaxfn_once", False),
             derive_jvp=function.generate_jvp_rule,
         )
 

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxfn import _compat
 from jaxfn._barrier import once
+from jaxfn._belonging import Map
 from jaxfn._derive import transposed
 from jaxfn._linear import linear
 from jaxfn._residuals import Statics, Width
@@ -190,6 +192,34 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
         return rules.bwd(held, spread(inputs[n_res:], given))
 
     return once(run, inputs, name=rules.name)
+
+
+def derivatives(
+    rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays
+) -> list[Map]:
+    """The derivatives that a Function defines, for `belonging` to look at."""
+
+    def pull(*cts: Any) -> Arrays:
+        pairs = zip(cts, residuals.smooth, strict=True)
+        return pull_back(rules, residuals, [ct if s else None for ct, s in pairs])
+
+    def push(*ts: Any) -> Arrays:
+        assert rules.jvp is not None
+        pairs = zip(ts, inputs, strict=True)
+        given = [t if is_inexact(x) else None for t, x in pairs]
+        return rules.jvp(residuals, given)
+
+    def examples(arrays: Arrays) -> list[Any]:
+        zeros = [_compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
+        rest = iter(zeros)
+        return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
+
+    maps: list[Map] = []
+    if rules.bwd is not None:
+        maps.append((pull, examples(outs), True))
+    if rules.jvp is not None:
+        maps.append((push, examples(inputs), False))
+    return maps
 
 
 # ---- JAX's own, for rules in its terms

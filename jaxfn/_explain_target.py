@@ -141,7 +141,7 @@ def _of_class(
 
     engine = _engine(
         reverse=definition.has_backward,
-        forward=definition.has_jvp,
+        forward=definition.jvp is not None,
         derived=definition.derive_jvp,
         batch=definition.vmap is not None,
         words=("backward", "jvp", "the vmap staticmethod"),

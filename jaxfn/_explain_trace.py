@@ -167,7 +167,7 @@ def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
 
     for eqn in jaxpr.eqns:
         kind, ins = eqn.primitive.name, eqn.invars
-        if kind in ("name", "stop_gradient", "attach"):
+        if kind in ("name", "stop_gradient", "gate", "attach"):
             passed = ins[eqn.params["n_in"] :] if kind == "attach" else ins
             for v, w in zip(eqn.outvars, passed, strict=True):
                 origin[id(v)] = same(w)

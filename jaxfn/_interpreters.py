@@ -103,20 +103,18 @@ def _fill_tables(module: str, name: str) -> None:
 def _meet_checkify() -> None:
     checkify: Any = sys.modules["jax._src.checkify"]
 
-    def rule_for(prim: Any, staged: Callable[..., Any]) -> Rule:
+    def rule_for(staged: Callable[..., Any]) -> Rule:
         def rule(*args: Any, **params: Any) -> Any:
             # JAX 0.12 passes a context first, JAX 0.10 does not.
             at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
-            head, error, enabled, values = args[:at], args[at], args[at + 1], args[at + 2 :]
-            return checkify.checkify_jaxpr(
-                *head, staged(**params).jaxpr, enabled, error, *values
-            )
+            context, (error, enabled, *values) = args[:at], args[at:]
+            jaxpr = staged(**params).jaxpr
+            return checkify.checkify_jaxpr(*context, jaxpr, enabled, error, *values)
 
-        del prim
         return rule
 
     for prim, staged in _calls.items():
-        checkify.error_checks[prim] = rule_for(prim, staged)
+        checkify.error_checks[prim] = rule_for(staged)
 
 
 # ---- sparsify

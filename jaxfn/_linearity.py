@@ -49,6 +49,34 @@ def used_inputs(jaxpr: Any) -> list[bool]:
     return [id(var) in used for var in jaxpr.invars]
 
 
+def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]:
+    """For each output of a linear function, which inputs it may depend on.
+
+    Args:
+        jaxpr: of the function.
+        batched: for each constant, whether examples have their own.
+
+    Returns:
+        The inputs; and those among them whose coefficient is not the same for all.
+    """
+    opened, _ = _compat.open_jaxpr(jaxpr)
+    nothing: tuple[set[int], set[int], bool] = (set(), set(), False)
+    env: dict[Any, tuple[set[int], set[int], bool]] = {
+        var: (set(), set(), b) for var, b in zip(opened.constvars, batched, strict=True)
+    }
+    env |= {var: ({i}, set(), False) for i, var in enumerate(opened.invars)}
+    for eqn in opened.eqns:
+        ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
+        used = {i for found, _, _ in ins for i in found}
+        mixed = {i for _, found, _ in ins for i in found}
+        own = any(flag for _, _, flag in ins)
+        if own and eqn.primitive.name not in _SUMS:
+            mixed |= used
+        env.update((var, (used, mixed, own)) for var in eqn.outvars)
+    found = [nothing if hasattr(x, "val") else env[x] for x in opened.outvars]
+    return [(used, mixed) for used, mixed, _ in found]
+
+
 def is_smooth(jaxpr: Any) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 

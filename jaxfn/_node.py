@@ -251,7 +251,8 @@ class BackwardCFunction(FunctionCtx):
 
         A Function with `boxed_grads_call = True` gets the list itself.
         """
-        return call_backward(self._forward_cls, self, args)
+        cls = self._forward_cls
+        return call_backward(cls._backward_rule(), cls.boxed_grads_call, self, args)
 
     def apply_jvp(self, *args: Any) -> Any:
         """Call the Function's `jvp` with this context.
@@ -308,13 +309,11 @@ for _name in _READ_ONLY:
     setattr(BackwardCFunction, _name, _not_writable(_name))
 
 
-def call_backward(cls: Any, ctx: Any, grads: list[Any]) -> Any:
-    """Call the backward (or vjp) of a Function class, boxed if it says so."""
-    boxed = cls.boxed_grads_call
+def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
+    """Call the backward (or vjp) of a Function class, boxed if the class says so."""
     if not isinstance(boxed, bool):
         raise RuleTypeError(
             f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
-            f"`{cls.__name__}.boxed_grads_call` to True or False."
+            f"`{ctx._name()}.boxed_grads_call` to True or False."
         )
-    rule = cls._backward_rule()
     return rule(ctx, grads) if boxed else rule(ctx, *grads)

@@ -1,10 +1,14 @@
 """A forward that saves while it computes, safe to differentiate to any order.
 
-It runs once, on inputs without derivative; then the Function's own derivative is
-attached to the outputs (`_attach`). What it saved is replaced: an input by the real
-one, an output by the attached one. A saved intermediate is attached too, with the
-derivative of forward's body, which is traced once more only if somebody differentiates
-it.
+Its Python runs once. The outputs then get the derivative of the rules (`_attach`), and
+what was saved is replaced: an input by the real one, an output by the attached one.
+What forward computed on its way and saved has the derivative of what ran. For that it
+runs behind a gate (`_attach.Gate`), which opens if such a value was saved.
+
+Where a derivative is taken while forward runs, JAX asks the gate before forward has
+ended. There it is traced first, and the jaxpr evaluated, which runs no Python. A body
+that can't be traced, since it needs values, runs with them; then the derivative of what
+it saved on its way is refused.
 
 What is an input or an output is known by identity. Outside of a trace that can lie:
 there `lax.stop_gradient(x)` is `x` itself. Where it matters, forward is traced to see.
@@ -21,9 +25,10 @@ import jax
 import numpy as np
 
 from jaxfn import _compat
-from jaxfn._attach import attach, stop_gradient
-from jaxfn._engines import push_forward
-from jaxfn._errors import RuleValueError
+from jaxfn._attach import Gate, attach, stop_gradient
+from jaxfn._belonging import Map, belonging
+from jaxfn._engines import derivatives, push_forward
+from jaxfn._errors import RuleError, RuleValueError
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._tree import Outputs, OutSpec, as_jax, is_inexact
 
@@ -41,7 +46,7 @@ class Run:
             ("output", i) or ("other", i), counting within each kind. Filled in last.
         marks: indices of the outputs that were marked as without derivative.
         constants: where NumPy values of float type were kept.
-        traced: did it run in a trace of its own?
+        opaque: where objects were kept that hide arrays.
     """
 
     out: OutSpec
@@ -51,7 +56,7 @@ class Run:
     sources: tuple[tuple[str, int], ...] = ()
     marks: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
-    traced: bool = False
+    opaque: tuple[str, ...] = ()
 
     def fits(self, perturbed: Perturbed) -> bool:
         """Is this also what would be saved with these inputs perturbed?"""
@@ -88,65 +93,143 @@ class OnePass:
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
-        outs, leaves, run = self._told_apart(arrays, perturbed)
+        outs, leaves, run, closed_over = self._ran(arrays, perturbed)
+        others = run.others(leaves)
         values = attach(
-            partial(self._tangents, run),
-            arrays,
-            [*outs, *run.others(leaves)],
+            partial(self._tangents, run, len(arrays)),
+            [*arrays, *others],
+            outs,
             name=self._rules().name,
+            closed_over=closed_over,
+            owned=True,
         )
-        residuals = self._substitute(run, arrays, values, perturbed)
-        return Outputs(values[: len(outs)], run.out), residuals
+        residuals = self._substitute(run, arrays, values, others, perturbed)
+        return Outputs(values, run.out), residuals
 
-    def _told_apart(
-        self, arrays: Arrays, perturbed: Perturbed
-    ) -> tuple[list[Any], list[Any], Run]:
-        """One run, in a trace if something may have been taken for something else.
+    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        """The outputs alone, where nothing is differentiated."""
+        recording = _compat.Recording()
+        outs, leaves, run = self._run(arrays, perturbed)
+        everything = tuple(map(is_inexact, arrays))
+        maps = partial(self._maps, run, leaves, arrays, outs, everything)
+        name = self._rules().name
+        return Outputs(belonging(outs, arrays, recording, maps, name=name), run.out)
 
-        That is so for outputs that are one object (and one may be marked), and for what
-        was saved if it is differentiated again.
-        """
-        still = stop_gradient(arrays)
-        found = outs, leaves, run = self._run(still, perturbed)
-        again = any(
-            _compat.is_tracer(_compat.known_value(x)) and not _compat.is_tracer(y)
-            for x, y in zip(arrays, still, strict=True)
-        )
-        doubled = len({id(x) for x in outs}) < len(outs)
-        if not doubled and not (again and (leaves or run.constants)):
+    def _maps(
+        self,
+        run: Run,
+        leaves: Arrays,
+        arrays: Arrays,
+        outs: Arrays,
+        perturbed: Perturbed,
+    ) -> list[Map]:
+        residuals = self._substitute(run, arrays, outs, run.others(leaves), perturbed)
+        return derivatives(self._rules(), residuals, arrays, outs)
+
+    # ---- one run
+
+    def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
+        """Outputs and leaves of one run, whose derivatives are those of what ran."""
+        if any(map(_compat.is_differentiated, arrays)):
+            return self._ran_live(arrays, perturbed)
+        found = outs, _, run, _ = self._behind(Gate(), arrays, perturbed)
+        marked = [outs[i] for i in run.marks]
+        if not marked or not all(map(_compat.has_value, arrays)):
+            return found
+        # With values, an output and what lax.stop_gradient makes of it are one object:
+        # which of them was marked?
+        if sum(any(x is y for y in marked) for x in outs) == len(marked):
             return found
         try:
-            evaluate, traced = self._traced(still, perturbed)
-        except RuleValueError:
+            traced = self._trace(arrays, perturbed)
+        except RuleError:
             raise  # a value was marked that is not an output
-        except Exception:  # noqa: BLE001  (a body that needs values may raise anything)
-            self._check_untraceable(still, found, again=again)
-            return found
-        if not doubled and traced.sources == run.sources:
-            return found
-        return *evaluate(still), traced
-
-    def _check_untraceable(
-        self, still: Arrays, found: tuple[Arrays, list[Any], Run], *, again: bool
-    ) -> None:
-        """Refuse a run that can't be traced where something may be lost."""
-        outs, _, run = found
-        if len({id(outs[i]) for i in run.marks}) < len(run.marks):
+        except Exception as error:  # a body that needs values may raise anything
             raise RuleValueError(
                 f"`{self._rule}` marked an output that is the same object as another "
                 "(outside of a trace lax.stop_gradient(x) is x), and it can't be "
                 "traced: expected to see which output is marked. Return a copy of it, "
                 "jnp.copy(x)."
-            )
-        if not again:
-            return
-        if run.constants:
+            ) from error
+        return traced(arrays)
+
+    def _ran_live(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
+        """A run where a derivative of what it gives is being taken."""
+        try:
+            traced = self._trace(arrays, perturbed)
+        except RuleError:
+            raise
+        except Exception as error:  # noqa: BLE001  (a body that needs values: anything)
+            why = type(error).__name__
+        else:
+            return traced(arrays)
+        still = stop_gradient(arrays)
+        outs, leaves, run = self._run(still, perturbed)
+        self._check_untraceable(still, run)
+        return outs, self._refusing(run, arrays, leaves, why), run, None
+
+    def _trace(
+        self, arrays: Arrays, perturbed: Perturbed
+    ) -> Callable[[Arrays], _Found]:
+        """A run in a trace of its own: what gives its values."""
+        runs: list[Run] = []
+        gate = Gate()
+
+        def trace(*values: Any) -> tuple[list[Any], list[Any]]:
+            outs, leaves, run, _ = self._behind(gate, values, perturbed)
+            runs.append(run)
+            return outs, leaves
+
+        jaxpr, shape = jax.make_jaxpr(trace, return_shape=True)(*arrays)
+        tree = jax.tree.structure(shape)
+
+        def found(arrays: Arrays) -> _Found:
+            outs, leaves = tree.unflatten(_compat.evaluate(jaxpr, arrays))
+            consts = filter(_compat.is_tracer, _compat.constants(jaxpr))
+            return outs, leaves, runs[-1], list(consts) if gate.open else None
+
+        return found
+
+    def _behind(self, gate: Gate, arrays: Arrays, perturbed: Perturbed) -> _Found:
+        """A run behind the gate."""
+        inside, recording = gate.enter(arrays), _compat.Recording()
+        outs, leaves, run = self._run(inside, perturbed)
+        gate.open = any(map(is_inexact, run.others(leaves)))
+        closed_over = recording.closed_over(outs, inside) if gate.open else None
+        maps = partial(self._maps, run, leaves, inside, outs, perturbed)
+        name = self._rules().name
+        outs = belonging(outs, inside, recording, maps, name=name)
+        return outs, leaves, run, closed_over
+
+    def _run(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], list[Any], Run]:
+        outs, leaves, run = self._forward(inputs, perturbed)
+        places = {id(x): ("output", i) for i, x in enumerate(outs)}
+        # Last: an input that is returned as it is and saved counts as the input.
+        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
+        sources, n_other = [], 0
+        for leaf in leaves:
+            source = places.get(id(leaf))
+            if source is None:
+                source = ("other", n_other)
+                n_other += 1
+            sources.append(source)
+        run.sources = tuple(sources)
+        return [as_jax(x) for x in outs], leaves, run
+
+    # ---- a body that needs values, differentiated again
+
+    def _check_untraceable(self, still: Arrays, run: Run) -> None:
+        """Refuse such a run where something that it saved would be lost."""
+        hidden = [*run.constants, *run.opaque]
+        if hidden:
             raise NotImplementedError(
-                f"`{self._rule}` was differentiated again, kept NumPy values in "
-                f"{' and '.join(run.constants)}, and can't be traced: expected JAX "
-                "arrays, got values whose derivative would be lost. Save inputs, or "
-                "outputs that are JAX arrays, and compute the rest in the rules; "
-                "keep what is constant outside of ctx."
+                f"`{self._rule}` was differentiated again, kept NumPy values (or "
+                f"objects that hide arrays) in {' and '.join(hidden)}, and can't be "
+                "traced: expected JAX arrays, got values whose derivative would be "
+                "lost. Save inputs, or outputs that are JAX arrays, and compute the "
+                "rest in the rules; keep what is constant outside of ctx."
             )
         try:
             saved = self._with_values(still, run.perturbed).sources
@@ -176,102 +259,56 @@ class OnePass:
         jax.jvp(look, primals, primals)
         return runs[-1]
 
-    def _traced(
-        self, inputs: Arrays, perturbed: Perturbed
-    ) -> tuple[Callable[[Arrays], tuple[list[Any], list[Any]]], Run]:
-        """What computes outputs and leaves from such inputs; the rest of the run."""
-        runs: list[Run] = []
+    def _refusing(
+        self, run: Run, arrays: Arrays, leaves: Arrays, why: str
+    ) -> list[Any]:
+        """The leaves, where those that were computed refuse to be differentiated."""
 
-        def trace(*values: Any) -> tuple[list[Any], list[Any]]:
-            outs, leaves, run = self._run(values, perturbed)
-            runs.append(run)
-            return outs, leaves
+        def refuse(*_: Any) -> Any:
+            raise NotImplementedError(
+                f"`{self._rule}` saved a value that it computed, can't be traced "
+                f"({why}), and was differentiated again: expected jax.numpy operations that don't "
+                "need the values of arrays, as under jit, since the derivative of that "
+                "value is the one of what ran. Save inputs or outputs and compute the "
+                "rest in the rules, or split it into forward and setup_context."
+            )
 
-        jaxpr, shape = jax.make_jaxpr(trace, return_shape=True)(*inputs)
-        tree = jax.tree.structure(shape)
-        runs[-1].traced = True
-        return (
-            lambda values: tree.unflatten(_compat.evaluate(jaxpr, values)),
-            runs[-1],
-        )
+        kept = []
+        for leaf, (kind, _) in zip(leaves, run.sources, strict=True):
+            if kind == "other" and is_inexact(leaf):
+                (leaf,) = attach(refuse, arrays, [as_jax(leaf)], name=self._rule)
+            kept.append(leaf)
+        return kept
 
-    def _run(
-        self, inputs: Arrays, perturbed: Perturbed
-    ) -> tuple[list[Any], list[Any], Run]:
-        outs, leaves, run = self._forward(inputs, perturbed)
-        places = {id(x): ("output", i) for i, x in enumerate(outs)}
-        # Last: an input that is returned as it is and saved counts as the input.
-        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
-        sources, n_other = [], 0
-        for leaf in leaves:
-            source = places.get(id(leaf))
-            if source is None:
-                source = ("other", n_other)
-                n_other += 1
-            sources.append(source)
-        run.sources = tuple(sources)
-        return [as_jax(x) for x in outs], leaves, run
+    # ---- its derivative
 
     def _substitute(
-        self, run: Run, arrays: Arrays, values: Arrays, perturbed: Perturbed
+        self,
+        run: Run,
+        arrays: Arrays,
+        outs: Arrays,
+        others: Arrays,
+        perturbed: Perturbed,
     ) -> Residuals:
-        """What was saved, with the real inputs and the attached values in place."""
-        n = run.out.whole.n_arrays
-        of_kind = {"input": arrays, "output": values[:n], "other": values[n:]}
+        """What was saved, with the real inputs and the attached outputs in place."""
+        of_kind = {"input": arrays, "output": outs, "other": others}
         leaves = [of_kind[kind][i] for kind, i in run.sources]
-        return self._residuals(run, leaves, arrays, values[:n], perturbed)
+        return self._residuals(run, leaves, arrays, outs, perturbed)
 
     def _tangents(
-        self, run: Run, inputs: Arrays, values: Arrays, dots: Arrays
+        self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
     ) -> Arrays:
+        arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
         moving = tuple([d is not None for d in dots])
-        n = run.out.whole.n_arrays
         if run.fits(moving):
-            residuals = self._substitute(run, inputs, values, moving)
+            residuals = self._substitute(run, arrays, outs, others, moving)
         else:
-            again, residuals = self.fwd(inputs, moving)
-            self._check_same("outputs", values[:n], again.arrays)
-        return [
-            *push_forward(self._rules(), residuals, values[:n], dots),
-            *self._other_tangents(run, inputs, values[n:], dots),
-        ]
+            # Other inputs are differentiated than those that forward was told of.
+            again, residuals = self.fwd(arrays, moving)
+            self._check_same(outs, again.arrays)
+        return push_forward(self._rules(), residuals, outs, dots)
 
-    def _other_tangents(
-        self, run: Run, inputs: Arrays, others: Arrays, dots: Arrays
-    ) -> list[Any]:
-        """The true tangents of saved intermediates: those of forward's body."""
-        smooth = [is_inexact(x) for x in others]
-        moving = [i for i, d in enumerate(dots) if d is not None]
-        if not any(smooth):
-            return [None] * len(others)
-
-        def body(*values: Any) -> list[Any]:
-            at = list(inputs)
-            for i, value in zip(moving, values, strict=True):
-                at[i] = value
-            if run.traced:
-                evaluate, again = self._traced(at, run.perturbed)
-                _, leaves = evaluate(at)
-            else:
-                _, leaves, again = self._run(at, run.perturbed)
-            found = again.others(leaves)
-            if [x.shape for x in found] != [x.shape for x in others]:
-                raise RuleValueError(
-                    f"`{self._rule}` saved other intermediate values when it ran "
-                    "again for their second derivative: expected shapes "
-                    f"{[x.shape for x in others]}, got {[x.shape for x in found]}. "
-                    "Make it save the same values for the same inputs."
-                )
-            return [x for x, s in zip(found, smooth, strict=True) if s]
-
-        primals = tuple(inputs[i] for i in moving)
-        again, found = jax.jvp(body, primals, tuple(dots[i] for i in moving))
-        expected = [x for x, s in zip(others, smooth, strict=True) if s]
-        self._check_same("intermediate values", expected, again)
-        rest = iter(found)
-        return [next(rest) if s else None for s in smooth]
-
-    def _check_same(self, what: str, first: Arrays, second: Arrays) -> None:
+    def _check_same(self, first: Arrays, second: Arrays) -> None:
         """Refuse a forward that is not a function, where its values are known."""
         for x, y in zip(first, second, strict=True):
             known = not _compat.is_tracer(x) and not _compat.is_tracer(y)
@@ -281,7 +318,12 @@ class OnePass:
             # far above rounding, and below any other draw of random numbers
             if not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True):
                 raise RuleValueError(
-                    f"`{self._rule}` computed other {what} when it ran again for a "
+                    f"`{self._rule}` computed other outputs when it ran again for a "
                     f"derivative: expected {x}, got {y}. Make it a function of its "
                     "inputs: pass random numbers, or a PRNG key, to apply."
                 )
+
+
+_Found = tuple[list[Any], list[Any], Run, list[Any] | None]
+"""Outputs, leaves that were saved, the rest of a run; and where the outputs have the
+derivative of what ran, what else they were computed from."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxfn import _compat
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import is_inexact
 
 
 class Statics:
@@ -56,12 +54,19 @@ def _shape(x: Any) -> tuple[tuple[int, ...], Any]:
     return x.shape, x.dtype
 
 
+_ROOM = 16
+
+
 class Width:
     """Keeps the number of residuals of one call the same for all its traces.
 
     For the reason told in `Statics`, JAX fails if it differs. It can only differ where
-    the rule looks at which inputs are perturbed; then the trace for all of them, which
-    usually saves the most, says how many places to keep.
+    the rule looks at which inputs are perturbed. Then the first trace leaves places
+    free, filled with arrays that have no elements: for another set of inputs, of which
+    nothing is known yet, other arrays may be saved. (To run forward for that set, to
+    see, would be to run it for a derivative that nobody takes.) A rule that looks saves
+    some of what the full set needs, and that is rarely more than its arguments and a
+    few values beside.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -71,30 +76,16 @@ class Width:
     def pad(self, residuals: Residuals, args: Arrays, perturbed: Perturbed) -> Any:
         n = len(residuals.arrays)
         if self._width is None:
-            self._width = n
-            if residuals.pattern_used and any(_compat.is_tracer(x) for x in args):
-                self._width = max(n, self._for_all(args, perturbed))
+            traced = any(map(_compat.is_tracer, args))
+            free = _ROOM + 2 * len(args) if residuals.pattern_used and traced else 0
+            self._width = n + free
         if n > self._width:
             raise NotImplementedError(
                 f"`{self._rules.name}` saved {n} arrays with needs_input_grad "
-                f"{tuple(perturbed)}, and {self._width} before, in the same call of a "
-                f"jitted function: expected at most {self._width}. Save the same "
-                "arrays whatever ctx.needs_input_grad says."
+                f"{tuple(perturbed)}, and at least {_ROOM} less before, in the same "
+                f"call of a jitted function: expected at most {self._width}. Save the "
+                "same arrays whatever ctx.needs_input_grad says."
             )
         if n == self._width:
             return residuals.arrays
         return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
-
-    def _for_all(self, args: Arrays, perturbed: Perturbed) -> int:
-        everything = tuple([is_inexact(x) for x in args])
-        if perturbed == everything:
-            return 0
-        count = 0
-
-        def trace(*args: Any) -> None:
-            nonlocal count
-            _, residuals = self._rules.fwd(list(args), everything)
-            count = len(residuals.arrays)
-
-        jax.eval_shape(trace, *args)
-        return count

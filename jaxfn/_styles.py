@@ -21,15 +21,16 @@ import jax
 from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
 from jaxfn._attach import attach, distinct, stop_gradient
+from jaxfn._belonging import Map, belonging
 from jaxfn._capture import Layout, capture
 from jaxfn._definition import Definition
-from jaxfn._engines import push_forward
+from jaxfn._engines import derivatives, push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Run
 from jaxfn._packed import pack
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec, as_jax
+from jaxfn._tree import Outputs, OutSpec, is_inexact
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,10 +78,6 @@ class Style:
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """The outputs, for where nothing differentiates them."""
         raise NotImplementedError
-
-    def _belonging(self, arrays: Arrays, outs: Arrays) -> list[Any]:
-        """The outputs, batched where an input is, as those of `fwd` are."""
-        return attach(_undifferentiated, arrays, outs, name=self._def.name)
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         ctx = self._def.cls._backward_cls()
@@ -159,16 +156,29 @@ class Separate(Style):
         self._forward = forward
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        raw = self._run(stop_gradient(arrays))
+        still, recording = stop_gradient(arrays), _compat.Recording()
+        raw = self._run(still)
         out: OutSpec = raw.static
-        rule = partial(self._tangents, out)
-        outs = attach(rule, arrays, raw.arrays, name=self._def.name)
+        rule, name = partial(self._tangents, out), self._def.name
+        maps = partial(self._maps, out, still, raw.arrays, perturbed)
+        raw = belonging(raw.arrays, still, recording, maps, name=name)
+        outs = attach(rule, arrays, raw, name=name, owned=True)
         return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        recording = _compat.Recording()
         raw = self._run(arrays)
-        self._saved(raw.static, arrays, raw.arrays, perturbed)
-        return Outputs(self._belonging(arrays, raw.arrays), raw.static)
+        out, outs, everything = raw.static, raw.arrays, tuple(map(is_inexact, arrays))
+        self._saved(out, arrays, outs, perturbed)
+        maps = partial(self._maps, out, arrays, outs, everything)
+        outs = belonging(outs, arrays, recording, maps, name=self._def.name)
+        return Outputs(outs, out)
+
+    def _maps(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> list[Map]:
+        residuals = self._setup(out, arrays, outs, perturbed)
+        return derivatives(self._rules(), residuals, arrays, outs)
 
     def _run(self, inputs: Arrays) -> Outputs:
         self._check_closure()
@@ -214,9 +224,7 @@ class Combined(Style):
         return self._once.fwd(arrays, perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        found, _, run = self._run(arrays, perturbed)
-        outs = self._belonging(arrays, [as_jax(x) for x in found])
-        return Outputs(outs, run.out)
+        return self._once.primal(arrays, perturbed)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -237,6 +245,7 @@ class Combined(Style):
             saved,
             marks=saved.marked,
             constants=layout.numpy,
+            opaque=tuple([f"ctx.{name}" for name in layout.opaque]),
         )
         return found, leaves, run
 
@@ -248,16 +257,7 @@ class Combined(Style):
         outs: Arrays,
         perturbed: Perturbed,
     ) -> Residuals:
-        saved: Saved = run.saved
-        if saved.layout.opaque and any(_compat.is_tracer(x) for x in arrays):
-            # Run where its arrays are tracers: capture refuses those it can't reach,
-            # and what is hidden then is constant.
-            self._run(arrays, perturbed)
-        return self._residuals(leaves, saved, run.out, arrays, outs, perturbed)
-
-
-def _undifferentiated(*_: Any) -> Any:
-    raise AssertionError("JAX differentiated a primal, not by its rules")
+        return self._residuals(leaves, run.saved, run.out, arrays, outs, perturbed)
 
 
 def setup(

@@ -1,0 +1,137 @@
+"""Under vmap, the outputs of an example belong to that example.
+
+JAX finds out by itself which outputs of a function are batched: those that were
+computed from something batched. One that was not has one value for all examples. But
+its derivative may be another for each (a forward that returns x, a backward that gives
+`g * scale`, and `scale` batched). Then JAX hands the sum of all cotangents to the rule,
+as it does to that of a custom_vjp, and each example gets the gradients of all.
+
+So an output is made to depend on every array argument: on a slice of it that has no
+elements, which costs nothing when compiled (`_tied`). Only where the derivative of an
+output is seen to be the same for all examples it keeps its one value, and can be taken
+out of a vmap with `out_axes=None`, as in plain JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxfn import _compat, _linearity
+from jaxfn._attach import attach
+from jaxfn._rules import Arrays
+from jaxfn._tree import is_inexact
+
+Maps = Callable[[], Sequence["Map"]]
+Map = tuple[Callable[..., Sequence[Any]], Arrays, bool]
+"""A derivative: a linear function of arrays (None for what is zero), examples of its
+arguments, and whether it goes backwards."""
+
+
+def belonging(
+    outs: Arrays,
+    inputs: Arrays,
+    recording: _compat.Recording,
+    maps: Maps | None,
+    *,
+    name: str,
+) -> list[Any]:
+    """The outputs, batched wherever their derivative may be.
+
+    Args:
+        outs: of a forward, raw.
+        inputs: what it was called with.
+        recording: begun just before.
+        maps: the derivatives of the Function, to look at; None if there is no way to.
+        name: of the Function.
+    """
+    if not (recording.active or any(map(_compat.is_batched, inputs))):
+        return list(outs)
+    missing = [
+        _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
+    ]
+    batched = {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
+    alone = [k for k, js in enumerate(missing) if js & batched]
+    if alone and maps is not None:
+        for k in _shared(alone, batched, maps):
+            missing[k] -= batched
+    return [
+        _tied(out, [inputs[j] for j in sorted(js)], name=name) if js else out
+        for out, js in zip(outs, missing, strict=True)
+    ]
+
+
+def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]:
+    """The inputs that could be batched where the output is not."""
+    known = recording.used(out, inputs) if recording.active else set(range(len(inputs)))
+    if _compat.is_batched(out):
+        known |= {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
+    elif not recording.active:
+        known = {j for j, x in enumerate(inputs) if not _compat.is_batched(x)}
+    return set(range(len(inputs))) - known
+
+
+def _tied(out: Any, inputs: Arrays, *, name: str) -> Any:
+    """The output, depending on the inputs too."""
+    axes, own = _compat.varying_axes, _compat.varying_axes(out)
+    sharded = any(axes(x) - own or _compat.is_sharded(x) for x in (out, *inputs))
+    if sharded:  # an operation on arrays of other types would change its type
+        return attach(_undifferentiated, inputs, [out], name=name)[0]
+    parts = [lax.reshape(out, (out.size,))]
+    for x in inputs:
+        if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            x = jax.random.key_data(x)
+        if jnp.iscomplexobj(x):
+            x = jnp.real(x)
+        nothing = lax.slice(lax.reshape(x, (x.size,)), (0,), (0,))
+        parts.append(lax.convert_element_type(nothing, out.dtype))
+    return lax.reshape(lax.concatenate(parts, 0), out.shape)
+
+
+def _undifferentiated(*_: Any) -> Any:
+    raise AssertionError("JAX differentiated a primal, not by its rules")
+
+
+# ---- which derivatives are the same for all examples?
+
+
+def _shared(alone: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
+    """Those of the outputs whose derivatives are the same for all examples."""
+    shared = set(alone)
+    try:
+        for fun, examples, backwards in maps():
+            shared &= _shared_in(shared, batched, fun, examples, backwards)
+    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+        return []
+    return sorted(shared)
+
+
+def _shared_in(
+    alone: set[int],
+    batched: set[int],
+    fun: Callable[..., Sequence[Any]],
+    examples: Arrays,
+    backwards: bool,
+) -> set[int]:
+    """The same, as one derivative has it."""
+    present: list[int] = []
+
+    def flat(*args: Any) -> list[Any]:
+        found = fun(*args)
+        present[:] = [i for i, x in enumerate(found) if x is not None]
+        return [found[i] for i in present]
+
+    jaxpr = jax.make_jaxpr(flat)(*examples)
+    flags = [_compat.is_batched(x) for x in _compat.constants(jaxpr)]
+    lost: set[int] = set()
+    for i, (used, mixed) in zip(present, _linearity.uses(jaxpr, flags), strict=True):
+        # Backwards a result belongs to an input, and an argument to an output.
+        if backwards:
+            lost |= used if i in batched else mixed
+        elif used & batched or mixed:
+            lost.add(i)
+    return alone - lost
