@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxfn import _compat
 from jaxfn._compat import Named
@@ -148,23 +149,25 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     return outs, found
 
 
+# A value keeps its batch axis where it is: JAX compares it with that of the function
+# which was not differentiated.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
     start = n_in + (n_closed or 0)
-    in_dims, dims = list(dims[:n_in]), list(dims[start:])
-    shared = [params["owned"] and d is None for d in dims]
-    values = [
-        x if s else axis.to_front(x, d)
-        for x, d, s in zip(args[start:], dims, shared, strict=True)
-    ]
-    out_dims = [None if s else 0 for s in shared]
+    values, in_dims, out_dims = (
+        list(args[start:]),
+        list(dims[:n_in]),
+        list(dims[start:]),
+    )
+    for i, d in enumerate(out_dims):
+        if d is None and not params["owned"]:
+            values[i], out_dims[i] = axis.to_front(values[i], None), 0
 
     def tangents(inputs: Any, outs: Any, dots: Any) -> list[Any]:
         found = axis.vmap(rule, (in_dims, out_dims, in_dims))(inputs, outs, dots)
-        # The tangent of a value that all examples share is the same for all.
         return [
-            t[0] if s and t is not None else t
-            for t, s in zip(found, shared, strict=True)
+            None if t is None else _like(t, d)
+            for t, d in zip(found, out_dims, strict=True)
         ]
 
     outs = attach(
@@ -176,6 +179,14 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         owned=params["owned"],
     )
     return outs, out_dims
+
+
+def _like(t: Any, dim: int | None) -> Any:
+    """A tangent with its batch axis, which is first, where that of the value is.
+
+    The tangent of a value that all examples share is the same for all.
+    """
+    return t[0] if dim is None else jnp.moveaxis(t, 0, dim)
 
 
 # ---- transposing a call

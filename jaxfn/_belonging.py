@@ -67,12 +67,12 @@ def belonging(
 
 def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]:
     """The inputs that could be batched where the output is not."""
-    known = recording.used(out, inputs) if recording.active else set(range(len(inputs)))
-    if _compat.is_batched(out):
-        known |= {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
-    elif not recording.active:
-        known = {j for j, x in enumerate(inputs) if not _compat.is_batched(x)}
-    return set(range(len(inputs))) - known
+    missing: set[int] = set()
+    if recording.active:  # what is traced here may be batched later
+        missing = set(range(len(inputs))) - recording.used(out, inputs)
+    if not _compat.is_batched(out):
+        missing |= {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
+    return missing
 
 
 def _tied(out: Any, inputs: Arrays, *, name: str) -> Any:

@@ -13,6 +13,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeAlias
 
 import jax
@@ -283,21 +284,17 @@ class Recording:
 def _surely_used(x: DynamicJaxprTracer) -> list[Any]:
     """The operands with which a result of an equation is batched."""
     eqn: Any = x.parent
-    params, operands = eqn.params, eqn.in_tracers
-    held = [v for v in params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
-    if not held and "branches" not in params:
-        return operands
-    body = params.get("jaxpr") or params.get("call_jaxpr")
-    if body is None or eqn.primitive.name not in (
-        "jit",
-        "pjit",
-        "custom_jvp_call",
-        "custom_vjp_call",
-    ):
+    if not _is_opaque(eqn):
+        return eqn.in_tracers
+    body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
+    if body is None or eqn.primitive.name not in _CALLS:
         return []
     index = next(i for i, var in enumerate(eqn.outvars) if var is x.val)
     used = _used_in(body, index)
-    return [t for t, is_used in zip(operands, used, strict=True) if is_used]
+    return [t for t, is_used in zip(eqn.in_tracers, used, strict=True) if is_used]
+
+
+_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
 def _used_in(jaxpr: Any, index: int) -> list[bool]:
@@ -305,11 +302,25 @@ def _used_in(jaxpr: Any, index: int) -> list[bool]:
     opened, _ = open_jaxpr(jaxpr)
     used = {id(opened.outvars[index])}
     for eqn in reversed(opened.eqns):
-        if any(id(var) in used for var in eqn.outvars):
-            held = eqn.params.values()
-            if not any(hasattr(v, "eqns") or hasattr(v, "jaxpr") for v in held):
-                used |= {id(x) for x in eqn.invars}
+        if any(id(var) in used for var in eqn.outvars) and not _is_opaque(eqn):
+            used |= {id(x) for x in eqn.invars}
     return [id(var) in used for var in opened.invars]
+
+
+def _is_opaque(eqn: Any) -> bool:
+    """May a result not be batched though an operand is?
+
+    So it is with an equation that holds jaxprs, and with a collective over the axis of
+    the vmap.
+    """
+    params = eqn.params
+    if "branches" in params or any(
+        hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values()
+    ):
+        return True
+    axes = params.get("axis_name", params.get("axes"))
+    named = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return any(not isinstance(x, (int, NoneType)) for x in named)
 
 
 FORWARD_MODE_REFUSAL = (

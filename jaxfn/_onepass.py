@@ -110,20 +110,15 @@ class OnePass:
         """The outputs alone, where nothing is differentiated."""
         recording = _compat.Recording()
         outs, leaves, run = self._run(arrays, perturbed)
-        everything = tuple(map(is_inexact, arrays))
-        maps = partial(self._maps, run, leaves, arrays, outs, everything)
+        maps = partial(self._maps, run, leaves, arrays, outs)
         name = self._rules().name
         return Outputs(belonging(outs, arrays, recording, maps, name=name), run.out)
 
     def _maps(
-        self,
-        run: Run,
-        leaves: Arrays,
-        arrays: Arrays,
-        outs: Arrays,
-        perturbed: Perturbed,
+        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
     ) -> list[Map]:
-        residuals = self._substitute(run, arrays, outs, run.others(leaves), perturbed)
+        everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
+        residuals = self._substitute(run, arrays, outs, others, everything)
         return derivatives(self._rules(), residuals, arrays, outs)
 
     # ---- one run
@@ -133,12 +128,9 @@ class OnePass:
         if any(map(_compat.is_differentiated, arrays)):
             return self._ran_live(arrays, perturbed)
         found = outs, _, run, _ = self._behind(Gate(), arrays, perturbed)
-        marked = [outs[i] for i in run.marks]
-        if not marked or not all(map(_compat.has_value, arrays)):
-            return found
-        # With values, an output and what lax.stop_gradient makes of it are one object:
-        # which of them was marked?
-        if sum(any(x is y for y in marked) for x in outs) == len(marked):
+        # Where there are values, an output and what lax.stop_gradient makes of it are
+        # one object: then both count as marked, and a trace must tell them apart.
+        if len({id(outs[i]) for i in run.marks}) == len(run.marks):
             return found
         try:
             traced = self._trace(arrays, perturbed)
@@ -196,7 +188,7 @@ class OnePass:
         outs, leaves, run = self._run(inside, perturbed)
         gate.open = any(map(is_inexact, run.others(leaves)))
         closed_over = recording.closed_over(outs, inside) if gate.open else None
-        maps = partial(self._maps, run, leaves, inside, outs, perturbed)
+        maps = partial(self._maps, run, leaves, inside, outs)
         name = self._rules().name
         outs = belonging(outs, inside, recording, maps, name=name)
         return outs, leaves, run, closed_over
@@ -267,10 +259,11 @@ class OnePass:
         def refuse(*_: Any) -> Any:
             raise NotImplementedError(
                 f"`{self._rule}` saved a value that it computed, can't be traced "
-                f"({why}), and was differentiated again: expected jax.numpy operations that don't "
-                "need the values of arrays, as under jit, since the derivative of that "
-                "value is the one of what ran. Save inputs or outputs and compute the "
-                "rest in the rules, or split it into forward and setup_context."
+                f"({why}), and was differentiated again: expected jax.numpy "
+                "operations that don't need the values of arrays, as under jit, since "
+                "the derivative of that value is the one of what ran. Save inputs or "
+                "outputs and compute the rest in the rules, or split it into forward "
+                "and setup_context."
             )
 
         kept = []

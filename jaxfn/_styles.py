@@ -160,7 +160,7 @@ class Separate(Style):
         raw = self._run(still)
         out: OutSpec = raw.static
         rule, name = partial(self._tangents, out), self._def.name
-        maps = partial(self._maps, out, still, raw.arrays, perturbed)
+        maps = partial(self._maps, out, still, raw.arrays)
         raw = belonging(raw.arrays, still, recording, maps, name=name)
         outs = attach(rule, arrays, raw, name=name, owned=True)
         return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
@@ -168,16 +168,15 @@ class Separate(Style):
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         recording = _compat.Recording()
         raw = self._run(arrays)
-        out, outs, everything = raw.static, raw.arrays, tuple(map(is_inexact, arrays))
+        out, outs = raw.static, raw.arrays
         self._saved(out, arrays, outs, perturbed)
-        maps = partial(self._maps, out, arrays, outs, everything)
+        maps = partial(self._maps, out, arrays, outs)
         outs = belonging(outs, arrays, recording, maps, name=self._def.name)
         return Outputs(outs, out)
 
-    def _maps(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
-    ) -> list[Map]:
-        residuals = self._setup(out, arrays, outs, perturbed)
+    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
+        everything = tuple(map(is_inexact, arrays))
+        residuals = self._setup(out, arrays, outs, everything)
         return derivatives(self._rules(), residuals, arrays, outs)
 
     def _run(self, inputs: Arrays) -> Outputs:
