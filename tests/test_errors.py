@@ -648,24 +648,10 @@ def test_a_vmap_rule_in_the_combined_style(transform):
         transform(f)(X)
 
 
-def test_saving_another_number_of_intermediates_at_second_order():
-    count = iter(range(100))
-
-    def forward(ctx, x):
-        ctx.save_for_backward(*[2 * x for _ in range(next(count) + 1)])
-        return x * x
-
-    f = function(
-        "Vary", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0]
-    )
-    with raises(ValueError, "`Vary.forward` saved other intermediate values"):
-        jax.jit(jax.grad(jax.grad(f.apply)))(S)
-
-
 def test_saving_more_for_fewer_perturbed_inputs():
     def forward(ctx, x, y):
-        n = 1 if all(ctx.needs_input_grad) else 3
-        ctx.save_for_backward(*[x] * n, *[2.0 * x * i for i in range(n)])
+        n = 1 if all(ctx.needs_input_grad) else 30
+        ctx.save_for_backward(*[2.0 * x * i for i in range(n)])
         return x * y
 
     f = function("Odd", forward=forward, backward=lambda ctx, g: (g, 2 * g)).apply
