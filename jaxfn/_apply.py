@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -70,10 +70,9 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
-    found = list(inspect.signature(forward).parameters.values())
-    places = [
-        p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    own = _own_names if has_ctx else inspect.signature
+    found = list(own(forward).parameters.values())
+    places = _places(found)
     if has_ctx:
         places = places[1:]
     return Parameters(
@@ -84,6 +83,29 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         getattr(forward, "__name__", "forward"),
         _compat.source_of(forward),
     )
+
+
+def _places(found: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    """The parameters that take positions."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in found if p.kind in kinds]
+
+
+def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a forward with ctx, which may be decorated.
+
+    In this style torch binds keywords to the decorated function's own names, not to
+    those of what functools.wraps says that it wraps (in the separate style it does). A
+    decorator that has none beside ctx passes on whatever it gets: there torch refuses
+    all keywords, and here the names of what it wraps hold.
+    """
+
+    def has_names(f: Callable[..., Any]) -> bool:
+        found = inspect.signature(f, follow_wrapped=False).parameters.values()
+        return len(_places(found)) > 1
+
+    named = inspect.unwrap(forward, stop=has_names)
+    return inspect.signature(named, follow_wrapped=False)
 
 
 def bind(

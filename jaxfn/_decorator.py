@@ -7,11 +7,13 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from jaxfn import _jax_own
 from jaxfn._errors import RuleError
 from jaxfn._function import Function, apply_batched
-from jaxfn._jax_call import call
+from jaxfn._jax_call import call, positional
 from jaxfn._jax_rules import JaxRules
 
 P = ParamSpec("P")
@@ -34,6 +36,11 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     (strings, callables, objects) are static in both, without being declared; JAX-style
     rules get them where they stand, and return None for them.
 
+    The installed JAX may have more: whatever `def*` methods, options and attributes its
+    three decorators have are found here too, and do what they do there. A derivative
+    that such a method defines stands alone (no rule of the other kind beside it), and
+    static arguments are then declared, as in JAX.
+
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
     batch rule, each where there is one; a forward rule alone is transposed for reverse
     mode. A batch rule alone leaves differentiation to JAX, in both modes, to any order.
@@ -53,7 +60,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         fun: the function without rules.
 
     Raises:
-        RuntimeError: rules in both terms.
+        RuntimeError: rules in both terms, or a combination that JAX's own methods do
+            not allow.
         TypeError: a rule breaks its contract, or keyword-only arguments are passed to a
             function with JAX-style rules.
 
@@ -145,7 +153,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             RuntimeError: there are torch-style rules.
         """
         options |= {"symbolic_zeros": symbolic_zeros, "optimize_remat": optimize_remat}
-        self._define_jax("defvjp", vjp=(fwd, bwd, options))
+        self._define_jax("defvjp", (fwd, bwd), options, vjp=(fwd, bwd, options))
 
     def defjvp(self, jvp: _Rule, symbolic_zeros: bool = False) -> _Rule:
         """Define the forward-mode rule, as `jax.custom_jvp.defjvp` does.
@@ -162,7 +170,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             RuntimeError: there are torch-style rules.
         """
         options = {"symbolic_zeros": symbolic_zeros}
-        self._define_jax("defjvp", jvp=("defjvp", (jvp,), options))
+        self._define_jax("defjvp", (jvp,), options, jvp=("defjvp", (jvp,), options))
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -174,7 +182,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         Raises:
             RuntimeError: there are torch-style rules.
         """
-        self._define_jax("defjvps", jvp=("defjvps", jvps, {}))
+        self._define_jax("defjvps", jvps, {}, jvp=("defjvps", jvps, {}))
 
     def def_vmap(self, vmap_rule: _Rule) -> _Rule:
         """Define the batch rule, as `jax.custom_batching.custom_vmap.def_vmap` does.
@@ -188,15 +196,62 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         Raises:
             RuntimeError: there are torch-style rules.
         """
-        self._define_jax("def_vmap", batch=vmap_rule)
+        self._define_jax("def_vmap", (vmap_rule,), {}, batch=vmap_rule)
         return vmap_rule
 
-    def _define_jax(self, method: str, **rules: Any) -> None:
+    def _define_jax(
+        self, method: str, args: tuple[Any, ...], options: dict[str, Any], **rules: Any
+    ) -> None:
         if self._torch_rules:
             raise self._mixed(
                 f"{method} in JAX's", sorted(self._torch_rules), "torch's"
             )
-        self._jax_rules = dataclasses.replace(self._jax_rules, **rules)
+        have, call = self._jax_rules, _jax_own.Call(method, args, options)
+        new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
+        if new.is_combined:
+            known = ", ".join(dict.fromkeys(map(str, have.calls)))
+            raise RuleError(
+                f"`{new.name}` got {call} and has {known}: expected, beside a rule of "
+                "the other kind, one by defvjp, defjvp or defjvps, and no option that "
+                "JAX alone knows. Its decorators have one kind each, so they can't "
+                "carry out both. Define the rule by one of these, or leave one out."
+            )
+        self._jax_rules = new
+
+    # ---- what only the installed JAX has
+
+    def __getattr__(self, name: str) -> Any:
+        rules = self.__dict__.get("_jax_rules")  # none while it is being made
+        if rules is None or name.startswith("_"):
+            raise self._no_attribute(name)
+        if _jax_own.decorator_of(name) is not None:
+            return self._method_of_jax(name)
+        try:
+            return _jax_own.attribute(name, rules.fun, rules.nondiff, rules.calls)
+        except AttributeError:
+            raise self._no_attribute(name) from None
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        return AttributeError(text, name=name, obj=self)
+
+    def __dir__(self) -> Iterable[str]:
+        return {*super().__dir__(), *chain(*map(_jax_own.names, _jax_own.DECORATORS))}
+
+    def _method_of_jax(self, name: str) -> Callable[..., Any]:
+        """A `def*` method of the installed JAX's decorators, for this function."""
+        rules = self._jax_rules
+        decorator = _jax_own.decorator_of(name)
+        own = _jax_own.decorated(decorator, rules.fun, rules.nondiff, rules.calls)
+        method = getattr(own, name)
+
+        @functools.wraps(method)
+        def define(*args: Any, **options: Any) -> Any:
+            returned = method(*args, **options)  # JAX says if they are wrong
+            self._define_jax(name, args, options)
+            return returned
+
+        return define
 
     # ---- rules in torch's terms
 
@@ -253,40 +308,12 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, under its rules."""
         if self._jax_rules.kinds:
-            return call(self._jax_rules, self._positional(args, kwargs))
+            return call(self._jax_rules, positional(self._jax_rules, args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
         if "vmap" in self._torch_rules:
             return apply_batched(self._function, args, kwargs)
         return self.fun(*args, **kwargs)
-
-    def _positional(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, ...]:
-        """All arguments by position, with defaults, as JAX's rules get them."""
-        refusal = (
-            f"The input arguments to the {self._jax_rules.decorator}-decorated "
-            f"function {self._jax_rules.name} could not be resolved to positions:\n"
-        )
-        if isinstance(self.fun, functools.partial) and not kwargs:
-            return args  # opaque, as in JAX: what it holds is no argument of the call
-        try:
-            bound = inspect.signature(self.fun).bind(*args, **kwargs)
-        except ValueError:  # a builtin, which may have none
-            if not kwargs:
-                return args
-            raise
-        except TypeError as error:
-            raise TypeError(f"{refusal}{error}") from error
-        if bound.kwargs:
-            raise TypeError(
-                f"{refusal}The following keyword arguments could not be resolved to "
-                f"positions: {', '.join(bound.kwargs)}. JAX-style rules get arguments "
-                "by position: make these parameters positional, or use torch-style "
-                "rules."
-            )
-        bound.apply_defaults()
-        return bound.args
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> custom_function[P, R]: ...

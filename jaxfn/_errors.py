@@ -39,6 +39,39 @@ class GradcheckError(RuntimeError):
     """A derivative is not what finite differences say. torch's name."""
 
 
+class OutputChangedError(GradcheckError, AssertionError):
+    """A function to check returned another kind of output where inputs were perturbed.
+
+    torch raises an AssertionError for it, which raise_exception=False does not hide.
+
+    Args:
+        what: what is no longer the same: "shape", "dtype" or "number".
+        eps: the step of the differences.
+        before: what it is at the inputs.
+        after: what it is beside them.
+        of: the output, and the function.
+
+    Attributes:
+        index: the one element of the input that was perturbed, or None.
+    """
+
+    def __init__(self, what: str, eps: float, before: Any, after: Any, of: str) -> None:
+        super().__init__()
+        self._what, self._eps, self._of = what, eps, of
+        self._before, self._after = before, after
+        self.index: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.index is None else f"on index {self.index} "
+        return (
+            f"Expected `func` to return outputs with the same {self._what} when inputs "
+            f"are perturbed {where}by {self._eps}, but got: {self._what}s "
+            f"{self._before} and {self._after}. The first is the {self._what} of "
+            f"{self._of} at these inputs, the second beside them, so no difference can "
+            "be taken. Check it at inputs where neither depends on their values."
+        )
+
+
 class NoGraphError(NotImplementedError, AttributeError):
     """An attribute of ctx that only makes sense in torch's graph was read."""
 

@@ -19,6 +19,7 @@ from jaxfn._definition import Definition
 from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._function import Function, parts
 from jaxfn._jax_call import call as jax_call
+from jaxfn._jax_call import positional
 from jaxfn._jax_rules import JaxRules
 from jaxfn._rules import Arrays, Perturbed, Residuals
 from jaxfn._static import is_static
@@ -101,7 +102,7 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
         if function._torch_rules.keys() & {"backward", "jvp"}:
             return _of_class(function._function, name, args, kwargs)
         if function._jax_rules.kinds:
-            args, kwargs = function._positional(args, kwargs), {}
+            args, kwargs = positional(function._jax_rules, args, kwargs), {}
         return _of_decorated(function, name, args, kwargs)
     raise RuleTypeError(
         f"explain got {type_name(function)}: expected a jaxfn.Function class, its "
@@ -199,8 +200,8 @@ def _of_decorated(
         return lambda *xs: jax_call(own, arguments.join(xs))
 
     engine = _engine(
-        reverse=rules.vjp is not None,
-        forward=rules.jvp is not None,
+        reverse=rules.has_reverse,
+        forward=rules.has_forward,
         derived=False,
         batch=rules.batch is not None or "vmap" in function._torch_rules,
         words=("bwd of defvjp", "the rule of defjvp", "the batch rule"),

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._errors import GradcheckError
+from jaxfn._errors import GradcheckError, OutputChangedError
 
 
 def gradcheck(
@@ -67,11 +67,13 @@ def gradcheck(
         ValueError: no input is a float or complex array.
         NotImplementedError: check_forward_ad, and the function has no forward rule.
         TypeError: an output is no array (an AttributeError too, as in torch).
-        AssertionError: options that contradict each other.
+        AssertionError: options that contradict each other. Also, whatever
+            raise_exception says, and then it is a GradcheckError too: the number, shape
+            or dtype of the outputs changes where the inputs are perturbed.
 
     Differs from torch: arrays have no requires_grad, so all float inputs count. Where
     no output is used JAX does not run backward at all, so only some at a time are left
-    undefined.
+    undefined. A number of outputs that changes is refused, not overlooked.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -114,6 +116,8 @@ def gradcheck(
     run = running.Gradcheck(func, inputs, options)
     try:
         run.run()
+    except OutputChangedError:
+        raise  # an AssertionError, which torch does not hide either
     except GradcheckError:
         if raise_exception:
             raise
@@ -195,7 +199,7 @@ def gradgradcheck(
     from jaxfn import _gradcheck_run as running
     from jaxfn import _jacobians
 
-    call = running.Call(func, inputs)
+    call = running.Call(func, inputs, eps)
     floats = _jacobians.of_floats(call)
     if grad_outputs is None:
         generator = np.random.default_rng(0)

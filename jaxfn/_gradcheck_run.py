@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn import _compat, _jacobians, _tree
-from jaxfn._errors import NO_JVP, GradcheckError
+from jaxfn._errors import NO_JVP, GradcheckError, OutputChangedError
 from jaxfn._jacobians import Fun, Reverse
 
 
@@ -49,10 +49,14 @@ def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
 
 
 class Call:
-    """A function of its float and complex inputs alone, with a flat list of outputs."""
+    """A function of its float and complex inputs alone, with a flat list of outputs.
 
-    def __init__(self, func: Callable[..., Any], inputs: Any) -> None:
-        self.func = func
+    The first call is at the inputs, the others are there or `eps` beside them.
+    """
+
+    def __init__(self, func: Callable[..., Any], inputs: Any, eps: float) -> None:
+        self.func, self._eps = func, eps
+        self._kinds: list[tuple[Any, Any]] | None = None
         self.name = getattr(func, "__qualname__", None) or f"{func}"
         arrays, self._spec = _tree.split(as_tuple(inputs))
         self._arrays = [
@@ -74,7 +78,26 @@ class Call:
                     f"Output {j} of `{self.name}` is no array: expected arrays only, "
                     f"got {o!r}. Check a function that returns only the arrays."
                 )
+        self._expect_same_kinds(outputs)
         return outputs
+
+    def _expect_same_kinds(self, outputs: list[Any]) -> None:
+        """Refuse outputs whose number, shapes or dtypes depend on values of the inputs.
+
+        NumPy would broadcast and cast them to a difference that means nothing.
+        """
+        kinds = [(o.shape, o.dtype) for o in outputs]
+        if self._kinds is None:
+            self._kinds = kinds
+        counts = len(self._kinds), len(kinds)
+        if counts[0] != counts[1]:
+            of = f"the outputs of `{self.name}`"
+            raise OutputChangedError("number", self._eps, *counts, of)
+        for j, (first, now) in enumerate(zip(self._kinds, kinds, strict=True)):
+            for what, a, b in zip(("shape", "dtype"), first, now, strict=True):
+                if a != b:
+                    of = f"output {j} of `{self.name}`"
+                    raise OutputChangedError(what, self._eps, a, b, of)
 
     def warn(self) -> None:
         """Warn of single precision; refuse where nothing can be differentiated."""
@@ -100,7 +123,7 @@ class Gradcheck:
     """One run of gradcheck."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Options) -> None:
-        self.call = Call(func, inputs)
+        self.call = Call(func, inputs, options.eps)
         self.xs, self.options = self.call.xs, options
         self.generator = np.random.default_rng(0)
 

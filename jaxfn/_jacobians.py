@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn import _tree
+from jaxfn._errors import OutputChangedError
 
 Outputs: TypeAlias = list[Any]
 Fun: TypeAlias = Callable[..., Outputs]
@@ -40,13 +41,25 @@ def replaced(xs: Sequence[Any], i: int, x: Any) -> list[Any]:
     return [x if j == i else y for j, y in enumerate(xs)]
 
 
-def difference(f: Fun, xs: Sequence[Any], i: int, step: Any, eps: float) -> Outputs:
+def difference(
+    f: Fun,
+    xs: Sequence[Any],
+    i: int,
+    step: Any,
+    eps: float,
+    index: tuple[int, ...] | None = None,
+) -> Outputs:
     """How all outputs change along `step`, per `eps`: a central difference.
 
-    Exact integers and short floats are subtracted in float64.
+    Exact integers and short floats are subtracted in float64. `index` is the one
+    element of input i that `step` changes, for messages.
     """
-    high = f(*replaced(xs, i, xs[i] + step))
-    low = f(*replaced(xs, i, xs[i] - step))
+    try:
+        high = f(*replaced(xs, i, xs[i] + step))
+        low = f(*replaced(xs, i, xs[i] - step))
+    except OutputChangedError as error:
+        error.index = index
+        raise
     return [(_wide(a) - _wide(b)) / (2 * eps) for a, b in zip(high, low, strict=True)]
 
 
@@ -59,15 +72,23 @@ def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
     found: Jacobians = []
     sizes = [o.size for o in f(*xs)]
     for i, x in enumerate(xs):
-        rows = [difference(f, xs, i, eps * e, eps) for e in basis(x)]
+        rows = _differences(f, xs, i, 1.0, eps)
         if is_complex(x):
-            other = [difference(f, xs, i, eps * e, eps) for e in basis(x, 1j)]
+            other = _differences(f, xs, i, 1j, eps)
             rows = [
                 [a + 1j * b for a, b in zip(re, im, strict=True)]
                 for re, im in zip(rows, other, strict=True)
             ]
         found.append([_stack(rows, j, n) for j, n in enumerate(sizes)])
     return found
+
+
+def _differences(
+    f: Fun, xs: Sequence[Any], i: int, unit: complex, eps: float
+) -> list[Outputs]:
+    """The differences along each element of input i, times `unit`."""
+    steps = zip(np.ndindex(xs[i].shape), basis(xs[i], unit), strict=True)
+    return [difference(f, xs, i, eps * e, eps, index) for index, e in steps]
 
 
 def _stack(rows: Sequence[Sequence[Any]], j: int, size: int) -> np.ndarray:

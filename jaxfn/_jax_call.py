@@ -4,33 +4,76 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 from jax import tree_util
 
 from jaxfn import _apply
 from jaxfn._both import Both
+from jaxfn._errors import RuleTypeError
 from jaxfn._jax_rules import JaxRules, Places, Rule, is_pair
 from jaxfn._static import align, is_static, unwrap, wrap
 
 
+def positional(
+    d: JaxRules, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """All arguments by position, with defaults, as JAX's rules get them."""
+    refusal = (
+        f"The input arguments to the {d.decorator}-decorated "
+        f"function {d.name} could not be resolved to positions:\n"
+    )
+    if isinstance(d.fun, functools.partial) and not kwargs:
+        return args  # opaque, as in JAX: what it holds is no argument of the call
+    try:
+        bound = inspect.signature(d.fun).bind(*args, **kwargs)
+    except ValueError:  # a builtin, which may have none
+        if not kwargs:
+            return args
+        raise
+    except TypeError as error:
+        raise TypeError(f"{refusal}{error}") from error
+    if bound.kwargs:
+        raise TypeError(
+            f"{refusal}The following keyword arguments could not be resolved to "
+            f"positions: {', '.join(bound.kwargs)}. JAX-style rules get arguments "
+            "by position: make these parameters positional, or use torch-style "
+            "rules."
+        )
+    bound.apply_defaults()
+    return bound.args
+
+
 def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     """Call the function that has these rules, on positional arguments."""
-    if any(
-        is_static(x)
+    static = [
+        (i, x)
         for i, arg in enumerate(args)
         if i not in d.nondiff
         for x in tree_util.tree_leaves(arg)
-    ):
+        if is_static(x)
+    ]
+    if static:
+        if d.foreign:
+            raise _undeclared(d, *static[0])
         args = tuple([x if i in d.nondiff else wrap(x) for i, x in enumerate(args)])
         d = _unwrapping(d, args)
     if d.vjp is not None and d.jvp is not None:
         places, rest = Places.of(d, args)
         arrays, tree = tree_util.tree_flatten(rest)
         return _apply.call(Both(d, places, tree, arrays).rules, arrays)
-    if d.vjp is not None:
+    if d.has_reverse:
         return d.reverse(*args)
-    return d.primal(*args) if d.jvp is None else d.forward(*args)
+    return d.forward(*args) if d.has_forward else d.primal(*args)
+
+
+def _undeclared(d: JaxRules, position: int, value: Any) -> RuleTypeError:
+    return RuleTypeError(
+        f"`{d.name}` got {value!r} for argument {position}: expected arrays and "
+        f"numbers, since {d.foreign[0].method} is a method of JAX alone, whose rules "
+        f"get nothing else undeclared. Declare it by nondiff_argnums=({position},)."
+    )
 
 
 def _unwrapping(d: JaxRules, args: tuple[Any, ...]) -> JaxRules:

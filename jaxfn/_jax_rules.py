@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn import _compat
+from jaxfn import _compat, _jax_own
 from jaxfn._attach import attach, stop_gradient
 from jaxfn._batching import vmapped
 from jaxfn._engines import jax_jvp, jax_vjp
@@ -35,6 +35,7 @@ class JaxRules:
         vjp: fwd, bwd and the options of defvjp.
         jvp: name ("defjvp" or "defjvps"), arguments and options of the call.
         batch: the rule of def_vmap.
+        calls: all calls that defined something, in their order.
     """
 
     fun: Rule
@@ -42,6 +43,7 @@ class JaxRules:
     vjp: tuple[Rule, Rule, dict[str, Any]] | None = None
     jvp: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
     batch: Rule | None = None
+    calls: tuple[_jax_own.Call, ...] = ()
 
     @property
     def name(self) -> str:
@@ -49,18 +51,54 @@ class JaxRules:
 
     @property
     def kinds(self) -> list[str]:
-        """The rules that were defined."""
+        """The methods that defined rules; defjvps counts as defjvp."""
         rules = {"defvjp": self.vjp, "defjvp": self.jvp, "def_vmap": self.batch}
-        return [name for name, rule in rules.items() if rule is not None]
+        known = [name for name, rule in rules.items() if rule is not None]
+        return [*known, *dict.fromkeys([c.method for c in self.foreign])]
+
+    @functools.cached_property
+    def foreign(self) -> list[_jax_own.Call]:
+        """The calls of methods that only the installed JAX knows."""
+        return [c for c in self.calls if c.method not in _jax_own.KNOWN]
+
+    def _is_left_to(self, decorator: Any) -> bool:
+        """Does JAX's decorator get the calls themselves, and not the rules?"""
+        return any(call.decorator is decorator for call in self.foreign)
+
+    def _by_jax(self, decorator: Any, fun: Rule) -> Rule:
+        return _jax_own.decorated(decorator, fun, self.nondiff, self.calls)
+
+    @property
+    def has_reverse(self) -> bool:
+        """Is there a reverse rule?"""
+        return self.vjp is not None or self._is_left_to(jax.custom_vjp)
+
+    @property
+    def has_forward(self) -> bool:
+        """Is there a forward rule?"""
+        return self.jvp is not None or self._is_left_to(jax.custom_jvp)
+
+    @property
+    def is_combined(self) -> bool:
+        """Are there both kinds, one of them by a call that only JAX understands?
+
+        Its decorators have one kind each: nothing could carry out such a call.
+        """
+        # A later defvjp replaces an earlier one; of other methods nobody knows.
+        last = {c.method: c for c in self.calls}.values()
+        foreign = [c for c in last if c.is_foreign and c.decorator in _DERIVATIVES]
+        return bool(foreign) and self.has_reverse and self.has_forward
 
     @property
     def decorator(self) -> str:
         """JAX's decorator for the first of them, as JAX's messages name it."""
-        return self.kinds[0].replace("def", "custom_", 1).replace("__", "_")
+        return _jax_own.decorator_of(self.kinds[0]).__name__
 
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
+        if self._is_left_to(_jax_own.custom_vmap):
+            return self._by_jax(_jax_own.custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
         if not self.nondiff:
@@ -70,6 +108,8 @@ class JaxRules:
     @functools.cached_property
     def forward(self) -> Rule:
         """The function with its jvp, as JAX makes it."""
+        if self._is_left_to(jax.custom_jvp):
+            return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         method, args, options = self.jvp
         primal = _keeping(self) if _compat.SCAN_DROPS_JVP else self.primal
@@ -78,9 +118,14 @@ class JaxRules:
     @functools.cached_property
     def reverse(self) -> Rule:
         """The function with its vjp, as JAX makes it."""
+        if self._is_left_to(jax.custom_vjp):
+            return self._by_jax(jax.custom_vjp, self.primal)
         assert self.vjp is not None
         fwd, bwd, options = self.vjp
         return jax_vjp(self.primal, fwd, bwd, options, nondiff=self.nondiff)
+
+
+_DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
 
 
 # ---- places of arguments

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from jaxfn import _tree
+from jaxfn._ctx import FunctionCtx
 from jaxfn._errors import RuleValueError, type_name
 from jaxfn._function import Function
 from jaxfn._node import BackwardCFunction
@@ -45,20 +46,37 @@ class InplaceFunction(Function):
         self.inplace = inplace
 
 
-class NestedCtx(BackwardCFunction):
-    """The context of a `NestedIOFunction`, whose methods take nested containers.
+class _Nesting(FunctionCtx):
+    """Takes nested containers, and hands on the arrays in them.
 
-    It stands for the instance that `forward_extended` and `backward_extended` see as
-    `self`: attributes and methods of the class are found on it.
+    Stands before the class whose methods get the arrays: that of a context, or that of
+    the Function itself for an instance, which only records them.
     """
 
     _saved_spec: Any = None
 
     def save_for_backward(self, *args: Any) -> None:
         """Save nested containers; `saved_tensors` gives them back as they were."""
-        arrays, spec = _split(args, self._name())
+        arrays, spec = _split(args, self.__class__.__name__)
         super().save_for_backward(*arrays)
         self._saved_spec = spec
+
+    def mark_dirty(self, *args: Any, **kwargs: Any) -> None:
+        """Mark all arrays in these containers; see `FunctionCtx.mark_dirty`."""
+        super().mark_dirty(*_split((args, kwargs), self.__class__.__name__)[0])
+
+    def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
+        """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
+        arrays, _ = _split((args, kwargs), self.__class__.__name__)
+        super().mark_non_differentiable(*arrays)
+
+
+class NestedCtx(_Nesting, BackwardCFunction):
+    """The context of a `NestedIOFunction`, whose methods take nested containers.
+
+    It stands for the instance that `forward_extended` and `backward_extended` see as
+    `self`: attributes and methods of the class are found on it.
+    """
 
     @property
     def saved_tensors(self) -> Any:
@@ -66,14 +84,6 @@ class NestedCtx(BackwardCFunction):
         saved = BackwardCFunction.saved_tensors.__get__(self)
         spec = self._saved_spec
         return saved if spec is None or self._rule == "jvp" else spec.join(saved)
-
-    def mark_dirty(self, *args: Any, **kwargs: Any) -> None:
-        """Mark all arrays in these containers; see `FunctionCtx.mark_dirty`."""
-        super().mark_dirty(*_split((args, kwargs), self._name())[0])
-
-    def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
-        """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
-        super().mark_non_differentiable(*_split((args, kwargs), self._name())[0])
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -93,7 +103,7 @@ class NestedCtx(BackwardCFunction):
         return super().__getattr__(attribute)
 
 
-class NestedIOFunction(Function):
+class NestedIOFunction(_Nesting, Function):
     """A Function of nested containers, with rules that are methods.
 
     A subclass defines `forward_extended(self, *inputs)` and
@@ -101,7 +111,8 @@ class NestedIOFunction(Function):
     arrays and None, nested at will; `self` is the context of the call, with
     `self.save_for_backward(...)`, `self.saved_tensors` and so on for such containers,
     and with the attributes and methods of the class. It is called by `apply(*inputs)`,
-    or on an instance, whose attributes are found on `self` too.
+    or on an instance, whose attributes are found on `self` too. An instance has these
+    methods of its own as well: outside of a call they record what they are given.
 
     Args:
         *args: what a subclass's `__init__` takes. Making an instance warns.
@@ -126,6 +137,23 @@ class NestedIOFunction(Function):
     """
 
     _ctx_base = NestedCtx
+
+    @property
+    def saved_tensors(self) -> Any:
+        """What `save_for_backward` got on this instance, in its structure.
+
+        Raises:
+            AttributeError: it was not called.
+        """
+        if isinstance(self, NestedCtx):  # by super() in a rule, where self is a context
+            return NestedCtx.saved_tensors.__get__(self)
+        if self._saved_spec is None:
+            raise AttributeError(
+                f"`{type(self).__name__}.saved_tensors` was read where nothing is "
+                "saved: expected a call of save_for_backward before, got none. Call it "
+                "on this instance."
+            )
+        return self._saved_spec.join(self.to_save)
 
     def __call__(self, *args: Any) -> Any:
         """Call forward_extended on these inputs, with this instance's attributes."""

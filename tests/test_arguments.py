@@ -1,6 +1,7 @@
 """What apply takes and what forward gives: arrays, pytrees, static values, kwargs."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -229,6 +230,46 @@ def test_kwargs_are_bound_to_positions():
         lambda x, y: f(y=y, k=2, x=x),
     ):
         assert jax.tree.map(float, jax.grad(call, (0, 1))(S, S)) == (2.0, 3.0)
+
+
+def passing(forward):
+    """A decorator that adds nothing, and has no names of its own."""
+
+    @functools.wraps(forward)
+    def decorated(ctx, *args, **kwargs):
+        return forward(ctx, *args, **kwargs)
+
+    return decorated
+
+
+def test_keywords_are_the_names_of_the_outermost_decorator_that_has_any():
+    def forward(ctx, x, k):
+        return k * x
+
+    @functools.wraps(forward)
+    def renaming(ctx, a, b):
+        return forward(ctx, a, b)
+
+    f = function(forward=passing(renaming), backward=lambda ctx, g: (g, None)).apply
+    assert f(b=3, a=jnp.float32(2)) == 6
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'k'"):
+        f(jnp.float32(2), k=3)
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [passing, jaxfn.amp.custom_fwd(device_type="cpu"), functools.partial],
+    ids=["wraps", "custom_fwd", "partial"],
+)
+def test_a_decorator_without_names_passes_them_on(decorate):
+    def forward(ctx, x, k=2):
+        ctx.k = k
+        return k * x
+
+    backward = staticmethod(lambda ctx, g: (ctx.k * g, None))
+    f = function(forward=staticmethod(decorate(forward)), backward=backward).apply
+    assert f(k=3, x=jnp.float32(2)) == 6
+    assert jax.grad(lambda x: f(x, k=3))(2.0) == 3
 
 
 def test_defaults_count_in_the_separate_style():

@@ -227,6 +227,72 @@ def test_integer_outputs_that_change_fail():
         gradcheck(steps, REAL[0])
 
 
+def changing(to):
+    """The identity with a right backward, whose output is another kind from 1 on."""
+
+    def forward(ctx, x):
+        return to(x) if (np.asarray(x) >= 1).all() else x
+
+    def backward(ctx, g):
+        return g.real.sum(keepdims=True)
+
+    return function("Changing", forward=forward, backward=backward).apply
+
+
+CHANGES = {
+    "shape": lambda x: jnp.concatenate([x, x]),
+    "dtype": lambda x: x.astype(complex),
+}
+FAST = {"fast_mode": True}
+BATCHED = {"check_batched_grad": True}
+
+
+@pytest.mark.parametrize("options", [{}, FAST, BATCHED], ids=["slow", "fast", "vmap"])
+@pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
+@pytest.mark.parametrize("at", [1.0, 1.0 - 1e-7], ids=["at the step", "before it"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_outputs_whose_kind_changes_are_refused(what, at, check, options):
+    f, xs = changing(CHANGES[what]), (np.array([at]),)
+    match = (
+        f"Expected `func` to return outputs with the same {what} when inputs are "
+        f"perturbed .*by 1e-06, but got: {what}s .* and .* of output 0 of "
+        "`Changing.apply` at"
+    )
+    with pytest.raises(GradcheckError, match=match) as caught:
+        check(f, xs, atol=10.0, **options)
+    assert isinstance(caught.value, AssertionError)  # what torch raises
+    with pytest.raises(AssertionError, match=match):  # also here, as in torch
+        check(f, xs, atol=10.0, raise_exception=False, **options)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_outputs_whose_kind_changes_are_refused_in_forward_mode(fast_mode):
+    def f(x):
+        return CHANGES["shape"](x) if (jax.lax.stop_gradient(x) >= 1).all() else x
+
+    options = {"check_forward_ad": True, "check_backward_ad": False}
+    match = "with the same shape when inputs are perturbed .*by 0.001, but got: shapes "
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(f, np.ones(1), eps=1e-3, fast_mode=fast_mode, **options)
+
+
+@pytest.mark.parametrize(
+    ("to", "match"),
+    [
+        (lambda x: x.astype(int), "dtypes int64 and float64"),
+        (lambda x: (x, x), "the same number .* but got: numbers 2 and 1"),
+        (lambda x: x[0], r"shapes \(\) and \(1,\)"),
+    ],
+    ids=["integers", "count", "scalar"],
+)
+def test_outputs_may_not_become_something_else(to, match):
+    def f(x):
+        return to(x) if (jax.lax.stop_gradient(x) >= 1).all() else x
+
+    with pytest.raises(GradcheckError, match=match):
+        gradcheck(f, np.ones(1), atol=10.0)
+
+
 @pytest.mark.parametrize(
     ("check", "options"),
     [

@@ -87,3 +87,39 @@ def test_self_is_a_context_and_an_instance_of_its_class():
     Identity.apply(X)
     assert isinstance(seen[0], jaxfn.BackwardCFunction)
     assert isinstance(seen[0], Identity)
+
+
+def test_an_instance_is_its_own_context():
+    k = Scale(1.0)
+    with pytest.raises(
+        AttributeError, match="`Scale.saved_tensors` was read where .* save_for_b"
+    ):
+        k.saved_tensors  # noqa: B018
+    k.save_for_backward([X, None], {"b": (X, X)})
+    assert k.to_save == (X, X, X)
+    assert k.saved_tensors == ([X, None], {"b": (X, X)})
+    k.mark_dirty([X], more={"b": X})
+    assert k.dirty_tensors == (X, X)
+    k.mark_non_differentiable(X, (None, [X]))
+    assert k.non_differentiable == (X, X)
+    with pytest.raises(ValueError, match="`Scale.forward_extended` got, saved, marked"):
+        k.save_for_backward(["a"])
+
+
+def test_super_finds_the_methods_of_the_context():
+    class Saving(jaxfn.NestedIOFunction):
+        def forward_extended(self, x, k):
+            super().save_for_backward([k], {"x": x})
+            super().mark_non_differentiable(())
+            return {"y": k * x}
+
+        def backward_extended(self, g):
+            (k,), rest = super().saved_tensors
+            return k * g["y"], rest["x"] * g["y"]
+
+    def f(x, k):
+        return Saving.apply(x, k)["y"]
+
+    for run in (f, jax.jit(f)):
+        got = jax.grad(run, argnums=(0, 1))(X, jnp.float32(5))
+        assert got == (5, 2)

@@ -78,12 +78,7 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
         pair = _hooks.Hooks(self.pack_hook, self.unpack_hook)
         self._leave.append(_hooks.push(pair))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:  # without arguments too, as in torch
         if not self._leave:
             raise RuntimeError(
                 f"`{type(self).__name__}` was left without being entered: use it in a "

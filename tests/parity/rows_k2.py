@@ -152,3 +152,51 @@ def _(fw):
 def _(fw):
     zero = jnp.zeros(1)
     return [zero + 2, zero, zero, zero + 3]
+
+
+def made(fw):
+    """An instance, which is its own context."""
+    with quiet():
+        return nest(fw)()
+
+
+@row("BC-29", "same", "an instance saves and marks nested containers, flat")
+def _(fw):
+    n, (a, b) = made(fw), arrays(fw)
+    n.save_for_backward([a, (b, None)], {"k": a})
+    n.mark_dirty([a], [None, (b,)])
+    n.mark_non_differentiable([a], k=(b,))
+    return [n.to_save, n.dirty_tensors, n.non_differentiable]
+
+
+@row("BC-30", "superset", "and gives the containers back")
+def bc_30(fw):
+    n, (a, b) = made(fw), arrays(fw)
+    n.save_for_backward([a, (b, None)], {"k": a})
+    return n.saved_tensors
+
+
+@bc_30.expect
+def _(fw):
+    a, b = arrays(fw)
+    return ([a, (b, None)], {"k": a})
+
+
+@row("BC-31", "same", "it has nothing to give back before", own_words=True)
+def _(fw):
+    n = made(fw)
+    try:
+        return n.saved_tensors
+    except AttributeError as error:
+        return type(error).__name__
+
+
+@row("BC-32", "same", "it refuses what is no array")
+def _(fw):
+    n = made(fw)
+    methods = [n.save_for_backward, n.mark_dirty, n.mark_non_differentiable]
+    return [
+        fw.attempt(lambda method=method, x=x: method([x]))
+        for method in methods
+        for x in (3, "a", [1.0])
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 
 from .core import Raises, row
@@ -172,6 +174,49 @@ def _(fw):
         "first twice": fw.attempt(lambda: f(x, 3, x=x)),
         "second twice": fw.attempt(lambda: f(x, 3, k=3)),
     }
+
+
+def renamed(fw):
+    """A forward that is decorated, under other names."""
+
+    def forward(ctx, x, k, n=2):
+        return x * k * n
+
+    @functools.wraps(forward)
+    def decorated(ctx, a, b=5, *rest, **named):
+        return forward(ctx, a, b, *rest, **named)
+
+    return fw.make(forward=decorated, backward=lambda ctx, g, *_: (g, None)).apply
+
+
+@row("NEW-18", "same", "keywords are the decorated forward's own", own_words=True)
+def _(fw):
+    f, x = renamed(fw), fw.array(X)
+    return {
+        "own": fw.call(lambda x: f(b=3, a=x), x),
+        "default": fw.call(lambda x: f(a=x), x),
+        "rest": fw.call(lambda x: f(x, 3, 4), x),
+        "of what it wraps": fw.attempt(lambda: f(x, k=3)),
+        "twice": fw.attempt(lambda: f(x, a=x)),
+    }
+
+
+@row("NEW-19", "superset", "one without names has those of what it wraps")
+def new_19(fw):
+    def forward(ctx, x, k, n=2):
+        return x * k * n
+
+    @functools.wraps(forward)
+    def decorated(*args, **named):
+        return forward(*args, **named)
+
+    f = fw.make(forward=decorated, backward=lambda ctx, g, *_: (g, None)).apply
+    return fw.call(lambda x: f(k=3, x=x), fw.array(X))
+
+
+@new_19.expect
+def _(fw):
+    return 6 * jnp.array(X)
 
 
 @row("NEW-16", "must differ", "of autograd.graph there are the saved-tensor hooks")

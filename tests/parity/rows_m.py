@@ -334,3 +334,12 @@ def _(fw):
     f = fw.make(forward=lambda ctx, x: 1 * x, backward=backward)
     fw.grad(f.apply, two(fw))
     return [seen, issubclass(f._backward_cls, fw.graph.Node)]
+
+
+@row("HOOK-23", "same", "hooks may be left by a call without arguments")
+def _(fw):
+    left = []
+    for context in (hooks(fw), fw.graph.save_on_cpu()):
+        context.__enter__()
+        left.append(context.__exit__())
+    return left

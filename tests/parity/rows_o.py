@@ -173,3 +173,43 @@ def _(fw):
     ).apply
     with fw.double():
         return check(fw, f, leaf(fw))
+
+
+def refused(run):
+    """How an output of another kind is refused: shapes print in different ways."""
+    try:
+        return run()
+    except AssertionError as error:
+        return str(error).partition(", but got: ")[0]
+
+
+def changing(fw, to):
+    """The identity, whose output is another kind from 1 on."""
+
+    def forward(ctx, x):
+        return to(x) if (np.asarray(x) >= 1).all() else x * 1
+
+    return fw.make(forward=forward, backward=lambda ctx, g: g.sum()[None]).apply
+
+
+@row("GC-14", "same", "an output whose shape changes", modes=EAGER)
+def _(fw):
+    with fw.double():
+        f, x = changing(fw, lambda x: fw.np.stack([x, x])), leaf(fw, [1.0])
+        return {
+            "slow": refused(lambda: check(fw, f, x)),
+            "fast": refused(lambda: check(fw, f, x, fast_mode=True)),
+            "quiet": refused(lambda: check(fw, f, x, raise_exception=False)),
+            "batched": refused(lambda: check(fw, f, x, check_batched_grad=True)),
+        }
+
+
+@row("GC-15", "same", "an output whose dtype changes", modes=EAGER)
+def _(fw):
+    with fw.double():
+        f, x = changing(fw, lambda x: fw.cast(x, "float32")), leaf(fw, [1.0])
+        return {
+            "slow": refused(lambda: check(fw, f, x)),
+            "fast": refused(lambda: check(fw, f, x, fast_mode=True)),
+            "quiet": refused(lambda: check(fw, f, x, raise_exception=False)),
+        }

@@ -1,0 +1,96 @@
+"""What the decorators of the installed JAX have, by name.
+
+A newer JAX has `def*` methods, options and attributes that `custom_function` has no
+code for. They are looked up in JAX itself, so that those of the next version work too:
+JAX's own decorator, which gets the same calls, does what they say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+custom_vmap = jax.custom_batching.custom_vmap
+
+DECORATORS: tuple[Any, ...] = (jax.custom_vjp, jax.custom_jvp, custom_vmap)
+
+KNOWN = ("defvjp", "defjvp", "defjvps", "def_vmap")
+"""The methods that custom_function has itself, and can combine."""
+
+_KNOWN_OPTIONS = ("symbolic_zeros", "optimize_remat")
+
+
+class Call(NamedTuple):
+    """A call of a `def*` method."""
+
+    method: str
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def decorator(self) -> Any:
+        """JAX's decorator whose method it is."""
+        return decorator_of(self.method)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Is it of a method, or has it an option, that only JAX knows?"""
+        return self.method not in KNOWN or bool(self._foreign_options())
+
+    def _foreign_options(self) -> list[str]:
+        given = [key for key, value in self.options.items() if value]
+        return [key for key in given if key not in _KNOWN_OPTIONS]
+
+    def __str__(self) -> str:
+        own = [] if self.method not in KNOWN else self._foreign_options()
+        options = ", ".join([f"{key}={self.options[key]}" for key in own])
+        return f"{self.method}({options})" if options else self.method
+
+
+def decorator_of(method: str) -> Any:
+    """The decorator of JAX that has this `def*` method, or None."""
+    if not method.startswith("def"):
+        return None
+    return next((d for d in DECORATORS if callable(getattr(d, method, None))), None)
+
+
+@functools.cache
+def names(decorator: Any) -> frozenset[str]:
+    """The public methods and attributes of what this decorator makes."""
+    found = dir(decorator(lambda: None))
+    return frozenset([name for name in found if not name.startswith("_")])
+
+
+def decorated(
+    decorator: Any,
+    fun: Callable[..., Any],
+    nondiff: Sequence[int],
+    calls: Iterable[Call],
+) -> Any:
+    """JAX's decorator around `fun`, after those of these calls that are its own."""
+    options = {} if decorator is custom_vmap else {"nondiff_argnums": nondiff}
+    f = decorator(fun, **options)
+    for call in calls:
+        if call.decorator is decorator:
+            getattr(f, call.method)(*call.args, **call.options)
+    return f
+
+
+def attribute(
+    name: str, fun: Callable[..., Any], nondiff: Sequence[int], calls: Sequence[Call]
+) -> Any:
+    """The value that JAX's decorators give this attribute after these calls.
+
+    Where several have one of that name, the first whose rule is defined tells.
+
+    Raises:
+        AttributeError: none has it.
+    """
+    having = [d for d in DECORATORS if name in names(d)]
+    if not having:
+        raise AttributeError(name)
+    used = [d for d in having if any(call.decorator is d for call in calls)]
+    return getattr(decorated([*used, *having][0], fun, nondiff, calls), name)
