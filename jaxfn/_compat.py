@@ -24,6 +24,7 @@ from jax._src.array import ArrayImpl
 from jax._src.core import (
     DebugInfo,
     EvalTrace,
+    Literal,
     Primitive,
     Var,
     initial_result_paths,
@@ -276,9 +277,16 @@ class Recording:
             seen.add(id(x))
             if id(x.parent) in recorded:
                 todo += x.parent.in_tracers
-            else:
+            elif is_tracer(_constant(x)):
                 found.append(x)
         return found
+
+
+def _constant(x: DynamicJaxprTracer) -> Any:
+    """The value that a traced constant stands for; `x` where it is none."""
+    if isinstance(x.val, Literal):
+        return x.val.val
+    return x._trace.frame.constvar_to_val.get(x.val, x)
 
 
 def _surely_used(x: DynamicJaxprTracer) -> list[Any]:

@@ -168,7 +168,7 @@ def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
     for eqn in jaxpr.eqns:
         kind, ins = eqn.primitive.name, eqn.invars
         if kind in ("name", "stop_gradient", "gate", "attach"):
-            passed = ins[eqn.params["n_in"] :] if kind == "attach" else ins
+            passed = ins[-len(eqn.outvars) :]  # attach gets what it needs before
             for v, w in zip(eqn.outvars, passed, strict=True):
                 origin[id(v)] = same(w)
         if kind == "name":

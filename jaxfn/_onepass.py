@@ -214,15 +214,18 @@ class OnePass:
 
     def _check_untraceable(self, still: Arrays, run: Run) -> None:
         """Refuse such a run where something that it saved would be lost."""
-        hidden = [*run.constants, *run.opaque]
-        if hidden:
-            raise NotImplementedError(
-                f"`{self._rule}` was differentiated again, kept NumPy values (or "
-                f"objects that hide arrays) in {' and '.join(hidden)}, and can't be "
-                "traced: expected JAX arrays, got values whose derivative would be "
-                "lost. Save inputs, or outputs that are JAX arrays, and compute the "
-                "rest in the rules; keep what is constant outside of ctx."
-            )
+        for what, places in (
+            ("NumPy values", run.constants),
+            ("objects that hide arrays", run.opaque),
+        ):
+            if places:
+                raise NotImplementedError(
+                    f"`{self._rule}` was differentiated again, kept {what} in "
+                    f"{' and '.join(places)}, and can't be traced: expected JAX "
+                    "arrays, got values whose derivative would be lost. Save inputs, "
+                    "or outputs that are JAX arrays, and compute the rest in the "
+                    "rules; keep what is constant outside of ctx."
+                )
         try:
             saved = self._with_values(still, run.perturbed).sources
         except Exception:  # noqa: BLE001  (a body in NumPy has no lax.stop_gradient)
