@@ -24,6 +24,7 @@ from jaxfn.autograd.graph import saved_tensors_hooks
 
 Scope = contextlib.AbstractContextManager[Any]
 Runs = Counter[str]
+X = np.array([0.5, 0.25], np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Context:
     act: Callable[[Any, Any], Any]
     factor: float | None = None
     text: Callable[[str], Any] | None = None
+
+    def see(self, program: Callable[[Any], Any]) -> Any:
+        """What the program computes, or what the context has left in its text."""
+        if self.text is None:
+            return np.asarray(program(X))
+        return self.text(jax.jit(program).lower(X).as_text(debug_info=True))
 
 
 # ---- a user's own
@@ -138,6 +145,24 @@ def with_hooks(runs: Runs) -> Iterator[None]:
             yield
     finally:
         HOOKS = old
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTheCall:
+    """jaxfn's own contexts at a call, which forward and setup_context run in.
+
+    They count where `apply` is called, also if forward is traced later.
+    """
+
+    autocast: bool
+    hooks: Hooks | None
+
+    def __call__(self) -> Scope:
+        return jaxfn.amp.autocast("cpu", enabled=self.autocast)
+
+
+def of_the_call() -> OfTheCall:
+    return OfTheCall(jaxfn.amp.is_autocast_enabled(), HOOKS)
 
 
 CONTEXTS = {

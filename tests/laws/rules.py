@@ -49,6 +49,12 @@ class Kind:
         return self.engine in ("jvp", "both")
 
     @property
+    def is_native(self) -> bool:
+        """Is it one definition of JAX's, under another name?"""
+        both = self.has_backward and self.has_jvp
+        return self.face == "decorator" and not both
+
+    @property
     def rules(self) -> list[str]:
         """The rules that it has."""
         has = {
@@ -79,15 +85,13 @@ class Rules:
         runs: how often the Python of each has run.
     """
 
-    def __init__(
-        self, acting: str, act: Callable[[Any, Any], Any], runs: Runs
-    ) -> None:
+    def __init__(self, acting: str, act: Callable[[Any, Any], Any], runs: Runs) -> None:
         self._acting = acting
         self._act = act
-        self._runs = runs
+        self.runs = runs
 
     def _do(self, rule: str, value: Any, at: Any) -> Any:
-        self._runs[rule] += 1
+        self.runs[rule] += 1
         return self._act(value, at) if rule == self._acting else value
 
     def forward(self, x: Any) -> tuple[Any, Any]:
