@@ -34,7 +34,7 @@ def twin(kind: Kind, rules: Rules, levels: Sequence[str]) -> Flat:
         # A custom_vmap has no reverse mode; JAX's is the body's.
         return _body(rules) if "vjp" in levels else _batched(rules)
     outer = () if kind.is_native else levels[1:]
-    reverse = levels[0] == "vjp" if levels else kind.has_backward
+    reverse = levels[0] == "vjp" if levels else kind.engine == "backward"
 
     def call(x: Any) -> Any:
         made = _Twin(kind, rules, outer, contexts.of_the_call())
