@@ -47,7 +47,7 @@ class Context:
     def see(self, program: Callable[[Any], Any]) -> Any:
         """What the program computes, or what the context has left in its text."""
         if self.text is None:
-            return np.asarray(program(X))
+            return np.asarray(program(jnp.asarray(X)))
         return self.text(jax.jit(program).lower(X).as_text(debug_info=True))
 
 

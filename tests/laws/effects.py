@@ -62,7 +62,7 @@ def _logged(*, ordered: bool) -> See:
         LOG.clear()
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            out = np.asarray(program(X))
+            out = np.asarray(program(jnp.asarray(X)))
             jax.effects_barrier()
         lines = LOG + printed.getvalue().splitlines()
         return [out, lines if ordered else sorted(lines)]
@@ -71,9 +71,7 @@ def _logged(*, ordered: bool) -> See:
 
 
 def _on_host(act: Callable[..., Any], *, ordered: bool) -> Effect:
-    return Effect(
-        lambda v, at: act(v, at, ordered), _logged(ordered=ordered), ordered
-    )
+    return Effect(lambda v, at: act(v, at, ordered), _logged(ordered=ordered), ordered)
 
 
 def _print(v: Any, at: Any, ordered: bool) -> Any:
@@ -96,7 +94,7 @@ def _ask(v: Any, at: Any, ordered: bool) -> Any:
 
 def _checked(errors: Any) -> See:
     def see(program: Callable[[Any], Any]) -> Any:
-        error, out = checkify.checkify(program, errors=errors)(HAS_ZERO)
+        error, out = checkify.checkify(program, errors=errors)(jnp.asarray(HAS_ZERO))
         message = error.get()
         return [message and message.split(" (")[0], np.asarray(out)]
 
@@ -125,6 +123,8 @@ EFFECTS = {
     "io_callback": _on_host(_ask, ordered=False),
     "ordered io_callback": _on_host(_ask, ordered=True),
     "check": Effect(_check, _checked(checkify.user_checks)),
-    "float check": Effect(lambda v, at: v / at, _checked(checkify.float_checks)),
-    "ref": Effect(_with_a_ref, lambda program: np.asarray(program(X))),
+    "float check": Effect(
+        lambda v, at: jnp.divide(v, at), _checked(checkify.float_checks)
+    ),
+    "ref": Effect(_with_a_ref, lambda program: np.asarray(program(jnp.asarray(X)))),
 }
