@@ -96,7 +96,7 @@ def _checked(errors: Any) -> See:
     def see(program: Callable[[Any], Any]) -> Any:
         error, out = checkify.checkify(program, errors=errors)(jnp.asarray(HAS_ZERO))
         message = error.get()
-        return [message and message.split(" (")[0], np.asarray(out)]
+        return [np.asarray(out), message and message.split(" (")[0]]
 
     return see
 

@@ -29,6 +29,7 @@ WRAPPINGS: dict[str, Callable[[Flat], Flat]] = {
     "cond": lambda f: lambda x: lax.cond(x[0] < 9, f, lambda x: 100 * x, x),
     "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])).sum(0),
     "checkpoint": jax.checkpoint,
+    "of a constant too": lambda f: lambda x: f(x) + f(jnp.full(2, 0.5, x.dtype)),
 }
 
 # ---- what is taken, in the context
@@ -152,6 +153,10 @@ class Cell:
             return False
         if modes[:1] == ("forward",) and kind.engine == "backward":
             return False
+        if self.rule in ("backward", "jvp") and not modes:
+            return False
+        if self.rule == "vmap" and self.wrapping != "vmap":
+            return False
         # JAX has no reverse mode of a custom_vmap, and no second order.
         if kind.engine == "none" and self.wrapping == "vmap" and "reverse" in modes:
             return False
@@ -244,7 +249,7 @@ def sample(
         cells = [Cell(*map(chosen.choice, parts)) for _ in range(CANDIDATES)]
         meetings = {c: c.meetings() for c in cells if c.is_valid() and is_wanted(c)}
         met: set[Any] = set()
-        for least in (6, 4, 2, 1):  # those that bring many new ones together come first
+        for least in (6, 3):  # one cell brings many new ones together
             for cell, meeting in meetings.items():
                 if len(meeting - met) >= least:
                     met |= meeting
