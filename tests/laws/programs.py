@@ -29,7 +29,7 @@ WRAPPINGS: dict[str, Callable[[Flat], Flat]] = {
     "cond": lambda f: lambda x: lax.cond(x[0] < 9, f, lambda x: 100 * x, x),
     "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])).sum(0),
     "checkpoint": jax.checkpoint,
-    "of a constant too": lambda f: lambda x: f(x) + f(jnp.full(2, 0.5, x.dtype)),
+    "constant too": lambda f: lambda x: f(x) + f(jnp.full(2, 0.5, x.dtype)),
 }
 
 # ---- what is taken, in the context
@@ -162,6 +162,10 @@ class Cell:
             return False
         return not (kind.batch and len(modes) == 2)
 
+    def is_cheap(self) -> bool:
+        """Is it of the first order, or compiled as a whole?"""
+        return self.outside != "eager" or len(self.modes) < 2
+
     # ---- running
 
     def got(self, acting: Any) -> Seen:
@@ -247,7 +251,8 @@ def sample(
     for k in range(times):
         chosen = random.Random(f"{SEED} {k}")
         cells = [Cell(*map(chosen.choice, parts)) for _ in range(CANDIDATES)]
-        meetings = {c: c.meetings() for c in cells if c.is_valid() and is_wanted(c)}
+        cells = [c for c in cells if c.is_valid() and (times > 1 or c.is_cheap())]
+        meetings = {c: c.meetings() for c in cells if is_wanted(c)}
         met: set[Any] = set()
         for least in (6, 3):  # one cell brings many new ones together
             for cell, meeting in meetings.items():
