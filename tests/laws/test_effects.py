@@ -26,13 +26,14 @@ def is_refused(cell: Cell) -> bool:
         return (
             # The value that is asked for is differentiated where it is in the body.
             (kind.engine == "none" and cell.modes != ())
-            or (cell.wrapping == "checkpoint" and cell.rule != "backward")
+            or cell.wrapping == "checkpoint"
             or ("ordered" in cell.acts and cell.wrapping == "vmap")
         )
     if cell.acts == "check":
         return kind.batch and before  # checkify does not look into a custom_vmap
     # What has no reference any more is made of a custom_vjp, but not of others.
-    return cell.acts == "ref" and (kind.batch or (before and cell.modes == ()))
+    is_primal = before and (cell.modes == () or cell.wrapping == "constant too")
+    return cell.acts == "ref" and (kind.batch or is_primal)
 
 
 def pytest_generate_tests(metafunc):
