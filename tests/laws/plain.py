@@ -30,14 +30,15 @@ def twin(kind: Kind, rules: Rules, levels: Sequence[str]) -> Flat:
         rules: the bodies.
         levels: which definition each derivative meets, "vjp" or "jvp".
     """
+    batched = _batched(rules)  # once for a decorator; apply makes its own
     if kind.engine == "none":
         # A custom_vmap has no reverse mode; JAX's is the body's.
-        return _body(rules) if "vjp" in levels else _batched(rules)
+        return _body(rules) if "vjp" in levels else batched
     outer = () if kind.is_native else levels[1:]
     reverse = levels[0] == "vjp" if levels else kind.engine == "backward"
 
     def call(x: Any) -> Any:
-        made = _Twin(kind, rules, outer, contexts.of_the_call())
+        made = _Twin(kind, rules, outer, contexts.of_the_call(), batched)
         return (made.reverse() if reverse else made.forward())(x)
 
     return call
@@ -67,15 +68,22 @@ class _Twin:
         rules: the bodies.
         outer: the definitions that derivatives outside of the innermost meet.
         caller: jaxfn's contexts at the call, which count wherever forward is run.
+        batched: the body with its batch rule, of a decorator.
     """
 
     def __init__(
-        self, kind: Kind, rules: Rules, outer: Sequence[str], caller: OfTheCall
+        self,
+        kind: Kind,
+        rules: Rules,
+        outer: Sequence[str],
+        caller: OfTheCall,
+        batched: Flat,
     ) -> None:
         self._kind = kind
         self._rules = rules
         self._outer = outer
         self._caller = caller if kind.face != "decorator" else None
+        self._batched = batched
 
     def reverse(self) -> Flat:
         """By a custom_vjp."""
@@ -103,7 +111,7 @@ class _Twin:
 
     def _primal(self, x: Any) -> Any:
         if self._kind.batch and self._kind.face == "decorator":
-            return _batched(self._rules)(x)
+            return self._batched(x)
         return self._run(x)[0]  # setup_context too, as in a call of apply
 
     def _run(self, x: Any) -> tuple[Any, Any]:

@@ -254,7 +254,7 @@ def sample(
         cells = [c for c in cells if c.is_valid() and (times > 1 or c.is_cheap())]
         meetings = {c: c.meetings() for c in cells if is_wanted(c)}
         met: set[Any] = set()
-        for least in (6, 3):  # one cell brings many new ones together
+        for least in (6, 4):  # one cell brings many new ones together
             for cell, meeting in meetings.items():
                 if len(meeting - met) >= least:
                     met |= meeting
