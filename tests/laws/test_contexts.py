@@ -39,10 +39,24 @@ def has_a_meaning(cell: Cell) -> bool:
     return cell.outside != "eager" or CONTEXTS[cell.acts].text is None
 
 
+BACKWARD, BOTH = Kind("combined", "backward"), Kind("combined", "both")
+ALWAYS = [
+    Cell(BACKWARD, "backward", "global", "jit", "hessian", "alone"),
+    Cell(BACKWARD, "forward", "global", "grad of jit", "grad", "alone"),
+    Cell(BOTH, "jvp", "global", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "precision", "jit of scan", "jvp", "scan"),
+    Cell(Kind("separate", "derived"), "backward", "prng", "jit", "jvp", "alone"),
+    Cell(
+        Kind("separate", "jvp"), "setup_context", "global", "jvp of jit", "jvp", "jit"
+    ),
+]
+
+
 def pytest_generate_tests(metafunc):
     if "cell" in metafunc.fixturenames:
         times = FULL if metafunc.config.getoption("--full") else 1
-        metafunc.parametrize("cell", sample(CONTEXTS, has_a_meaning, times), ids=str)
+        found = ALWAYS + sample(CONTEXTS, has_a_meaning, times)
+        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
 
 
 def test_a_rule_runs_in_the_contexts_of_its_caller(cell: Cell, record_property):

@@ -36,10 +36,25 @@ def is_refused(cell: Cell) -> bool:
     return cell.acts == "ref" and (kind.batch or is_primal)
 
 
+BOTH, BATCHED = Kind("separate", "both"), Kind("separate", "both", batch=True)
+ALWAYS = [
+    Cell(BOTH, "jvp", "callback", "jit", "value of jvp", "alone"),
+    Cell(BOTH, "jvp", "ordered print", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "ordered io_callback", "jit", "jvp", "scan"),
+    Cell(BOTH, "jvp", "check", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "float check", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "float check", "eager", "jvp", "alone"),
+    Cell(BOTH, "jvp", "callback", "jit", "grad", "alone"),
+    Cell(BOTH, "forward", "callback", "jit", "grad", "constant too"),
+    Cell(Kind("decorator", "both"), "forward", "callback", "eager", "jvp", "alone"),
+]
+
+
 def pytest_generate_tests(metafunc):
     if "cell" in metafunc.fixturenames:
         times = FULL if metafunc.config.getoption("--full") else 1
-        metafunc.parametrize("cell", sample(EFFECTS, has_a_meaning, times), ids=str)
+        found = ALWAYS + sample(EFFECTS, has_a_meaning, times)
+        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
 
 
 def test_a_rule_has_the_effects_of_a_plain_one(cell: Cell, record_property):
@@ -62,9 +77,6 @@ def test_every_axis_is_in_the_sample():
     assert axes["acts"] == set(EFFECTS)
     assert axes["taken"] == {name for name, t in TAKEN.items() if len(t.modes) < 2}
     assert axes["wrapping"] == set(WRAPPINGS)
-
-
-BOTH, BATCHED = Kind("separate", "both"), Kind("separate", "both", batch=True)
 
 
 @pytest.mark.parametrize(
