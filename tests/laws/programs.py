@@ -22,6 +22,12 @@ WEIGHTS = np.array([1.0, 2.0], np.float32)
 
 # ---- around the Function, inside of what is taken
 
+
+def _constant_too(f: Flat, half: jax.Array) -> Flat:
+    """A call that nothing is known to transform, beside one that something is."""
+    return lambda x: f(x) + f(half)
+
+
 WRAPPINGS: dict[str, Callable[[Flat], Flat]] = {
     "alone": lambda f: f,
     "jit": jax.jit,
@@ -29,7 +35,7 @@ WRAPPINGS: dict[str, Callable[[Flat], Flat]] = {
     "cond": lambda f: lambda x: lax.cond(x[0] < 9, f, lambda x: 100 * x, x),
     "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])).sum(0),
     "checkpoint": jax.checkpoint,
-    "constant too": lambda f: lambda x: f(x) + f(jnp.full(2, 0.5, x.dtype)),
+    "constant too": lambda f: _constant_too(f, jnp.full(2, 0.5)),
 }
 
 # ---- what is taken, in the context
