@@ -1,0 +1,159 @@
+"""A rule runs inside the caller's contexts, and as often as in plain JAX.
+
+Each cell is a Function, one of its rules that reads a context, and a program that
+enters the context around a transformed call. The same program in plain JAX says what is
+right: the numbers, what the context leaves in the lowered text, and how often the
+Python of each rule runs. `--full` makes the sample twenty times as big.
+"""
+
+import dataclasses
+from contextlib import nullcontext
+
+import jax
+import numpy as np
+import pytest
+
+from tests.laws.contexts import CONTEXTS, X
+from tests.laws.programs import (
+    AXES,
+    EXCEPTIONS,
+    OUTSIDE,
+    TAKEN,
+    WEIGHTS,
+    WRAPPINGS,
+    Cell,
+    same,
+    sample,
+)
+from tests.laws.rules import KINDS, Kind
+
+FULL = 20
+
+
+def has_a_meaning(cell: Cell) -> bool:
+    """Does the context concern the Function, and can one see it?"""
+    kind = cell.kind
+    if cell.acts == "hooks":
+        is_class = kind.face != "decorator"
+        return is_class and kind.has_backward and len(cell.modes) == 1
+    return cell.outside != "eager" or CONTEXTS[cell.acts].text is None
+
+
+BACKWARD, BOTH = Kind("combined", "backward"), Kind("combined", "both")
+ALWAYS = [
+    Cell(BACKWARD, "backward", "global", "jit", "hessian", "alone"),
+    Cell(BACKWARD, "forward", "global", "grad of jit", "grad", "alone"),
+    Cell(BOTH, "jvp", "global", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "precision", "jit of scan", "jvp", "scan"),
+    Cell(Kind("separate", "derived"), "backward", "prng", "jit", "jvp", "alone"),
+    Cell(
+        Kind("separate", "jvp"), "setup_context", "global", "jvp of jit", "jvp", "jit"
+    ),
+]
+
+
+def pytest_generate_tests(metafunc):
+    if "cell" in metafunc.fixturenames:
+        times = FULL if metafunc.config.getoption("--full") else 1
+        found = ALWAYS + sample(CONTEXTS, has_a_meaning, times)
+        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
+
+
+def test_a_rule_runs_in_the_contexts_of_its_caller(cell: Cell, record_property):
+    acting = CONTEXTS[cell.acts]
+    expected, got = cell.expected(acting), cell.got(acting)
+    assert same(got.what, expected.what), f"got {got.what}, expected {expected.what}"
+    assert got.runs == expected.runs
+    record_property("law", "equal")
+
+
+# ---- the contexts, the twins and the sample are what they say
+
+
+def test_every_axis_is_in_the_sample():
+    """What is listed is not left out because no cell of it is valid."""
+    found = sample(CONTEXTS, has_a_meaning)
+    axes = [{getattr(cell, axis) for cell in found} for axis in AXES]
+    assert [len(values) for values in axes] == [
+        len(KINDS), 5, len(CONTEXTS), len(OUTSIDE), len(TAKEN), len(WRAPPINGS)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n, c in CONTEXTS.items() if c.factor])
+def test_a_context_shows_in_the_numbers(name):
+    context = CONTEXTS[name]
+    with context.scope({}):
+        inside = context.act(jax.numpy.asarray(X), X)
+    assert same(np.asarray(context.act(jax.numpy.asarray(X), X)), X)
+    assert same(np.asarray(inside), context.factor * X)
+
+
+@pytest.mark.parametrize("name", [n for n, c in CONTEXTS.items() if c.text])
+def test_a_context_shows_in_the_text(name):
+    cell = Cell(Kind("combined", "backward"), "backward", name, "jit", "grad", "alone")
+    assert cell.plain(CONTEXTS[name]).what == (1, 1)
+    outside = dataclasses.replace(CONTEXTS[name], scope=lambda _: nullcontext())
+    assert cell.plain(outside).what == (1, 0)
+
+
+def numbers(kind: Kind) -> dict[str, float]:
+    """By hand, for numbers x: the factors of x x, x, x, and x x."""
+    tangent = 5 if kind.has_jvp else 3
+    first = 2 * (3 if kind.has_backward else 5)  # g kept, or its transpose
+    outer = 4 if kind.is_native else 2 * tangent  # of the body, or by the rule
+    return {
+        "value": 2,
+        "grad": first,
+        "jvp": 2 * tangent,
+        "hessian": 2 * outer * first + 2 * 2 * first,
+    }
+
+
+UNBATCHED = [kind for kind in KINDS if not kind.batch]
+
+
+@pytest.mark.parametrize("kind", UNBATCHED, ids=str)
+@pytest.mark.parametrize("rule", ["forward", "setup_context", "backward", "jvp"])
+def test_the_twins_compute_what_one_computes_by_hand(kind, rule):
+    def plain(taken):
+        cell = Cell(kind, rule, "global", "eager", taken, "alone")
+        return cell.plain(CONTEXTS["global"]).what
+
+    def factor(*rules):
+        return 3 ** (rule in rules)
+
+    n = numbers(kind)
+    kept = "setup_context" if kind.face == "separate" else "forward"
+    value = 2 * X * X * factor("forward")
+    assert same(plain("value"), value)
+    acts = factor(kept, "backward" if kind.has_backward else "jvp")
+    assert same(plain("grad"), acts * n["grad"] * X * WEIGHTS)
+    if kind.engine != "backward":
+        acts = factor(kept, "jvp" if kind.has_jvp else "backward")
+        assert same(plain("jvp"), value + 8 * acts * n["jvp"] * X * WEIGHTS)
+
+
+@pytest.mark.parametrize("kind", UNBATCHED, ids=str)
+def test_the_second_derivatives_of_the_twins_are_those_of_the_rules(kind):
+    context = dataclasses.replace(CONTEXTS["global"], scope=lambda _: nullcontext())
+    cell = Cell(kind, "forward", "global", "eager", "hessian", "alone")
+    assert same(cell.plain(context).what, numbers(kind)["hessian"] * X * X * WEIGHTS)
+
+
+def test_the_twin_of_a_batch_rule_computes_what_one_computes_by_hand():
+    for kind in KINDS:
+        cell = Cell(kind, "vmap", "global", "eager", "value", "vmap")
+        expected = 5 * X * X * (3 * 14 if kind.batch else 2)
+        assert same(cell.plain(CONTEXTS["global"]).what, expected)
+
+
+@pytest.mark.parametrize(
+    ("exception", "taken"),
+    list(zip(EXCEPTIONS, ["grad", "grad of grad", "grad", "jvp"], strict=True)),
+)
+def test_an_exception_differs(exception, taken):
+    acts = "hooks" if exception.rule == "unpack" else "global"
+    kind = next(k for k in KINDS if exception.concerns(k, {"pack": 1}))
+    cell = Cell(kind, "forward", acts, "eager", taken, "alone")
+    got, plain = cell.expected(CONTEXTS[acts]).runs, cell.plain(CONTEXTS[acts]).runs
+    assert got[exception.rule] > plain[exception.rule]

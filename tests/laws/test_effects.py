@@ -1,0 +1,138 @@
+"""The effects of a rule happen as often, where and in the order that plain JAX has.
+
+Each cell is a Function, one of its rules that has an effect, and a program. The same
+program in plain JAX says what is right: the numbers, what one sees of the effects, and
+how often the Python of each rule runs. `--full` makes the sample twenty times as big.
+"""
+
+import pytest
+
+from tests.laws.effects import EFFECTS
+from tests.laws.programs import AXES, TAKEN, WRAPPINGS, Cell, same, sample
+from tests.laws.rules import KINDS, Kind
+
+FULL = 20
+
+
+def has_a_meaning(cell: Cell) -> bool:
+    """Is it of the first order, and does JAX not refuse it?"""
+    return len(cell.modes) < 2 and not is_refused(cell)
+
+
+def is_refused(cell: Cell) -> bool:
+    """Does JAX refuse some such cell, without jaxfn?"""
+    kind, before = cell.kind, cell.rule in ("forward", "setup_context")
+    if "io_callback" in cell.acts:
+        return (
+            # The value that is asked for is differentiated where it is in the body.
+            (kind.engine == "none" and cell.modes != ())
+            or cell.wrapping == "checkpoint"
+            or ("ordered" in cell.acts and cell.wrapping == "vmap")
+        )
+    if cell.acts == "check":
+        return kind.batch and before  # checkify does not look into a custom_vmap
+    # What has no reference any more is made of a custom_vjp, but not of others.
+    is_primal = before and (cell.modes == () or cell.wrapping == "constant too")
+    return cell.acts == "ref" and (kind.batch or is_primal)
+
+
+BOTH, BATCHED = Kind("separate", "both"), Kind("separate", "both", batch=True)
+ALWAYS = [
+    Cell(BOTH, "jvp", "callback", "jit", "value of jvp", "alone"),
+    Cell(BOTH, "jvp", "ordered print", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "ordered io_callback", "jit", "jvp", "scan"),
+    Cell(BOTH, "jvp", "check", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "float check", "jit", "jvp", "alone"),
+    Cell(BOTH, "jvp", "float check", "eager", "jvp", "alone"),
+    Cell(BOTH, "jvp", "callback", "jit", "grad", "alone"),
+    Cell(BOTH, "forward", "callback", "jit", "grad", "constant too"),
+    Cell(Kind("decorator", "both"), "forward", "callback", "eager", "jvp", "alone"),
+]
+
+
+def pytest_generate_tests(metafunc):
+    if "cell" in metafunc.fixturenames:
+        times = FULL if metafunc.config.getoption("--full") else 1
+        found = ALWAYS + sample(EFFECTS, has_a_meaning, times)
+        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
+
+
+def test_a_rule_has_the_effects_of_a_plain_one(cell: Cell, record_property):
+    acting = EFFECTS[cell.acts]
+    expected, got = cell.expected(acting), cell.got(acting)
+    assert same(got.what, expected.what), f"got {got.what}, expected {expected.what}"
+    assert got.runs == expected.runs
+    record_property("law", "equal")
+
+
+# ---- the effects, the refusals and the sample are what they say
+
+
+def test_every_axis_is_in_the_sample():
+    """What is listed is not left out because no cell of it is valid."""
+    found = sample(EFFECTS, has_a_meaning)
+    axes = {axis: {getattr(cell, axis) for cell in found} for axis in AXES}
+    assert axes["kind"] == set(KINDS)
+    assert len(axes["rule"]) == 5
+    assert axes["acts"] == set(EFFECTS)
+    assert axes["taken"] == {name for name, t in TAKEN.items() if len(t.modes) < 2}
+    assert axes["wrapping"] == set(WRAPPINGS)
+
+
+@pytest.mark.parametrize(
+    ("acts", "seen"),
+    {
+        "print": ["at [0.5  0.25]"],
+        "ordered print": ["at [0.5  0.25]"],
+        "callback": ["[0.5, 0.25]"],
+        "ordered callback": ["[0.5, 0.25]"],
+        "io_callback": ["[0.5, 0.25]"],
+        "ordered io_callback": ["[0.5, 0.25]"],
+        "check": "a zero was seen",
+        "float check": "division by zero",
+    }.items(),
+    ids=str,
+)
+def test_an_effect_shows(acts, seen):
+    for rule, taken in (("backward", "grad"), ("jvp", "jvp")):
+        cell = Cell(BOTH, rule, acts, "jit", taken, "alone")
+        assert cell.plain(EFFECTS[acts]).what[1] == seen
+        other = {"backward": "jvp", "jvp": "backward"}[rule]
+        cell = Cell(BOTH, other, acts, "jit", taken, "alone")
+        assert not cell.plain(EFFECTS[acts]).what[1]
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        (
+            Cell(KINDS[-3], "forward", "io_callback", "jit", "jvp", "alone"),
+            "callbacks do not support JVP",
+        ),
+        (
+            Cell(BOTH, "forward", "ordered io_callback", "jit", "grad", "checkpoint"),
+            "Effects not supported",
+        ),
+        (
+            Cell(BOTH, "backward", "ordered io_callback", "jit", "grad", "vmap"),
+            "Cannot `vmap` ordered",
+        ),
+        (
+            Cell(BATCHED, "forward", "check", "jit", "grad", "alone"),
+            "Cannot abstractly evaluate a checkify.check",
+        ),
+        (
+            Cell(BOTH, "forward", "ref", "jit", "value", "alone"),
+            "No state discharge rule",
+        ),
+        (
+            Cell(BATCHED, "vmap", "ref", "jit", "value", "vmap"),
+            "No state discharge rule",
+        ),
+    ],
+    ids=str,
+)
+def test_jax_refuses(refused, words):
+    assert is_refused(refused)
+    with pytest.raises((ValueError, NotImplementedError), match=words):
+        refused.plain(EFFECTS[refused.acts])
