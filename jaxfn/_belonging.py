@@ -6,14 +6,15 @@ its derivative may be another for each (a forward that returns x, a backward tha
 `g * scale`, and `scale` batched). Then JAX hands the sum of all cotangents to the rule,
 as it does to that of a custom_vjp, and each example gets the gradients of all.
 
-So an output is made to depend on every array argument: on a slice of it that has no
-elements, which costs nothing when compiled (`_tied`). Only where the derivative of an
+So an output is made to depend on every array argument, in a way that costs nothing when
+compiled (`_tied`). Only where the derivative of an
 output is seen to be the same for all examples it keeps its one value, and can be taken
 out of a vmap with `out_axes=None`, as in plain JAX.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,13 +57,18 @@ def belonging(
     ]
     batched = {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
     alone = [k for k, js in enumerate(missing) if js & batched]
-    if alone and maps is not None:
-        for k in _shared(alone, batched, maps):
-            missing[k] -= batched
-    return [
-        _tied(out, [inputs[j] for j in sorted(js)], name=name) if js else out
-        for out, js in zip(outs, missing, strict=True)
-    ]
+    shared = _shared(alone, batched, maps) if alone and maps is not None else []
+    owned = list(outs)
+    for keep_shared in (False, True):
+        ks = [k for k, js in enumerate(missing) if js and (k in shared) is keep_shared]
+        if keep_shared:
+            ks = [k for k in ks if missing[k] - batched]
+        if ks:
+            left_out = batched if keep_shared else set()
+            on = [x for j, x in enumerate(inputs) if j not in left_out]
+            for k, out in zip(ks, _tied([outs[k] for k in ks], on, name), strict=True):
+                owned[k] = out
+    return owned
 
 
 def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]:
@@ -75,21 +81,26 @@ def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]
     return missing
 
 
-def _tied(out: Any, inputs: Arrays, *, name: str) -> Any:
-    """The output, depending on the inputs too."""
-    axes, own = _compat.varying_axes, _compat.varying_axes(out)
-    sharded = any(axes(x) - own or _compat.is_sharded(x) for x in (out, *inputs))
-    if sharded:  # an operation on arrays of other types would change its type
-        return attach(_undifferentiated, inputs, [out], name=name)[0]
-    parts = [lax.reshape(out, (out.size,))]
+def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
+    """The outputs, depending on all of the inputs too.
+
+    An output is chosen between itself and itself, by a number that depends on slices
+    without elements; XLA sees through it.
+    """
+    axes, own = _compat.varying_axes, _compat.varying_axes(outs[0])
+    if any(axes(x) != own or _compat.is_sharded(x) for x in (*outs, *inputs)):
+        # Operations on arrays of other types would change the type.
+        return attach(_undifferentiated, inputs, outs, name=name)
+    slices: dict[Any, list[Any]] = {}
     for x in inputs:
         if jnp.issubdtype(x.dtype, jax.dtypes.extended):
             x = jax.random.key_data(x)
-        if jnp.iscomplexobj(x):
-            x = jnp.real(x)
         nothing = lax.slice(lax.reshape(x, (x.size,)), (0,), (0,))
-        parts.append(lax.convert_element_type(nothing, out.dtype))
-    return lax.reshape(lax.concatenate(parts, 0), out.shape)
+        slices.setdefault(x.dtype, []).append(nothing)
+    joined = [lax.concatenate(xs, 0) for xs in slices.values()]
+    same = [jnp.all(lax.eq(x, x)) for x in joined]
+    always = functools.reduce(lax.bitwise_and, same)
+    return [lax.select_n(always, x, x) for x in outs]
 
 
 def _undifferentiated(*_: Any) -> Any:

@@ -17,7 +17,8 @@ from jaxfn._engines import has_forward_mode
 from jaxfn._errors import LEAKED, ClosedOverError, running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
-from jaxfn._styles import Combined, Record, Separate
+from jaxfn._separate import Separate
+from jaxfn._styles import Combined, Record
 from jaxfn._tree import Outputs, OutSpec, as_jax
 
 

@@ -272,10 +272,14 @@ class Recording:
         todo = [_inside(x) for x in values]
         while todo:
             x = todo.pop()
-            if id(x) in seen or not isinstance(x, DynamicJaxprTracer):
+            if id(x) in seen or not is_tracer(x):
                 continue
             seen.add(id(x))
-            if id(x.parent) in recorded:
+            if isinstance(x, JaxprTracer) and x.parents:
+                todo += x.parents
+            elif not isinstance(x, DynamicJaxprTracer):
+                found.append(x)  # of a transformation that shows no equations
+            elif id(x.parent) in recorded:
                 todo += x.parent.in_tracers
             elif is_tracer(_constant(x)):
                 found.append(x)

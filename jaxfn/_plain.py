@@ -21,11 +21,13 @@ CLOSED_OVER_TRACER = object()
 def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     """Run forward, and setup_context in the separate style; consume what is dirty.
 
-    If a tracer comes out, forward closed over one. To differentiate the body would give
-    a gradient that no rule knows of, so the result is dropped, and `CLOSED_OVER_TRACER`
-    says that JAX's definitions must decide. Where the derivative of the body is zero,
-    as that of round, no tracer comes out, and the closure itself tells.
+    If a tracer comes out, forward closed over one, unless it only made constants of a
+    function that is being traced. To differentiate the body would give a gradient that
+    no rule knows of, so the result is dropped, and `CLOSED_OVER_TRACER` says that JAX's
+    definitions must decide. Where the derivative of the body is zero, as that of round,
+    no tracer comes out, and the closure itself tells.
     """
+    recording = _compat.Recording()
     ctx = cls._backward_cls()
     held = ctx.__dict__
     held["_needs"] = (False,) * len(args)
@@ -34,7 +36,9 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         setup(cls.forward, cls.setup_context, ctx, args, out)
     else:
         out = cls.forward(ctx, *args, **kwargs)
-    if not _is_concrete(out) or _closes_over_lost(cls.forward, args):
+    if not _is_concrete(out) and recording.closed_over(_tree.split(out)[0], ()) != []:
+        return CLOSED_OVER_TRACER
+    if _closes_over_lost(cls.forward, args):
         return CLOSED_OVER_TRACER
     if ctx.non_differentiable:
         marks(ctx, _tree.split(out)[0])

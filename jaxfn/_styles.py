@@ -1,36 +1,31 @@
-"""The two styles of forward, made safe to differentiate to any order.
+"""What the two styles of forward share, and the combined one.
 
 Forward runs once, on inputs without derivative; then the Function's own derivative is
 attached to its outputs (`_attach`). So a derivative of any order meets the rules and
 never the body of forward, which may have no derivative at all (a host callback).
 
-In the separate style `setup_context` then runs on the real inputs and the attached
-outputs: whatever it saves has its true derivative. In the combined style forward has
-filled ctx already, and what it saved is replaced (`_onepass`).
+In the combined style forward fills ctx while it computes, and what it saved is
+replaced (`_onepass`). The separate style is in `_separate`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 
 from jaxfn import _autocast, _compat, _hooks, _tree
 from jaxfn._apply import Arguments
-from jaxfn._attach import attach, distinct, stop_gradient
-from jaxfn._belonging import Map, belonging
 from jaxfn._capture import Layout, capture
 from jaxfn._definition import Definition
-from jaxfn._engines import derivatives, push_forward
 from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Run
 from jaxfn._packed import pack
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec, is_inexact
+from jaxfn._tree import Outputs, OutSpec
 
 
 @dataclasses.dataclass(slots=True)
@@ -142,73 +137,6 @@ class Saved:
     layout: Layout
     marked: frozenset[int]
     needs_read: bool
-
-
-class Separate(Style):
-    """`forward(*args)` and `setup_context(ctx, inputs, output)`.
-
-    Args:
-        forward: forward on flat arrays, with the vmap rule if there is one.
-    """
-
-    def __init__(self, *args: Any, forward: Callable[..., Outputs]) -> None:
-        super().__init__(*args)
-        self._forward = forward
-
-    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        still, recording = stop_gradient(arrays), _compat.Recording()
-        raw = self._run(still)
-        out: OutSpec = raw.static
-        rule, name = partial(self._tangents, out), self._def.name
-        maps = partial(self._maps, out, still, raw.arrays)
-        raw = belonging(raw.arrays, still, recording, maps, name=name)
-        outs = attach(rule, arrays, raw, name=name, owned=True)
-        return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
-
-    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        recording = _compat.Recording()
-        raw = self._run(arrays)
-        out, outs = raw.static, raw.arrays
-        self._saved(out, arrays, outs, perturbed)
-        maps = partial(self._maps, out, arrays, outs)
-        outs = belonging(outs, arrays, recording, maps, name=self._def.name)
-        return Outputs(outs, out)
-
-    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
-        everything = tuple(map(is_inexact, arrays))
-        residuals = self._setup(out, arrays, outs, everything)
-        return derivatives(self._rules(), residuals, arrays, outs)
-
-    def _run(self, inputs: Arrays) -> Outputs:
-        self._check_closure()
-        with _autocast.using(self._policy):
-            return self._forward(*inputs)
-
-    def _tangents(
-        self, out: OutSpec, inputs: Arrays, outs: Arrays, dots: Arrays
-    ) -> Arrays:
-        moving = tuple([d is not None for d in dots])
-        residuals = self._setup(out, inputs, outs, moving)
-        return push_forward(self._rules(), residuals, outs, dots)
-
-    def _setup(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
-    ) -> Residuals:
-        leaves, saved = self._saved(out, arrays, outs, perturbed)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
-
-    def _saved(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
-    ) -> tuple[Arrays, Saved]:
-        assert self._def.setup_context is not None
-        ctx, outs = self._ctx(perturbed), distinct(outs)
-        inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        running_setup = running(self._def.name, "setup_context")
-        with _autocast.using(self._policy), running_setup:
-            setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
-        check_dirty(ctx, arrays)
-        leaves, layout = self._capture(ctx)
-        return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)
 
 
 class Combined(Style):

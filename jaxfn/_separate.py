@@ -1,0 +1,170 @@
+"""The separate style: `forward(*args)` and `setup_context(ctx, inputs, output)`.
+
+Forward runs on inputs without derivative, and its outputs get that of the rules. Then
+`setup_context` runs on the real inputs and these outputs: whatever it saves has its
+true derivative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from jaxfn import _autocast, _compat
+from jaxfn._attach import attach, distinct, stop_gradient
+from jaxfn._belonging import Map, belonging
+from jaxfn._compat import Staged
+from jaxfn._engines import derivatives, push_forward
+from jaxfn._errors import RuleError, running
+from jaxfn._rules import Arrays, Perturbed, Residuals
+from jaxfn._styles import Saved, Style, check_dirty, marks, setup
+from jaxfn._tree import Outputs, OutSpec, is_inexact
+
+
+@dataclasses.dataclass(slots=True)
+class _TracedSetup:
+    """setup_context as it ran, traced.
+
+    Attributes:
+        closed_over: what it used beside inputs and outputs.
+        staged: from that, inputs and outputs to the leaves that it computed.
+        saved: the rest of what the context held.
+        places: for each leaf, which of inputs and outputs it is; None if computed.
+        perturbed: for each array argument, whether it is differentiated.
+    """
+
+    closed_over: Arrays
+    staged: Staged
+    saved: Saved
+    places: Sequence[int | None]
+    perturbed: Perturbed
+
+    def fits(self, perturbed: Perturbed) -> bool:
+        """Is this also what would be saved with these inputs perturbed?"""
+        return not self.saved.needs_read or perturbed == self.perturbed
+
+    def leaves(self, closed_over: Arrays, arrays: Arrays, outs: Arrays) -> list[Any]:
+        """All leaves, for these inputs and outputs."""
+        values = [*arrays, *outs]
+        computed = iter(self.staged(*closed_over, *values))
+        return [next(computed) if i is None else values[i] for i in self.places]
+
+
+class Separate(Style):
+    """`forward(*args)` and `setup_context(ctx, inputs, output)`.
+
+    Args:
+        forward: forward on flat arrays, with the vmap rule if there is one.
+    """
+
+    def __init__(self, *args: Any, forward: Callable[..., Outputs]) -> None:
+        super().__init__(*args)
+        self._forward = forward
+
+    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        still, recording = stop_gradient(arrays), _compat.Recording()
+        raw = self._run(still)
+        out, name = raw.static, self._def.name
+        maps = partial(self._maps, out, still, raw.arrays)
+        values = belonging(raw.arrays, still, recording, maps, name=name)
+        traced = self._trace_setup(out, arrays, values, perturbed)
+        closed_over = [] if traced is None else traced.closed_over
+        # The rule outlives this trace, and must not hold its values.
+        kept = None if traced is None else dataclasses.replace(traced, closed_over=())
+        rule = partial(self._tangents, out, kept, len(arrays))
+        outs = attach(rule, [*arrays, *closed_over], values, name=name, owned=True)
+        if kept is None:
+            return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
+        leaves = kept.leaves(closed_over, arrays, outs)
+        saved = kept.saved
+        residuals = self._residuals(leaves, saved, out, arrays, outs, perturbed)
+        return Outputs(outs, out), residuals
+
+    # What setup_context computes and saves has the derivative of its operations on the
+    # inputs and the outputs, whenever a derivative of the outputs is taken. Its Python
+    # runs once, so it is traced.
+    def _trace_setup(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> _TracedSetup | None:
+        """setup_context, traced; None where no derivative can come, or it has values.
+
+        Then it runs as it is, and once more for each derivative of the outputs.
+        """
+        if all(map(_compat.has_value, arrays)) and not any(
+            map(_compat.is_differentiated, arrays)
+        ):
+            return None
+        n, found = len(arrays), []
+
+        def trace(*values: Any) -> list[Any]:
+            leaves, saved = self._saved(out, values[:n], values[n:], perturbed)
+            # Last: an input that is returned as it is counts as the input.
+            places = {id(x): i for i, x in reversed(list(enumerate(values)))}
+            found[:] = saved, [places.get(id(x)) for x in leaves]
+            return [x for x in leaves if id(x) not in places]
+
+        try:
+            closed_over, staged = Staged.trace(trace, (), *arrays, *outs)
+        except RuleError:
+            raise
+        except Exception:  # noqa: BLE001  (what needs values may raise anything)
+            return None
+        return _TracedSetup(closed_over, staged, *found, perturbed)
+
+    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
+        recording = _compat.Recording()
+        raw = self._run(arrays)
+        out, outs = raw.static, raw.arrays
+        self._saved(out, arrays, outs, perturbed)
+        maps = partial(self._maps, out, arrays, outs)
+        outs = belonging(outs, arrays, recording, maps, name=self._def.name)
+        return Outputs(outs, out)
+
+    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
+        everything = tuple(map(is_inexact, arrays))
+        residuals = self._setup(out, arrays, outs, everything)
+        return derivatives(self._rules(), residuals, arrays, outs)
+
+    def _run(self, inputs: Arrays) -> Outputs:
+        self._check_closure()
+        with _autocast.using(self._policy):
+            return self._forward(*inputs)
+
+    def _tangents(
+        self,
+        out: OutSpec,
+        traced: _TracedSetup | None,
+        n: int,
+        inputs: Arrays,
+        outs: Arrays,
+        dots: Arrays,
+    ) -> Arrays:
+        arrays, closed_over, dots = inputs[:n], inputs[n:], dots[:n]
+        moving = tuple([d is not None for d in dots])
+        if traced is not None and traced.fits(moving):
+            leaves, saved = traced.leaves(closed_over, arrays, outs), traced.saved
+            residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
+        else:
+            residuals = self._setup(out, arrays, outs, moving)
+        return push_forward(self._rules(), residuals, outs, dots)
+
+    def _setup(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> Residuals:
+        leaves, saved = self._saved(out, arrays, outs, perturbed)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+
+    def _saved(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, Saved]:
+        assert self._def.setup_context is not None
+        ctx, outs = self._ctx(perturbed), distinct(outs)
+        inputs, output = self._arguments.join(arrays), out.whole.join(outs)
+        running_setup = running(self._def.name, "setup_context")
+        with _autocast.using(self._policy), running_setup:
+            setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
+        check_dirty(ctx, arrays)
+        leaves, layout = self._capture(ctx)
+        return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)
