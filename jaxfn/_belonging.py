@@ -14,7 +14,6 @@ out of a vmap with `out_axes=None`, as in plain JAX.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,23 +83,33 @@ def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]
 def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
     """The outputs, depending on all of the inputs too.
 
-    An output is chosen between itself and itself, by a number that depends on slices
-    without elements; XLA sees through it.
+    What is put behind each output has no elements, so XLA drops it again. Every
+    operation here can be transposed, as `jax.linear_transpose` of a call needs it.
     """
     axes, own = _compat.varying_axes, _compat.varying_axes(outs[0])
     if any(axes(x) != own or _compat.is_sharded(x) for x in (*outs, *inputs)):
         # Operations on arrays of other types would change the type.
         return attach(_undifferentiated, inputs, outs, name=name)
-    slices: dict[Any, list[Any]] = {}
+    slices: list[Any] = []
     for x in inputs:
         if jnp.issubdtype(x.dtype, jax.dtypes.extended):
             x = jax.random.key_data(x)
-        nothing = lax.slice(lax.reshape(x, (x.size,)), (0,), (0,))
-        slices.setdefault(x.dtype, []).append(nothing)
-    joined = [lax.concatenate(xs, 0) for xs in slices.values()]
-    same = [jnp.all(lax.eq(x, x)) for x in joined]
-    always = functools.reduce(lax.bitwise_and, same)
-    return [lax.select_n(always, x, x) for x in outs]
+        slices.append(lax.slice(lax.reshape(x, (x.size,)), (0,), (0,)))
+    tails: dict[Any, Any] = {}
+    tied = []
+    for out in outs:
+        if out.dtype not in tails:
+            parts = [_cast(x, out.dtype) for x in slices]
+            tails[out.dtype] = lax.concatenate(parts, 0)
+        flat = lax.concatenate([lax.reshape(out, (out.size,)), tails[out.dtype]], 0)
+        tied.append(lax.reshape(flat, out.shape))
+    return tied
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        x = lax.real(x)
+    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
 def _undifferentiated(*_: Any) -> Any:
