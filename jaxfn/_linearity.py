@@ -93,8 +93,8 @@ def is_smooth(jaxpr: Any) -> bool:
 
 
 _SUMS = frozenset(
-    ("add", "add_any", "sub", "concatenate", "pad", "scatter", "scatter-add")
-    + ("select_n", "dynamic_update_slice")
+    ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
+    + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
