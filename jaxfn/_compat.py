@@ -626,3 +626,11 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def evaluate_equation(eqn: Any, values: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a jaxpr, for these values of its inputs."""
+    primitive = eqn.primitive
+    with eqn.ctx.manager:  # the settings of JAX that it was traced in
+        found = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
+    return list(found) if primitive.multiple_results else [found]

@@ -11,6 +11,9 @@ from jaxfn import _compat, _linearity
 from jaxfn._barrier import refused_once
 from jaxfn._errors import NOT_TRANSPOSED, RuleValueError, short
 from jaxfn._rules import Arrays, Residuals, Rules, spread
+from jaxfn._solves import separated
+
+Run = Callable[[list[Any]], list[Any]]
 
 
 def transposed(
@@ -22,7 +25,7 @@ def transposed(
 ) -> list[Any]:
     """Backward is ct -> J^T ct; transposed, t -> J t."""
     assert rules.bwd is not None
-    bwd, name = rules.bwd, rules.name
+    bwd = rules.bwd
 
     def of_cts(cts: list[Any]) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.smooth))
@@ -34,58 +37,94 @@ def transposed(
     # The example carries the output's real type: made from a shape and a dtype alone,
     # it is not varying in a shard_map, and the result is too big by the axis size.
     example = [_compat.zeros(aval) for aval in avals]
-    for i, depends in _linearity.nonzero_outputs(jax.make_jaxpr(of_cts)(example)):
-        _refuse(name, i, tangents[i], depends=depends)
+    jaxpr = jax.make_jaxpr(of_cts)(example)
+    for i, got in _linearity.nonzero_outputs(jaxpr):
+        got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
+        raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
-        transpose = jax.linear_transpose(of_cts, example)
-        (result,) = transpose(list(tangents))
-    except (RuntimeError, AssertionError, ValueError) as error:
-        if rules.once:
-            raise refused_once(name) from error
-        found = _by_derivative(of_cts, example, list(tangents))
-        if found is not None:
-            return found
-        raise RuleValueError(
-            f"`{name}.backward` {NOT_TRANSPOSED}: "
-            "expected operations that are linear in the cotangents and that JAX can "
-            f"transpose, got: {error or 'a product of two cotangents'}. Define jvp, or "
-            "make backward linear in its cotangents."
-        ) from error
-    return result
+        return _transpose(jaxpr, example, list(tangents))
+    except Exception as error:  # JAX raises errors of many kinds
+        if rules.once and not rules.derive_jvp:
+            raise refused_once(rules.name) from error
+        expected = (
+            "operations that are linear in the cotangents and that JAX can transpose"
+        )
+        said, cause = _words(error)
+        raise _refusal(rules, expected, said) from cause
+
+
+def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
+    """The transpose of a jaxpr in any way there is; else JAX's error in the first."""
+
+    def run(cts: list[Any]) -> list[Any]:
+        return _compat.evaluate(jaxpr, cts)
+
+    try:
+        return jax.linear_transpose(run, example)(tangents)[0]
+    except Exception:
+        for way in (_by_separation, _by_derivative):
+            found = way(jaxpr, example, tangents)
+            if found is not None:
+                return found
+        raise
+
+
+def _by_separation(
+    jaxpr: Any, example: list[Any], tangents: list[Any]
+) -> list[Any] | None:
+    """The transpose where solvers were given what depends on the right-hand side."""
+    try:
+        return jax.linear_transpose(separated(jaxpr), example)(tangents)[0]
+    except Exception:  # noqa: BLE001  (there is none, whatever it raised)
+        return None
 
 
 def _by_derivative(
-    of_cts: Callable[[list[Any]], list[Any]], example: list[Any], tangents: list[Any]
+    jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
     """The transpose where JAX has none of some operation; None if there is no proof.
 
-    A scatter that sets has none, but a derivative in reverse mode. Where that of
-    `of_cts` does not depend on the cotangents, it is the transpose.
+    A scatter that sets has none, but a derivative in reverse mode. Where that does not
+    depend on the cotangents, it is the transpose.
     """
 
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
-        return jax.vjp(of_cts, cts)[1](ts)[0]
+        return jax.vjp(lambda cts: _compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
-    if not _linearity.is_smooth(jax.make_jaxpr(of_cts)(example)):
+    if not _linearity.is_smooth(jaxpr):
         return None
     try:
-        jaxpr = jax.make_jaxpr(pull)(example, tangents)
+        pulled = jax.make_jaxpr(pull)(example, tangents)
     except Exception:  # noqa: BLE001  (no derivative either, whatever it raised)
         return None
-    if any(_linearity.used_inputs(jaxpr)[: len(example)]):
+    if _linearity.depends_on_first(pulled, len(example)):
         return None
-    return pull(example, tangents)
+    return _compat.evaluate(pulled, [*example, *tangents])
 
 
-def _refuse(name: str, index: int, tangent: Any, *, depends: bool) -> None:
-    got = (
-        "a term that stays when they are zero"
-        if depends
-        else "a gradient that does not depend on them"
+def _words(error: Exception) -> tuple[str, Exception | None]:
+    """What JAX could not transpose, and its error if it tells the user something."""
+    said = str(error)
+    if "open an issue" in said:
+        return (
+            "a linear solve (lax.custom_linear_solve, or one of jax.scipy.sparse."
+            "linalg) whose matrix, guess or tolerance is computed from them"
+        ), None
+    return said or "an operation that is not linear in them, as a product of two", error
+
+
+def _refusal(rules: Rules, expected: str, got: str) -> RuleValueError:
+    """The error; who never asked for a derived jvp is told who needs it."""
+    name = rules.name
+    use = (
+        "to get a jvp (generate_jvp_rule)"
+        if rules.derive_jvp
+        else "to get the tangents of what forward returned, as forward mode over "
+        "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no jvp"
     )
-    raise RuleValueError(
-        f"`{name}.backward` {NOT_TRANSPOSED}: "
-        f"expected a gradient that is linear in the cotangents, got {got}, for "
-        f"perturbed array {index} ({short(tangent)}). Define jvp, or make backward "
-        "linear in its cotangents."
+    return RuleValueError(
+        f"`{name}.backward` {NOT_TRANSPOSED} {use}: expected {expected}, got {got}. "
+        f"Define jvp: `jvp(ctx, *tangents)` of `{name}` gets a tangent for each "
+        "argument and returns one for each output. Or write backward with operations "
+        "that are linear in its cotangents and that JAX can transpose."
     )

@@ -96,7 +96,7 @@ LEAKED = (
     "apply. Pass it to apply, and save it."
 )
 
-NOT_TRANSPOSED = "can't be transposed to get a jvp (generate_jvp_rule)"
+NOT_TRANSPOSED = "can't be transposed"
 
 NO_FORWARD = "You must implement the forward function for custom autograd.Function."
 

@@ -8,7 +8,9 @@ is what is proved here, by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero where the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero;
-- what has no derivative (integers) counts as zero nowhere, if it depends on the inputs.
+- a linear solve gives zero where its right-hand side is zero;
+- what has no derivative (integers) counts as zero nowhere, if it depends on the inputs,
+  and neither does what a while loop makes of them, which has no transpose.
 
 The proof may fail for a function that is linear; it never passes one that is not,
 provided that `jax.linear_transpose` accepts it too.
@@ -23,30 +25,50 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn import _compat
+from jaxfn._solves import PAIRED
+
+CONSTANT = "a gradient that does not depend on them"
+TERM = "a term that stays when they are zero"
+ROUNDED = "numbers that are rounded or compared (integers or booleans made of them)"
+BRANCH = "a branch of lax.cond or lax.switch that is chosen by them"
+WHILE = (
+    "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
+    "that is traced), of which JAX has no transpose"
+)
+AUXILIARY = "an auxiliary result of lax.custom_linear_solve, which has no derivative"
 
 
 class Fact(NamedTuple):
-    """What is known of a value: does it depend on the inputs, is it zero at zero?"""
+    """What is known of a value.
+
+    Attributes:
+        depends: does it depend on the inputs?
+        zero: is it zero where they are?
+        why: not, if it depends on them.
+    """
 
     depends: bool
     zero: bool
+    why: str = ""
 
 
-def nonzero_outputs(jaxpr: Any) -> list[tuple[int, bool]]:
-    """The outputs not proved zero when all inputs are: (index, depends on inputs)."""
+def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
+    """The outputs not proved zero when all inputs are: (index, why)."""
     n_in = len(_compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
-    return [(i, fact.depends) for i, fact in enumerate(facts) if not fact.zero]
+    return [
+        (i, (fact.why or TERM) if fact.depends else CONSTANT)
+        for i, fact in enumerate(facts)
+        if not fact.zero
+    ]
 
 
-def used_inputs(jaxpr: Any) -> list[bool]:
-    """For each input, whether an output may depend on it."""
-    jaxpr, _ = _compat.open_jaxpr(jaxpr)
-    used = {id(x) for x in jaxpr.outvars}
-    for eqn in reversed(jaxpr.eqns):
-        if any(id(var) in used for var in eqn.outvars):
-            used |= {id(x) for x in eqn.invars}
-    return [id(var) in used for var in jaxpr.invars]
+def depends_on_first(jaxpr: Any, n: int) -> bool:
+    """May an output depend on one of the first `n` inputs?"""
+    n_rest = len(_compat.open_jaxpr(jaxpr)[0].invars) - n
+    first = [Fact(depends=True, zero=True)] * n
+    facts = _outputs(jaxpr, [*first, *[Fact(depends=False, zero=False)] * n_rest])
+    return any(fact.depends for fact in facts)
 
 
 def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]:
@@ -81,7 +103,7 @@ def is_smooth(jaxpr: Any) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
     Not where an operation is constant in pieces (sign) or has a derivative of its own
-    (custom_jvp): all that its inputs reach must be operations that JAX can transpose,
+    (custom_jvp, and ours): all that its inputs reach must be operations that JAX can transpose,
     or scatters that set, which lack but the transpose.
     """
     jaxpr, _ = _compat.open_jaxpr(jaxpr)
@@ -92,15 +114,16 @@ def is_smooth(jaxpr: Any) -> bool:
         reached |= {id(var) for var in eqn.outvars}
         bodies = [eqn.params[k] for k in _CALLS if k in eqn.params]
         bodies += eqn.params.get("branches", ())
-        known = eqn.primitive.name == "scatter" or _compat.has_transpose(eqn.primitive)
-        if not known or not all(map(is_smooth, bodies)):
+        name = eqn.primitive.name
+        known = name == "scatter" or _compat.has_transpose(eqn.primitive)
+        if name in _OURS or not known or not all(map(is_smooth, bodies)):
             return False
     return True
 
 
 _SUMS = frozenset(
-    ("add", "add_any", "sub", "concatenate", "pad", "scatter", "scatter-add")
-    + ("select_n", "dynamic_update_slice")
+    ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
+    + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
@@ -108,6 +131,7 @@ _MOVES = frozenset(
     + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient")
 )
 _CALLS = ("jaxpr", "call_jaxpr")
+_OURS = ("gate", "attach", "linear")
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
@@ -136,24 +160,56 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     if name == "cond":
         index, *rest = ins
         outs = [_outputs(branch, rest) for branch in params["branches"]]
-        return [
-            _join(*facts, depends=index.depends) for facts in zip(*outs, strict=True)
-        ]
+        facts = [_join(*branch) for branch in zip(*outs, strict=True)]
+        if not index.depends:
+            return facts
+        return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
+    if name == "custom_linear_solve":
+        return _solve(eqn, ins)
+    if name in PAIRED:
+        return ins
     body = next((params[k] for k in _CALLS if k in params), None)
     if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
+    return [_plain(eqn, ins)] * len(eqn.outvars)
+
+
+def _plain(eqn: Any, ins: list[Fact]) -> Fact:
+    """What is known of the results of an operation that is no function of functions."""
+    name = eqn.primitive.name
     depends = any(fact.depends for fact in ins)
-    if depends and _rounds(eqn):
-        zero = False
-    elif name in _SUMS:
-        zero = all(fact.zero for fact in _summands(eqn, ins))
+    if depends and name == "while":
+        return Fact(depends, zero=False, why=WHILE)
+    if name in _SUMS:
+        operands = _summands(eqn, ins)
     elif depends:
-        zero = all(fact.zero for fact in ins if fact.depends)
+        operands = [fact for fact in ins if fact.depends]
     elif name == "mul":
-        zero = any(fact.zero for fact in ins)
+        return Fact(depends, zero=any(fact.zero for fact in ins))
     else:
-        zero = name in _MOVES and ins[0].zero
-    return [Fact(depends, zero)] * len(eqn.outvars)
+        operands = ins[:1] if name in _MOVES else [Fact(depends, zero=False)]
+    if depends and _rounds(eqn):
+        return Fact(depends, zero=False, why=_why(operands) or ROUNDED)
+    if all(fact.zero for fact in operands):
+        return Fact(depends, zero=True)
+    return Fact(depends, zero=False, why=_why(operands) or TERM if depends else "")
+
+
+def _why(facts: Sequence[Fact]) -> str:
+    """The first reason that there is."""
+    return next((fact.why for fact in facts if fact.why), "")
+
+
+def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
+    """The contract of a linear solve: of its right-hand side it is a linear map."""
+    n_consts = sum(eqn.params["const_lengths"])
+    b = ins[n_consts:]
+    depends = any(fact.depends for fact in ins)
+    zero = all(fact.zero for fact in b)
+    why = "" if zero or not depends else _why(b) or TERM
+    found = [Fact(depends, zero, why)] * len(b)
+    n_aux = len(eqn.outvars) - len(b)
+    return found + [Fact(depends, zero=False, why=AUXILIARY if depends else "")] * n_aux
 
 
 def _rounds(eqn: Any) -> bool:
@@ -188,10 +244,11 @@ def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
         carry = joined
 
 
-def _join(*facts: Fact, depends: bool = False) -> Fact:
+def _join(*facts: Fact) -> Fact:
     return Fact(
-        depends=depends or any(fact.depends for fact in facts),
-        zero=all(fact.zero for fact in facts) and not depends,
+        depends=any(fact.depends for fact in facts),
+        zero=all(fact.zero for fact in facts),
+        why=_why(facts),
     )
 
 

@@ -32,6 +32,10 @@ def rounded(g):
     return g.astype(jnp.int32).astype(g.dtype)
 
 
+def parts(z):
+    return z.real, z.imag
+
+
 INDEX = jnp.array([2, 0])
 
 LINEAR = {
@@ -109,6 +113,14 @@ AFFINE = {
     "inside scan": lambda x, g: lax.scan(lambda c, v: (c + 1, v + c), 0.0, g)[1],
     "inside cond": lambda x, g: lax.cond(x[0] > 0, lambda: g + 1, lambda: g),
     "inside checkpoint": lambda x, g: jax.checkpoint(lambda g: g + 1)(g),
+}
+
+AFFINE |= {
+    "stacked": lambda x, g: jnp.stack([g, jnp.ones(3)]).sum(0),
+    "put together": lambda x, g: sum(jax.device_put((g, jnp.ones(3)))),
+    "behind a barrier": lambda x, g: sum(lax.optimization_barrier((g, jnp.ones(3)))),
+    "complex": lambda x, g: sum(parts(lax.complex(g, jnp.ones(3)))),
+    "subtracted in a place": lambda x, g: jnp.ones(3).at[0].subtract(g[0]),
 }
 
 CONSTANT = {

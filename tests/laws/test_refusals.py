@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental.jet import jet
 
 import jaxfn
+from tests.build import function
 from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
 
 
@@ -107,6 +108,25 @@ def test_derivative_of_a_linearized_reverse_rule(derivative):
 def test_transposing_a_call(f):
     with pytest.raises(NotImplementedError, match=TRANSPOSED):
         jax.linear_transpose(f, X)(X)
+
+
+def repeated(g):
+    return lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, 2 * s[1]), (0, g))[1]
+
+
+def test_transposing_a_while_loop():
+    # jax.linear_transpose is how the tangents of a Function with backward alone are
+    # had; JAX has them by the derivative of the body, which a Function need not have.
+    with pytest.raises((NotImplementedError, ValueError), match="while_loop|while"):
+        jax.linear_transpose(repeated, X)(X)
+    f = function(
+        "Loop",
+        forward=lambda ctx, x: 4 * x,
+        backward=lambda ctx, g: repeated(g),
+    ).apply
+    assert jax.grad(f)(X) == 4
+    with pytest.raises(ValueError, match="`Loop.backward` can't be transposed.*while"):
+        jax.hessian(lambda x: f(x) ** 2)(X)
 
 
 @allowed_next

@@ -1,0 +1,232 @@
+"""A jaxpr with linear solves, as a function that JAX can transpose.
+
+`jax.lax.custom_linear_solve` is linear in its right-hand side b by contract, and JAX
+transposes it: if nothing else that it is given depends on b. That is more than the
+contract asks, and the solvers of `jax.scipy.sparse.linalg` break it:
+
+- an initial guess of zeros goes through one `device_put` together with b, an operation
+  for all operands, so that the guess seems to depend on b;
+- gmres computes its tolerance from the norm of b, outside of the solve.
+
+So an operation of several independent operands is made two here, and what a solver is
+given beside its matrix is computed anew inside the solve, from the right-hand side that
+the solver gets there. In the transposed solve that is another one than b, and the
+tolerance is relative to it, as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import jax
+
+from jaxfn import _compat
+
+PAIRED = frozenset(("device_put", "optimization_barrier"))
+"""Operations of many operands, each with a result of its own."""
+
+_INLINED = frozenset(("jit", "pjit", "closed_call"))
+
+
+def separated(closed: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """The function of a jaxpr, in which solves depend on their right-hand side alone.
+
+    Where that can't be had, the solve is as it was.
+    """
+    n_in = len(_compat.open_jaxpr(closed)[0].invars)
+    return lambda args: _Run(closed, args, [True] * n_in).outs()
+
+
+class _Run:
+    """One evaluation of a jaxpr, which knows what depends on the arguments."""
+
+    def __init__(
+        self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
+    ) -> None:
+        self._jaxpr, consts = _compat.open_jaxpr(closed)
+        names = zip(self._jaxpr.invars, moving, strict=True)
+        self._moving = {id(var) for var, moves in names if moves}
+        self._env: dict[int, Any] = {}
+        self._write(self._jaxpr.constvars, consts)
+        self._write(self._jaxpr.invars, args)
+
+    def outs(self) -> list[Any]:
+        for i, eqn in enumerate(self._jaxpr.eqns):
+            self._write(eqn.outvars, self._equation(i, eqn))
+            self._moving |= _reached([eqn], self._moving)
+        return [_read(self._env, x) for x in self._jaxpr.outvars]
+
+    def _write(self, names: Sequence[Any], values: Sequence[Any]) -> None:
+        self._env.update(zip(map(id, names), values, strict=True))
+
+    def _equation(self, i: int, eqn: Any) -> list[Any]:
+        values = [_read(self._env, x) for x in eqn.invars]
+        moves = [id(x) in self._moving for x in eqn.invars]
+        name = eqn.primitive.name
+        if name in PAIRED and len(set(moves)) == 2:
+            return _apart(eqn, values, moves)
+        if name == "custom_linear_solve":
+            found = self._solve(i, eqn, values, moves)
+            if found is not None:
+                return found
+        if any(map(_has_solve, _bodies(eqn))):
+            if name in _INLINED:
+                return _Run(_bodies(eqn)[0], values, moves).outs()
+            if name == "scan":
+                return _scan(eqn, values, moves)
+            if name == "cond" and not moves[0]:
+                return _cond(eqn, values, moves)
+        return _compat.evaluate_equation(eqn, values)
+
+    def _solve(
+        self, i: int, eqn: Any, values: list[Any], moves: list[bool]
+    ) -> list[Any] | None:
+        """The results of a solve that depends on its right-hand side; None if not."""
+        lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        n_matrix = lengths.matvec + lengths.vecmat
+        n_consts = sum(lengths)
+        n_b = len(values) - n_consts
+        given = eqn.invars[n_matrix:n_consts]
+        b = eqn.invars[n_consts:]
+        if (
+            any(moves[:n_matrix])
+            or not any(moves[n_matrix:n_consts])
+            or jaxprs.transpose_solve is None
+            or len(eqn.outvars) != n_b
+        ):
+            return None
+        before = self._jaxpr.eqns[:i]
+        arguments = self._moving & {id(x) for x in self._jaxpr.invars}
+        otherwise = _reached(before, arguments, cut={id(x) for x in b})
+        if any(id(x) in otherwise for x in given):
+            return None
+
+        def solver(jaxpr: Any, start: int, length: int) -> Callable[..., Any]:
+            consts = given[start : start + length]
+
+            def solve(_: Any, rhs: Sequence[Any]) -> tuple[Any, ...]:
+                at = self._again(before, b, rhs, consts)
+                return tuple(_compat.evaluate(jaxpr, [*at, *rhs]))
+
+            return solve
+
+        def matvec(x: Sequence[Any]) -> tuple[Any, ...]:
+            held = values[: lengths.matvec]
+            return tuple(_compat.evaluate(jaxprs.matvec, [*held, *x]))
+
+        return list(
+            jax.lax.custom_linear_solve(
+                matvec,
+                tuple(values[n_consts:]),
+                solver(jaxprs.solve, 0, lengths.solve),
+                solver(jaxprs.transpose_solve, lengths.solve, lengths.transpose_solve),
+                symmetric=jaxprs.vecmat is jaxprs.matvec,
+            )
+        )
+
+    def _again(
+        self, eqns: Sequence[Any], b: Sequence[Any], rhs: Sequence[Any], want: Any
+    ) -> list[Any]:
+        """The values of `want` where that of `b` is `rhs`."""
+        changed = dict(zip(map(id, b), rhs, strict=True))
+        env = {**self._env, **changed}
+        stale = {id(x) for x in b}
+        needed = {id(x) for x in want}
+        chosen: list[Any] = []
+        for eqn in reversed(eqns):
+            if not needed.isdisjoint(map(id, eqn.outvars)):
+                chosen.append(eqn)
+                needed |= {id(x) for x in eqn.invars}
+        for eqn in reversed(chosen):
+            if stale.isdisjoint(map(id, eqn.invars)):
+                continue
+            values = [_read(env, x) for x in eqn.invars]
+            stale |= {id(x) for x in eqn.outvars}
+            found = _compat.evaluate_equation(eqn, values)
+            for x, value in zip(eqn.outvars, found, strict=True):
+                env[id(x)] = changed.get(id(x), value)
+        return [_read(env, x) for x in want]
+
+
+def _read(env: dict[int, Any], x: Any) -> Any:
+    return x.val if hasattr(x, "val") else env[id(x)]
+
+
+def _reached(
+    eqns: Sequence[Any], sources: set[int], cut: AbstractSet[int] = frozenset()
+) -> set[int]:
+    """The variables that depend on the sources, and these; not through the cut."""
+    reached = sources - cut
+    for eqn in eqns:
+        if eqn.primitive.name in PAIRED:
+            pairs = zip(eqn.invars, eqn.outvars, strict=True)
+            found = {id(y) for x, y in pairs if id(x) in reached}
+        elif reached.isdisjoint(map(id, eqn.invars)):
+            continue
+        else:
+            found = {id(y) for y in eqn.outvars}
+        reached |= found - cut
+    return reached
+
+
+def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Two operations of one: zeros stand where the operands of the other were."""
+    zeros = [_compat.zeros(jax.typeof(x)) for x in values]
+    trios = list(zip(values, zeros, moves, strict=True))
+    moving = _compat.evaluate_equation(eqn, [x if m else o for x, o, m in trios])
+    still = _compat.evaluate_equation(eqn, [o if m else x for x, o, m in trios])
+    pairs = zip(moving, still, moves, strict=True)
+    return [x if m else y for x, y, m in pairs]
+
+
+def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    def choice(body: Any) -> Callable[..., list[Any]]:
+        return lambda *args: _Run(body, args, moves[1:]).outs()
+
+    branches = [choice(body) for body in eqn.params["branches"]]
+    return jax.lax.switch(values[0].astype("int32"), branches, *values[1:])
+
+
+def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    params, body = eqn.params, eqn.params["jaxpr"]
+    n_consts, n_carry = _compat.scan_counts(params)
+    n_head = n_consts + n_carry
+    consts = values[:n_consts]
+    # A carry that does not move at first may do so later on: all of them count.
+    carried = [any(moves)] * n_carry
+    moves = [*moves[:n_consts], *carried, *moves[n_head:]]
+
+    def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+        outs = _Run(body, [*consts, *carry, *xs], moves).outs()
+        return outs[:n_carry], outs[n_carry:]
+
+    carry, ys = jax.lax.scan(
+        step,
+        values[n_consts:n_head],
+        values[n_head:],
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*carry, *ys]
+
+
+def _has_solve(closed: Any) -> bool:
+    jaxpr, _ = _compat.open_jaxpr(closed)
+    return any(
+        eqn.primitive.name == "custom_linear_solve"
+        or any(map(_has_solve, _bodies(eqn)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _bodies(eqn: Any) -> Sequence[Any]:
+    """What an operation evaluates, of those that are rebuilt here."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "cond":
+        return params["branches"]
+    if name in _INLINED or name == "scan":
+        return [params["jaxpr" if "jaxpr" in params else "call_jaxpr"]]
+    return []

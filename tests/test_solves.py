@@ -1,0 +1,297 @@
+"""Second derivatives of a Function whose backward solves a linear system."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.scipy.sparse.linalg import bicgstab, cg, gmres
+
+import jaxfn
+from tests.build import function
+
+D = jnp.float32([1, 2, 3])
+B = jnp.float32([1, -1, 0.5])
+T = jnp.float32([0.3, -1, 2])
+
+
+def matrix(d):
+    return jnp.diag(d) + 0.1
+
+
+def times(d):
+    return lambda v: matrix(d) @ v
+
+
+def direct(d):
+    return lambda _, b: jnp.linalg.solve(matrix(d), b)
+
+
+SOLVES = {
+    "cg": lambda d, g: cg(times(d), g)[0],
+    "cg from ones": lambda d, g: cg(times(d), g, x0=jnp.ones(3))[0],
+    "cg with M": lambda d, g: cg(times(d), g, M=lambda v: v / d)[0],
+    "gmres": lambda d, g: gmres(times(d), g)[0],
+    "gmres, incremental": lambda d, g: gmres(
+        times(d), g, solve_method="incremental", M=lambda v: v / d
+    )[0],
+    "bicgstab": lambda d, g: bicgstab(times(d), g)[0],
+    "symmetric": lambda d, g: lax.custom_linear_solve(
+        times(d), g, direct(d), symmetric=True
+    ),
+    "transpose_solve": lambda d, g: lax.custom_linear_solve(
+        times(d), g, direct(d), direct(d)
+    ),
+    "auxiliary result": lambda d, g: lax.custom_linear_solve(
+        times(d),
+        g,
+        lambda mv, b: (direct(d)(mv, b), 1),
+        lambda mv, b: (direct(d)(mv, b), 1),
+        has_aux=True,
+    )[0],
+    "solve": lambda d, g: jnp.linalg.solve(matrix(d), g),
+    "cho_solve": lambda d, g: jax.scipy.linalg.cho_solve(
+        jax.scipy.linalg.cho_factor(matrix(d)), g
+    ),
+    "lu_solve": lambda d, g: jax.scipy.linalg.lu_solve(
+        jax.scipy.linalg.lu_factor(matrix(d)), g
+    ),
+    "triangular": lambda d, g: jax.scipy.linalg.solve_triangular(
+        jnp.linalg.cholesky(matrix(d)),
+        jax.scipy.linalg.solve_triangular(
+            jnp.linalg.cholesky(matrix(d)), g, lower=True
+        ),
+        lower=True,
+        trans="T",
+    ),
+    "cg in jit": lambda d, g: jax.jit(lambda g: cg(times(d), g)[0])(g),
+    "gmres in jit": lambda d, g: jax.jit(lambda g: gmres(times(d), g)[0])(g),
+    "gmres of gmres": lambda d, g: (
+        matrix(d) @ gmres(times(d), gmres(times(d), g)[0])[0]
+    ),
+    "cg in scan": lambda d, g: lax.scan(
+        lambda c, v: (c, cg(times(d), v)[0]), 0.0, g[None]
+    )[1][0],
+    "gmres in scan": lambda d, g: (
+        lax.scan(lambda c, v: (v, gmres(times(d), c)[0]), g, jnp.stack([g, g]))[1].sum(
+            0
+        )
+        / 2
+    ),
+    "cg in map": lambda d, g: lax.map(lambda v: cg(times(d), v)[0], g[None])[0],
+    "cg in vmap": lambda d, g: jax.vmap(lambda v: cg(times(d), v)[0])(g[None])[0],
+    "gmres in vmap": lambda d, g: jax.vmap(lambda v: gmres(times(d), v)[0])(g[None])[0],
+    "gmres in cond": lambda d, g: lax.cond(
+        d[0] > 0, lambda g: gmres(times(d), g)[0], lambda g: g, g
+    ),
+    "cg in cond": lambda d, g: lax.cond(
+        d[0] > 0, lambda g: cg(times(d), g)[0], lambda g: g, g
+    ),
+}
+
+
+def solving(solve, **flags):
+    """x = (diag(d) + 0.1)^-1 b, with the gradients that `solve` finds."""
+
+    def forward(ctx, d, b):
+        x = jnp.linalg.solve(matrix(d), b)
+        ctx.save_for_backward(d, x)
+        return x
+
+    def backward(ctx, g):
+        d, x = ctx.saved_tensors
+        u = solve(d, g)
+        return -u * x, u
+
+    return function("Solve", forward=forward, backward=backward, **flags).apply
+
+
+def energy(f):
+    return lambda d, b=B: (f(d, b) ** 2).sum()
+
+
+def plain(d, b):
+    return jnp.linalg.solve(matrix(d), b)
+
+
+HESSIAN = jax.hessian(energy(plain))(D)
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_forward_over_reverse_of_a_function_whose_backward_solves(name):
+    f = solving(SOLVES[name])
+    got = jax.jit(lambda d: jax.jvp(jax.grad(energy(f)), (d,), (T,))[1])(D)
+    np.testing.assert_allclose(got, HESSIAN @ T, rtol=1e-3)
+
+
+AROUND = {
+    "eager": lambda h: h,
+    "vmap": lambda h: lambda d: jax.jit(jax.vmap(h))(d[None])[0],
+    "scan": lambda h: lambda d: lax.scan(lambda c, d: (c, h(d)), 0, d[None])[1][0],
+    "of jit": jax.jit,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "around"), [*(("cg", name) for name in AROUND), ("gmres", "vmap")]
+)
+def test_under_other_transformations(name, around):
+    f = solving(SOLVES[name])
+    if around == "of jit":
+        f = jax.jit(f)
+    got = AROUND[around](jax.hessian(energy(f)))(D)
+    np.testing.assert_allclose(got, HESSIAN, rtol=1e-3, atol=1e-4)
+
+
+def test_derived_forward_mode():
+    f = solving(SOLVES["cg"], generate_jvp_rule=True)
+    got = jax.jit(lambda d, b: jax.jvp(f, (d, b), (T, T))[1])(D, B)
+    expected = jax.jvp(plain, (D, B), (T, T))[1]
+    np.testing.assert_allclose(got, expected, rtol=1e-3)
+    # of the derived jvp, with respect to what was saved
+    got = jax.jit(jax.jacfwd(jax.jacfwd(energy(f))))(D)
+    np.testing.assert_allclose(got, HESSIAN, rtol=1e-3, atol=1e-4)
+
+
+# gmres itself takes what is much smaller than one for zero.
+@pytest.mark.parametrize(
+    ("name", "scale"), [("cg", 1e-12), ("cg", 1e12), ("gmres", 1e6)]
+)
+def test_a_tolerance_is_relative_to_the_right_hand_side(name, scale):
+    # That of the transposed solve: gmres takes it from another one, outside of it.
+    f = solving(SOLVES[name], generate_jvp_rule=True)
+    got = jax.jvp(lambda b: f(D, b), (B,), (scale * B,))[1]
+    np.testing.assert_allclose(got / scale, plain(D, B), rtol=1e-4)
+
+
+def test_a_wrong_solve_shows():
+    f = solving(lambda d, g: 2 * cg(times(d), g)[0], generate_jvp_rule=True)
+    got = jax.jvp(lambda b: f(D, b), (B,), (B,))[1]
+    np.testing.assert_allclose(got, 2 * plain(D, B), rtol=1e-4)
+
+
+def solver(d, g, **options):
+    return cg(times(d), g, **options)[0]
+
+
+def scaled(factor):
+    """A solve whose matrix is multiplied by what `factor` makes of the cotangent."""
+    return lambda d, g: cg(lambda v: factor(g) * times(d)(v), g)[0]
+
+
+REFUSED = {
+    "square": lambda d, g: solver(d, g) ** 2,
+    "product": lambda d, g: solver(d, g) * g,
+    "constant term": lambda d, g: solver(d, g) + 1,
+    "constant solved": lambda d, g: solver(d, g + 1),
+    "solve of a constant": lambda d, g: solver(d, jnp.ones(3)),
+    "round": lambda d, g: jnp.round(solver(d, g)),
+    "sign": lambda d, g: jnp.sign(solver(d, g)),
+    "sign in scan": lambda d, g: lax.map(
+        lambda v: jnp.sign(gmres(times(d), v)[0]), g[None]
+    )[0],
+    "matrix of g in scan": lambda d, g: lax.scan(
+        lambda c, v: (c + v, cg(lambda u: (2 + c.sum()) * times(d)(u), v)[0]),
+        jnp.zeros(3),
+        jnp.stack([g, g]),
+    )[1].sum(0),
+    "sign of b": lambda d, g: solver(d, jnp.sign(g)),
+    "integers": lambda d, g: solver(d, g).astype(int).astype(g.dtype),
+    "set, rounded": lambda d, g: jnp.zeros(3).at[:].set(jnp.round(solver(d, g))),
+    "matrix of g": scaled(lambda g: 2 + g.sum()),
+    "matrix of the sign of g": scaled(lambda g: 2 + jnp.sign(g.sum())),
+    "matrix of g, for a constant": lambda d, g: cg(
+        lambda v: (2 + g.sum()) * times(d)(v), jnp.ones(3)
+    )[0],
+    "gmres, matrix of g": lambda d, g: gmres(lambda v: (2 + g.sum()) * times(d)(v), g)[
+        0
+    ],
+    "gmres, square": lambda d, g: gmres(times(d), g)[0] ** 2,
+    "gmres, constant": lambda d, g: gmres(times(d), g + 1)[0],
+    "auxiliary result": lambda d, g: lax.custom_linear_solve(
+        times(d),
+        g,
+        lambda mv, b: (direct(d)(mv, b), jnp.cos(b)),
+        lambda mv, b: (direct(d)(mv, b), jnp.cos(b)),
+        has_aux=True,
+    )[1],
+    "no transpose_solve": lambda d, g: lax.custom_linear_solve(times(d), g, direct(d)),
+    "guess of g": lambda d, g: solver(d, g, x0=g),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_linear_or_has_no_transpose_is_refused(name):
+    f = solving(REFUSED[name])
+    with pytest.raises(ValueError, match="`Solve.backward` can't be") as caught:
+        jax.jit(lambda d: jax.jvp(jax.grad(energy(f)), (d,), (d,)))(D)
+    text = str(caught.value)
+    assert "generate_jvp_rule" not in text
+    assert "issue" not in f"{text}{caught.value.__cause__}"
+    assert "Define jvp: `jvp(ctx, *tangents)` of `Solve`" in text
+    f = solving(REFUSED[name], generate_jvp_rule=True)
+    with pytest.raises(ValueError, match="to get a jvp .generate_jvp_rule."):
+        jax.jit(lambda d: jax.jvp(f, (d, B), (d, d))).lower(D)
+
+
+SAID = {
+    "matrix of g": "a linear solve .*whose matrix, guess or tolerance is computed",
+    "auxiliary result": "an auxiliary result of lax.custom_linear_solve",
+    "constant term": "a term that stays when they are zero, for perturbed array 0",
+    "solve of a constant": "a gradient that does not depend on them",
+    "integers": "rounded or compared",
+    "no transpose_solve": "transpose_solve required",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_message_says_what_it_was(name):
+    with pytest.raises(
+        ValueError, match=rf"(?s)`Solve\.backward`.* got .*{SAID[name]}"
+    ):
+        jax.jvp(jax.grad(energy(solving(REFUSED[name]))), (D,), (D,))
+
+
+def iterated(d, g):
+    """The solution by a while loop, of which JAX has no transpose."""
+    inverse = jnp.linalg.inv(matrix(d))
+    step = lambda s: (s[0] + 1, s[1] + inverse @ (g - matrix(d) @ s[1]))  # noqa: E731
+    return lax.while_loop(lambda s: s[0] < 3, step, (0, 0 * g))[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_while_loop_in_backward_says_what_to_write(wrap):
+    f = solving(iterated)
+    np.testing.assert_allclose(
+        jax.grad(energy(f))(D), jax.grad(energy(plain))(D), rtol=1e-4
+    )
+    said = r"got a while loop over them \(lax.while_loop, .* has no transpose, for"
+    with pytest.raises(ValueError, match=said) as caught:
+        wrap(jax.hessian(energy(f)))(D)
+    assert "stays" not in str(caught.value)
+
+
+def test_the_jvp_that_the_message_asks_for():
+    class Solve(jaxfn.Function):
+        @staticmethod
+        def forward(d, b):
+            return plain(d, b)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0], output)
+            ctx.save_for_forward(inputs[0], output)
+
+        @staticmethod
+        def backward(ctx, g):
+            d, x = ctx.saved_tensors
+            u = iterated(d, g)
+            return -u * x, u
+
+        @staticmethod
+        def jvp(ctx, t, s):
+            d, x = ctx.saved_tensors
+            return iterated(d, s - t * x)
+
+    got = jax.jit(jax.hessian(energy(Solve.apply)))(D)
+    np.testing.assert_allclose(got, HESSIAN, rtol=1e-3, atol=1e-4)
