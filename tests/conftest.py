@@ -49,6 +49,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="twenty times the sample of the laws, and check on all of the catalogues",
     )
+    parser.addoption(
+        "--programs", type=int, help="how many random programs tests/laws/ runs"
+    )
+    parser.addoption(
+        "--programs-seed", type=int, default=0, help="the number of the first of them"
+    )
 
 
 def pytest_terminal_summary(terminalreporter):

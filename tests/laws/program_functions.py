@@ -1,0 +1,432 @@
+"""Random Functions as Python text: with rules for jaxfn, and as plain mathematics.
+
+A Function is a few operations, each on earlier values. Its rules are the derivatives of
+these operations, written out one by one. What the rules need of the values is saved (as
+a tensor, in an attribute of ctx, among JAX's residuals), or computed again from what is
+saved. An operation may be a call of another Function; the rules then take that one's
+derivative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+from tests.laws.draws import Choices
+
+Shape = tuple[int, ...]
+
+SHAPES: tuple[Shape, ...] = ((), (3,), (2, 3))
+
+# What a rule of JAX's own decorators is given, and jaxfn's, differ; so do the engines.
+STYLES = ("combined", "separate", "torch decorator", "jax decorator")
+ENGINES = ("backward", "jvp", "both", "derived")
+READS = ("none", "forward", "rules")
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A value in a Function.
+
+    Attributes:
+        name: of the variable.
+        shape: of the value; that of a setting is ().
+        kind: "input", "setting" or the name of an operation.
+        operands: places of nodes.
+        text: what it is computed by.
+        detail: text of the constant that it is multiplied with, or of a call.
+    """
+
+    name: str
+    shape: Shape
+    kind: str
+    operands: tuple[int, ...] = ()
+    text: str = ""
+    detail: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Want:
+    """What a place can take.
+
+    Attributes:
+        shapes: of the arguments.
+        reverse: is the first derivative there, if any, a reverse one?
+        forward: is any derivative there a forward one?
+        settings: may the rules read settings ("rules"), or only forward ("forward"),
+            or nothing ("none")?
+        linear: must it be linear, its own transpose, and such that JAX transposes it?
+        level: how many Functions are around this one.
+    """
+
+    shapes: tuple[Shape, ...]
+    reverse: bool
+    forward: bool
+    settings: str
+    linear: bool = False
+    level: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A Function.
+
+    Attributes:
+        name: of it.
+        shapes: of its array arguments.
+        outs: shapes of its outputs.
+        static: texts that its last argument may be; none if it has no such argument.
+        modes: "any"; "reverse first", and then any; "reverse", and no other.
+        settings: "none"; read by "forward" alone; read by the "rules".
+        linear: is it linear, and so on?
+        level: how many are nested in it.
+        text: with jaxfn.
+        plain: without.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    outs: tuple[Shape, ...]
+    static: tuple[str, ...]
+    modes: str
+    settings: str
+    linear: bool
+    level: int
+    text: str
+    plain: str
+
+    def fits(self, want: Want) -> bool:
+        """Can it be called there?"""
+        modes = {
+            "any": True,
+            "reverse first": want.reverse,
+            "reverse": want.reverse and not want.forward,
+        }
+        return (
+            self.shapes == want.shapes
+            and modes[self.modes]
+            and self.settings in READS[: READS.index(want.settings) + 1]
+            and (self.linear or not want.linear)
+            and self.level + want.level <= 2
+        )
+
+
+def call(made: Made, arguments: list[str], choices: Choices) -> str:
+    """Text of a call; static arguments are drawn."""
+    static = [choices.one(made.static)] if made.static else []
+    return f"{made.name}({', '.join(arguments + static)})"
+
+
+def constant(choices: Choices, shape: Shape, *, narrow: bool = False) -> str:
+    """Text of a constant that is an array of this shape, each kind that users write."""
+    if not shape:
+        kinds = ["jnp.asarray(2.0)", "np.float64(0.5)", "np.array(1.5)"]
+        return choices.one([*kinds, "np.float32(0.5)"] if narrow else kinds)
+    row = [0.5, -1.5, 2.0]
+    values = row if shape == (3,) else [row, row[::-1]]
+    return f"{choices.one(['jnp', 'np'])}.array({values})"
+
+
+def broadcast(a: Shape, b: Shape) -> Shape:
+    """Of the three shapes the longer is what both broadcast to."""
+    return max(a, b, key=len)
+
+
+# ---- making them
+
+
+class Pool:
+    """The Functions of a program; a new one is made where none fits, and sometimes.
+
+    Attributes:
+        made: the Functions, each after those that it calls.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self.made: list[Made] = []
+        self._choices, self._names = choices, 0
+
+    def get(self, want: Want) -> Made | None:
+        """One that fits, if there may be one."""
+        if want.level > 2:
+            return None
+        fitting = [m for m in self.made if m.fits(want)]
+        if fitting and self._choices.chance(40):
+            return self._choices.one(fitting)
+        name = f"F{self._names}"
+        self._names += 1
+        self.made.append(Maker(self._choices, name, want, self).made())
+        return self.made[-1]
+
+
+class Maker:
+    """Makes one Function.
+
+    Args:
+        choices: what is drawn.
+        name: of the Function.
+        want: what the place can take.
+        pool: where Functions come from that it calls.
+    """
+
+    def __init__(self, choices: Choices, name: str, want: Want, pool: Pool) -> None:
+        self.c, self.name, self.want, self.pool = choices, name, want, pool
+        self.style = choices.one(STYLES)
+        self.engine = self._draw_engine()
+        self.static = self._draw_static()
+        # Are settings saved, so that the rules don't read them?
+        self.saves_settings = self.engine != "batch" and (
+            want.settings == "forward" or choices.chance(40)
+        )
+        self.closed: list[str] = []
+        self.called: list[Made] = []
+        self.nodes = [
+            Node(f"x{i}", shape, "input") for i, shape in enumerate(want.shapes)
+        ]
+        for _ in range(1 + choices.below(2 if want.linear else 3)):
+            self._draw_operation()
+        self.outs = self._draw_outputs()
+        self.saved: dict[int, str] = {}
+        self._draw_saved()
+        can_vmap = self.style != "combined" and not (want.linear or self.saves_settings)
+        self.vmap = can_vmap and (self.engine == "batch" or choices.chance(30))
+        # Does it ask what it can: for needs_input_grad, and in a jvp for the value?
+        self.asks, self.in_dict = choices.chance(25), choices.chance(25)
+
+    def made(self) -> Made:
+        """What was drawn."""
+        from tests.laws.program_rules import plain, text
+
+        settings = "none"
+        if any(n.kind == "setting" for n in self.nodes):
+            settings = "forward" if self.saves_settings else "rules"
+        # What is called inside runs its forward when its own derivative is taken.
+        if any(m.settings != "none" for m in self.called):
+            settings = "rules"
+        return Made(
+            name=self.name,
+            shapes=self.want.shapes,
+            outs=tuple(self.nodes[i].shape for i in self.outs),
+            static=self.static,
+            modes=self._modes,
+            settings=settings,
+            linear=self.want.linear,
+            level=1 + max((m.level for m in self.called), default=-1),
+            text=text(self),
+            plain=plain(self),
+        )
+
+    # ---- what kind
+
+    @property
+    def has_backward(self) -> bool:
+        """Is there a rule for reverse mode?"""
+        return self.engine in ("backward", "both", "derived")
+
+    @property
+    def has_jvp(self) -> bool:
+        """Is there a rule for forward mode?"""
+        return self.engine in ("jvp", "both")
+
+    @property
+    def _modes(self) -> str:
+        if self.engine != "backward":
+            return "any"
+        inner = {m.modes for m in self.called}
+        return "reverse first" if inner <= {"any"} else "reverse"
+
+    @property
+    def _reads_in_forward_alone(self) -> bool:
+        """Are settings saved, so that the rules don't read them?"""
+        return self.want.settings == "forward"
+
+    def _draw_engine(self) -> str:
+        engines = list(ENGINES)
+        if self.style == "jax decorator":
+            engines[-1:] = [] if self.want.linear else ["batch"]
+        if self.want.linear or not self.want.reverse:
+            engines.remove("backward")
+        return self.c.one(engines)
+
+    def _draw_static(self) -> tuple[str, ...]:
+        if self.want.linear or not self.c.chance(25):
+            return ()
+        # JAX's rules take numbers as arrays.
+        numbers = self.style != "jax decorator" and self.c.chance(50)
+        return ("0.5", "2", "True") if numbers else ("'half'", "'double'")
+
+    # ---- operations
+
+    def _draw_operation(self) -> None:
+        kinds = ["constant", "setting"]
+        if not self.want.linear:
+            kinds += ["sin", "multiply", "multiply", "add", "sum", "call", "linear"]
+            kinds += ["static"] if self.static else []
+        newest = max(i for i, n in enumerate(self.nodes) if n.kind != "setting")
+        a = newest if newest >= len(self.want.shapes) else self._operand()
+        getattr(self, f"_{self.c.one(kinds)}")(a)
+
+    def _operand(self) -> int:
+        """The newest values first, so that they follow from each other."""
+        real = [i for i, n in enumerate(self.nodes) if n.kind != "setting"]
+        return real[-1 - min(self.c.below(4), len(real) - 1)]
+
+    def _new(self, kind: str, operands: tuple[int, ...], text: str, **more: str) -> int:
+        shape: Shape = ()
+        for i in operands:
+            shape = broadcast(shape, self.nodes[i].shape)
+        i = len(self.nodes)
+        shape = () if kind == "sum" else shape
+        self.nodes.append(Node(f"v{i}", shape, kind, operands, text, **more))
+        return i
+
+    def _sin(self, a: int) -> None:
+        self._new("sin", (a,), f"jnp.sin({self._(a)})")
+
+    def _multiply(self, a: int) -> None:
+        b = self._operand()
+        self._new("multiply", (a, b), f"{self._(a)} * {self._(b)}")
+
+    def _add(self, a: int) -> None:
+        b = self._operand()
+        self._new("add", (a, b), f"{self._(a)} + {self._(b)}")
+
+    def _sum(self, a: int) -> None:
+        if self.nodes[a].shape:
+            self._new("sum", (a,), f"jnp.sum({self._(a)})")
+        else:
+            self._sin(a)
+
+    def _constant(self, a: int) -> None:
+        c = self.c
+        shape = self.nodes[a].shape if c.chance(50) else ()
+        text = c.one(["1.5", "2", ""]) if not shape else ""
+        text = text or constant(c, shape, narrow=True)
+        if c.chance(30):
+            self.closed.append(text)
+            text = f"{self.name}_W{len(self.closed) - 1}"
+        self._new("constant", (a,), f"{text} * {self._(a)}", detail=text)
+
+    def _static(self, a: int) -> None:
+        text = "FACTORS[k]" if "'" in self.static[0] else "k"
+        self._new("constant", (a,), f"{text} * {self._(a)}", detail=text)
+
+    def _setting(self, a: int) -> None:
+        """A factor that the user's `with` sets."""
+        allowed = READS.index("forward" if self.saves_settings else "rules")
+        forbidden = self.saves_settings and not self._can_save_settings
+        if forbidden or READS.index(self.want.settings) < allowed:
+            self._constant(a)
+            return
+        as_array = self.saves_settings and self.c.chance(50)
+        text = "jnp.asarray(SCALE.get())" if as_array else "SCALE.get()"
+        i = len(self.nodes)
+        detail = "array" if as_array else ""
+        self.nodes.append(Node(f"s{i}", (), "setting", (), text, detail))
+        self._new("setting_times", (i, a), f"s{i} * {self._(a)}")
+
+    @property
+    def _can_save_settings(self) -> bool:
+        """Only a rule that runs with forward can; setup_context may run later."""
+        by_jax = self.style == "jax decorator" and self.engine == "backward"
+        return self.style == "combined" or by_jax
+
+    def _call(self, a: int) -> None:
+        """Of a Function of the pool that fits, on one or two values."""
+        found = self._callee(a, linear=False)
+        if found is None:
+            self._sin(a)
+            return
+        made, operands = found
+        text = call(made, [self._(i) for i in operands], self.c)
+        which = self.c.below(len(made.outs))
+        pick = f"[{which}]" if len(made.outs) > 1 else ""
+        i = len(self.nodes)
+        inside = call_of_variables(text, len(operands)) + pick
+        node = Node(f"v{i}", made.outs[which], "call", operands, text + pick, inside)
+        self.nodes.append(node)
+        self.called.append(made)
+
+    def _linear(self, a: int) -> None:
+        """A call that the rules apply to cotangents and tangents too."""
+        found = self._callee(a, linear=True)
+        if found is None:
+            self._constant(a)
+            return
+        made, operands = found
+        self._new("linear", operands, f"{made.name}({self._(a)})", detail=made.name)
+        self.called.append(made)
+
+    def _callee(self, a: int, *, linear: bool) -> tuple[Made, tuple[int, ...]] | None:
+        operands = (a,) if linear or self.c.chance(50) else (a, self._operand())
+        # Rules take its derivative: reverse mode in backward, forward mode in jvp.
+        only_reverse = self.engine == "backward" and not linear
+        want = Want(
+            shapes=tuple(self.nodes[i].shape for i in operands),
+            reverse=only_reverse and not self.want.forward,
+            forward=self.want.forward,
+            settings="none" if self.want.settings == "forward" else "rules",
+            linear=linear,
+            level=self.want.level + 1,
+        )
+        made = self.pool.get(want)
+        return None if made is None else (made, operands)
+
+    def _(self, i: int) -> str:
+        return self.nodes[i].name
+
+    # ---- outputs, and what is saved
+
+    def _draw_outputs(self) -> list[int]:
+        last = len(self.nodes) - 1
+        outs = [last]
+        if not self.want.linear and self.c.chance(25):
+            others = [i for i, n in enumerate(self.nodes[:-1]) if n.kind != "setting"]
+            outs.append(self.c.one(others))
+        return outs
+
+    @property
+    def needed(self) -> list[int]:
+        """The nodes whose values the rules use."""
+        use = {"sin": 1, "multiply": 2, "call": 2, "setting_times": 1}
+        return [i for n in self.nodes for i in n.operands[: use.get(n.kind, 0)]]
+
+    def _draw_saved(self) -> None:
+        for i in self.needed:
+            self._save(i)
+        for i, node in enumerate(self.nodes):
+            if node.kind != "setting" and self._can_save(i) and self.c.chance(10):
+                self.saved.setdefault(i, "tensor")
+
+    def _save(self, i: int) -> None:
+        """Save this value, or what it can be computed from."""
+        node = self.nodes[i]
+        if i in self.saved or (node.kind == "setting" and self._recomputes(i)):
+            return
+        if node.kind == "setting":
+            self.saved[i] = "tensor" if node.detail else "attribute"
+        elif node.kind == "input" or (self._can_save(i) and self.c.chance(75)):
+            self.saved[i] = self.c.one(["tensor", "tensor", "attribute"])
+        else:
+            for operand in node.operands:
+                self._save(operand)
+
+    def _recomputes(self, i: int) -> bool:
+        return not self.saves_settings
+
+    def _can_save(self, i: int) -> bool:
+        if self.style in ("separate", "torch decorator"):
+            return self.nodes[i].kind == "input" or i in self.outs
+        return True
+
+
+def call_of_variables(text: str, n: int) -> str:
+    """The call with variables a and b in place of its first n arguments."""
+    name, _, rest = text.partition("(")
+    arguments = rest.removesuffix(")").split(", ")
+    return f"{name}({', '.join([*'ab'[:n], *arguments[n:]])})"
+
+
+def indent(lines: list[str], by: int = 1) -> list[str]:
+    """The lines, moved to the right."""
+    return textwrap.indent("\n".join(lines), "    " * by).split("\n")

@@ -1,0 +1,394 @@
+"""Random programs of several Functions, as Python text: with jaxfn, and in plain JAX.
+
+A program is a block of statements under a stack of transformations. A statement calls a
+Function, computes something, chooses between blocks, loops, or puts a block of its own
+under a stack. A `with` may stand inside a stack, around derivatives: it sets a factor
+that Functions read, in forward or in their rules. What JAX refuses for any custom rule
+is not drawn.
+
+The plain program has the same text, but for the Functions: there these are what they
+compute, and JAX's autodiff of it is what their rules must give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import textwrap
+from typing import Any
+
+import jax
+import numpy as np
+
+from tests.laws.draws import Choices
+from tests.laws.program_functions import SHAPES, Pool, Shape, Want, broadcast, indent
+from tests.laws.program_functions import call as call_of
+from tests.laws.program_functions import constant
+from tests.laws.stacks import TRANSFORMATIONS, loss
+
+PRELUDE = """
+import contextlib, contextvars
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+import jaxfn
+from tests.laws.programs import loss, transform
+
+SCALE = contextvars.ContextVar("SCALE", default=1.0)
+FACTORS = {"half": 0.5, "double": 2.0}
+
+
+@contextlib.contextmanager
+def scale(value):
+    token = SCALE.set(value)
+    try:
+        yield
+    finally:
+        SCALE.reset(token)
+"""
+
+# Those that take a derivative, in the order in which it meets what is inside. A root
+# takes it of what is solved, and a Function in its own rules: no reverse mode there is
+# certain to be the first.
+ORDERS = {"hessian": ("reverse", "forward"), "root": ("forward",)} | {
+    "linear solve": ("forward",),
+    "in a Function": (),
+}
+RULES_INSIDE = frozenset(
+    ["root", "linear solve", "in a Function", "in a custom_vjp", "in a custom_jvp"]
+)
+BATCHED = frozenset(n for n in TRANSFORMATIONS if "vmap" in n) | {
+    "map",
+    "associative scan",
+}
+NAMES = [n for n, t in TRANSFORMATIONS.items() if not t.linear]
+DEPTH, ORDER = 4, 2
+STATEMENTS, BLOCKS = 5, 4
+
+
+def kinds(name: str) -> tuple[str, ...]:
+    """The derivatives that a transformation takes, the first one first."""
+    return ORDERS.get(name, tuple(sorted(TRANSFORMATIONS[name].kinds)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where a block stands.
+
+    Attributes:
+        kinds: of the derivatives around it, the innermost first.
+        settings: see `Want.settings`.
+        rules_around: does a transformation with rules of its own stand around?
+        batched: is anything around batched?
+        depth: how many blocks are around.
+    """
+
+    kinds: tuple[str, ...] = ()
+    settings: str = "rules"
+    rules_around: bool = False
+    batched: bool = False
+    depth: int = 0
+
+    def under(self, name: str) -> Site:
+        """Directly inside of this transformation."""
+        return dataclasses.replace(
+            self,
+            kinds=kinds(name) + self.kinds,
+            rules_around=self.rules_around or name in RULES_INSIDE,
+            batched=self.batched or name in BATCHED,
+        )
+
+    def allows(self, name: str) -> bool:
+        """Does JAX take this transformation here, and do the settings stay right?"""
+        if TRANSFORMATIONS[name].refuses & {*self.kinds}:
+            return False
+        if self.settings == "forward" and name in RULES_INSIDE:
+            return False
+        return len(kinds(name) + self.kinds) <= ORDER
+
+    def want(self, shapes: tuple[Shape, ...]) -> Want:
+        """What a Function must be to be called here."""
+        first = self.kinds[:1] in ((), ("reverse",)) and not self.rules_around
+        return Want(shapes, first, "forward" in self.kinds, self.settings)
+
+
+# ---- making one
+
+
+@dataclasses.dataclass
+class Variable:
+    """A variable of a block; what no other statement used is returned."""
+
+    name: str
+    shape: Shape
+    used: bool = False
+
+
+class Writer:
+    """Writes one program."""
+
+    def __init__(self, choices: Choices) -> None:
+        self.c = choices
+        self.pool = Pool(choices)
+        self.count = self.statements = self.blocks = 0
+
+    def program(self) -> tuple[str, list[np.ndarray]]:
+        """Its text, and its arguments."""
+        c = self.c
+        shapes = [c.one(SHAPES) for _ in range(1 + c.below(2))]
+        compiled = c.chance(50)
+        names = [f"a{i}" for i in range(len(shapes))]
+        lines = self.transformed(Site(), "f", names, shapes, DEPTH, None)
+        args = [
+            np.array([(c.below(41) - 20) / 20 + 0.03 for _ in range(int(np.prod(s)))])
+            for s in shapes
+        ]
+        text = [f"def program({', '.join(names)}):", *indent(lines)]
+        if compiled:
+            text += ["", "", "program = jax.jit(program)"]
+        args = [x.reshape(s) for x, s in zip(args, shapes, strict=True)]
+        return "\n".join([*text, ""]), args
+
+    def fresh(self, letter: str) -> str:
+        """A new name."""
+        self.count += 1
+        return f"{letter}{self.count}"
+
+    def transformed(
+        self,
+        site: Site,
+        name: str,
+        args: list[str],
+        shapes: list[Shape],
+        depth: int,
+        result: str | None,
+    ) -> list[str]:
+        """Lines that put a block under a stack, and return or assign what it gives."""
+        outer, inner, value = self.stack(site, depth)
+        inside = site
+        for t in outer:
+            inside = inside.under(t)
+        if value is not None:
+            whole = inside.kinds == () and not inside.batched
+            settings = site.settings if whole else "forward"
+            inside = dataclasses.replace(inside, settings=settings)
+        for t in inner:
+            inside = inside.under(t)
+        lines = self.block(inside, name, shapes, None)
+        call = name
+        for t in reversed(inner):
+            call = f"transform({t!r}, {call})"
+        if value is not None:
+            own = self.fresh("f")
+            lines += [f"def {own}({', '.join(args)}):", f"    with scale({value}):"]
+            lines += [f"        return {call}({', '.join(args)})"]
+            call = own
+        for t in reversed(outer):
+            call = f"transform({t!r}, {call})"
+        call = f"{call}({', '.join(args)})"
+        return [*lines, f"return {call}" if result is None else f"{result} = {call}"]
+
+    def stack(self, site: Site, depth: int) -> tuple[list[str], list[str], Any]:
+        """Names outside and inside of a `with`, and its value (None: there is none)."""
+        c, value = self.c, None
+        names: list[list[str]] = [[], []]
+        part = 0
+        wanted = c.below(depth + 1)
+        for _ in range(wanted):
+            if part == 0 and c.chance(30):
+                part = 1
+            allowed = [n for n in NAMES if site.allows(n)]
+            names[part].append(c.one(allowed))
+            site = site.under(names[part][-1])
+        if not part or site.rules_around:
+            return names[0] + names[1], [], None
+        # What is not differentiated in it may be so outside of it, and read others.
+        if not any(kinds(n) for n in names[1]) and site.kinds:
+            return names[0] + names[1], [], None
+        value = c.one([3.0, 0.5, 2.0])
+        return names[0], names[1], value
+
+    # ---- blocks
+
+    def block(
+        self, site: Site, name: str, shapes: list[Shape], shape: Shape | None
+    ) -> list[str]:
+        """A function; with a shape its result is one array of it, else a list."""
+        c = self.c
+        site = dataclasses.replace(site, depth=site.depth + 1)
+        have = [Variable(self.fresh("x"), s) for s in shapes]
+        first = f"def {name}({', '.join(v.name for v in have)}):"
+        lines: list[str] = []
+        self.blocks += 1
+        for _ in range(1 + c.below(3 if site.depth == 1 else 2)):
+            kinds_ = ["call", "call", "call", "compute"]
+            if self.blocks < BLOCKS:
+                kinds_ += ["loop", "branch", "nested", "nested"]
+            if self.statements >= STATEMENTS:
+                kinds_ = ["call"]
+            self.statements += 1
+            lines += getattr(self, c.one(kinds_))(site, have)
+        unused = [v for v in have if not v.used] or have[-1:]
+        if shape is None:
+            out = f"[{', '.join(v.name for v in unused)}]"
+        else:
+            total = " + ".join(_fitted(v, shape) for v in unused)
+            out = f"jnp.broadcast_to(jnp.tanh({total}), {shape})"
+        return [first, *indent([*lines, f"return {out}"])]
+
+    def pick(self, have: list[Variable]) -> Variable:
+        """A variable, newer ones first."""
+        v = have[-1 - min(self.c.below(3), len(have) - 1)]
+        v.used = True
+        return v
+
+    def new(self, have: list[Variable], shape: Shape) -> str:
+        have.append(Variable(self.fresh("v"), shape))
+        return have[-1].name
+
+    def call(self, site: Site, have: list[Variable]) -> list[str]:
+        """Of a Function, on variables and constants."""
+        args, shapes = self.arguments(have)
+        made = self.pool.get(site.want(tuple(shapes)))
+        assert made is not None
+        text = call_of(made, args, self.c)
+        return [f"{', '.join(self.new(have, s) for s in made.outs)} = {text}"]
+
+    def arguments(self, have: list[Variable]) -> tuple[list[str], list[Shape]]:
+        v = self.pick(have)
+        args, shapes = [v.name], [v.shape]
+        more = self.c.below(4)
+        if more == 1:
+            other = self.pick(have)
+            args, shapes = [*args, other.name], [*shapes, other.shape]
+        if more == 2:
+            shape = self.c.one([(), v.shape])
+            args, shapes = [*args, constant(self.c, shape)], [*shapes, shape]
+        return args, shapes
+
+    def compute(self, site: Site, have: list[Variable]) -> list[str]:
+        """Plain JAX."""
+        a, b = self.pick(have), self.pick(have)
+        text = self.c.one(["{a} * jnp.sin({b})", "jnp.tanh({a}) + {b}"])
+        name = self.new(have, broadcast(a.shape, b.shape))
+        return [f"{name} = {text.format(a=a.name, b=b.name)}"]
+
+    def nested(self, site: Site, have: list[Variable]) -> list[str]:
+        """A block of its own under a stack."""
+        args = [self.pick(have)]
+        other = self.pick(have)
+        if other is not args[0] and self.c.chance(60):
+            args.append(other)
+        names, shapes = [v.name for v in args], [v.shape for v in args]
+        found = self.fresh("r")
+        lines = self.transformed(site, self.fresh("f"), names, shapes, 2, found)
+        name = self.new(have, shapes[0])
+        return [*lines, f"{name} = {names[0]} * jnp.tanh(loss({found}))"]
+
+    def branch(self, site: Site, have: list[Variable]) -> list[str]:
+        """One of two or three blocks, chosen by a value."""
+        v = self.pick(have)
+        names = [self.fresh("f") for _ in range(2 + self.c.below(2))]
+        lines = [
+            line for n in names for line in self.block(site, n, [v.shape], v.shape)
+        ]
+        name = self.new(have, v.shape)
+        if len(names) == 2:
+            text = f"lax.cond(jnp.sum({v.name}) > 0, {', '.join(names)}, {v.name})"
+        else:
+            index = f"jnp.where(jnp.sum({v.name}) > 0.5, 2, 1)"
+            text = f"lax.switch({index}, [{', '.join(names)}], {v.name})"
+        return [*lines, f"{name} = {text}"]
+
+    def loop(self, site: Site, have: list[Variable]) -> list[str]:
+        """A block on its own result, twice."""
+        v, f = self.pick(have), self.fresh("f")
+        lines = self.block(site, f, [v.shape], v.shape)
+        name = self.new(have, v.shape)
+        texts = [
+            f"lax.scan(lambda c, s: ({f}(s * c), None), {v.name}, jnp.array([0.5, 2.0]))"
+            "[0]",
+            f"lax.fori_loop(0, 2, lambda _, c: {f}(c), {v.name})",
+            f"lax.while_loop(lambda c: c[0] < 2, "
+            f"lambda c: (c[0] + 1, {f}(c[1])), (0, {v.name}))[1]",
+        ]
+        if "reverse" in site.kinds:
+            texts.pop()
+        return [*lines, f"{name} = {self.c.one(texts)}"]
+
+
+def _fitted(v: Variable, shape: Shape) -> str:
+    return v.name if len(v.shape) <= len(shape) else f"jnp.sum({v.name})"
+
+
+# ---- running one
+
+
+def transform(name: str, f: Any) -> Any:
+    """`f` under a transformation of the laws."""
+    return TRANSFORMATIONS[name].apply(f)
+
+
+def transform_plain(name: str, f: Any) -> Any:
+    """The same where a custom derivative would not be plain."""
+    t = TRANSFORMATIONS[name]
+    return (t.plain or t.apply)(f)
+
+
+class Program:
+    """A program that was drawn.
+
+    Args:
+        source: the seed, or choices.
+
+    Attributes:
+        made: the choices.
+        functions: the text of the Functions.
+        plain_functions: the text of what they compute.
+        text: the rest.
+        args: the arguments.
+    """
+
+    def __init__(self, source: str | list[int]) -> None:
+        choices = Choices(source)
+        writer = Writer(choices)
+        self.text, self.args = writer.program()
+        self.functions = "\n\n".join(m.text for m in writer.pool.made)
+        self.plain_functions = "\n\n".join(m.plain for m in writer.pool.made)
+        self.made = choices.made
+
+    def got(self) -> list[np.ndarray]:
+        """What it gives with jaxfn."""
+        return self._run(self.functions, transform)
+
+    def expected(self) -> list[np.ndarray]:
+        """What plain JAX gives."""
+        return self._run(self.plain_functions, transform_plain, whole=True)
+
+    def _run(self, functions: str, transform: Any, *, whole: bool = False) -> Any:
+        text = f"{PRELUDE}\n\n{functions}\n\n{self.text}"
+        file = f"<program {hash(text)}>"
+        names: dict[str, Any] = {"__name__": "program"}
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = (len(text), None, lines, file)
+        with jax.enable_x64(True):
+            try:
+                exec(compile(text, file, "exec"), names)
+                names["transform"] = transform
+                f = jax.jit(names["program"]) if whole else names["program"]
+                outs = f(*[jax.numpy.asarray(x) for x in self.args])
+                return [np.asarray(x) for x in jax.tree.leaves(outs)]
+            finally:
+                del linecache.cache[file]
+
+    def __str__(self) -> str:
+        """Text that runs as it is, and prints what is compared."""
+        args = ", ".join(f"jnp.array({x.tolist()})" for x in self.args)
+        plain = textwrap.indent(self.plain_functions.strip(), "#   ")
+        return (
+            f"{PRELUDE.strip()}\n\n\n{self.functions.strip()}\n\n\n{self.text}\n"
+            f"jax.config.update('jax_enable_x64', True)\nprint(program({args}))\n\n"
+            f"# The plain mathematics of the Functions:\n{plain}\n"
+        )
+
+
+__all__ = ["Program", "loss", "transform"]
