@@ -56,6 +56,8 @@ class Want:
         settings: may the rules read settings ("rules"), or only forward ("forward"),
             or nothing ("none")?
         linear: must it be linear, its own transpose, and such that JAX transposes it?
+        transposed: does JAX transpose its reverse rule?
+        branch: is it in a branch?
         level: how many Functions are around this one.
     """
 
@@ -64,6 +66,8 @@ class Want:
     forward: bool
     settings: str
     linear: bool = False
+    transposed: bool = False
+    branch: bool = False
     level: int = 0
 
 
@@ -79,6 +83,10 @@ class Made:
         modes: "any"; "reverse first", and then any; "reverse", and no other.
         settings: "none"; read by "forward" alone; read by the "rules".
         linear: is it linear, and so on?
+        transposes: can JAX transpose its reverse rule?
+        has_arrays: does forward have constants that are arrays?
+        branches: can it be in a branch? JAX's custom_vmap with a constant array can't,
+            under vmap.
         level: how many are nested in it.
         text: with jaxfn.
         plain: without.
@@ -91,6 +99,9 @@ class Made:
     modes: str
     settings: str
     linear: bool
+    transposes: bool
+    has_arrays: bool
+    branches: bool
     level: int
     text: str
     plain: str
@@ -107,6 +118,8 @@ class Made:
             and modes[self.modes]
             and self.settings in READS[: READS.index(want.settings) + 1]
             and (self.linear or not want.linear)
+            and (self.transposes or not want.transposed)
+            and (self.branches or not want.branch)
             and self.level + want.level <= 2
         )
 
@@ -189,6 +202,7 @@ class Maker:
         self.saved: dict[int, str] = {}
         self._draw_saved()
         can_vmap = self.style != "combined" and not (want.linear or self.saves_settings)
+        can_vmap = can_vmap and not (want.branch and self.has_arrays)
         self.vmap = can_vmap and (self.engine == "batch" or choices.chance(30))
         # Does it ask what it can: for needs_input_grad, and in a jvp for the value?
         self.asks, self.in_dict = choices.chance(25), choices.chance(25)
@@ -211,6 +225,12 @@ class Maker:
             modes=self._modes,
             settings=settings,
             linear=self.want.linear,
+            # JAX does not transpose a custom_vmap, which is its derivative then.
+            transposes=self.engine != "batch"
+            and all(m.transposes for m in self.called),
+            has_arrays=self.has_arrays,
+            branches=not (self.vmap and self.has_arrays)
+            and all(m.branches for m in self.called),
             level=1 + max((m.level for m in self.called), default=-1),
             text=text(self),
             plain=plain(self),
@@ -229,6 +249,14 @@ class Maker:
         return self.engine in ("jvp", "both")
 
     @property
+    def has_arrays(self) -> bool:
+        """Does forward have constants that are arrays, here or in what it calls?"""
+        texts = [n.text for n in self.nodes] + self.closed
+        return any("np." in t.replace("jnp.s", "") for t in texts) or any(
+            m.has_arrays for m in self.called
+        )
+
+    @property
     def _modes(self) -> str:
         if self.engine != "backward":
             return "any"
@@ -243,7 +271,8 @@ class Maker:
     def _draw_engine(self) -> str:
         engines = list(ENGINES)
         if self.style == "jax decorator":
-            engines[-1:] = [] if self.want.linear else ["batch"]
+            refused = self.want.linear or self.want.transposed or self.want.branch
+            engines[-1:] = [] if refused else ["batch"]
         if self.want.linear or not self.want.reverse:
             engines.remove("backward")
         return self.c.one(engines)
@@ -258,7 +287,7 @@ class Maker:
     # ---- operations
 
     def _draw_operation(self) -> None:
-        kinds = ["constant", "setting"]
+        kinds = ["constant", "setting", "setting"]
         if not self.want.linear:
             kinds += ["sin", "multiply", "multiply", "add", "sum", "call", "linear"]
             kinds += ["static"] if self.static else []
@@ -367,6 +396,8 @@ class Maker:
             forward=self.want.forward,
             settings="none" if self.want.settings == "forward" else "rules",
             linear=linear,
+            transposed=self.want.transposed or self.engine == "derived",
+            branch=self.want.branch,
             level=self.want.level + 1,
         )
         made = self.pool.get(want)

@@ -21,9 +21,16 @@ import jax
 import numpy as np
 
 from tests.laws.draws import Choices
-from tests.laws.program_functions import SHAPES, Pool, Shape, Want, broadcast, indent
+from tests.laws.program_functions import (
+    SHAPES,
+    Pool,
+    Shape,
+    Want,
+    broadcast,
+    constant,
+    indent,
+)
 from tests.laws.program_functions import call as call_of
-from tests.laws.program_functions import constant
 from tests.laws.stacks import TRANSFORMATIONS, loss
 
 PRELUDE = """
@@ -79,6 +86,7 @@ class Site:
         settings: see `Want.settings`.
         rules_around: does a transformation with rules of its own stand around?
         batched: is anything around batched?
+        branch: is a branch around?
         depth: how many blocks are around.
     """
 
@@ -86,6 +94,7 @@ class Site:
     settings: str = "rules"
     rules_around: bool = False
     batched: bool = False
+    branch: bool = False
     depth: int = 0
 
     def under(self, name: str) -> Site:
@@ -95,6 +104,7 @@ class Site:
             kinds=kinds(name) + self.kinds,
             rules_around=self.rules_around or name in RULES_INSIDE,
             batched=self.batched or name in BATCHED,
+            branch=self.branch or name in ("cond", "switch"),
         )
 
     def allows(self, name: str) -> bool:
@@ -108,7 +118,13 @@ class Site:
     def want(self, shapes: tuple[Shape, ...]) -> Want:
         """What a Function must be to be called here."""
         first = self.kinds[:1] in ((), ("reverse",)) and not self.rules_around
-        return Want(shapes, first, "forward" in self.kinds, self.settings)
+        return Want(
+            shapes,
+            reverse=first,
+            forward="forward" in self.kinds,
+            settings=self.settings,
+            branch=self.branch,
+        )
 
 
 # ---- making one
@@ -194,7 +210,7 @@ class Writer:
         part = 0
         wanted = c.below(depth + 1)
         for _ in range(wanted):
-            if part == 0 and c.chance(30):
+            if part == 0 and c.chance(40):
                 part = 1
             allowed = [n for n in NAMES if site.allows(n)]
             names[part].append(c.one(allowed))
@@ -286,7 +302,7 @@ class Writer:
 
     def branch(self, site: Site, have: list[Variable]) -> list[str]:
         """One of two or three blocks, chosen by a value."""
-        v = self.pick(have)
+        v, site = self.pick(have), dataclasses.replace(site, branch=True)
         names = [self.fresh("f") for _ in range(2 + self.c.below(2))]
         lines = [
             line for n in names for line in self.block(site, n, [v.shape], v.shape)
@@ -304,16 +320,14 @@ class Writer:
         v, f = self.pick(have), self.fresh("f")
         lines = self.block(site, f, [v.shape], v.shape)
         name = self.new(have, v.shape)
-        texts = [
-            f"lax.scan(lambda c, s: ({f}(s * c), None), {v.name}, jnp.array([0.5, 2.0]))"
-            "[0]",
-            f"lax.fori_loop(0, 2, lambda _, c: {f}(c), {v.name})",
-            f"lax.while_loop(lambda c: c[0] < 2, "
-            f"lambda c: (c[0] + 1, {f}(c[1])), (0, {v.name}))[1]",
-        ]
-        if "reverse" in site.kinds:
-            texts.pop()
-        return [*lines, f"{name} = {self.c.one(texts)}"]
+        scan = (
+            "lax.scan(lambda c, s: ({f}(s * c), None), {v}, jnp.array([0.5, 2.0]))[0]"
+        )
+        fori = "lax.fori_loop(0, 2, lambda _, c: {f}(c), {v})"
+        turn = "lambda c: (c[0] + 1, {f}(c[1]))"
+        repeat = f"lax.while_loop(lambda c: c[0] < 2, {turn}, (0, {{v}}))[1]"
+        texts = [scan, fori] if "reverse" in site.kinds else [scan, fori, repeat]
+        return [*lines, f"{name} = {self.c.one(texts).format(f=f, v=v.name)}"]
 
 
 def _fitted(v: Variable, shape: Shape) -> str:
