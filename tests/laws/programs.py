@@ -208,10 +208,9 @@ class Writer:
         c, value = self.c, None
         names: list[list[str]] = [[], []]
         part = 0
-        wanted = c.below(depth + 1)
-        for _ in range(wanted):
-            if part == 0 and c.chance(40):
-                part = 1
+        before = c.below(4) if c.chance(70) else depth
+        for i in range(c.below(depth + 1)):
+            part = int(i >= before)
             allowed = [n for n in NAMES if site.allows(n)]
             names[part].append(c.one(allowed))
             site = site.under(names[part][-1])
