@@ -236,6 +236,8 @@ class Writer:
         self.blocks += 1
         for _ in range(1 + c.below(3 if site.depth == 1 else 2)):
             kinds_ = ["call", "call", "call", "compute"]
+            if self.blocks < BLOCKS and self.can_derive_in_parts(site):
+                kinds_ += ["parts"]
             if self.blocks < BLOCKS:
                 kinds_ += ["loop", "branch", "nested", "nested"]
             if self.statements >= STATEMENTS:
@@ -272,7 +274,7 @@ class Writer:
         v = self.pick(have)
         args, shapes = [v.name], [v.shape]
         more = self.c.below(4)
-        if more == 1:
+        if more in (1, 3):
             other = self.pick(have)
             args, shapes = [*args, other.name], [*shapes, other.shape]
         if more == 2:
@@ -298,6 +300,29 @@ class Writer:
         lines = self.transformed(site, self.fresh("f"), names, shapes, 2, found)
         name = self.new(have, shapes[0])
         return [*lines, f"{name} = {names[0]} * jnp.tanh(loss({found}))"]
+
+    def can_derive_in_parts(self, site: Site) -> bool:
+        """Is there another derivative to take, and may settings be read outside?"""
+        return len(site.kinds) < ORDER and site.settings == "rules"
+
+    def parts(self, site: Site, have: list[Variable]) -> list[str]:
+        """The derivatives of one compiled block, by one argument and by the other."""
+        site = dataclasses.replace(
+            site,
+            kinds=("reverse", *site.kinds),
+            # What one derivative leaves out, the next one around meets first.
+            rules_around=site.rules_around or site.kinds[:1] == ("forward",),
+        )
+        a, b, f = self.pick(have), self.pick(have), self.fresh("f")
+        lines = self.block(site, f, [a.shape, b.shape], a.shape)
+        p, q, name = self.fresh("p"), self.fresh("q"), self.new(have, a.shape)
+        return [
+            *lines,
+            f"{f} = jax.jit({f})",
+            f"{p} = jax.vjp(lambda x: loss({f}(x, {b.name})), {a.name})[1]",
+            f"{q} = jax.vjp(lambda x: loss({f}({a.name}, x)), {b.name})[1]",
+            f"{name} = {p}(jnp.ones(()))[0] + jnp.sum({q}(jnp.ones(()))[0])",
+        ]
 
     def branch(self, site: Site, have: list[Variable]) -> list[str]:
         """One of two or three blocks, chosen by a value."""
