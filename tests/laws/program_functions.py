@@ -394,7 +394,7 @@ class Maker:
             shapes=tuple(self.nodes[i].shape for i in operands),
             reverse=only_reverse and not self.want.forward,
             forward=self.want.forward,
-            settings="none" if self.want.settings == "forward" else "rules",
+            settings="rules" if self.want.settings == "rules" else "none",
             linear=linear,
             transposed=self.want.transposed or self.engine == "derived",
             branch=self.want.branch,
