@@ -12,7 +12,7 @@ import pytest
 from tests.laws.draws import shrink
 from tests.laws.programs import Program
 
-NORMAL, FULL = 30, 3000
+NORMAL, FULL = 25, 3000
 SECONDS = 60
 
 
