@@ -55,6 +55,7 @@ class Want:
         linear: must it be linear, its own transpose, and such that JAX transposes it?
         transposed: does JAX transpose its reverse rule?
         branch: is it in a branch?
+        scope: number of the `with` around it.
         level: how many Functions are around this one.
     """
 
@@ -65,6 +66,7 @@ class Want:
     linear: bool = False
     transposed: bool = False
     branch: bool = False
+    scope: int = 0
     level: int = 0
 
 
@@ -84,6 +86,8 @@ class Made:
         has_arrays: does forward have constants that are arrays?
         branches: can it be in a branch? JAX's custom_vmap with a constant array can't,
             under vmap.
+        scope: number of the only `with` in which it can be called; None: in all. JAX
+            keeps the trace of a custom_vmap, with the settings that it was made in.
         level: how many are nested in it.
         text: with jaxfn.
         plain: without.
@@ -99,6 +103,7 @@ class Made:
     transposes: bool
     has_arrays: bool
     branches: bool
+    scope: int | None
     level: int
     text: str
     plain: str
@@ -117,6 +122,7 @@ class Made:
             and (self.linear or not want.linear)
             and (self.transposes or not want.transposed)
             and (self.branches or not want.branch)
+            and self.scope in (None, want.scope)
             and self.level + want.level <= 2
         )
 

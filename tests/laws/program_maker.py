@@ -99,6 +99,7 @@ class Maker:
             transposes=self.engine != "batch"
             and all(m.transposes for m in self.called),
             has_arrays=self.has_arrays,
+            scope=self.want.scope if self._keeps_settings(settings) else None,
             branches=not (self.vmap and self.has_arrays)
             and all(m.branches for m in self.called),
             level=1 + max((m.level for m in self.called), default=-1),
@@ -117,6 +118,10 @@ class Maker:
     def has_jvp(self) -> bool:
         """Is there a rule for forward mode?"""
         return self.engine in ("jvp", "both")
+
+    def _keeps_settings(self, settings: str) -> bool:
+        by_jax = self.style == "jax decorator" and self.vmap and settings != "none"
+        return by_jax or any(m.scope is not None for m in self.called)
 
     @property
     def has_arrays(self) -> bool:
@@ -268,6 +273,7 @@ class Maker:
             linear=linear,
             transposed=self.want.transposed or self.engine == "derived",
             branch=self.want.branch,
+            scope=self.want.scope,
             level=self.want.level + 1,
         )
         made = self.pool.get(want)

@@ -54,6 +54,7 @@ class Site:
         rules_around: does a transformation with rules of its own stand around?
         batched: is anything around batched?
         branch: is a branch around?
+        scope: number of the `with` around, of which there may be none.
         depth: how many blocks are around.
     """
 
@@ -62,6 +63,7 @@ class Site:
     rules_around: bool = False
     batched: bool = False
     branch: bool = False
+    scope: int = 0
     depth: int = 0
 
     def under(self, name: str) -> Site:
@@ -91,6 +93,7 @@ class Site:
             forward="forward" in self.kinds,
             settings=self.settings,
             branch=self.branch,
+            scope=self.scope,
         )
 
 
@@ -153,7 +156,8 @@ class Writer:
         if value is not None:
             whole = inside.kinds == () and not inside.batched
             settings = site.settings if whole else "forward"
-            inside = dataclasses.replace(inside, settings=settings)
+            self.count += 1
+            inside = dataclasses.replace(inside, settings=settings, scope=self.count)
         for t in inner:
             inside = inside.under(t)
         lines = self.block(inside, name, shapes, None)
