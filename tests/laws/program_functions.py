@@ -133,11 +133,10 @@ def call(made: Made, arguments: list[str], choices: Choices) -> str:
     return f"{made.name}({', '.join(arguments + static)})"
 
 
-def constant(choices: Choices, shape: Shape, *, narrow: bool = False) -> str:
+def constant(choices: Choices, shape: Shape) -> str:
     """Text of a constant that is an array of this shape, each kind that users write."""
     if not shape:
-        kinds = ["jnp.asarray(2.0)", "np.float64(0.5)", "np.array(1.5)"]
-        return choices.one([*kinds, "np.float32(0.5)"] if narrow else kinds)
+        return choices.one(["jnp.asarray(2.0)", "np.float64(0.5)", "np.array(1.5)"])
     row = [0.5, -1.5, 2.0]
     values = row if shape == (3,) else [row, row[::-1]]
     return f"{choices.one(['jnp', 'np'])}.array({values})"

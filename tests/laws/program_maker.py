@@ -205,7 +205,7 @@ class Maker:
         c = self.c
         shape = self.nodes[a].shape if c.chance(50) else ()
         text = c.one(["1.5", "2", ""]) if not shape else ""
-        text = text or constant(c, shape, narrow=True)
+        text = text or constant(c, shape)
         if c.chance(30):
             self.closed.append(text)
             text = f"{self.name}_W{len(self.closed) - 1}"
