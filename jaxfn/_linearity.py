@@ -128,7 +128,7 @@ _SUMS = frozenset(
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
     + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
-    + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient")
+    + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient", "gate")
 )
 _CALLS = ("jaxpr", "call_jaxpr")
 _OURS = ("gate", "attach", "linear")
@@ -154,7 +154,7 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
 def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     name, params = eqn.primitive.name, eqn.params
     if name == "attach":
-        return ins[params["n_in"] :]
+        return ins[-len(eqn.outvars) :]
     if name == "scan":
         return _scan(params, ins)
     if name == "cond":

@@ -47,7 +47,14 @@ def pytest_addoption(parser):
     parser.addoption(
         "--full",
         action="store_true",
-        help="twenty times the sample of the laws, and check on all of the catalogues",
+        help="twenty times the sample of the laws, thousands of random programs, and "
+        "check on all of the catalogues",
+    )
+    parser.addoption(
+        "--programs", type=int, help="how many random programs tests/laws/ runs"
+    )
+    parser.addoption(
+        "--programs-seed", type=int, default=0, help="the number of the first of them"
     )
 
 

@@ -1,331 +1,115 @@
-"""Programs in which a Function is called inside a context, and how they compare."""
+"""Random programs of several Functions, as Python text: with jaxfn, and in plain JAX.
+
+A program is a block of statements under a stack of transformations. A statement calls a
+Function, computes something, chooses between blocks, loops, or puts a block of its own
+under a stack. A `with` may stand inside a stack, around derivatives: it sets a factor
+that Functions read, in forward or in their rules. What JAX refuses for any custom rule
+is not drawn.
+
+The plain program has the same text, but for the Functions: there these are what they
+compute, and JAX's autodiff of it is what their rules must give.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import random
-from collections.abc import Callable, Iterable
+import linecache
+import textwrap
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from tests.laws.draws import Choices
+from tests.laws.program_writer import Writer
+from tests.laws.stacks import TRANSFORMATIONS, loss
+
+PRELUDE = """
+import contextlib, contextvars
+import jax, jax.numpy as jnp, numpy as np
 from jax import lax
+import jaxfn
+from tests.laws.programs import loss, transform
 
-from tests.laws.contexts import Runs, X
-from tests.laws.plain import PUSH, levels, twin
-from tests.laws.rules import KINDS, Flat, Kind, Rules, ours
-
-SEED = 20
-WEIGHTS = np.array([1.0, 2.0], np.float32)
-
-# ---- around the Function, inside of what is taken
+SCALE = contextvars.ContextVar("SCALE", default=1.0)
+FACTORS = {"half": 0.5, "double": 2.0}
 
 
-def _constant_too(f: Flat, half: jax.Array) -> Flat:
-    """A call that nothing is known to transform, beside one that something is."""
-    return lambda x: f(x) + f(half)
+@contextlib.contextmanager
+def scale(value):
+    token = SCALE.set(value)
+    try:
+        yield
+    finally:
+        SCALE.reset(token)
+"""
 
 
-WRAPPINGS: dict[str, Callable[[Flat], Flat]] = {
-    "alone": lambda f: f,
-    "jit": jax.jit,
-    "scan": lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, None, 2)[0],
-    "cond": lambda f: lambda x: lax.cond(x[0] < 9, f, lambda x: 100 * x, x),
-    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])).sum(0),
-    "checkpoint": jax.checkpoint,
-    "constant too": lambda f: _constant_too(f, jnp.full(2, 0.5)),
-}
-
-# ---- what is taken, in the context
+def transform(name: str, f: Any) -> Any:
+    """`f` under a transformation of the laws."""
+    return TRANSFORMATIONS[name].apply(f)
 
 
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """A derivative of a wrapped Function, from arrays to arrays.
-
-    Attributes:
-        of: makes it.
-        modes: of its derivatives, the innermost first.
-    """
-
-    of: Callable[[Flat], Flat]
-    modes: tuple[str, ...] = ()
+def transform_plain(name: str, f: Any) -> Any:
+    """The same where a custom derivative would not be plain."""
+    t = TRANSFORMATIONS[name]
+    return (t.plain or t.apply)(f)
 
 
-def _total(f: Flat) -> Flat:
-    return lambda x: (jnp.asarray(WEIGHTS, x.dtype) * f(x)).sum()
-
-
-def _squared(f: Flat) -> Flat:
-    return lambda x: (f(x) ** 2).sum()
-
-
-def _pushed(f: Flat) -> Flat:
-    return lambda x: jax.jvp(f, (x,), (jnp.asarray(WEIGHTS, x.dtype),))
-
-
-def _value_and_tangent(f: Flat) -> Flat:
-    return lambda x: (lambda out, dot: out + 8 * dot)(*_pushed(f)(x))
-
-
-def _hessian(f: Flat) -> Flat:
-    return lambda x: (jnp.asarray(WEIGHTS, x.dtype) * jax.hessian(f)(x)).sum(1)
-
-
-TAKEN = {
-    "value": Taken(lambda f: f),
-    "grad": Taken(lambda f: jax.grad(_total(f)), ("reverse",)),
-    "jvp": Taken(_value_and_tangent, ("forward",)),
-    "value of jvp": Taken(lambda f: lambda x: _pushed(f)(x)[0], ("forward",)),
-    "hessian": Taken(lambda f: _hessian(_squared(f)), ("reverse", "forward")),
-    "grad of grad": Taken(
-        lambda f: jax.grad(_total(jax.grad(_squared(f)))), ("reverse", "reverse")
-    ),
-}
-
-# ---- around the context
-
-
-@dataclasses.dataclass(frozen=True)
-class Outside:
-    """What is done with the function that enters the context.
-
-    Attributes:
-        of: makes what is called.
-        modes: of its derivatives, the innermost first.
-    """
-
-    of: Callable[[Flat], Flat]
-    modes: tuple[str, ...] = ()
-
-
-OUTSIDE = {
-    "eager": Outside(lambda f: f),
-    "jit": Outside(jax.jit),
-    "jit of scan": Outside(lambda f: jax.jit(WRAPPINGS["scan"](f))),
-    "grad": Outside(lambda f: jax.grad(_total(f)), ("reverse",)),
-    "grad of jit": Outside(lambda f: jax.grad(_total(jax.jit(f))), ("reverse",)),
-    "jvp of jit": Outside(lambda f: _value_and_tangent(jax.jit(f)), ("forward",)),
-}
-
-
-# ---- cells
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A Function, the rule that acts, and a program.
-
-    Attributes:
-        kind: of the Function.
-        rule: that reads the context, or has the effect.
-        acts: the name of the context or effect.
-        outside: what is around the context.
-        taken: what is in it.
-        wrapping: around the Function.
-    """
-
-    kind: Kind
-    rule: str
-    acts: str
-    outside: str
-    taken: str
-    wrapping: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.outside}: {self.acts}: {self.taken} of {self.wrapping} of "
-            f"{self.kind}, in {self.rule}"
-        )
-
-    def meetings(self) -> set[Any]:
-        """Which parts meet in it."""
-        return {
-            (axes, tuple(getattr(self, axis) for axis in axes))
-            for axes in itertools.combinations(AXES, 2)
-        }
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """Of the derivatives, the innermost first."""
-        return TAKEN[self.taken].modes + OUTSIDE[self.outside].modes
-
-    def is_valid(self) -> bool:
-        """Is it a program of JAX's, and does it use the rule?"""
-        modes, kind = self.modes, self.kind
-        if len(modes) > 2 or self.rule not in kind.rules:
-            return False
-        if modes[:1] == ("forward",) and kind.engine == "backward":
-            return False
-        if self.rule in ("backward", "jvp") and not modes:
-            return False
-        if self.rule == "vmap" and self.wrapping != "vmap":
-            return False
-        # JAX has no reverse mode of a custom_vmap, and no second order.
-        if kind.engine == "none" and self.wrapping == "vmap" and "reverse" in modes:
-            return False
-        return not (kind.batch and len(modes) == 2)
-
-    def is_cheap(self) -> bool:
-        """Is it of the first order, or compiled as a whole?"""
-        return self.outside != "eager" or len(self.modes) < 2
-
-    # ---- running
-
-    def got(self, acting: Any) -> Seen:
-        """Through jaxfn.
-
-        Args:
-            acting: the context or effect.
-        """
-        return self._run(acting, lambda rules: ours(self.kind, rules))
-
-    def expected(self, acting: Any) -> Seen:
-        """In plain JAX, with the exceptions in how often a rule runs."""
-        seen, met = self.plain(acting), levels(self.kind, self.modes)
-        seen_pushes = pushes = seen.runs.pop(PUSH, 0)
-        pushed = tuple("jvp" if self._is_pushed(i) else x for i, x in enumerate(met))
-        if pushed != met:
-            again = self._run(
-                acting,
-                lambda rules: twin(self.kind, rules, pushed),
-                lambda program: jax.eval_shape(program, X),  # how often is enough
-            )
-            pushes = again.runs[PUSH]
-        for exception in EXCEPTIONS:
-            if exception.concerns(self.kind, seen.runs):
-                seen.runs[exception.rule] += exception.more(
-                    pushes - seen_pushes, pushes
-                )
-        return seen
-
-    def plain(self, acting: Any) -> Seen:
-        """In plain JAX."""
-        met = levels(self.kind, self.modes)
-        return self._run(acting, lambda rules: twin(self.kind, rules, met))
-
-    def _is_pushed(self, level: int) -> bool:
-        """Is there a tangent map at this level, whatever its mode is?"""
-        return not self.kind.is_native and (level > 0 or self.kind.engine != "backward")
-
-    def _run(
-        self,
-        acting: Any,
-        make: Callable[[Rules], Flat],
-        see: Callable[[Flat], Any] | None = None,
-    ) -> Seen:
-        runs = Runs()
-        f = make(Rules(self.rule, acting.act, runs))
-        f = TAKEN[self.taken].of(WRAPPINGS[self.wrapping](f))
-
-        def inside(x: Any) -> Any:
-            with acting.scope(runs):
-                return f(x)
-
-        program = OUTSIDE[self.outside].of(inside)
-        return Seen((see or acting.see)(program), runs)
-
-
-@dataclasses.dataclass
-class Seen:
-    """What one sees of a program: values, text or effects; and what ran."""
-
-    what: Any
-    runs: Runs
-
-
-AXES = ("kind", "rule", "acts", "outside", "taken", "wrapping")
-
-CANDIDATES = 6000
-
-
-def sample(
-    acts: Iterable[str], is_wanted: Callable[[Cell], bool], times: int = 1
-) -> list[Cell]:
-    """A seeded sample in which nearly all parts that can meet do, two by two.
+class Program:
+    """A program that was drawn.
 
     Args:
-        acts: the names of the contexts or effects.
-        is_wanted: which cells have a meaning.
-        times: how many such samples.
-    """
-    rules = ("forward", "setup_context", "backward", "jvp", "vmap")
-    parts = [list(p) for p in (KINDS, rules, acts, OUTSIDE, TAKEN, WRAPPINGS)]
-    found: dict[Cell, None] = {}
-    for k in range(times):
-        chosen = random.Random(f"{SEED} {k}")
-        cells = [Cell(*map(chosen.choice, parts)) for _ in range(CANDIDATES)]
-        cells = [c for c in cells if c.is_valid() and (times > 1 or c.is_cheap())]
-        meetings = {c: c.meetings() for c in cells if is_wanted(c)}
-        met: set[Any] = set()
-        for least in (6, 4):  # one cell brings many new ones together
-            for cell, meeting in meetings.items():
-                if len(meeting - met) >= least:
-                    met |= meeting
-                    found[cell] = None
-    return list(found)
-
-
-# ---- where a rule runs more often than in plain JAX
-
-
-@dataclasses.dataclass(frozen=True)
-class MoreOften:
-    """An exception to the law, for a good reason.
+        source: the seed, or choices.
 
     Attributes:
-        concerns: which Functions, of which these rules have run?
-        rule: that runs more often.
-        more: how much: given how often a tangent map is made beside those of the twin,
-            which has none where it has a custom_vjp; and how often in all.
-        why: the reason.
+        made: the choices.
+        functions: the text of the Functions.
+        plain_functions: the text of what they compute.
+        text: the rest.
+        args: the arguments.
     """
 
-    concerns: Callable[[Kind, Runs], bool]
-    rule: str
-    more: Callable[[int, int], int]
-    why: str
+    def __init__(self, source: str | list[int]) -> None:
+        choices = Choices(source)
+        writer = Writer(choices)
+        self.text, self.args = writer.program()
+        self.functions = "\n\n".join(m.text for m in writer.pool.made)
+        self.plain_functions = "\n\n".join(m.plain for m in writer.pool.made)
+        self.made = choices.made
+
+    def got(self) -> list[np.ndarray]:
+        """What it gives with jaxfn."""
+        return self._run(self.functions, transform)
+
+    def expected(self) -> list[np.ndarray]:
+        """What plain JAX gives."""
+        return self._run(self.plain_functions, transform_plain, whole=True)
+
+    def _run(self, functions: str, transform: Any, *, whole: bool = False) -> Any:
+        text = f"{PRELUDE}\n\n{functions}\n\n{self.text}"
+        file = f"<program {hash(text)}>"
+        names: dict[str, Any] = {"__name__": "program"}
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = (len(text), None, lines, file)
+        with jax.enable_x64(True):
+            try:
+                exec(compile(text, file, "exec"), names)
+                names["transform"] = transform
+                f = jax.jit(names["program"]) if whole else names["program"]
+                outs = f(*[jax.numpy.asarray(x) for x in self.args])
+                return [np.asarray(x) for x in jax.tree.leaves(outs)]
+            finally:
+                del linecache.cache[file]
+
+    def __str__(self) -> str:
+        """Text that runs as it is, and prints what is compared."""
+        args = ", ".join(f"jnp.array({x.tolist()})" for x in self.args)
+        plain = textwrap.indent(self.plain_functions.strip(), "#   ")
+        return (
+            f"{PRELUDE.strip()}\n\n\n{self.functions.strip()}\n\n\n{self.text}\n"
+            f"jax.config.update('jax_enable_x64', True)\nprint(program({args}))\n\n"
+            f"# The plain mathematics of the Functions:\n{plain}\n"
+        )
 
 
-EXCEPTIONS = [
-    MoreOften(
-        lambda kind, _: kind.engine == "both",
-        "jvp",
-        lambda beside, _: beside,
-        "One definition serves both modes. In reverse mode too its tangent map is "
-        "traced where the derivative is taken, as that of a custom_jvp is: "
-        "jax.linearize uses it.",
-    ),
-    MoreOften(
-        lambda kind, _: kind.engine in ("derived", "backward"),
-        "backward",
-        lambda beside, _: beside,
-        "The same; the tangent map is backward, transposed. A Function that has no "
-        "more than backward needs it for derivatives of its value from outside.",
-    ),
-    MoreOften(
-        lambda kind, runs: kind.engine == "derived" and "pack" in runs,
-        "unpack",
-        lambda beside, _: 2 * beside,
-        "That backward reads the two arrays that were saved.",
-    ),
-    MoreOften(
-        lambda kind, _: kind.face == "decorator" and kind.engine == "both",
-        "forward",
-        lambda _, in_all: in_all,
-        "A rule of defjvp computes the value beside its tangent; fwd computes it too, "
-        "and what the transpose of the tangent map needs.",
-    ),
-]
-
-
-def same(a: Any, b: Any) -> bool:
-    """Are they equal, but for how numbers are rounded?"""
-    if isinstance(a, np.ndarray):
-        close = np.allclose(a, b, rtol=1e-5, atol=0, equal_nan=True)
-        return (a.shape, a.dtype) == (b.shape, b.dtype) and close
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
+__all__ = ["Program", "loss", "transform"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.laws.contexts import CONTEXTS, X
-from tests.laws.programs import (
+from tests.laws.placements import (
     AXES,
     EXCEPTIONS,
     OUTSIDE,

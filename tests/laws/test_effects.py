@@ -8,7 +8,7 @@ how often the Python of each rule runs. `--full` makes the sample twenty times a
 import pytest
 
 from tests.laws.effects import EFFECTS
-from tests.laws.programs import AXES, TAKEN, WRAPPINGS, Cell, same, sample
+from tests.laws.placements import AXES, TAKEN, WRAPPINGS, Cell, same, sample
 from tests.laws.rules import KINDS, Kind
 
 FULL = 20

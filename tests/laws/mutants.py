@@ -1,0 +1,124 @@
+"""What the random programs find: engines that are wrong on purpose.
+
+`python -m tests.laws.mutants` breaks jaxfn in one way after another, and says which is
+the first program that shows it. A program that is wrong anyway does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from tests import conftest  # noqa: F401  (its settings of JAX)
+
+# ruff: isort: split
+from jaxfn import _attach, _class_rules, _jax_rules, _onepass, _residuals
+from tests.laws.programs import Program
+from tests.laws.test_programs import wrong
+
+Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@contextlib.contextmanager
+def everywhere(original: Any, broken: Any) -> Iterator[None]:
+    """`broken` in place of `original`, in all modules of jaxfn that import it."""
+    with contextlib.ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.split(".")[0] == "jaxfn":
+                for key, value in list(vars(module).items()):
+                    if value is original:
+                        stack.enter_context(mock.patch.object(module, key, broken))
+        yield
+
+
+def without_attached_tangents() -> Any:
+    """What is attached has no derivative: no second order through outputs."""
+    original = _attach.attach
+
+    def attach(tangents: Any, inputs: Any, values: Any, *, name: str) -> Any:
+        def nothing(inputs: Any, values: Any, dots: Any) -> Any:
+            return [None] * len(values)
+
+        return original(nothing, inputs, values, name=name)
+
+    return everywhere(original, attach)
+
+
+def without_tangents_of_intermediates() -> Any:
+    """Saved intermediates have no derivative, as in torch."""
+
+    def nothing(self: Any, run: Any, inputs: Any, others: Any, dots: Any) -> Any:
+        return [None] * len(others)
+
+    return mock.patch.object(_onepass.OnePass, "_other_tangents", nothing)
+
+
+def with_the_last_residuals() -> Any:
+    """Of several traces of one call, all take what the last one saved."""
+
+    def get(self: Any, key: Any, arrays: Any, name: str) -> Any:
+        item = self._items[list(self._items)[-1]]
+        return type(item)(arrays[: len(item.arrays)], item.static, item.smooth)
+
+    return mock.patch.object(_residuals.Statics, "get", get)
+
+
+def with_late_rules() -> Any:
+    """The rules of a class run when the user's `with` is over."""
+    stack = contextlib.ExitStack()
+    for name in ("_bwd", "_jvp"):
+        original = getattr(_class_rules.ClassRules, name)
+
+        def late(*args: Any, original: Any = original) -> Any:
+            return contextvars.Context().run(original, *args)
+
+        stack.enter_context(mock.patch.object(_class_rules.ClassRules, name, late))
+    return stack
+
+
+def with_late_rules_of_both() -> Any:
+    """The forward rule of a decorated function with both rules runs so."""
+    original = _jax_rules.along
+
+    def late(*args: Any) -> Any:
+        return contextvars.Context().run(original, *args)
+
+    return everywhere(original, late)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "attached values without tangents": without_attached_tangents,
+    "intermediates without tangents": without_tangents_of_intermediates,
+    "residuals of the last trace": with_the_last_residuals,
+    "rules of classes outside of their context": with_late_rules,
+    "rules of decorators outside of their context": with_late_rules_of_both,
+}
+
+
+def found(mutant: Mutant, numbers: range) -> tuple[int, str] | None:
+    """The first program that shows it, and how."""
+    for number in numbers:
+        program = Program(str(number))
+        with mutant():
+            problem = wrong(program)
+        if problem is not None and wrong(program) is None:
+            return number, problem[0]
+    return None
+
+
+def main(first: int = 0, n: int = 1000) -> None:
+    for name, mutant in MUTANTS.items():
+        start = time.process_time()
+        result = found(mutant, range(first, first + n))
+        seconds = time.process_time() - start
+        says = "not found" if result is None else f"program {result[0]}: {result[1]}"
+        print(f"{name}: {says} ({seconds:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
