@@ -480,7 +480,7 @@ class Staged:
         return {e for e in found if not isinstance(e, JaxprInputEffect)}
 
     def __call__(self, *args: Any) -> list[Any]:
-        return jaxpr_as_fun(self.jaxpr)(*args)
+        return evaluate(self.jaxpr, args)
 
     def __repr__(self) -> str:
         return str(self.jaxpr)
@@ -583,7 +583,7 @@ def define_primitive(
     if transpose is not None:
 
         def transpose_rule(cts: Any, /, *args: Any, **params: Any) -> Any:
-            known = [None if ad.is_undefined_primal(a) else a for a in args]
+            known = [None if ad.is_undefined_primal(a) else as_array(a) for a in args]
             given = [None if is_zero(ct) else as_array(ct) for ct in cts]
             results = transpose(given, known, **params)
             return [
@@ -607,7 +607,7 @@ def has_transpose(primitive: Any) -> bool:
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr."""
-    return jaxpr_as_fun(jaxpr)(*values)
+    return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
 
 
 def constants(jaxpr: Any) -> list[Any]:

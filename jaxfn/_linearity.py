@@ -103,8 +103,8 @@ def is_smooth(jaxpr: Any) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
     Not where an operation is constant in pieces (sign) or has a derivative of its own
-    (custom_jvp, and ours): all that its inputs reach must be operations that JAX can transpose,
-    or scatters that set, which lack but the transpose.
+    (custom_jvp, and ours): all that its inputs reach must be operations that JAX can
+    transpose, or scatters that set, which lack but the transpose.
     """
     jaxpr, _ = _compat.open_jaxpr(jaxpr)
     reached = {id(var) for var in jaxpr.invars}
