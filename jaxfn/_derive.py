@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,8 +12,6 @@ from jaxfn._barrier import refused_once
 from jaxfn._errors import NOT_TRANSPOSED, RuleValueError, short
 from jaxfn._rules import Arrays, Residuals, Rules, spread
 from jaxfn._solves import separated
-
-Run = Callable[[list[Any]], list[Any]]
 
 
 def transposed(
