@@ -26,7 +26,7 @@ from jaxfn._attach import attach
 from jaxfn._rules import Arrays
 from jaxfn._tree import is_inexact
 
-Maps = Callable[[], Sequence["Map"]]
+Maps = Callable[[], "Sequence[Map] | None"]
 Map = tuple[Callable[..., Sequence[Any]], Arrays, bool]
 """A derivative: a linear function of arrays (None for what is zero), examples of its
 arguments, and whether it goes backwards."""
@@ -36,7 +36,7 @@ def belonging(
     outs: Arrays,
     inputs: Arrays,
     recording: _compat.Recording,
-    maps: Maps | None,
+    maps: Maps,
     *,
     name: str,
 ) -> list[Any]:
@@ -49,14 +49,16 @@ def belonging(
         maps: the derivatives of the Function, to look at; None if there is no way to.
         name: of the Function.
     """
-    if not (recording.active or any(map(_compat.is_batched, inputs))):
-        return list(outs)
+    if all(map(_compat.has_value, inputs)) and not any(
+        map(_compat.is_differentiated, inputs)
+    ):
+        return list(outs)  # no derivative can come
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
     batched = {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
     alone = [k for k, js in enumerate(missing) if js & batched]
-    shared = _shared(alone, batched, maps) if alone and maps is not None else []
+    shared = _shared(alone, batched, maps) if alone else []
     owned = list(outs)
     for keep_shared in (False, True):
         ks = [k for k, js in enumerate(missing) if js and (k in shared) is keep_shared]
@@ -123,7 +125,10 @@ def _shared(alone: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
     """Those of the outputs whose derivatives are the same for all examples."""
     shared = set(alone)
     try:
-        for fun, examples, backwards in maps():
+        found = maps()
+        if found is None:
+            return []
+        for fun, examples, backwards in found:
             shared &= _shared_in(shared, batched, fun, examples, backwards)
     except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
         return []

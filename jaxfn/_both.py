@@ -52,7 +52,7 @@ class Both:
         still = stop_gradient(arrays) if drops else arrays
         recording = _compat.Recording()
         outs = outputs(self._d.primal(*self._args(still)))
-        owned = belonging(outs.arrays, still, recording, None, name=name)
+        owned = belonging(outs.arrays, still, recording, lambda: None, name=name)
         if not drops:
             return Outputs(owned, outs.static)
 

@@ -196,8 +196,13 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 
 def derivatives(
     rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays
-) -> list[Map]:
-    """The derivatives that a Function defines, for `belonging` to look at."""
+) -> list[Map] | None:
+    """The derivative that a Function defines, for `belonging` to look at.
+
+    None where it is one with two directions (`linear`): that is batched as a whole.
+    """
+    if rules.bwd is not None and has_forward_mode(rules):
+        return None
 
     def pull(*cts: Any) -> Arrays:
         pairs = zip(cts, residuals.smooth, strict=True)
@@ -214,12 +219,9 @@ def derivatives(
         rest = iter(zeros)
         return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
 
-    maps: list[Map] = []
     if rules.bwd is not None:
-        maps.append((pull, examples(outs), True))
-    if rules.jvp is not None:
-        maps.append((push, examples(inputs), False))
-    return maps
+        return [(pull, examples(outs), True)]
+    return [(push, examples(inputs), False)]
 
 
 # ---- JAX's own, for rules in its terms

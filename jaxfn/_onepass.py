@@ -116,7 +116,7 @@ class OnePass:
 
     def _maps(
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
-    ) -> list[Map]:
+    ) -> list[Map] | None:
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
         residuals = self._substitute(run, arrays, outs, others, everything)
         return derivatives(self._rules(), residuals, arrays, outs)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jaxfn import _autocast, _compat
+from jaxfn import _autocast, _compat, _linearity
 from jaxfn._attach import attach, distinct, stop_gradient
 from jaxfn._belonging import Map, belonging
 from jaxfn._compat import Staged
@@ -29,26 +29,41 @@ class _TracedSetup:
 
     Attributes:
         closed_over: what it used beside inputs and outputs.
-        staged: from that, inputs and outputs to the leaves that it computed.
+        staged: from that, inputs and outputs to the leaves that it computed; None if
+            these have been computed.
         saved: the rest of what the context held.
         places: for each leaf, which of inputs and outputs it is; None if computed.
         perturbed: for each array argument, whether it is differentiated.
     """
 
     closed_over: Arrays
-    staged: Staged
+    staged: Staged | None
     saved: Saved
     places: Sequence[int | None]
     perturbed: Perturbed
+
+    def begin(self, arrays: Arrays, outs: Arrays) -> tuple[Arrays, _TracedSetup]:
+        """What `leaves` is to be given; and this, without any value.
+
+        What does not depend on the outputs is computed here, once and for all.
+        """
+        assert self.staged is not None
+        given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
+        n = len(given) + len(arrays)
+        uses = _linearity.uses(self.staged.jaxpr, ())
+        if all(i < n for used, _ in uses for i in used):
+            given = self.staged(*given, *arrays, *outs)
+            kept.staged = None
+        return given, kept
 
     def fits(self, perturbed: Perturbed) -> bool:
         """Is this also what would be saved with these inputs perturbed?"""
         return not self.saved.needs_read or perturbed == self.perturbed
 
-    def leaves(self, closed_over: Arrays, arrays: Arrays, outs: Arrays) -> list[Any]:
+    def leaves(self, given: Arrays, arrays: Arrays, outs: Arrays) -> list[Any]:
         """All leaves, for these inputs and outputs."""
         values = [*arrays, *outs]
-        computed = iter(self.staged(*closed_over, *values))
+        computed = iter(given if self.staged is None else self.staged(*given, *values))
         return [next(computed) if i is None else values[i] for i in self.places]
 
 
@@ -70,15 +85,15 @@ class Separate(Style):
         maps = partial(self._maps, out, still, raw.arrays)
         values = belonging(raw.arrays, still, recording, maps, name=name)
         traced = self._trace_setup(out, arrays, values, perturbed)
-        closed_over = [] if traced is None else traced.closed_over
-        # The rule outlives this trace, and must not hold its values.
-        kept = None if traced is None else dataclasses.replace(traced, closed_over=())
-        rule = partial(self._tangents, out, kept, len(arrays))
-        outs = attach(rule, [*arrays, *closed_over], values, name=name, owned=True)
-        if kept is None:
+        if traced is None:
+            rule = partial(self._tangents, out, None, len(arrays))
+            outs = attach(rule, arrays, values, name=name, owned=True)
             return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
-        leaves = kept.leaves(closed_over, arrays, outs)
-        saved = kept.saved
+        # The rule outlives this trace, so what it needs of it is an input of its own.
+        given, kept = traced.begin(arrays, values)
+        rule = partial(self._tangents, out, kept, len(arrays))
+        outs = attach(rule, [*arrays, *given], values, name=name, owned=True)
+        leaves, saved = kept.leaves(given, arrays, outs), kept.saved
         residuals = self._residuals(leaves, saved, out, arrays, outs, perturbed)
         return Outputs(outs, out), residuals
 
@@ -122,7 +137,7 @@ class Separate(Style):
         outs = belonging(outs, arrays, recording, maps, name=self._def.name)
         return Outputs(outs, out)
 
-    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
+    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map] | None:
         everything = tuple(map(is_inexact, arrays))
         residuals = self._setup(out, arrays, outs, everything)
         return derivatives(self._rules(), residuals, arrays, outs)
@@ -141,10 +156,10 @@ class Separate(Style):
         outs: Arrays,
         dots: Arrays,
     ) -> Arrays:
-        arrays, closed_over, dots = inputs[:n], inputs[n:], dots[:n]
+        arrays, given, dots = inputs[:n], inputs[n:], dots[:n]
         moving = tuple([d is not None for d in dots])
         if traced is not None and traced.fits(moving):
-            leaves, saved = traced.leaves(closed_over, arrays, outs), traced.saved
+            leaves, saved = traced.leaves(given, arrays, outs), traced.saved
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
             residuals = self._setup(out, arrays, outs, moving)
