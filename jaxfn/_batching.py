@@ -209,9 +209,14 @@ def _repeat(x: Any, size: int) -> Any:
 
 
 def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.custom_batching.custom_vmap` with a derivative in every mode."""
+    """`jax.custom_batching.custom_vmap` with a derivative in every mode.
+
+    JAX traces `fun` at the call. So do we, once: its derivative is that of what ran,
+    without the effects, which it had.
+    """
     native = jax.custom_batching.custom_vmap(fun)
     native.def_vmap(rule)
+    name = getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)
     def call(*args: Any) -> Any:
@@ -220,12 +225,15 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             return fun(*args)
         if _compat.is_eager_forward():
             return native(*args)  # JAX can, and its rule sees what JAX says is batched
+        specs: list[Any] = []
 
-        def run(*arrays: Any) -> Outputs:
-            return outputs(native(*tree.unflatten(arrays)))
+        def flat(*arrays: Any) -> list[Any]:
+            found = outputs(fun(*tree.unflatten(arrays)))
+            specs[:] = [found.static]
+            return found.arrays
 
-        def alone(*arrays: Any) -> Outputs:
-            return outputs(fun(*tree.unflatten(arrays)))
+        held, ran = _compat.Staged.trace(flat, (), *leaves)
+        still = ran.without_effects()
 
         def batch(
             size: int, batched: Sequence[bool], arrays: list[Any]
@@ -235,8 +243,10 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             found = outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        name = getattr(fun, "__name__", type(fun).__name__)
-        outs = differentiable(run, alone, batch, name=name)(*leaves)
+        run = with_batch_rule(lambda *xs: Outputs(ran(*held, *xs), specs[0]), batch)
+        outs = differentiable(
+            run, lambda *xs: Outputs(still(*held, *xs), specs[0]), batch, name=name
+        )(*leaves)
         return outs.static.whole.join(outs.arrays)
 
     return call

@@ -473,6 +473,20 @@ class Staged:
         )
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
+    def without_effects(self) -> Staged:
+        """The same, without effects of which no result is used."""
+        jaxpr, _ = open_jaxpr(self.jaxpr)
+        used = {id(x) for x in jaxpr.outvars}
+        kept: list[Any] = []
+        for eqn in reversed(jaxpr.eqns):
+            if not eqn.effects or any(id(var) in used for var in eqn.outvars):
+                used |= {id(x) for x in eqn.invars}
+                kept.append(eqn)
+        if len(kept) == len(jaxpr.eqns):
+            return self
+        effects = frozenset(e for eqn in kept for e in eqn.effects)
+        return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
+
     @property
     def effects(self) -> Any:
         """What it does beside computing, but for reading what it is given."""
