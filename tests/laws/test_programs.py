@@ -2,7 +2,7 @@
 
 `pytest tests/laws/test_programs.py --programs-seed 7 --programs 2000` runs the programs
 7 to 2006, the same on every machine. One that fails is shown as small as it could be
-made in a minute, with the command that runs it alone.
+made in half a minute, with the command that runs it alone.
 """
 
 import jax
@@ -13,7 +13,7 @@ from tests.laws.draws import shrink
 from tests.laws.programs import Program
 
 NORMAL, FULL = 25, 3000
-SECONDS = 60
+SECONDS = 30
 
 
 def pytest_generate_tests(metafunc):
