@@ -195,7 +195,7 @@ class Cell:
             )
             pushes = again.runs[PUSH]
         for exception in EXCEPTIONS:
-            if exception.concerns(self.kind, seen.runs):
+            if exception.concerns(self, seen.runs):
                 seen.runs[exception.rule] += exception.more(
                     pushes - seen_pushes, pushes
                 )
@@ -276,14 +276,14 @@ class MoreOften:
     """An exception to the law, for a good reason.
 
     Attributes:
-        concerns: which Functions, of which these rules have run?
+        concerns: which cells, in which these rules have run?
         rule: that runs more often.
         more: how much: given how often a tangent map is made beside those of the twin,
             which has none where it has a custom_vjp; and how often in all.
         why: the reason.
     """
 
-    concerns: Callable[[Kind, Runs], bool]
+    concerns: Callable[[Cell, Runs], bool]
     rule: str
     more: Callable[[int, int], int]
     why: str
@@ -291,7 +291,7 @@ class MoreOften:
 
 EXCEPTIONS = [
     MoreOften(
-        lambda kind, _: kind.engine == "both",
+        lambda cell, _: cell.kind.engine == "both",
         "jvp",
         lambda beside, _: beside,
         "One definition serves both modes. In reverse mode too its tangent map is "
@@ -299,26 +299,116 @@ EXCEPTIONS = [
         "jax.linearize uses it.",
     ),
     MoreOften(
-        lambda kind, _: kind.engine in ("derived", "backward"),
+        lambda cell, _: cell.kind.engine in ("derived", "backward"),
         "backward",
         lambda beside, _: beside,
         "The same; the tangent map is backward, transposed. A Function that has no "
         "more than backward needs it for derivatives of its value from outside.",
     ),
     MoreOften(
-        lambda kind, runs: kind.engine == "derived" and "pack" in runs,
+        lambda cell, runs: cell.kind.engine == "derived" and "pack" in runs,
         "unpack",
         lambda beside, _: 2 * beside,
         "That backward reads the two arrays that were saved.",
     ),
     MoreOften(
-        lambda kind, _: kind.face == "decorator" and kind.engine == "both",
+        lambda cell, _: cell.kind.face == "decorator" and cell.kind.engine == "both",
         "forward",
         lambda _, in_all: in_all,
         "A rule of defjvp computes the value beside its tangent; fwd computes it too, "
         "and what the transpose of the tangent map needs.",
     ),
+    MoreOften(
+        lambda cell, _: _asked_twice(cell) and cell.kind.has_jvp,
+        "jvp",
+        lambda *_: 1,
+        "JAX differentiates a branch twice, to see what has a derivative. It remembers "
+        "what a custom rule gave; of an attached value it asks again.",
+    ),
+    MoreOften(
+        lambda cell, _: _asked_twice(cell) and not cell.kind.has_jvp,
+        "backward",
+        lambda *_: 1,
+        "The same, where the tangent map is backward, transposed.",
+    ),
 ]
+
+
+def _asked_twice(cell: Cell) -> bool:
+    """Is a value that was attached in a branch of cond differentiated?"""
+    second = len(cell.modes) == 2 and not cell.kind.is_native
+    return second and cell.wrapping == "cond"
+
+
+@dataclasses.dataclass(frozen=True)
+class Different:
+    """Cells that are not equal to the twin in other respects, for a good reason.
+
+    Attributes:
+        concerns: which cells.
+        example: one that differs.
+        why: the reason.
+    """
+
+    concerns: Callable[[Cell], bool]
+    example: Cell
+    why: str
+
+
+DECORATED = Kind("decorator", "both")
+DIFFERENT = [
+    Different(
+        lambda cell: (
+            cell.kind == Kind("decorator", "both", cell.kind.batch)
+            and cell.rule == "forward"
+            and cell.modes[:1] == ("forward",)
+        ),
+        Cell(DECORATED, "forward", "callback", "eager", "jvp", "alone"),
+        "fwd and the rule of defjvp both compute the value: effects happen twice.",
+    ),
+    Different(
+        lambda cell: cell.kind == DECORATED and len(cell.modes) == 2,
+        Cell(DECORATED, "forward", "contextvar", "jvp of jit", "value of jvp", "scan"),
+        "JAX's own custom_jvp runs a rule of defjvp again for the derivative of its "
+        "value, where and as often as that derivative is taken.",
+    ),
+    Different(
+        lambda cell: (
+            cell.kind.engine == "none" and cell.rule == "vmap" and cell.modes != ()
+        ),
+        Cell(Kind("decorator", "none", True), "vmap", "callback", "jit", "jvp", "vmap"),
+        "A batch rule runs for the value, and is differentiated for the tangent.",
+    ),
+]
+DIFFERENT.append(
+    Different(
+        lambda cell: (
+            cell.wrapping == "scan"
+            and cell.outside == "jvp of jit"
+            and len(cell.modes) == 2
+            and cell.kind.engine == "both"
+        ),
+        Cell(
+            Kind("separate", "both"), "forward", "global", "jvp of jit", "jvp", "scan"
+        ),
+        "A loop is differentiated until it is settled which parts of its carry have a "
+        "tangent. JAX remembers what a custom rule gave, and asks an attached value "
+        "again.",
+    )
+)
+if jax.__version_info__ < (0, 12):
+    DIFFERENT.append(
+        Different(
+            lambda cell: cell.wrapping == "scan" and len(cell.modes) == 2,
+            Cell(Kind("separate", "jvp"), "forward", "x64", "jit", "hessian", "scan"),
+            "Before JAX 0.12 a scan drops the rule of the twin's custom_jvp.",
+        )
+    )
+
+
+def is_different(cell: Cell) -> bool:
+    """Does the cell differ from its twin, for one of these reasons?"""
+    return any(row.concerns(cell) for row in DIFFERENT)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -8,7 +8,15 @@ how often the Python of each rule runs. `--full` makes the sample twenty times a
 import pytest
 
 from tests.laws.effects import EFFECTS
-from tests.laws.placements import AXES, TAKEN, WRAPPINGS, Cell, same, sample
+from tests.laws.placements import (
+    AXES,
+    TAKEN,
+    WRAPPINGS,
+    Cell,
+    is_different,
+    same,
+    sample,
+)
 from tests.laws.rules import KINDS, Kind
 
 FULL = 20
@@ -16,7 +24,7 @@ FULL = 20
 
 def has_a_meaning(cell: Cell) -> bool:
     """Is it of the first order, and does JAX not refuse it?"""
-    return len(cell.modes) < 2 and not is_refused(cell)
+    return len(cell.modes) < 2 and not is_refused(cell) and not is_different(cell)
 
 
 def is_refused(cell: Cell) -> bool:
@@ -46,7 +54,6 @@ ALWAYS = [
     Cell(BOTH, "jvp", "float check", "eager", "jvp", "alone"),
     Cell(BOTH, "jvp", "callback", "jit", "grad", "alone"),
     Cell(BOTH, "forward", "callback", "jit", "grad", "constant too"),
-    Cell(Kind("decorator", "both"), "forward", "callback", "eager", "jvp", "alone"),
 ]
 
 
