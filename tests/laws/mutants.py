@@ -17,7 +17,7 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn import _attach, _class_rules, _jax_rules, _onepass, _residuals
+from jaxfn import _attach, _class_rules, _jax_rules, _residuals
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
 
@@ -40,11 +40,11 @@ def without_attached_tangents() -> Any:
     """What is attached has no derivative: no second order through outputs."""
     original = _attach.attach
 
-    def attach(tangents: Any, inputs: Any, values: Any, *, name: str) -> Any:
+    def attach(tangents: Any, inputs: Any, values: Any, **options: Any) -> Any:
         def nothing(inputs: Any, values: Any, dots: Any) -> Any:
             return [None] * len(values)
 
-        return original(nothing, inputs, values, name=name)
+        return original(nothing, inputs, values, **options)
 
     return everywhere(original, attach)
 
@@ -52,10 +52,8 @@ def without_attached_tangents() -> Any:
 def without_tangents_of_intermediates() -> Any:
     """Saved intermediates have no derivative, as in torch."""
 
-    def nothing(self: Any, run: Any, inputs: Any, others: Any, dots: Any) -> Any:
-        return [None] * len(others)
-
-    return mock.patch.object(_onepass.OnePass, "_other_tangents", nothing)
+    closed = property(lambda _: False, lambda _, __: None)
+    return mock.patch.object(_attach.Gate, "open", closed, create=True)
 
 
 def with_the_last_residuals() -> Any:

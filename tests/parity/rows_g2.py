@@ -61,8 +61,9 @@ def func_18(fw):
 
 @func_18.expect
 def _(fw):
-    # setup_context once for each derivative: what it saves has one of its own
-    return ["forward", "setup_context", "setup_context", "backward"]
+    # backward once for the gradient, and once, transposed, for the derivative of the
+    # output, which an outer derivative may ask for
+    return ["forward", "setup_context", "backward", "backward"]
 
 
 @row("FUNC-20", "must differ", "needs_input_grad says what jvp differentiates")
