@@ -39,6 +39,7 @@ def belonging(
     maps: Maps,
     *,
     name: str,
+    alone: bool = False,
 ) -> list[Any]:
     """The outputs, batched wherever their derivative may be.
 
@@ -48,17 +49,16 @@ def belonging(
         recording: begun just before.
         maps: the derivatives of the Function, to look at; None if there is no way to.
         name: of the Function.
+        alone: is this a call that is not being differentiated?
     """
-    if all(map(_compat.has_value, inputs)) and not any(
-        map(_compat.is_differentiated, inputs)
-    ):
-        return list(outs)  # no derivative can come
+    if alone and _compat.is_final(inputs):
+        return list(outs)
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
     batched = {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
-    alone = [k for k, js in enumerate(missing) if js & batched]
-    shared = _shared(alone, batched, maps) if alone else []
+    once = [k for k, js in enumerate(missing) if js & batched]
+    shared = _shared(once, batched, maps) if once else []
     owned = list(outs)
     for keep_shared in (False, True):
         ks = [k for k, js in enumerate(missing) if js and (k in shared) is keep_shared]
@@ -121,9 +121,9 @@ def _undifferentiated(*_: Any) -> Any:
 # ---- which derivatives are the same for all examples?
 
 
-def _shared(alone: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
+def _shared(ks: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
     """Those of the outputs whose derivatives are the same for all examples."""
-    shared = set(alone)
+    shared = set(ks)
     try:
         found = maps()
         if found is None:
@@ -136,7 +136,7 @@ def _shared(alone: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
 
 
 def _shared_in(
-    alone: set[int],
+    ks: set[int],
     batched: set[int],
     fun: Callable[..., Sequence[Any]],
     examples: Arrays,
@@ -159,4 +159,4 @@ def _shared_in(
             lost |= used if i in batched else mixed
         elif used & batched or mixed:
             lost.add(i)
-    return alone - lost
+    return ks - lost

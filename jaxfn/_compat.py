@@ -104,6 +104,11 @@ def is_differentiated(x: Any) -> bool:
     return isinstance(_inside(x), _DIFFERENTIATED)
 
 
+def is_final(arrays: Sequence[Any]) -> bool:
+    """Is no derivative with respect to these under way, nor to come?"""
+    return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
+
+
 def is_batched(x: Any) -> bool:
     """Does the innermost transformation at work, a vmap, map over `x`?"""
     return isinstance(x, BatchTracer) and x._trace.tag is getattr(
@@ -131,10 +136,11 @@ def as_array(x: Any) -> Any:
     """
     if isinstance(x, jax.Array) or not isinstance(x, _CONSTANTS):
         return x
-    aval = jax.typeof(x)
+    value: Any = x
+    aval = jax.typeof(value)
     if aval.dtype == jax.dtypes.float0:
         return x  # a cotangent of integers; JAX itself keeps it in NumPy
-    return _convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
+    return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
 
 
 _CONSTANTS = (int, float, complex, np.ndarray, np.generic)
@@ -279,7 +285,7 @@ class Recording:
                 todo += x.parents
             elif not isinstance(x, DynamicJaxprTracer):
                 found.append(x)  # of a transformation that shows no equations
-            elif id(x.parent) in recorded:
+            elif x.parent is not None and id(x.parent) in recorded:
                 todo += x.parent.in_tracers
             elif is_tracer(_constant(x)):
                 found.append(x)
@@ -519,7 +525,7 @@ class Failed(Staged):
         self._error.__context__ = self._error.__cause__ = None
 
     @property
-    def jaxpr(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def jaxpr(self) -> Any:
         raise self._error
 
     @property

@@ -112,7 +112,8 @@ class OnePass:
         outs, leaves, run = self._run(arrays, perturbed)
         maps = partial(self._maps, run, leaves, arrays, outs)
         name = self._rules().name
-        return Outputs(belonging(outs, arrays, recording, maps, name=name), run.out)
+        outs = belonging(outs, arrays, recording, maps, name=name, alone=True)
+        return Outputs(outs, run.out)
 
     def _maps(
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays

@@ -107,17 +107,16 @@ class Separate(Style):
 
         Then it runs as it is, and once more for each derivative of the outputs.
         """
-        if all(map(_compat.has_value, arrays)) and not any(
-            map(_compat.is_differentiated, arrays)
-        ):
+        if _compat.is_final(arrays):
             return None
-        n, found = len(arrays), []
+        n = len(arrays)
+        found: list[tuple[Saved, list[int | None]]] = []
 
         def trace(*values: Any) -> list[Any]:
             leaves, saved = self._saved(out, values[:n], values[n:], perturbed)
             # Last: an input that is returned as it is counts as the input.
             places = {id(x): i for i, x in reversed(list(enumerate(values)))}
-            found[:] = saved, [places.get(id(x)) for x in leaves]
+            found[:] = [(saved, [places.get(id(x)) for x in leaves])]
             return [x for x in leaves if id(x) not in places]
 
         try:
@@ -126,7 +125,7 @@ class Separate(Style):
             raise
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
-        return _TracedSetup(closed_over, staged, *found, perturbed)
+        return _TracedSetup(closed_over, staged, *found[0], perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         recording = _compat.Recording()
@@ -134,7 +133,8 @@ class Separate(Style):
         out, outs = raw.static, raw.arrays
         self._saved(out, arrays, outs, perturbed)
         maps = partial(self._maps, out, arrays, outs)
-        outs = belonging(outs, arrays, recording, maps, name=self._def.name)
+        name = self._def.name
+        outs = belonging(outs, arrays, recording, maps, name=name, alone=True)
         return Outputs(outs, out)
 
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map] | None:
