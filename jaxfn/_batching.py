@@ -223,7 +223,7 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         leaves, tree = tree_util.tree_flatten(args)
         if not any(_compat.is_tracer(x) for x in leaves):
             return fun(*args)
-        if _compat.is_eager_forward():
+        if _compat.is_eager_forward() and not _compat.has_other_tangents(leaves):
             return native(*args)  # JAX can, and its rule sees what JAX says is batched
         specs: list[Any] = []
 

@@ -220,6 +220,19 @@ def is_eager_forward() -> bool:
     return isinstance(trace, EvalTrace)
 
 
+def has_other_tangents(arrays: Sequence[Any]) -> bool:
+    """Is one of these batched and its tangent not, or the other way round?
+
+    Then the rule that a custom_vmap of JAX has for its derivative tells the user's
+    batch rule what is true of the tangents alone, and gives wrong values.
+    """
+    return any(
+        isinstance(x, ad.JVPTracer)
+        and isinstance(x.primal, BatchTracer) != isinstance(x.tangent, BatchTracer)
+        for x in arrays
+    )
+
+
 def is_staging() -> bool:
     """Is JAX tracing a function whose jaxpr it will keep: under jit, in a scan?"""
     trace = trace_ctx.trace

@@ -199,9 +199,11 @@ def derivatives(
 ) -> list[Map] | None:
     """The derivative that a Function defines, for `belonging` to look at.
 
-    None where it is one with two directions (`linear`): that is batched as a whole.
+    None where it is one with two directions (`linear`), which is batched as a whole, or
+    one that is attached beside JAX's own: the two need not agree.
     """
-    if rules.bwd is not None and has_forward_mode(rules):
+    attached = rules.bwd is not None or _compat.SCAN_DROPS_JVP
+    if has_forward_mode(rules) and attached:
         return None
 
     def pull(*cts: Any) -> Arrays:
