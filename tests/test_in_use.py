@@ -1,0 +1,385 @@
+"""Ordinary programs around Functions: small, whole, each beside what plain JAX gives.
+
+Contexts, effects, constants and random programs have suites of their own in
+`tests/laws`; here is what one would write to show a fault to somebody.
+"""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import checkify, sparse
+from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec
+
+import jaxfn
+from tests.build import function, saving
+from tests.jaxprs import primitives
+
+SCALE = [1.0]
+X = jnp.float32([1, 2, 3])
+S = jnp.float32(2)
+
+
+@contextlib.contextmanager
+def scale(value):
+    SCALE.append(value)
+    try:
+        yield
+    finally:
+        SCALE.pop()
+
+
+def scaled(g):
+    return g * SCALE[-1]
+
+
+ENGINES = {
+    "backward": {"backward": lambda ctx, g: scaled(g)},
+    "jvp": {"jvp": lambda ctx, t: scaled(t)},
+    "both": {
+        "backward": lambda ctx, g: scaled(g),
+        "jvp": lambda ctx, t: scaled(t),
+    },
+    "derived": {"backward": lambda ctx, g: scaled(g), "generate_jvp_rule": True},
+}
+engines = pytest.mark.parametrize("engine", ENGINES)
+forwards = pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
+
+
+def identity(engine):
+    return function(forward=lambda ctx, x: x * 1.0, **ENGINES[engine]).apply
+
+
+# ---- where and when a rule's Python runs
+
+
+def test_a_hessian_runs_backward_in_the_context():
+    f = identity("backward")
+
+    def hessian(x):
+        with scale(3.0):
+            return jax.hessian(lambda x: f(x) ** 2)(x)
+
+    assert hessian(1.0) == jax.jit(hessian)(1.0) == 18
+
+
+@forwards
+def test_forward_mode_runs_the_rule_in_the_context(engine):
+    f = identity(engine)
+
+    def tangent(x):
+        with scale(3.0):
+            return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+    def looped(x):
+        return lax.scan(lambda x, _: (tangent(x), None), x, None, 1)[0]
+
+    assert tangent(S) == jax.jit(tangent)(S) == jax.jit(looped)(S) == 3
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_what_was_computed_on_the_way_is_differentiated_as_it_ran(style):
+    # m = 3 sin x is saved, and is the gradient; its derivative is 3 cos x
+    def save(ctx, x):
+        ctx.save_for_backward(SCALE[-1] * jnp.sin(x))
+
+    members = {
+        "combined": {"forward": lambda ctx, x: (save(ctx, x), x)[1]},
+        "separate": {
+            "forward": lambda x: x * 1.0,
+            "setup_context": lambda ctx, inputs, _: save(ctx, *inputs),
+        },
+    }[style]
+    f = function(backward=lambda ctx, g: g * ctx.saved_tensors[0], **members).apply
+
+    def gradient(x):
+        with scale(3.0):
+            return jax.grad(f)(x)
+
+    def looped(x):
+        return lax.scan(lambda x, _: (gradient(x), None), x, None, 1)[0]
+
+    expected = 3 * np.cos(2.0)
+    for g in (gradient, jax.jit(gradient), looped):
+        np.testing.assert_allclose(jax.grad(g)(S), expected, rtol=1e-6)
+        np.testing.assert_allclose(jax.jvp(g, (S,), (S,))[1], 2 * expected, rtol=1e-6)
+
+
+def test_a_body_that_needs_values_refuses_the_derivative_of_what_it_computed():
+    def forward(ctx, x):
+        ctx.save_for_backward(jnp.sin(x) if float(x) > 0 else x)
+        return x * 1.0
+
+    f = function(forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+    np.testing.assert_allclose(jax.grad(f.apply)(S), np.sin(2.0), rtol=1e-6)
+    with pytest.raises(NotImplementedError, match=r"`F.forward` saved a value that it"):
+        jax.grad(jax.grad(f.apply))(S)
+
+
+def test_rules_of_one_call_belong_together():
+    f = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 2 * g)
+    call = jax.jit(lambda x: f.apply(x))
+    call(S)
+    f.forward = staticmethod(lambda ctx, x: 5 * x)
+    f.backward = staticmethod(lambda ctx, g: 5 * g)
+    assert jax.value_and_grad(call)(S) == (4, 2)
+    assert jax.value_and_grad(f.apply)(S) == (10, 5)
+
+
+def test_forward_is_told_of_no_other_pattern_than_the_calls():
+    patterns = []
+
+    def forward(ctx, a, b):
+        patterns.append(ctx.needs_input_grad)
+        if ctx.needs_input_grad[0]:
+            raise RuntimeError("cannot take gradients of a")
+        ctx.save_for_backward(b)
+        return a * b * b
+
+    f = function(
+        forward=forward, backward=lambda ctx, g: (None, 2 * g * ctx.saved_tensors[0])
+    ).apply
+    gradient = jax.grad(f, 1)
+    for g in (gradient, jax.jit(gradient), jax.grad(jax.jit(f), 1)):
+        assert g(S, S) == 4
+    assert jax.vmap(gradient)(X, X).tolist() == [2, 4, 6]
+    looped = lax.scan(lambda b, _: (gradient(S, b), None), S, None, 2)[0]
+    assert looped == 8
+    assert set(patterns) == {(False, False), (False, True)}
+
+
+@pytest.mark.parametrize("engine", ["backward", "both"])
+def test_nested_functions_are_traced_as_often_as_they_are_deep(engine):
+    runs = []
+
+    def around(inner):
+        def forward(ctx, x):
+            runs.append(1)
+            y = inner(x)
+            ctx.box = {"y": y}
+            return y, y
+
+        rules = {"backward": lambda ctx, g, h: g + h}
+        if engine == "both":
+            rules["jvp"] = lambda ctx, t: (t, t)
+        f = function(forward=forward, **rules).apply
+        return lambda x: f(x)[0]
+
+    f = jnp.sin
+    for depth in range(1, 6):
+        f = around(f)
+        runs.clear()
+        jax.jit(f).trace(S)
+        assert len(runs) == depth
+        runs.clear()
+        jax.jit(jax.grad(f)).trace(S)
+        assert len(runs) <= 2 * depth
+
+
+# ---- effects, and what other interpreters see
+
+
+@pytest.mark.parametrize("engine", ["both", "derived"])
+def test_checkify_sees_into_forward_mode(engine):
+    rules = {"backward": lambda ctx, g: g / ctx.saved_tensors[0]}
+    if engine == "both":
+        rules["jvp"] = lambda ctx, t: t / ctx.saved_tensors[0]
+    else:
+        rules["generate_jvp_rule"] = True
+    f = function(forward=jnp.log, setup_context=saving(), **rules).apply
+
+    def tangent(x):
+        return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+    for g in (tangent, jax.jit(tangent)):
+        error, _ = checkify.checkify(g, errors=checkify.float_checks)(jnp.arange(2.0))
+        assert "division by zero" in error.get()
+
+
+def test_an_effect_happens_though_its_tangent_is_not_used():
+    seen = []
+
+    def jvp(ctx, t):
+        jax.debug.callback(lambda: seen.append(1))
+        return t
+
+    f = function(forward=lambda ctx, x: x * 1.0, backward=lambda ctx, g: g, jvp=jvp).apply
+    jax.jit(lambda x: jax.jvp(f, (x,), (x,))[0])(S).block_until_ready()
+    jax.effects_barrier()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("engine", ["both", "derived"])
+def test_ordered_effects(engine, capfd):
+    def noting(ctx, g):
+        jax.debug.print("noted", ordered=True)
+        return g
+
+    rules = {"backward": noting}
+    rules |= {"jvp": noting} if engine == "both" else {"generate_jvp_rule": True}
+    f = function(forward=lambda ctx, x: x * 1.0, **rules).apply
+
+    def tangent(x):
+        return jax.jvp(f, (x,), (x,))[1]
+
+    def looped(x):
+        return lax.scan(lambda x, _: (tangent(x), None), x, None, 2)[0]
+
+    for g, times in ((jax.jit(tangent), 1), (jax.jit(looped), 2), (jax.grad(f), 1)):
+        g(S).block_until_ready()
+        jax.effects_barrier()
+        assert capfd.readouterr().out.count("noted") >= times
+
+
+def test_rules_that_close_over_a_traced_value_in_forward_mode():
+    def tangent(x, w):
+        @jaxfn.custom_function
+        def f(x):
+            return x * w
+
+        f.defvjp(lambda x: (x * w, None), lambda _, g: (g * w,))
+        f.defjvp(lambda x, t: (x[0] * w, t[0] * w))
+        return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+    assert jax.jit(tangent)(S, S) == tangent(S, S) == 2
+
+
+def only_jax(f, *args):
+    return not {"attach", "linear", "gate"} & set(primitives(jax.make_jaxpr(f)(*args)))
+
+
+@engines
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="a scan drops custom_jvp")
+def test_an_undifferentiated_call_holds_only_jax_primitives(engine):
+    assert only_jax(identity(engine), S)
+    assert only_jax(jax.vmap(identity(engine)), X)
+    two = function(forward=lambda ctx, x, y: (2 * x, y + 1), **ENGINES[engine]).apply
+    assert only_jax(two, S, S)
+
+
+@engines
+@pytest.mark.parametrize("mode", ["value", "grad", "jvp"])
+def test_a_function_in_a_pallas_kernel_lowers_for_tpu(engine, mode):
+    f = identity(engine)
+    if mode == "jvp" and engine == "backward":
+        return  # refused, as a custom_vjp is
+    inside = {
+        "value": f,
+        "grad": lambda x: jax.vjp(f, x)[1](x)[0],
+        "jvp": lambda x: jax.jvp(f, (x,), (x,))[1],
+    }[mode]
+
+    def kernel(i, o):
+        o[...] = inside(i[...])
+
+    x = jnp.ones((8, 128), jnp.float32)
+    call = pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    lowered = jax.jit(call).trace(x).lower(lowering_platforms=("tpu",))
+    assert "tpu_custom_call" in lowered.as_text()
+
+
+@forwards
+def test_sparsify_of_a_tangent(engine):
+    f = identity(engine)
+    matrix = sparse.BCOO.fromdense(jnp.eye(3))
+    with scale(2.0):
+        tangent = sparse.sparsify(lambda m, x: jax.jvp(f, (x,), (m @ x,))[1])
+        assert tangent(matrix, X).tolist() == [2, 4, 6]
+
+
+def test_a_jaxpr_in_an_eager_shard_map():
+    mesh = jax.make_mesh((1,), ("i",))
+    f, consts = jax.closure_convert(identity("backward"), jnp.ones(1))
+    inside = jax.shard_map(
+        lambda x: (f(x, *consts), jax.grad(lambda x: f(x, *consts).sum())(x)),
+        mesh=mesh,
+        in_specs=PartitionSpec("i"),
+        out_specs=PartitionSpec("i"),
+        check_vma=False,
+    )
+    x = jax.device_put(jnp.ones(1), jax.NamedSharding(mesh, PartitionSpec("i")))
+    with scale(3.0):
+        assert [float(y[0]) for y in inside(x)] == [1, 3]
+
+
+# ---- outputs that do not depend on what is mapped
+
+
+def test_an_output_that_examples_share_is_taken_out_of_a_vmap():
+    two = function(
+        forward=lambda ctx, x, y: (2 * x, y + 1),
+        backward=lambda ctx, g, h: (2 * g, h),
+    ).apply
+    mapped = jax.vmap(two, (0, None), (0, None))
+    assert mapped(X, S)[1] == jax.jit(mapped)(X, S)[1] == 3
+
+    def shared(y):
+        return mapped(X, y)[1]
+
+    for wrap in (lambda f: f, jax.jit):
+        assert wrap(jax.grad(shared))(S) == jax.grad(wrap(shared))(S) == 1
+    total = jax.grad(lambda x: (mapped(x, S)[0] * X).sum())
+    assert total(X).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("jit_inside", [False, True])
+def test_a_derivative_that_differs_between_examples_keeps_them_apart(jit_inside):
+    f = function(
+        forward=lambda ctx, x, s: (ctx.save_for_backward(s), x)[1],
+        backward=lambda ctx, g: (g * ctx.saved_tensors[0], g),
+    ).apply
+    f = jax.jit(f) if jit_inside else f
+
+    def loss(s):
+        return (jax.vmap(f, (None, 0))(S, s) * X).sum()
+
+    for wrap in (lambda f: f, jax.jit):
+        assert wrap(jax.grad(loss))(X).tolist() == [1, 2, 3]
+        assert jax.grad(wrap(loss))(X).tolist() == [1, 2, 3]
+
+
+def test_a_batch_rule_under_a_tangent_that_is_not_batched():
+    """JAX's own custom_vmap tells the rule what is true of the tangents."""
+
+    @jaxfn.custom_function
+    def f(x):
+        return 2 * x
+
+    @f.def_vmap
+    def _(size, batched, x):
+        assert batched[0]
+        return 2 * x, True
+
+    mapped = jax.vmap(lambda x: jax.jvp(f, (x,), (jnp.ones(()),)))
+    for call in (mapped, jax.jit(mapped)):
+        value, tangent = call(X)
+        assert value.tolist() == [2, 4, 6]
+        assert tangent.tolist() == [2, 2, 2]
+
+
+def test_the_body_of_a_function_with_a_batch_rule_runs_once():
+    runs = []
+
+    @jaxfn.custom_function
+    def f(x):
+        runs.append(1)
+        return x * x
+
+    f.def_vmap(lambda size, batched, x: (x * x, True))
+    assert jax.jit(jax.grad(f))(S) == 4
+    assert len(runs) == 1
+
+
+# ---- constants
+
+
+def test_the_gradient_of_a_call_with_a_constant():
+    f = function(
+        forward=lambda ctx, x, w: (ctx.save_for_backward(x, w), x * w)[1],
+        backward=lambda ctx, g: tuple(g * y for y in ctx.saved_tensors[::-1]),
+    ).apply
+    assert jax.grad(jax.jit(lambda x: f(x, jnp.asarray(2.0))))(1.0) == 2
