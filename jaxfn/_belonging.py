@@ -7,9 +7,9 @@ its derivative may be another for each (a forward that returns x, a backward tha
 as it does to that of a custom_vjp, and each example gets the gradients of all.
 
 So an output is made to depend on every array argument, in a way that costs nothing when
-compiled (`_tied`). Only where the derivative of an
-output is seen to be the same for all examples it keeps its one value, and can be taken
-out of a vmap with `out_axes=None`, as in plain JAX.
+compiled (`_tied`). Only where the derivative of an output is seen to be the same for
+all examples it keeps its one value, and can be taken out of a vmap with
+`out_axes=None`, as in plain JAX.
 """
 
 from __future__ import annotations

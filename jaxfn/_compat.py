@@ -28,6 +28,7 @@ from jax._src.core import (
     Primitive,
     Var,
     initial_result_paths,
+    internal_mutable_array_effect,
     jaxpr_as_fun,
     trace_ctx,
     unmapped_aval,
@@ -43,6 +44,7 @@ from jax._src.interpreters.partial_eval import (
     separate_consts,
 )
 from jax._src.lax.lax import _convert_element_type
+from jax._src.state.discharge import discharge_state
 from jax.interpreters import ad, batching
 
 from jaxfn import _interpreters
@@ -233,21 +235,24 @@ def has_other_tangents(arrays: Sequence[Any]) -> bool:
     )
 
 
-def is_staging() -> bool:
-    """Is JAX tracing a function whose jaxpr it will keep: under jit, in a scan?"""
+def _staging() -> Any:
+    """The trace of a function whose jaxpr JAX will keep, under jit or in a scan."""
     trace = trace_ctx.trace
     while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
-    return trace is not None
+    return trace
+
+
+def is_staging() -> bool:
+    """Is JAX tracing a function whose jaxpr it will keep?"""
+    return _staging() is not None
 
 
 class Recording:
     """What JAX records from now on, where it traces a function whose jaxpr it keeps."""
 
     def __init__(self) -> None:
-        trace = trace_ctx.trace
-        while trace is not None and not isinstance(trace, DynamicJaxprTrace):
-            trace = getattr(trace, "parent_trace", None)
+        trace = _staging()
         self.active = trace is not None
         self._equations = [] if trace is None else trace.frame.tracing_eqns
         self._start = len(self._equations)
@@ -480,6 +485,8 @@ class Staged:
             which takes first these and then the arguments.
         """
         closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
+        if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
+            closed = discharge_state(closed)  # JAX knows this of its own calls alone
         jaxpr, _ = open_jaxpr(closed)
         n = len(consts)
         own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
@@ -493,12 +500,17 @@ class Staged:
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
     def without_effects(self) -> Staged:
-        """The same, without effects of which no result is used."""
+        """The same, without effects of which no result is used.
+
+        What is written into a reference (jax.new_ref) is used where it is read.
+        """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         used = {id(x) for x in jaxpr.outvars}
         kept: list[Any] = []
         for eqn in reversed(jaxpr.eqns):
-            if not eqn.effects or any(id(var) in used for var in eqn.outvars):
+            on_refs = any(isinstance(e, JaxprInputEffect) for e in eqn.effects)
+            is_used = any(id(var) in used for var in eqn.outvars)
+            if not eqn.effects or on_refs or is_used:
                 used |= {id(x) for x in eqn.invars}
                 kept.append(eqn)
         if len(kept) == len(jaxpr.eqns):

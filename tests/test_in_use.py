@@ -207,7 +207,9 @@ def test_an_effect_happens_though_its_tangent_is_not_used():
         jax.debug.callback(lambda: seen.append(1))
         return t
 
-    f = function(forward=lambda ctx, x: x * 1.0, backward=lambda ctx, g: g, jvp=jvp).apply
+    f = function(
+        forward=lambda ctx, x: x * 1.0, backward=lambda ctx, g: g, jvp=jvp
+    ).apply
     jax.jit(lambda x: jax.jvp(f, (x,), (x,))[0])(S).block_until_ready()
     jax.effects_barrier()
     assert seen == [1]
@@ -372,6 +374,18 @@ def test_the_body_of_a_function_with_a_batch_rule_runs_once():
     f.def_vmap(lambda size, batched, x: (x * x, True))
     assert jax.jit(jax.grad(f))(S) == 4
     assert len(runs) == 1
+
+
+def test_a_body_with_a_batch_rule_that_writes_into_a_reference():
+    @jaxfn.custom_function
+    def f(x):
+        ref = jax.new_ref(x)
+        ref[...] = 3 * x
+        return ref[...] ** 2
+
+    f.def_vmap(lambda size, batched, x: (9 * x * x, True))
+    gradient = jax.jit(jax.grad(f))(S)
+    assert gradient == 36
 
 
 # ---- constants
