@@ -8,9 +8,9 @@ knows a version.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import NoneType
@@ -259,8 +259,9 @@ class Recording:
 
     def _recorded(self) -> set[int]:
         """The equations, by identity."""
+        # Some are weak references, and JAX 0.10.0 has functions that return them.
         return {
-            id(eqn() if isinstance(eqn, weakref.ref) else eqn)
+            id(eqn() if callable(eqn) else eqn)
             for eqn in self._equations[self._start :]
         }
 
@@ -486,7 +487,7 @@ class Staged:
         """
         closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
         if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
-            closed = discharge_state(closed)  # JAX knows this of its own calls alone
+            closed = _without_references(closed)
         jaxpr, _ = open_jaxpr(closed)
         n = len(consts)
         own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
@@ -529,6 +530,17 @@ class Staged:
 
     def __repr__(self) -> str:
         return str(self.jaxpr)
+
+
+def _without_references(closed: Any) -> Any:
+    """The jaxpr with values in place of references that it makes for itself.
+
+    JAX does so when it compiles, for calls that it knows, and not for ours.
+    """
+    if "consts" not in inspect.signature(discharge_state).parameters:
+        return discharge_state(closed)
+    discharge: Any = discharge_state  # of JAX 0.10.0
+    return close_jaxpr(discharge(closed.jaxpr, ())[0])
 
 
 class Failed(Staged):

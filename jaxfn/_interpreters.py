@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax._src.custom_derivatives import custom_jvp_call_p
+from jax._src.interpreters.partial_eval import lower_jaxpr2
 from jax.interpreters import mlir
 
 Rule = Callable[..., Any]
@@ -53,7 +54,7 @@ def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
     """The rule for a custom_jvp_call, for a call of ours."""
 
     def ours(ctx: Any, *args: Any, **params: Any) -> Any:
-        jaxpr = staged(**params).jaxpr
+        jaxpr = _low(staged(**params).jaxpr)
         return rule(
             ctx,
             *args,
@@ -64,6 +65,15 @@ def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
         )
 
     return ours
+
+
+def _low(jaxpr: Any) -> Any:
+    """The jaxpr without what JAX's next implementation keeps until it compiles.
+
+    JAX does this to jaxprs among the parameters of an equation, and does not see ours.
+    """
+    is_high = getattr(getattr(jaxpr, "jaxpr", jaxpr), "is_high", False)
+    return lower_jaxpr2(jaxpr) if is_high else jaxpr
 
 
 def _selecting(select: Callable[..., Sequence[Any]]) -> Rule:
