@@ -386,7 +386,7 @@ DIFFERENT.append(
             cell.wrapping == "scan"
             and cell.outside == "jvp of jit"
             and len(cell.modes) == 2
-            and cell.kind.engine == "both"
+            and not cell.kind.is_native
         ),
         Cell(
             Kind("separate", "both"), "forward", "global", "jvp of jit", "jvp", "scan"
