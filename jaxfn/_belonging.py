@@ -56,9 +56,11 @@ def belonging(
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
-    batched = {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
+    axes = frozenset[Any]().union(*map(_compat.batch_axes, inputs))
+    batched = {j for j, x in enumerate(inputs) if _compat.batch_axes(x)}
     once = [k for k, js in enumerate(missing) if js & batched]
-    shared = _shared(once, batched, maps) if once else []
+    # Of one vmap alone is it asked whether its examples share a derivative.
+    shared = _shared(once, batched, maps) if once and len(axes) == 1 else []
     owned = list(outs)
     for keep_shared in (False, True):
         ks = [k for k, js in enumerate(missing) if js and (k in shared) is keep_shared]
@@ -77,9 +79,8 @@ def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]
     missing: set[int] = set()
     if recording.active:  # what is traced here may be batched later
         missing = set(range(len(inputs))) - recording.used(out, inputs)
-    if not _compat.is_batched(out):
-        missing |= {j for j, x in enumerate(inputs) if _compat.is_batched(x)}
-    return missing
+    own = _compat.batch_axes(out)
+    return missing | {j for j, x in enumerate(inputs) if _compat.batch_axes(x) - own}
 
 
 def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
@@ -151,7 +152,7 @@ def _shared_in(
         return [found[i] for i in present]
 
     jaxpr = jax.make_jaxpr(flat)(*examples)
-    flags = [_compat.is_batched(x) for x in _compat.constants(jaxpr)]
+    flags = [bool(_compat.batch_axes(x)) for x in _compat.constants(jaxpr)]
     lost: set[int] = set()
     for i, (used, mixed) in zip(present, _linearity.uses(jaxpr, flags), strict=True):
         # Backwards a result belongs to an input, and an argument to an output.

@@ -111,11 +111,20 @@ def is_final(arrays: Sequence[Any]) -> bool:
     return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
 
 
-def is_batched(x: Any) -> bool:
-    """Does the innermost transformation at work, a vmap, map over `x`?"""
-    return isinstance(x, BatchTracer) and x._trace.tag is getattr(
-        trace_ctx.trace, "tag", None
-    )
+def batch_axes(x: Any) -> frozenset[Any]:
+    """The axes of all vmaps at work that map over `x`, at whatever depth."""
+    found: set[Any] = set()
+    while is_tracer(x):
+        if isinstance(x, BatchTracer):
+            found.add(x._trace.tag)
+            x = x.val
+        elif isinstance(x, _DIFFERENTIATED):
+            x = x.primal
+        elif _inside(x) is not x:
+            x = _inside(x)
+        else:
+            break
+    return frozenset(found)
 
 
 def has_value(x: Any) -> bool:
@@ -229,8 +238,7 @@ def has_other_tangents(arrays: Sequence[Any]) -> bool:
     batch rule what is true of the tangents alone, and gives wrong values.
     """
     return any(
-        isinstance(x, ad.JVPTracer)
-        and isinstance(x.primal, BatchTracer) != isinstance(x.tangent, BatchTracer)
+        isinstance(x, ad.JVPTracer) and batch_axes(x.primal) != batch_axes(x.tangent)
         for x in arrays
     )
 

@@ -92,7 +92,7 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
         used = {i for found, _, _ in ins for i in found}
         mixed = {i for _, found, _ in ins for i in found}
         own = any(flag for _, _, flag in ins)
-        if own and eqn.primitive.name not in _SUMS:
+        if own and eqn.primitive.name not in _PLAIN_SUMS:
             mixed |= used
         env.update((var, (used, mixed, own)) for var in eqn.outvars)
     found = [nothing if hasattr(x, "val") else env[x] for x in opened.outvars]
@@ -125,6 +125,8 @@ _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
     + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
+# Without those where an operand says which others count, or where they go.
+_PLAIN_SUMS = frozenset(("add", "add_any", "sub", "concatenate"))
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
     + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
