@@ -56,7 +56,7 @@ def belonging(
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
-    axes = frozenset[Any]().union(*map(_compat.batch_axes, inputs))
+    axes = frozenset[int]().union(*map(_compat.batch_axes, inputs))
     batched = {j for j, x in enumerate(inputs) if _compat.batch_axes(x)}
     once = [k for k, js in enumerate(missing) if js & batched]
     # Of one vmap alone is it asked whether its examples share a derivative.

@@ -111,12 +111,12 @@ def is_final(arrays: Sequence[Any]) -> bool:
     return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
 
 
-def batch_axes(x: Any) -> frozenset[Any]:
-    """The axes of all vmaps at work that map over `x`, at whatever depth."""
-    found: set[Any] = set()
+def batch_axes(x: Any) -> frozenset[int]:
+    """All vmaps at work that map over `x`, at whatever depth; a number for each."""
+    found: set[int] = set()
     while is_tracer(x):
         if isinstance(x, BatchTracer):
-            found.add(x._trace.tag)
+            found.add(id(x._trace.tag))  # JAX's tags all compare equal
             x = x.val
         elif isinstance(x, _DIFFERENTIATED):
             x = x.primal
