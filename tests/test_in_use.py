@@ -344,6 +344,50 @@ def test_a_derivative_that_differs_between_examples_keeps_them_apart(jit_inside)
         assert jax.grad(wrap(loss))(X).tolist() == [1, 2, 3]
 
 
+def test_a_mask_that_differs_between_examples_keeps_them_apart():
+    f = function(
+        forward=lambda ctx, x, y: (ctx.save_for_backward(x), y)[1],
+        backward=lambda ctx, g: (
+            None,
+            lax.select(ctx.saved_tensors[0] > 1.5, g, jnp.zeros_like(g)),
+        ),
+    ).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(y):
+        return (jax.vmap(f, (0, None))(X, y) * weights).sum()
+
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(S) == 110
+
+
+@engines
+def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
+    rules = {
+        "backward": lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        "jvp": lambda ctx, t, _: t * ctx.saved_tensors[0],
+    }
+    given = {key: rules.get(key, x) for key, x in ENGINES[engine].items()}
+
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
+        return x
+
+    f = function(forward=forward, **given).apply
+    scales, weights = jnp.float32([10, 20]), jnp.arange(6.0).reshape(2, 3)
+
+    def loss(x):
+        def inner(s):
+            return jax.vmap(lambda x: f(x, s))(x)
+
+        return (jax.vmap(inner)(scales) * weights).sum()
+
+    expected = (scales[:, None] * weights).sum(0).tolist()
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(X).tolist() == expected
+
+
 def test_a_batch_rule_under_a_tangent_that_is_not_batched():
     """JAX's own custom_vmap tells the rule what is true of the tangents."""
 
