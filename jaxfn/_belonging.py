@@ -153,11 +153,23 @@ def _shared_in(
 
     jaxpr = jax.make_jaxpr(flat)(*examples)
     flags = [bool(_compat.batch_axes(x)) for x in _compat.constants(jaxpr)]
-    lost: set[int] = set()
-    for i, (used, mixed) in zip(present, _linearity.uses(jaxpr, flags), strict=True):
-        # Backwards a result belongs to an input, and an argument to an output.
-        if backwards:
-            lost |= used if i in batched else mixed
-        elif used & batched or mixed:
-            lost.add(i)
-    return ks - lost
+    found = zip(present, _linearity.uses(jaxpr, flags), strict=True)
+    if not backwards:
+        return ks - {k for k, (used, mixed) in found if used & batched or mixed}
+    # Backwards a result belongs to an input, and an argument to an output.
+    results = dict(found)
+    shared = set(ks)
+    for i, (used, mixed) in results.items():
+        shared -= used if i in batched else mixed
+    # JAX sums what is batched over the examples. The cotangent of a shared output is a
+    # sum already: it must not be added to anything that is batched.
+    while True:
+        lost = {
+            k
+            for i, (used, _) in results.items()
+            if i not in batched and used - shared
+            for k in used & shared
+        }
+        if not lost:
+            return shared
+        shared -= lost

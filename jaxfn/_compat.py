@@ -363,7 +363,12 @@ def _is_opaque(eqn: Any) -> bool:
         hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values()
     ):
         return True
-    axes = params.get("axis_name", params.get("axes"))
+    return has_named_axes(eqn)
+
+
+def has_named_axes(eqn: Any) -> bool:
+    """Is it a collective, or does it ask for the place along a mapped axis?"""
+    axes = eqn.params.get("axis_name", eqn.params.get("axes"))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
     return any(not isinstance(x, (int, NoneType)) for x in named)
 

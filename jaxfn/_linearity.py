@@ -91,7 +91,7 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
         used = {i for found, _, _ in ins for i in found}
         mixed = {i for _, found, _ in ins for i in found}
-        own = any(flag for _, _, flag in ins)
+        own = any(flag for _, _, flag in ins) or _compat.has_named_axes(eqn)
         if own and eqn.primitive.name not in _PLAIN_SUMS:
             mixed |= used
         env.update((var, (used, mixed, own)) for var in eqn.outvars)

@@ -361,6 +361,20 @@ def test_a_mask_that_differs_between_examples_keeps_them_apart():
         assert gradient(S) == 110
 
 
+def test_a_place_along_the_mapped_axis_keeps_examples_apart():
+    f = function(
+        forward=lambda ctx, x, y: y * 1.0,
+        backward=lambda ctx, g: (None, lax.axis_index("i") * g),
+    ).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(y):
+        return (jax.vmap(f, (0, None), axis_name="i")(X, y) * weights).sum()
+
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss))):
+        assert gradient(S) == 210
+
+
 @engines
 def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
     rules = {
