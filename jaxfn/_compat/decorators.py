@@ -1,0 +1,69 @@
+"""JAX's three decorators: what they do, say and need to be told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax._src.api_util import fun_sourceinfo
+from jax._src.core import DebugInfo, initial_result_paths
+
+SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
+"""Does a scan differentiated in reverse drop the rule of a custom_jvp in the half that
+JAX knows? What is differentiated there next is then the body: a silently wrong second
+derivative (0.10.2: 192.6 for 453.5; 0.12.0: right)."""
+
+
+FORWARD_MODE_REFUSAL = (
+    "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
+)
+"""What JAX says to forward mode on a custom_vjp function."""
+
+
+def is_batched_constant(error: AssertionError) -> bool:
+    """Is it what custom_vmap says of a batched value that is closed over?"""
+    flags = error.args[0] if error.args else None
+    return isinstance(flags, list) and any(flag is True for flag in flags)
+
+
+def source_of(fun: Callable[..., Any]) -> str:
+    """Name, file and line of a function, as JAX shows them."""
+    return fun_sourceinfo(fun)
+
+
+def set_debug_info(
+    fun: Callable[..., Any], name: str, origin: tuple[str, tuple[str, ...]]
+) -> None:
+    """Say what `fun` stands for: JAX names it and its arguments in errors.
+
+    Args:
+        fun: to be given to JAX.
+        name: of what it is a part of.
+        origin: what `source_of` gives, and a name for each argument.
+    """
+    fun.__dict__["__fun_debug_info__"] = DebugInfo(name, *origin, initial_result_paths)
+
+
+class _SymbolicZeros:
+    """`True`, but for readers in JAX that refuse it where nothing is differentiated.
+
+    An eager shard_map and the kernels of Pallas run or lower the function alone, and
+    never look at its rules. All the same they refuse a function whose rules want
+    symbolic zeros ("not implemented").
+    """
+
+    def __bool__(self) -> bool:
+        reader = sys._getframe(1).f_globals.get("__name__", "")
+        return not reader.startswith(_ONLY_THE_FUNCTION)
+
+    def __repr__(self) -> str:
+        return "True"
+
+
+_ONLY_THE_FUNCTION = ("jax._src.shard_map", "jax._src.pallas")
+
+
+SYMBOLIC_ZEROS: Any = _SymbolicZeros()
+"""What to pass as `symbolic_zeros` to JAX's decorators."""

@@ -1,0 +1,55 @@
+"""Reading and evaluating jaxprs, whose form differs between versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import NoneType
+from typing import Any
+
+from jax._src.core import jaxpr_as_fun
+from jax.interpreters import ad
+
+from jaxfn._compat.values import as_array
+
+
+def has_transpose(primitive: Any) -> bool:
+    """Can `jax.linear_transpose` transpose this operation?"""
+    return primitive in ad.primitive_transposes
+
+
+def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr."""
+    return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
+
+
+def constants(jaxpr: Any) -> list[Any]:
+    """The constants of a closed jaxpr: what was closed over."""
+    return list(open_jaxpr(jaxpr)[1])
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and the values of its constvars; JAX 0.12 keeps both in one object."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many constants and carried values a scan equation has."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def evaluate_equation(eqn: Any, values: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a jaxpr, for these values of its inputs."""
+    primitive = eqn.primitive
+    with eqn.ctx.manager:  # the settings of JAX that it was traced in
+        found = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
+    return list(found) if primitive.multiple_results else [found]
+
+
+def has_named_axes(eqn: Any) -> bool:
+    """Is it a collective, or does it ask for the place along a mapped axis?"""
+    axes = eqn.params.get("axis_name", eqn.params.get("axes"))
+    named = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return any(not isinstance(x, (int, NoneType)) for x in named)

@@ -1,0 +1,156 @@
+"""Primitives of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+from jax._src.core import Primitive, unmapped_aval
+from jax.interpreters import ad, batching
+
+from jaxfn._compat import interpreters
+from jaxfn._compat.staged import Staged
+from jaxfn._compat.values import as_array, is_zero, tangent_aval, varying_axes
+
+
+class Named:
+    """A function as a parameter of a primitive: a jaxpr shows its name alone."""
+
+    def __init__(self, name: str, fun: Callable[..., Any]) -> None:
+        self.name = name
+        self._fun = fun
+
+    def __call__(self, *args: Any) -> Any:
+        return self._fun(*args)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class BatchAxis:
+    """The axis that a batch rule is called for."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
+        """`jax.vmap` over this axis, with its size and names; results at axis 0."""
+        return jax.vmap(
+            fun,
+            in_axes=in_axes,
+            axis_size=self._data.size,
+            axis_name=self._data.name,
+            spmd_axis_name=self._data.spmd_name,
+        )
+
+    def to_front(self, x: Any, dim: int | None) -> jax.Array:
+        """`x` with this axis first; an unbatched `x` is repeated along it."""
+        return batching.bdim_at_front(
+            x, dim, self._data.size, self._data.explicit_mesh_axis
+        )
+
+    def batched_aval(self, aval: Any, args: Sequence[Any]) -> Any:
+        """The type of a value that has this axis first, from that of one example.
+
+        It varies over the mesh axes of `spmd_axis_name`, which an example's type does
+        not show, if the arguments do: in a `shard_map` that checks them.
+        """
+        batched: Any = unmapped_aval(
+            self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
+        )
+        varying = frozenset[Hashable]().union(*map(varying_axes, args))
+        own = varying & frozenset(self._data.spmd_name or ())
+        if not own:
+            return batched
+        mat = batched.mat.update(varying=batched.mat.varying | own)
+        return batched.update(manual_axis_type=mat)
+
+
+def define_primitive(
+    name: str,
+    *,
+    impl: Callable[..., Sequence[Any]],
+    abstract_eval: Callable[..., Sequence[Any]],
+    jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
+    batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
+    transpose: Callable[..., Sequence[Any]] | None = None,
+    staged: Callable[..., Staged] | None = None,
+    selects: bool = False,
+) -> Callable[..., list[Any]]:
+    """Define a primitive with several results; return its bind.
+
+    Args:
+        name: as it shows in a jaxpr.
+        impl: `impl(*args, **params) -> outs`, in terms of JAX functions.
+        abstract_eval: `abstract_eval(*avals, **params) -> avals`.
+        jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`, where None
+            stands for a zero tangent on both sides.
+        batch: `batch(axis, args, dims, **params) -> outs, dims`, never called with
+            nothing batched.
+        transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
+            `args` are None, and None stands for a zero cotangent on both sides.
+        staged: `staged(**params)` is the traced function that `impl` evaluates.
+        selects: `impl` returns some of its arguments: there is nothing to compile.
+    """
+    prim = Primitive(name)
+    prim.multiple_results = True
+    prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
+    if staged is None:
+        prim.def_abstract_eval(abstract_eval)
+    else:
+        prim.def_effectful_abstract_eval(
+            lambda *avals, **params: (
+                abstract_eval(*avals, **params),
+                staged(**params).effects,
+            )
+        )
+        interpreters.is_call(prim, staged)
+    if selects:
+        interpreters.is_selection(prim, impl)
+    ad.primitive_jvps[prim] = _jvp_rule(jvp)
+    batching.fancy_primitive_batchers[prim] = _batch_rule(prim, batch)
+    if transpose is not None:
+        ad.primitive_transposes[prim] = _transpose_rule(transpose)
+
+    def bind(*args: Any, **params: Any) -> list[Any]:
+        interpreters.meet()
+        return prim.bind(*args, **params)
+
+    return bind
+
+
+def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
+        given = [None if is_zero(t) else as_array(t) for t in tangents]
+        outs, out_tangents = jvp([as_array(x) for x in primals], given, **params)
+        return outs, [
+            ad.Zero(tangent_aval(o)) if t is None else t
+            for o, t in zip(outs, out_tangents, strict=True)
+        ]
+
+    return rule
+
+
+def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(axis: Any, args: Any, dims: Any, /, **params: Any) -> Any:
+        # Registered as a "fancy" batcher, which JAX also calls with nothing batched.
+        if all(d is None for d in dims):
+            outs = prim.bind(*args, **params)
+            return outs, [None] * len(outs)
+        return batch(BatchAxis(axis), [as_array(x) for x in args], dims, **params)
+
+    return rule
+
+
+def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(cts: Any, /, *args: Any, **params: Any) -> Any:
+        known = [None if ad.is_undefined_primal(a) else as_array(a) for a in args]
+        given = [None if is_zero(ct) else as_array(ct) for ct in cts]
+        results = transpose(given, known, **params)
+        return [
+            ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r
+            for a, r in zip(args, results, strict=True)
+        ]
+
+    return rule

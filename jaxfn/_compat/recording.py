@@ -1,0 +1,122 @@
+"""Which values were computed from which, while JAX records a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax._src.core import Literal
+from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
+
+from jaxfn._compat.jaxprs import has_named_axes, open_jaxpr
+from jaxfn._compat.traces import inside, is_tracer, staging
+
+
+class Recording:
+    """What JAX records from now on, where it traces a function whose jaxpr it keeps."""
+
+    def __init__(self) -> None:
+        trace = staging()
+        self.active = trace is not None
+        self._equations = [] if trace is None else trace.frame.tracing_eqns
+        self._start = len(self._equations)
+
+    def _recorded(self) -> set[int]:
+        """The equations, by identity."""
+        # Some are weak references, and JAX 0.10.0 has functions that return them.
+        return {
+            id(eqn() if callable(eqn) else eqn)
+            for eqn in self._equations[self._start :]
+        }
+
+    def used(self, value: Any, inputs: Sequence[Any]) -> set[int]:
+        """The inputs that, if they were batched, would surely make `value` batched.
+
+        An equation that holds a jaxpr may keep inputs and outputs apart: what is not
+        looked into counts for nothing.
+        """
+        recorded = self._recorded()
+        places: dict[int, set[int]] = {}
+        for j, x in enumerate(inputs):
+            places.setdefault(id(inside(x)), set()).add(j)
+        found: set[int] = set()
+        seen: set[int] = set()
+        todo = [inside(value)]
+        while todo:
+            x = todo.pop()
+            if id(x) in seen or not isinstance(x, DynamicJaxprTracer):
+                continue
+            seen.add(id(x))
+            if id(x) in places:
+                found |= places[id(x)]
+            elif id(x.parent) in recorded:
+                todo += _surely_used(x)
+        return found
+
+    def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        """The traced values from which `values` were computed, but for the inputs."""
+        recorded = self._recorded()
+        seen = {id(inside(x)) for x in inputs}
+        found: list[Any] = []
+        todo = [inside(x) for x in values]
+        while todo:
+            x = todo.pop()
+            if id(x) in seen or not is_tracer(x):
+                continue
+            seen.add(id(x))
+            if isinstance(x, JaxprTracer) and x.parents:
+                todo += x.parents
+            elif not isinstance(x, DynamicJaxprTracer):
+                found.append(x)  # of a transformation that shows no equations
+            elif x.parent is not None and id(x.parent) in recorded:
+                todo += x.parent.in_tracers
+            elif is_tracer(_constant(x)):
+                found.append(x)
+        return found
+
+
+def _constant(x: DynamicJaxprTracer) -> Any:
+    """The value that a traced constant stands for; `x` where it is none."""
+    if isinstance(x.val, Literal):
+        return x.val.val
+    return x._trace.frame.constvar_to_val.get(x.val, x)
+
+
+def _surely_used(x: DynamicJaxprTracer) -> list[Any]:
+    """The operands with which a result of an equation is batched."""
+    eqn: Any = x.parent
+    if not _is_opaque(eqn):
+        return eqn.in_tracers
+    body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
+    if body is None or eqn.primitive.name not in _CALLS:
+        return []
+    index = next(i for i, var in enumerate(eqn.outvars) if var is x.val)
+    used = _used_in(body, index)
+    return [t for t, is_used in zip(eqn.in_tracers, used, strict=True) if is_used]
+
+
+_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+
+
+def _used_in(jaxpr: Any, index: int) -> list[bool]:
+    """For each input of a jaxpr, whether the output is surely batched where it is."""
+    opened, _ = open_jaxpr(jaxpr)
+    used = {id(opened.outvars[index])}
+    for eqn in reversed(opened.eqns):
+        if any(id(var) in used for var in eqn.outvars) and not _is_opaque(eqn):
+            used |= {id(x) for x in eqn.invars}
+    return [id(var) in used for var in opened.invars]
+
+
+def _is_opaque(eqn: Any) -> bool:
+    """May a result not be batched though an operand is?
+
+    So it is with an equation that holds jaxprs, and with a collective over the axis of
+    the vmap.
+    """
+    params = eqn.params
+    if "branches" in params or any(
+        hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values()
+    ):
+        return True
+    return has_named_axes(eqn)

@@ -1,0 +1,128 @@
+"""Functions that have been traced, for primitives to carry to later stages."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src.core import Var, internal_mutable_array_effect
+from jax._src.effects import JaxprInputEffect
+from jax._src.interpreters.partial_eval import close_jaxpr, separate_consts
+from jax._src.state.discharge import discharge_state
+
+from jaxfn._compat.jaxprs import evaluate, open_jaxpr
+
+
+class Staged:
+    """A function that has been traced: what a primitive may carry to later stages.
+
+    Attributes:
+        jaxpr: of the function; it has no constants.
+    """
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.jaxpr = jaxpr
+
+    @classmethod
+    def trace(
+        cls, fun: Callable[..., Any], values: Sequence[Any], *args: Any
+    ) -> tuple[list[Any], Staged]:
+        """Trace `fun(*args)`, which closes over `values`.
+
+        Returns:
+            The values, and whatever else `fun` closes over; and the traced function,
+            which takes first these and then the arguments.
+        """
+        closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
+        if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
+            closed = _without_references(closed)
+        jaxpr, _ = open_jaxpr(closed)
+        n = len(consts)
+        own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
+        of_values = [own.pop(id(x), None) or Var(jax.typeof(x)) for x in values]
+        extra = [x for x in consts if id(x) in own]
+        of_extra = [own[id(x)] for x in extra]
+        jaxpr = jaxpr.replace(
+            invars=[*of_values, *of_extra, *jaxpr.invars[n:]],
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        )
+        return [*values, *extra], cls(close_jaxpr(jaxpr))
+
+    def without_effects(self) -> Staged:
+        """The same, without effects of which no result is used.
+
+        What is written into a reference (jax.new_ref) is used where it is read.
+        """
+        jaxpr, _ = open_jaxpr(self.jaxpr)
+        used = {id(x) for x in jaxpr.outvars}
+        kept: list[Any] = []
+        for eqn in reversed(jaxpr.eqns):
+            on_refs = any(isinstance(e, JaxprInputEffect) for e in eqn.effects)
+            is_used = any(id(var) in used for var in eqn.outvars)
+            if not eqn.effects or on_refs or is_used:
+                used |= {id(x) for x in eqn.invars}
+                kept.append(eqn)
+        if len(kept) == len(jaxpr.eqns):
+            return self
+        effects = frozenset(e for eqn in kept for e in eqn.effects)
+        return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
+
+    @property
+    def effects(self) -> Any:
+        """What it does beside computing, but for reading what it is given."""
+        found = open_jaxpr(self.jaxpr)[0].effects
+        return {e for e in found if not isinstance(e, JaxprInputEffect)}
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return evaluate(self.jaxpr, args)
+
+    def __repr__(self) -> str:
+        return str(self.jaxpr)
+
+
+def _without_references(closed: Any) -> Any:
+    """The jaxpr with values in place of references that it makes for itself.
+
+    JAX does so when it compiles, for calls that it knows, and not for ours.
+    """
+    if "consts" not in inspect.signature(discharge_state).parameters:
+        return discharge_state(closed)
+    discharge: Any = discharge_state  # of JAX 0.10.0
+    return close_jaxpr(discharge(closed.jaxpr, ())[0])
+
+
+class Failed(Staged):
+    """A function that could not be traced: using it raises what tracing it raised.
+
+    The error keeps no frames: these hold tracers, which must not outlive their trace.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not any(part in frame.filename for part in _NOT_THE_USERS)
+        ]
+        if frames:
+            at = frames[-1]
+            error.add_note(f"Raised in {at.name}, {at.filename}:{at.lineno}.")
+        self._error = error.with_traceback(None)
+        self._error.__context__ = self._error.__cause__ = None
+
+    @property
+    def jaxpr(self) -> Any:
+        raise self._error
+
+    @property
+    def effects(self) -> Any:
+        return set()
+
+    def __repr__(self) -> str:
+        return repr(self._error)
+
+
+_NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))

@@ -1,0 +1,141 @@
+"""Tracers: what they are, and which transformations are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import core
+from jax._src.array import ArrayImpl
+from jax._src.core import EvalTrace, trace_ctx
+from jax._src.interpreters.ad import LinearizeTracer
+from jax._src.interpreters.batching import BatchTrace, BatchTracer
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
+from jax.interpreters import ad
+
+ConcreteArray: type = ArrayImpl
+"""The class of an array that is no tracer: one exact type, so `type(x) is` is enough
+on the path that must be fast. Not found by making one: that would start JAX's backend
+when jaxfn is imported, and jax.distributed must be set up before."""
+
+
+_DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, core.Tracer)
+
+
+def is_lost(x: Any) -> bool:
+    """Is `x` a tracer whose use in a forward can only go wrong, if it is closed over?
+
+    Either it is being differentiated by a transformation that is under way (the rules
+    would lose its derivative), or its transformation is over. JAX raises for both, but
+    far away, and in words that don't help.
+    """
+    return isinstance(x, _DIFFERENTIATED) or is_leaked(x)
+
+
+def is_leaked(x: Any) -> bool:
+    """Is `x` a tracer whose transformation is over?"""
+    if not is_tracer(x):
+        return False
+    if not x._trace.is_valid():
+        return True
+    frame = getattr(x._trace, "frame", None)  # replaced by an empty dict at the end
+    return isinstance(getattr(frame, "constid_to_tracer", None), dict)
+
+
+def inside(x: Any) -> Any:
+    """What a tracer stands for under eager vmaps, and where JAX knows its value."""
+    while True:
+        if isinstance(x, BatchTracer):
+            x = x.val
+        elif isinstance(x, JaxprTracer) and x.pval.is_known():
+            x = x.pval.get_known()
+        else:
+            return x
+
+
+def is_differentiated(x: Any) -> bool:
+    """Is a transformation at work that differentiates `x` here and now?"""
+    return isinstance(inside(x), _DIFFERENTIATED)
+
+
+def is_final(arrays: Sequence[Any]) -> bool:
+    """Is no derivative with respect to these under way, nor to come?"""
+    return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
+
+
+def batch_axes(x: Any) -> frozenset[int]:
+    """All vmaps at work that map over `x`, at whatever depth; a number for each."""
+    found: set[int] = set()
+    while is_tracer(x):
+        if isinstance(x, BatchTracer):
+            found.add(id(x._trace.tag))  # JAX's tags all compare equal
+            x = x.val
+        elif isinstance(x, _DIFFERENTIATED):
+            x = x.primal
+        elif inside(x) is not x:
+            x = inside(x)
+        else:
+            break
+    return frozenset(found)
+
+
+def has_value(x: Any) -> bool:
+    """Is the value of `x` known, if only for each example of an eager vmap?"""
+    return not is_tracer(inside(x))
+
+
+def is_transforming() -> bool:
+    """Is a transformation under way, even if no argument of the call is a tracer?"""
+    return not isinstance(trace_ctx.trace, EvalTrace)
+
+
+def in_forward_mode(arrays: Sequence[Any]) -> bool:
+    """Is one of these differentiated by the innermost jvp, under vmaps or not?
+
+    JAX refuses that for a custom_vjp function, but under jit only when it compiles: the
+    tangents may be transposed before.
+    """
+    trace = trace_ctx.trace
+    while isinstance(trace, BatchTrace):
+        arrays = [x.val if isinstance(x, BatchTracer) else x for x in arrays]
+        trace = trace.parent_trace
+    return isinstance(trace, ad.JVPTrace) and any(
+        isinstance(x, ad.JVPTracer) and x._trace.tag is trace.tag for x in arrays
+    )
+
+
+def is_eager_forward() -> bool:
+    """Are eager jvp and vmap the only transformations at work?"""
+    trace = trace_ctx.trace
+    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
+        trace = trace.parent_trace
+    return isinstance(trace, EvalTrace)
+
+
+def has_other_tangents(arrays: Sequence[Any]) -> bool:
+    """Is one of these batched and its tangent not, or the other way round?
+
+    Then the rule that a custom_vmap of JAX has for its derivative tells the user's
+    batch rule what is true of the tangents alone, and gives wrong values.
+    """
+    return any(
+        isinstance(x, ad.JVPTracer) and batch_axes(x.primal) != batch_axes(x.tangent)
+        for x in arrays
+    )
+
+
+def staging() -> Any:
+    """The trace of a function whose jaxpr JAX will keep, under jit or in a scan."""
+    trace = trace_ctx.trace
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace
+
+
+def is_staging() -> bool:
+    """Is JAX tracing a function whose jaxpr it will keep?"""
+    return staging() is not None

@@ -1,0 +1,90 @@
+"""Values that JAX hands on, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax import core
+from jax._src.lax.lax import _convert_element_type
+from jax.interpreters import ad
+
+from jaxfn._compat.traces import ConcreteArray
+
+Aval: TypeAlias = core.AbstractValue
+
+
+SymbolicZero = jax.custom_derivatives.SymbolicZero
+
+
+def as_array(x: Any) -> Any:
+    """`x` as a `jax.Array`: the boundary that every value from JAX passes.
+
+    JAX hands constants on as what they were: Python numbers (some with a dtype:
+    TypedFloat), NumPy arrays and scalars, typed NumPy arrays. A user's rule must not
+    see these: they have no `.at`, and numbers have no `.shape`. The type stays what
+    JAX says that it is, weak or not.
+    """
+    if isinstance(x, jax.Array) or not isinstance(x, _CONSTANTS):
+        return x
+    value: Any = x
+    aval = jax.typeof(value)
+    if aval.dtype == jax.dtypes.float0:
+        return x  # a cotangent of integers; JAX itself keeps it in NumPy
+    return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
+
+
+_CONSTANTS = (int, float, complex, np.ndarray, np.generic)
+
+
+def is_zero(x: Any) -> bool:
+    """Is `x` a tangent or cotangent that JAX knows to be zero?"""
+    return type(x) is ad.Zero or type(x) is SymbolicZero
+
+
+def tangent_aval(x: Any) -> Aval:
+    """The type of a tangent of `x` (an array or a type): float0 for integers."""
+    return _aval(x).to_tangent_aval()
+
+
+def has_type(x: Any, aval: Any) -> bool:
+    """Has `x`, an array, this type, with its sharding and varying mesh axes, if any?"""
+    if type(x) is ConcreteArray and aval.sharding.mesh.empty:
+        return x.shape == aval.shape and x.dtype == aval.dtype
+    return jax.typeof(x) == aval
+
+
+def zeros(aval: Any) -> jax.Array:
+    """Zeros of exactly this type, with its sharding and varying mesh axes."""
+    return ad.zeros_like_aval(aval)
+
+
+def varying_axes(x: Any) -> frozenset[Hashable]:
+    """The mesh axes over which `x` varies inside a `shard_map` that checks them."""
+    mat = getattr(_aval(x), "mat", None)
+    return frozenset() if mat is None else mat.varying
+
+
+def is_sharded(x: Any) -> bool:
+    """Does the type of `x` say how it is sharded, on a mesh?"""
+    explicit = jax.sharding.AxisType.Explicit
+    return explicit in _aval(x).sharding.mesh.axis_types
+
+
+def is_sharded_otherwise(x: Any, aval: Any) -> bool:
+    """Have the types other shardings, on a mesh where a type says its sharding?"""
+    have, want = _aval(x).sharding, aval.sharding
+    explicit = jax.sharding.AxisType.Explicit
+    return have != want and all(explicit in s.mesh.axis_types for s in (have, want))
+
+
+def match_varying(x: Any, like: Any) -> Any:
+    """`x`, said to vary over all mesh axes over which `like` does."""
+    missing = tuple(varying_axes(like) - varying_axes(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _aval(x: Any) -> Any:
+    return x if isinstance(x, Aval) else jax.typeof(x)
