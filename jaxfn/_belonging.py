@@ -61,16 +61,13 @@ def belonging(
     once = [k for k, js in enumerate(missing) if js & batched]
     # Of one vmap alone is it asked whether its examples share a derivative.
     shared = _shared(once, batched, maps) if once and len(axes) == 1 else []
+    apart = [k for k, js in enumerate(missing) if js and k not in shared]
+    together = [k for k in shared if missing[k] - batched]
     owned = list(outs)
-    for keep_shared in (False, True):
-        ks = [k for k, js in enumerate(missing) if js and (k in shared) is keep_shared]
-        if keep_shared:
-            ks = [k for k in ks if missing[k] - batched]
-        if ks:
-            left_out = batched if keep_shared else set()
-            on = [x for j, x in enumerate(inputs) if j not in left_out]
-            for k, out in zip(ks, _tied([outs[k] for k in ks], on, name), strict=True):
-                owned[k] = out
+    for ks, left_out in ((apart, set[int]()), (together, batched)):
+        on = [x for j, x in enumerate(inputs) if j not in left_out]
+        for k, out in zip(ks, _tied([outs[k] for k in ks], on, name), strict=True):
+            owned[k] = out
     return owned
 
 
@@ -89,6 +86,8 @@ def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
     What is put behind each output has no elements, so XLA drops it again. Every
     operation here can be transposed, as `jax.linear_transpose` of a call needs it.
     """
+    if not outs:
+        return []
     axes, own = _compat.varying_axes, _compat.varying_axes(outs[0])
     if any(axes(x) != own or _compat.is_sharded(x) for x in (*outs, *inputs)):
         # Operations on arrays of other types would change the type.

@@ -201,6 +201,12 @@ class Cell:
                 )
         return seen
 
+    def check(self, acting: Any) -> None:
+        """Compare the two: the same numbers, text or effects, and the same runs."""
+        got, expected = self.got(acting), self.expected(acting)
+        assert same(got.what, expected.what), f"{got.what} for {expected.what}"
+        assert got.runs == expected.runs
+
     def plain(self, acting: Any) -> Seen:
         """In plain JAX."""
         met = levels(self.kind, self.modes)
@@ -239,6 +245,7 @@ class Seen:
 AXES = ("kind", "rule", "acts", "outside", "taken", "wrapping")
 
 CANDIDATES = 6000
+FULL = 20  # times the sample, with --full
 
 
 def sample(
