@@ -1,4 +1,4 @@
-"""Calling a Function: bind the arguments, take them apart, call, put together."""
+"""The arguments of a call: bound to positions, and taken apart."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
-
 from jaxfn import _compat, _tree
-from jaxfn._barrier import only_transposable
-from jaxfn._engines import engine, has_forward_mode
-from jaxfn._errors import (
-    BATCHED_CONSTANT,
-    CLOSED_OVER,
-    NO_JVP_NOTE,
-    ClosedOverError,
-    RuleTypeError,
-)
-from jaxfn._rules import Origin, Rules
+from jaxfn._errors import RuleTypeError
+from jaxfn._rules import Origin
 from jaxfn._tree import ARRAY, OutSpec, Spec
 
 Kwargs = dict[str, Any]
@@ -259,24 +249,3 @@ class Arguments:
         """The arguments with these arrays, and None for what is static."""
         groups = self.groups(arrays)
         return tuple([s.join_only(g) for s, g in zip(self.specs, groups, strict=True)])
-
-
-def call(rules: Rules, arrays: Sequence[Any]) -> Any:
-    """Call the Function that has these rules on flat arrays, through JAX."""
-    try:
-        if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
-            arrays = only_transposable(arrays, name=rules.name)
-        outs = engine(rules)(*arrays)
-    except jax.errors.UnexpectedTracerError as error:
-        raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
-    except AssertionError as error:
-        if _compat.is_batched_constant(error):
-            raise ClosedOverError(BATCHED_CONSTANT.format(name=rules.name)) from error
-        raise
-    except TypeError as error:
-        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
-            error, "__notes__"
-        ):
-            error.add_note(NO_JVP_NOTE.format(name=rules.name))
-        raise
-    return outs.static.whole.join(outs.arrays)

@@ -18,15 +18,42 @@ import jax
 import numpy as np
 
 from jaxfn import _compat
-from jaxfn._barrier import once
+from jaxfn._barrier import once, only_transposable
 from jaxfn._belonging import Map
 from jaxfn._derive import transposed
+from jaxfn._errors import (
+    BATCHED_CONSTANT,
+    CLOSED_OVER,
+    NO_JVP_NOTE,
+    ClosedOverError,
+)
 from jaxfn._linear import linear
 from jaxfn._residuals import Statics, Width
 from jaxfn._rules import Arrays, Residuals, Rules, spread
 from jaxfn._tree import Outputs, is_inexact
 
 Rule = Callable[..., Any]
+
+
+def call(rules: Rules, arrays: Arrays) -> Any:
+    """Call the Function that has these rules on flat arrays, through JAX."""
+    try:
+        if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
+            arrays = only_transposable(arrays, name=rules.name)
+        outs = engine(rules)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
+    except AssertionError as error:
+        if _compat.is_batched_constant(error):
+            raise ClosedOverError(BATCHED_CONSTANT.format(name=rules.name)) from error
+        raise
+    except TypeError as error:
+        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
+            error, "__notes__"
+        ):
+            error.add_note(NO_JVP_NOTE.format(name=rules.name))
+        raise
+    return outs.static.whole.join(outs.arrays)
 
 
 def engine(rules: Rules) -> Callable[..., Outputs]:

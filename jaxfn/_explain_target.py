@@ -11,11 +11,12 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._apply import Arguments, bind, call, parameters
+from jaxfn._apply import Arguments, bind, parameters
 from jaxfn._capture import Layout, fields, is_record
 from jaxfn._class_rules import ClassRules
 from jaxfn._decorator import custom_function
 from jaxfn._definition import Definition
+from jaxfn._engines import call
 from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._function import Function, parts
 from jaxfn._jax_call import call as jax_call

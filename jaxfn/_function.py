@@ -12,10 +12,11 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from jaxfn import _compat, _plain, _tree
-from jaxfn._apply import Arguments, Kwargs, bind, call, parameters
+from jaxfn._apply import Arguments, Kwargs, bind, parameters
 from jaxfn._class_rules import ClassRules
 from jaxfn._ctx import FunctionCtx
 from jaxfn._definition import Definition
+from jaxfn._engines import call
 from jaxfn._errors import NO_BACKWARD, NO_FORWARD, NO_JVP, RuleError
 from jaxfn._node import BackwardCFunction
 

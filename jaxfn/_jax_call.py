@@ -9,8 +9,8 @@ from typing import Any
 
 from jax import tree_util
 
-from jaxfn import _apply
 from jaxfn._both import Both
+from jaxfn._engines import call as call_engine
 from jaxfn._errors import RuleTypeError
 from jaxfn._jax_rules import JaxRules, Places, Rule, is_pair
 from jaxfn._static import align, is_static, unwrap, wrap
@@ -62,7 +62,7 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     if d.vjp is not None and d.jvp is not None:
         places, rest = Places.of(d, args)
         arrays, tree = tree_util.tree_flatten(rest)
-        return _apply.call(Both(d, places, tree, arrays).rules, arrays)
+        return call_engine(Both(d, places, tree, arrays).rules, arrays)
     if d.has_reverse:
         return d.reverse(*args)
     return d.forward(*args) if d.has_forward else d.primal(*args)
