@@ -8,10 +8,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxfn import _compat, _tree
-from jaxfn._errors import RuleTypeError
+from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree
 from jaxfn._rules import Origin
-from jaxfn._tree import ARRAY, OutSpec, Spec
 
 Kwargs = dict[str, Any]
 
@@ -71,7 +69,7 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
         any(p.kind is p.VAR_POSITIONAL for p in found),
         getattr(forward, "__name__", "forward"),
-        _compat.source_of(forward),
+        compat.source_of(forward),
     )
 
 
@@ -150,7 +148,7 @@ def bind(
             break  # forward itself says what is missing
     only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
     for key, x in only.items():
-        if _tree.split(x)[0]:
+        if pytree.split(x)[0]:
             raise NotImplementedError(
                 "Run vmap on autograd.Function with kwarg-only Tensor args. Please do "
                 "not pass kwarg-only Tensors to autograd.Function. Got: "
@@ -183,11 +181,11 @@ class Arguments:
         Raises:
             TypeError: a mutable array is among them, traced.
         """
-        pairs = [_tree.split(x) for x in args]
+        pairs = [pytree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
         static = [x for _, s in pairs if not s.is_array for x in s.leaves]
-        if any(_compat.is_tracer(x) for x in static):
-            raise RuleTypeError(
+        if any(compat.is_tracer(x) for x in static):
+            raise errors.RuleTypeError(
                 f"apply got a mutable array (jax.Ref) for {known.function}, where it "
                 "is traced: expected arrays, which have derivatives, got a reference. "
                 "Pass its value, ref[...], and write the result back outside."
@@ -205,8 +203,8 @@ class Arguments:
         static = [x for x in spec.whole.leaves if x is not ARRAY]
         given = static and {id(x) for arg in self.specs for x in arg.leaves}
         for leaf in static:
-            if id(leaf) not in given and _tree.hides_array(leaf):
-                raise RuleTypeError(
+            if id(leaf) not in given and pytree.hides_array(leaf):
+                raise errors.RuleTypeError(
                     f"`{name}.forward` returned an array inside an object of type "
                     f"{type(leaf).__name__}, where JAX can't see it: expected arrays, "
                     "or pytrees of arrays. Return the array itself, or register the "

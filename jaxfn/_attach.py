@@ -26,9 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _compat
-from jaxfn._compat import Named
-from jaxfn._errors import CLOSED_OVER, ClosedOverError
+from jaxfn._base import compat, errors
 
 Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
@@ -54,14 +52,14 @@ def attach(
         owned: are the values batched wherever their derivative is (`_belonging`)? Then
             one that is not keeps its one value under vmap; else each example gets one.
     """
-    if not any(_compat.is_tracer(x) for x in (*inputs, *values)):
+    if not any(compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
     others = closed_over or ()
     return _bind(
         *inputs,
         *others,
         *values,
-        tangents=Named(name, tangents),
+        tangents=compat.Named(name, tangents),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(others),
         owned=owned,
@@ -91,14 +89,14 @@ class Gate:
         argument, say. So a tracer's array is made an object of its own (with the same
         buffer).
         """
-        traced = [_compat.is_tracer(x) for x in arrays]
+        traced = [compat.is_tracer(x) for x in arrays]
         if not any(traced):
             return list(arrays)
         # One by one: of several together, one that is linear would make all linear.
         inside: list[Any] = []
         for x, is_traced in zip(arrays, traced, strict=True):
             if is_traced:
-                x = _compat.as_array(_bind_gate(x, gate=self)[0])
+                x = compat.as_array(_bind_gate(x, gate=self)[0])
                 x = _own(x, [x, *inside])
             inside.append(x)
         return inside
@@ -122,10 +120,10 @@ def distinct(arrays: Sequence[Any]) -> list[Any]:
 
 def _own(x: Any, known: Sequence[Any]) -> Any:
     """Another object than the known ones, with the buffer of `x`; a tracer as it is."""
-    if _compat.is_tracer(x):
+    if compat.is_tracer(x):
         return x
     y = x
-    if type(x) is _compat.ConcreteArray and len(x.sharding.device_set) == 1:
+    if type(x) is compat.ConcreteArray and len(x.sharding.device_set) == 1:
         y = x.addressable_data(0)  # cheap, and commits the array to no device
     if any(y is other for other in known):
         y = jax.device_put(x, x.sharding)
@@ -141,7 +139,9 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     # Where values may have no derivative, one that they have comes from elsewhere.
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
-        raise ClosedOverError(CLOSED_OVER.format(name=params["tangents"].name))
+        raise errors.ClosedOverError(
+            errors.CLOSED_OVER.format(name=params["tangents"].name)
+        )
     outs = _bind(*primals, **params)
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
@@ -198,7 +198,7 @@ def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
     return [None] * (len(args) - len(cts)) + list(cts)
 
 
-_bind = _compat.define_primitive(
+_bind = compat.define_primitive(
     "attach",
     impl=_impl,
     abstract_eval=_impl,
@@ -214,7 +214,7 @@ def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any
 
 
 # What jax.lax.stop_gradient leaves in a jaxpr can't be transposed; this can.
-_bind_gate = _compat.define_primitive(
+_bind_gate = compat.define_primitive(
     "gate",
     impl=lambda x, **_: [x],
     abstract_eval=lambda x, **_: [x],

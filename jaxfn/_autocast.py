@@ -8,8 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxfn import _tree
-from jaxfn._scoped import Scoped
+from jaxfn._base import Scoped, pytree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Casting:
         """The values as forward sees them under the current policy."""
         if self.dtype is None or not current().enabled:
             return values
-        arrays, spec = _tree.split(values)
+        arrays, spec = pytree.split(values)
         return spec.join([self._cast(x) for x in arrays])
 
     def inside(self) -> Policy:

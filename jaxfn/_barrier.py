@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import NO_JVP_NOTE, ONCE, SecondDerivativeError
+from jaxfn._base import compat, errors
 from jaxfn._linear import linear
 from jaxfn._rules import Arrays, spread
 
@@ -23,8 +22,8 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
     """
 
     def refuse(*_: Any) -> Arrays:
-        error = TypeError(_compat.FORWARD_MODE_REFUSAL)
-        error.add_note(NO_JVP_NOTE.format(name=name))
+        error = TypeError(compat.FORWARD_MODE_REFUSAL)
+        error.add_note(errors.NO_JVP_NOTE.format(name=name))
         raise error
 
     def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
@@ -48,10 +47,10 @@ def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Ar
     return spread(kept, [r is not None for r in results])
 
 
-def refused_once(name: str) -> SecondDerivativeError:
+def refused_once(name: str) -> errors.SecondDerivativeError:
     """The error of differentiating a backward that is `once_differentiable`."""
-    return SecondDerivativeError(
-        f"{ONCE}. `{name}.backward` was differentiated: expected first derivatives "
+    return errors.SecondDerivativeError(
+        f"{errors.ONCE}. `{name}.backward` was differentiated: expected first derivatives "
         "only, got a derivative of the gradient. Remove the decorator if its "
         "operations can be differentiated."
     )

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
-from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
+from jaxfn._base import Outputs, compat, is_inexact, pytree
 from jaxfn._linear import linear
-from jaxfn._tree import Outputs, is_inexact, outputs
 
 Arrays = Sequence[Any]
 Fun = Callable[..., Outputs]
@@ -42,7 +41,7 @@ def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
         return batch(size, batched, list(arrays))
 
     def call(*arrays: Any) -> Outputs:
-        if not any(_compat.is_tracer(x) for x in arrays):
+        if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
         f = jax.custom_batching.custom_vmap(fun)
         f.def_vmap(rule)
@@ -77,7 +76,7 @@ def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
     def tangents(inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
         moving = [i for i, d in enumerate(dots) if d is not None]
         smooth = [is_inexact(o) for o in outs]
-        avals = [_compat.tangent_aval(o) for o in _only(outs, smooth)]
+        avals = [compat.tangent_aval(o) for o in _only(outs, smooth)]
         if not avals:
             return [None] * len(outs)
         derivative = _Derivative(fun, batch, moving, smooth, len(inputs), name)
@@ -86,7 +85,7 @@ def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
 
         def transposed(res: list[Any], cts: list[Any]) -> list[Any]:
             given = [
-                _compat.zeros(a) if ct is None else ct
+                compat.zeros(a) if ct is None else ct
                 for a, ct in zip(avals, cts, strict=True)
             ]
             return pull(*res, *given).arrays
@@ -221,18 +220,18 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
     @functools.wraps(fun)
     def call(*args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
-        if not any(_compat.is_tracer(x) for x in leaves):
+        if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
-        if _compat.is_eager_forward() and not _compat.has_other_tangents(leaves):
+        if compat.is_eager_forward() and not compat.has_other_tangents(leaves):
             return native(*args)  # JAX can, and its rule sees what JAX says is batched
         specs: list[Any] = []
 
         def flat(*arrays: Any) -> list[Any]:
-            found = outputs(fun(*tree.unflatten(arrays)))
+            found = pytree.outputs(fun(*tree.unflatten(arrays)))
             specs[:] = [found.static]
             return found.arrays
 
-        held, ran = _compat.Staged.trace(flat, (), *leaves)
+        held, ran = compat.Staged.trace(flat, (), *leaves)
         still = ran.without_effects()
 
         def batch(
@@ -240,7 +239,7 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         ) -> tuple[Outputs, Outputs]:
             args, flags = tree.unflatten(arrays), tree.unflatten(batched)
             out, out_batched = rule(size, list(flags), *args)
-            found = outputs(out)
+            found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
         run = with_batch_rule(lambda *xs: Outputs(ran(*held, *xs), specs[0]), batch)

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn import _compat, _linearity
+from jaxfn import _linearity
 from jaxfn._attach import attach
+from jaxfn._base import compat, is_inexact
 from jaxfn._rules import Arrays
-from jaxfn._tree import is_inexact
 
 Maps = Callable[[], "Sequence[Map] | None"]
 Map = tuple[Callable[..., Sequence[Any]], Arrays, bool]
@@ -35,7 +35,7 @@ arguments, and whether it goes backwards."""
 def belonging(
     outs: Arrays,
     inputs: Arrays,
-    recording: _compat.Recording,
+    recording: compat.Recording,
     maps: Maps,
     *,
     name: str,
@@ -51,13 +51,13 @@ def belonging(
         name: of the Function.
         alone: is this a call that is not being differentiated?
     """
-    if alone and _compat.is_final(inputs):
+    if alone and compat.is_final(inputs):
         return list(outs)
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
-    axes = frozenset[int]().union(*map(_compat.batch_axes, inputs))
-    batched = {j for j, x in enumerate(inputs) if _compat.batch_axes(x)}
+    axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
+    batched = {j for j, x in enumerate(inputs) if compat.batch_axes(x)}
     once = [k for k, js in enumerate(missing) if js & batched]
     # Of one vmap alone is it asked whether its examples share a derivative.
     shared = _shared(once, batched, maps) if once and len(axes) == 1 else []
@@ -71,13 +71,13 @@ def belonging(
     return owned
 
 
-def _missing(out: Any, inputs: Arrays, recording: _compat.Recording) -> set[int]:
+def _missing(out: Any, inputs: Arrays, recording: compat.Recording) -> set[int]:
     """The inputs that could be batched where the output is not."""
     missing: set[int] = set()
     if recording.active:  # what is traced here may be batched later
         missing = set(range(len(inputs))) - recording.used(out, inputs)
-    own = _compat.batch_axes(out)
-    return missing | {j for j, x in enumerate(inputs) if _compat.batch_axes(x) - own}
+    own = compat.batch_axes(out)
+    return missing | {j for j, x in enumerate(inputs) if compat.batch_axes(x) - own}
 
 
 def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
@@ -88,8 +88,8 @@ def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
     """
     if not outs:
         return []
-    axes, own = _compat.varying_axes, _compat.varying_axes(outs[0])
-    if any(axes(x) != own or _compat.is_sharded(x) for x in (*outs, *inputs)):
+    axes, own = compat.varying_axes, compat.varying_axes(outs[0])
+    if any(axes(x) != own or compat.is_sharded(x) for x in (*outs, *inputs)):
         # Operations on arrays of other types would change the type.
         return attach(_undifferentiated, inputs, outs, name=name)
     slices: list[Any] = []
@@ -151,7 +151,7 @@ def _shared_in(
         return [found[i] for i in present]
 
     jaxpr = jax.make_jaxpr(flat)(*examples)
-    flags = [bool(_compat.batch_axes(x)) for x in _compat.constants(jaxpr)]
+    flags = [bool(compat.batch_axes(x)) for x in compat.constants(jaxpr)]
     found = zip(present, _linearity.uses(jaxpr, flags), strict=True)
     if not backwards:
         return ks - {k for k, (used, mixed) in found if used & batched or mixed}

@@ -9,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn import _compat
 from jaxfn._attach import attach, stop_gradient
+from jaxfn._base import ARRAY, Outputs, Spec, compat, is_inexact, pytree, short
 from jaxfn._belonging import belonging
 from jaxfn._engines import push_forward
-from jaxfn._errors import short
 from jaxfn._jax_rules import JaxRules, Places, along, is_pair
 from jaxfn._onepass import OnePass, Run
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import ARRAY, Outputs, Spec, is_inexact, outputs, pair
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
@@ -32,7 +30,7 @@ class Both:
         self._symbolic = options.get("symbolic_zeros", False)
         # The rules outlive the call, so the arrays are not kept.
         self._places, self._tree = places, tree
-        self._avals: list[Any] = [_compat.tangent_aval(x) for x in arrays]
+        self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
         once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
         self.rules = Rules(
@@ -48,10 +46,10 @@ class Both:
 
     # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
-        drops, name = _compat.SCAN_DROPS_JVP, self._d.name
+        drops, name = compat.SCAN_DROPS_JVP, self._d.name
         still = stop_gradient(arrays) if drops else arrays
-        recording = _compat.Recording()
-        outs = outputs(self._d.primal(*self._args(still)))
+        recording = compat.Recording()
+        outs = pytree.outputs(self._d.primal(*self._args(still)))
         owned = belonging(outs.arrays, still, recording, lambda: None, name=name)
         if not drops:
             return Outputs(owned, outs.static)
@@ -79,7 +77,7 @@ class Both:
                 "produce a pair (list or tuple of length two): expected the outputs "
                 f"and the residuals, got {result!r}."
             )
-        outs = outputs(result[0])
+        outs = pytree.outputs(result[0])
         leaves, tree = tree_util.tree_flatten(result[1])
         leaves = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
         return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, tree)
@@ -87,7 +85,7 @@ class Both:
     def _kept(
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays, _: Perturbed
     ) -> Residuals:
-        avals = [_compat.tangent_aval(x) for x in outs]
+        avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
         return Residuals([*arrays, *leaves], (run.out, run.saved, avals), smooth)
 
@@ -108,10 +106,10 @@ class Both:
 
     def _zero(self, aval: Any) -> Any:
         if self._symbolic:
-            return _compat.SymbolicZero(aval)
+            return compat.SymbolicZero(aval)
         if aval.dtype == jax.dtypes.float0:
             return np.zeros(aval.shape, jax.dtypes.float0)
-        return _compat.zeros(aval)
+        return compat.zeros(aval)
 
     def _checked(self, found: Any) -> list[Any]:
         """A cotangent (or None) for each array, from what bwd returned."""
@@ -125,7 +123,7 @@ class Both:
             )
         spec = Spec.of(self._tree, (ARRAY,) * len(self._avals))
         try:
-            pairs = pair(tuple(found), spec)
+            pairs = pytree.pair(tuple(found), spec)
         except ValueError as error:
             raise TypeError(
                 f"Custom VJP bwd rule {name} must produce an output with the same "
@@ -139,7 +137,7 @@ class Both:
         ]
 
     def _cotangent(self, ct: Any, aval: Any, name: str) -> Any:
-        if ct is None or _compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
+        if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
         ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else aval.dtype)
         if ct.shape != aval.shape or ct.dtype != aval.dtype:

@@ -19,8 +19,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn import _compat, _tree
-from jaxfn._errors import RuleTypeError, type_name
+from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._node import STATE, BackwardCFunction
 from jaxfn._packed import Packed, Put
 
@@ -128,7 +127,7 @@ class _Leaves:
 
     def take(self, value: Any, name: str) -> Put:
         """The template of one value; `name` is the attribute, for messages."""
-        if isinstance(value, (np.ndarray, np.generic)) and _tree.is_inexact(value):
+        if isinstance(value, (np.ndarray, np.generic)) and pytree.is_inexact(value):
             self.numpy.append(f"ctx.{name}")
         if isinstance(value, _SIMPLE):
             return _Constant(value)
@@ -141,7 +140,7 @@ class _Leaves:
             kept = value.copy()
             return lambda _: kept.copy()
         if id(value) in self._inside:
-            raise RuleTypeError(
+            raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
                 "holds itself: expected arrays, and containers without cycles. Keep "
                 "what the rules need of it."
@@ -192,8 +191,8 @@ class _Leaves:
         return put
 
     def _check_opaque(self, value: Any, name: str) -> None:
-        if _tree.find(value, _compat.is_tracer) is not None:
-            raise RuleTypeError(
+        if pytree.find(value, compat.is_tracer) is not None:
+            raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
                 f"of type {type(value).__name__}, where it can't be saved: expected "
                 "arrays in save_for_backward, or in an attribute that is an array, a "
@@ -201,7 +200,7 @@ class _Leaves:
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
-        if _tree.hides_array(value):
+        if pytree.hides_array(value):
             self.opaque.append(name)
 
 

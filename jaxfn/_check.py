@@ -13,11 +13,10 @@ import jax
 from jaxfn import _check_programs as programs
 from jaxfn import _check_rules as rules
 from jaxfn import _check_transforms as transforms
-from jaxfn import _compat
+from jaxfn._base import compat, errors
 from jaxfn._check_case import Case, name_of
 from jaxfn._check_numbers import Outcome, Skip
 from jaxfn._check_report import CheckReport, CheckResult
-from jaxfn._errors import NO_BACKWARD, NO_JVP, NOT_TRANSPOSED, ONCE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -279,13 +278,13 @@ def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
     except Exception as error:
         text = str(error)
         forward = [results[name].message for name in _JVP_RUNS if name in results]
-        if NO_RULE in forward and NOT_TRANSPOSED in text:
+        if NO_RULE in forward and errors.NOT_TRANSPOSED in text:
             # Nobody said that it can be: forward mode as such is refused.
             raise Skip(f"{NO_RULE}, and backward can't be transposed") from error
-        if _compat.FORWARD_MODE_REFUSAL in text or NO_JVP in text:
+        if compat.FORWARD_MODE_REFUSAL in text or errors.NO_JVP in text:
             raise Skip(NO_RULE) from error
-        if NO_BACKWARD in text:
+        if errors.NO_BACKWARD in text:
             raise Skip("no backward rule") from error
-        if ONCE in text:
+        if errors.ONCE in text:
             raise Skip("refused: once_differentiable") from error
         raise

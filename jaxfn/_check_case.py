@@ -11,10 +11,9 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn import _check_numbers as numbers
-from jaxfn import _tree
+from jaxfn._base import pytree, short
 from jaxfn._check_numbers import Arrays
 from jaxfn._decorator import custom_function
-from jaxfn._errors import short
 from jaxfn._function import Function
 
 
@@ -45,10 +44,10 @@ class Case:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
         self.given = tuple(args)
-        arrays, self.spec = _tree.split(self.given)
+        arrays, self.spec = pytree.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
         self.labels = _labels(self.given)
-        self.at = [i for i, x in enumerate(self.arrays) if _tree.is_inexact(x)]
+        self.at = [i for i, x in enumerate(self.arrays) if pytree.is_inexact(x)]
         self.reference, self.surrogate = reference, surrogate
         self.eps = numbers.eps_of(self.arrays)
         self.seed = seed
@@ -81,7 +80,7 @@ class Case:
         return self._run(self.fun, arrays)
 
     def _run(self, fun: Callable[..., Any], arrays: Sequence[Any]) -> Arrays:
-        return _tree.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
+        return pytree.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
 
     def f(self, *xs: Any) -> Arrays:
         """The float outputs, as a function of the float arrays alone."""
@@ -95,7 +94,7 @@ class Case:
         arrays = list(self.arrays)
         for i, x in zip(self.at, xs, strict=True):
             arrays[i] = x
-        return [o for o in self._run(fun, arrays) if _tree.is_inexact(o)]
+        return [o for o in self._run(fun, arrays) if pytree.is_inexact(o)]
 
     def only(self, chosen: Sequence[int]) -> Callable[..., Arrays]:
         """`f` of these of its arguments; the others are constants."""
@@ -173,7 +172,7 @@ def name_of(fun: Any) -> str:
 
 
 def _cast(x: Any, precision: str) -> Any:
-    if not _tree.is_inexact(x) or precision == "given":
+    if not pytree.is_inexact(x) or precision == "given":
         return x if numbers.is_key(x) else jnp.asarray(x)
     if precision == "float64":
         return jnp.asarray(x, jnp.complex128 if numbers.is_complex(x) else jnp.float64)
@@ -184,7 +183,7 @@ def _cast(x: Any, precision: str) -> Any:
 def _labels(args: tuple[Any, ...]) -> list[str]:
     labels = []
     for path, leaf in tree_util.tree_flatten_with_path(args)[0]:
-        if _tree.is_array(leaf):
+        if pytree.is_array(leaf):
             position, *rest = path
             inside = tree_util.keystr(tuple(rest))
             labels.append(f"argument {position.idx}{inside} ({short(leaf)})")

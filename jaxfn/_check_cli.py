@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfn._base import short
 from jaxfn._check import check
-from jaxfn._errors import short
 
 USAGE = 2
 """The exit code where the command itself is wrong, as argparse has it."""

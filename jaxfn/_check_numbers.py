@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _compat, _tree
+from jaxfn._base import compat, pytree
 
 Arrays: TypeAlias = list[Any]
 Fun: TypeAlias = Callable[..., Arrays]
@@ -81,13 +81,13 @@ def wide(x: Any) -> np.ndarray:
 
 def eps_of(arrays: Sequence[Any]) -> float:
     """The rounding error of the least precise of these arrays."""
-    floats = [x.dtype for x in arrays if _tree.is_inexact(x)]
+    floats = [x.dtype for x in arrays if pytree.is_inexact(x)]
     return max((float(jnp.finfo(d).eps) for d in floats), default=2.0**-52)
 
 
 def copies(arrays: Sequence[Any]) -> Arrays:
     """Fresh buffers: a Function may mark its arguments dirty, which uses them up."""
-    return [x if _compat.is_tracer(x) or is_key(x) else jnp.copy(x) for x in arrays]
+    return [x if compat.is_tracer(x) or is_key(x) else jnp.copy(x) for x in arrays]
 
 
 # ---- directions

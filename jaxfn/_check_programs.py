@@ -11,12 +11,11 @@ import numpy as np
 from jax import lax
 
 from jaxfn import _check_numbers as numbers
-from jaxfn import _tree
+from jaxfn._base import errors, pytree
 from jaxfn._check_case import Case
 from jaxfn._check_numbers import Arrays, Outcome, Skip
 from jaxfn._check_rules import outputs
 from jaxfn._check_transforms import gradients_of, named
-from jaxfn._errors import NO_BACKWARD
 
 # ---- scan, checkpoint
 
@@ -34,7 +33,7 @@ def scan(case: Case) -> Outcome:
 
         def body(carry: None, arrays: Arrays) -> tuple[None, Arrays]:
             outs = case.run(*arrays)
-            return carry, [o for o in outs if _tree.is_inexact(o)]
+            return carry, [o for o in outs if pytree.is_inexact(o)]
 
         return lax.scan(body, None, whole)[1]
 
@@ -55,7 +54,7 @@ def scan(case: Case) -> Outcome:
 
 
 def _floats(case: Case, arrays: Sequence[Any]) -> Arrays:
-    return [o for o in case.run(*arrays) if _tree.is_inexact(o)]
+    return [o for o in case.run(*arrays) if pytree.is_inexact(o)]
 
 
 def checkpoint(case: Case) -> Outcome:
@@ -80,7 +79,7 @@ def low_precision(low: Case, case: Case) -> Outcome:
     depends on the function: only a tenth of the largest element counts as wrong.
     """
     case.arrays = [
-        x.astype(y.dtype) if _tree.is_inexact(x) else y
+        x.astype(y.dtype) if pytree.is_inexact(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
     try:
@@ -94,7 +93,7 @@ def low_precision(low: Case, case: Case) -> Outcome:
         got = low.pull(cts, *low.xs)
     except (NotImplementedError, TypeError) as error:
         refused = isinstance(error, NotImplementedError) or NO_DTYPE in str(error)
-        if not refused or NO_BACKWARD in str(error):
+        if not refused or errors.NO_BACKWARD in str(error):
             raise
         raise Skip(f"backward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     exact = [ct.astype(o.dtype) for ct, o in zip(cts, expected, strict=True)]

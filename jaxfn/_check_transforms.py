@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn import _check_numbers as numbers
-from jaxfn import _tree
+from jaxfn._base import pytree
 from jaxfn._check_case import Case
 from jaxfn._check_numbers import Arrays, Outcome, Skip
 from jaxfn._check_rules import outputs
@@ -105,7 +105,7 @@ def gradients_of(case: Case, arrays: Sequence[Any]) -> Arrays:
         whole = list(arrays)
         for i, x in zip(case.at, xs, strict=True):
             whole[i] = x
-        return [o for o in case.run(*whole) if _tree.is_inexact(o)]
+        return [o for o in case.run(*whole) if pytree.is_inexact(o)]
 
     cts = case.cts(case.rng())
     return list(jax.vjp(f, *[arrays[i] for i in case.at])[1](cts))
@@ -127,7 +127,7 @@ def _grad_of_vmap(case: Case, axes: tuple[int | None, ...]) -> Outcome:
             for i, x in zip(case.at, xs, strict=True):
                 whole[i] = x
             found = jax.vmap(case.run, in_axes=axes)(*whole)
-            return [o for o in found if _tree.is_inexact(o)]
+            return [o for o in found if pytree.is_inexact(o)]
 
         return list(jax.vjp(f, *[arrays[i] for i in case.at])[1](given))
 
@@ -153,7 +153,7 @@ def vmap_jvp(case: Case) -> Outcome:
             given = list(arrays)
             for i, x in zip(case.at, xs, strict=True):
                 given[i] = x
-            return [o for o in case.run(*given) if _tree.is_inexact(o)]
+            return [o for o in case.run(*given) if pytree.is_inexact(o)]
 
         return jax.jvp(f, whole, ts)[1]
 

@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _compat, _returns, _tree
+from jaxfn import _returns
 from jaxfn._apply import Arguments
+from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree
 from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
 from jaxfn._engines import has_forward_mode
-from jaxfn._errors import LEAKED, ClosedOverError, running
 from jaxfn._node import BackwardCFunction, call_backward
 from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._separate import Separate
 from jaxfn._styles import Combined, Record
-from jaxfn._tree import Outputs, OutSpec, as_jax
 
 
 class VmapInfo(NamedTuple):
@@ -62,7 +61,7 @@ class ClassRules:
     def _primal(self, *arrays: Any) -> Outputs:
         """The value; it has a derivative of its own where JAX may lose the rules."""
         nothing = (False,) * len(arrays)
-        if _compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
+        if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._style.fwd(arrays, nothing)[0]
         return self._style.primal(arrays, nothing)
 
@@ -83,7 +82,7 @@ class ClassRules:
 
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
-            with running(self._def.name, "forward"):
+            with errors.running(self._def.name, "forward"):
                 result = self._def.forward(*args, **self._arguments.kwargs)
             found, out = self._arguments.split_output(result, name=self._def.name)
             arrays = [as_jax(x) for x in found]
@@ -110,7 +109,7 @@ class ClassRules:
         info = VmapInfo(batch_size=size, randomness="error")
         in_dims = arguments.join_only([0 if b else None for b in batched])
         args = arguments.join(arrays)
-        with running(d.name, "vmap"):
+        with errors.running(d.name, "vmap"):
             result = d.vmap(info, in_dims, *args, **arguments.kwargs)
         return _returns.batched(result, size, out, avals, name=d.name)
 
@@ -139,7 +138,7 @@ class ClassRules:
             start = stop
         rule = self._def.backward or self._def.cls._backward_rule()  # which raises
         self._check_closure(rule, "backward")
-        with running(self._def.name, "backward"):
+        with errors.running(self._def.name, "backward"):
             result = call_backward(rule, self._def.boxed, ctx, grads)
         found = _returns.gradients(
             result,
@@ -155,14 +154,14 @@ class ClassRules:
         ctx = self._rebuild("jvp", residuals)
         given = [
             _zeros(aval)
-            if t is None and record.layout.materialize and _tree.is_inexact(aval)
+            if t is None and record.layout.materialize and pytree.is_inexact(aval)
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
         rule = self._def.jvp
         assert rule is not None
         self._check_closure(rule, "jvp")
-        with running(self._def.name, "jvp"):
+        with errors.running(self._def.name, "jvp"):
             result = rule(ctx, *self._arguments.join_only(given))
         return _returns.tangents(
             result,
@@ -175,8 +174,10 @@ class ClassRules:
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that runs after the transformation of what it closes over."""
         cells = getattr(rule, "__closure__", None) or ()
-        if any(_compat.is_leaked(_tree.in_cell(cell)) for cell in cells):
-            raise ClosedOverError(LEAKED.format(name=self._def.name, rule=which))
+        if any(compat.is_leaked(pytree.in_cell(cell)) for cell in cells):
+            raise errors.ClosedOverError(
+                errors.LEAKED.format(name=self._def.name, rule=which)
+            )
 
     def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:
         record: Record = residuals.static
@@ -202,4 +203,4 @@ def _zeros(aval: Any) -> Any:
     """Zeros of a type; None for a PRNG key, which has none."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return None
-    return _compat.zeros(aval)
+    return compat.zeros(aval)

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from jaxfn import _jax_own
-from jaxfn._errors import RuleError
+from jaxfn._base import errors
 from jaxfn._function import Function, apply_batched
 from jaxfn._jax_call import call, positional
 from jaxfn._jax_rules import JaxRules
@@ -210,7 +210,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
-            raise RuleError(
+            raise errors.RuleError(
                 f"`{new.name}` got {call} and has {known}: expected, beside a rule of "
                 "the other kind, one by defvjp, defjvp or defjvps, and no option that "
                 "JAX alone knows. Its decorators have one kind each, so they can't "
@@ -296,8 +296,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             | {"__module__": getattr(self.fun, "__module__", __name__)},
         )
 
-    def _mixed(self, got: str, have: Iterable[str], terms: str) -> RuleError:
-        return RuleError(
+    def _mixed(self, got: str, have: Iterable[str], terms: str) -> errors.RuleError:
+        return errors.RuleError(
             f"`{self._jax_rules.name}` got {got} terms and has {', '.join(have)} in "
             f"{terms}: expected all rules of one function in the same terms. Define "
             "them all in one of the two."

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxfn._errors import RuleError
+from jaxfn._base import errors
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,7 +58,7 @@ class Definition:
         name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
         has_jvp, names = own("jvp"), [x for x in ("vjp", "backward") if own(x)]
         if has_vmap and not separate:
-            raise RuleError(
+            raise errors.RuleError(
                 "In order to use an autograd.Function with functorch transforms (vmap, "
                 "grad, jvp, jacrev, ...), it must override the setup_context "
                 f"staticmethod. `{name}` has a vmap staticmethod, which does not get a "
@@ -67,7 +67,7 @@ class Definition:
             )
         if function.generate_jvp_rule and (has_jvp or not names):
             got = "an overridden jvp staticmethod" if has_jvp else "no backward"
-            raise RuleError(
+            raise errors.RuleError(
                 f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
                 "to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False or change the rules."
@@ -94,7 +94,7 @@ def _vmap(function: Any) -> Callable[..., Any]:
 
     def ambiguous(*_: Any, **__: Any) -> Any:
         name = function.__name__
-        raise RuleError(
+        raise errors.RuleError(
             f"You tried to vmap over {name}, but it has both generate_vmap_rule=True "
             "and an overridden vmap staticmethod. Please set generate_vmap_rule=False "
             "or delete the overridden vmap staticmethod to avoid ambiguity. "

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from jaxfn import _compat, _linearity
+from jaxfn import _linearity
 from jaxfn._barrier import refused_once
-from jaxfn._errors import NOT_TRANSPOSED, RuleValueError, short
+from jaxfn._base import compat, errors, short
 from jaxfn._rules import Arrays, Residuals, Rules, spread
 from jaxfn._solves import separated
 
@@ -28,13 +28,13 @@ def transposed(
     def of_cts(cts: list[Any]) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.smooth))
         return [
-            _compat.zeros(_compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
+            compat.zeros(compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
             for i, t in zip(moving, tangents, strict=True)
         ]
 
     # The example carries the output's real type: made from a shape and a dtype alone,
     # it is not varying in a shard_map, and the result is too big by the axis size.
-    example = [_compat.zeros(aval) for aval in avals]
+    example = [compat.zeros(aval) for aval in avals]
     jaxpr = jax.make_jaxpr(of_cts)(example)
     for i, got in _linearity.nonzero_outputs(jaxpr):
         got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
@@ -55,7 +55,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     """The transpose of a jaxpr in any way there is; else JAX's error in the first."""
 
     def run(cts: list[Any]) -> list[Any]:
-        return _compat.evaluate(jaxpr, cts)
+        return compat.evaluate(jaxpr, cts)
 
     try:
         return jax.linear_transpose(run, example)(tangents)[0]
@@ -87,7 +87,7 @@ def _by_derivative(
     """
 
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
-        return jax.vjp(lambda cts: _compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
+        return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
     if not _linearity.is_smooth(jaxpr):
         return None
@@ -97,7 +97,7 @@ def _by_derivative(
         return None
     if _linearity.depends_on_first(pulled, len(example)):
         return None
-    return _compat.evaluate(pulled, [*example, *tangents])
+    return compat.evaluate(pulled, [*example, *tangents])
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:
@@ -111,7 +111,7 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
     return said or "an operation that is not linear in them, as a product of two", error
 
 
-def _refusal(rules: Rules, expected: str, got: str) -> RuleValueError:
+def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
     """The error; who never asked for a derived jvp is told who needs it."""
     name = rules.name
     use = (
@@ -120,8 +120,8 @@ def _refusal(rules: Rules, expected: str, got: str) -> RuleValueError:
         else "to get the tangents of what forward returned, as forward mode over "
         "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no jvp"
     )
-    return RuleValueError(
-        f"`{name}.backward` {NOT_TRANSPOSED} {use}: expected {expected}, got {got}. "
+    return errors.RuleValueError(
+        f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected {expected}, got {got}. "
         f"Define jvp: `jvp(ctx, *tangents)` of `{name}` gets a tangent for each "
         "argument and returns one for each output. Or write backward with operations "
         "that are linear in its cotangents and that JAX can transpose."

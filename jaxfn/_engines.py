@@ -17,20 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn import _compat
 from jaxfn._barrier import once, only_transposable
+from jaxfn._base import Outputs, compat, errors, is_inexact
 from jaxfn._belonging import Map
 from jaxfn._derive import transposed
-from jaxfn._errors import (
-    BATCHED_CONSTANT,
-    CLOSED_OVER,
-    NO_JVP_NOTE,
-    ClosedOverError,
-)
 from jaxfn._linear import linear
 from jaxfn._residuals import Statics, Width
 from jaxfn._rules import Arrays, Residuals, Rules, spread
-from jaxfn._tree import Outputs, is_inexact
 
 Rule = Callable[..., Any]
 
@@ -38,20 +31,24 @@ Rule = Callable[..., Any]
 def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
-        if not has_forward_mode(rules) and _compat.in_forward_mode(arrays):
+        if not has_forward_mode(rules) and compat.in_forward_mode(arrays):
             arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
-        raise ClosedOverError(CLOSED_OVER.format(name=rules.name)) from error
+        raise errors.ClosedOverError(
+            errors.CLOSED_OVER.format(name=rules.name)
+        ) from error
     except AssertionError as error:
-        if _compat.is_batched_constant(error):
-            raise ClosedOverError(BATCHED_CONSTANT.format(name=rules.name)) from error
+        if compat.is_batched_constant(error):
+            raise errors.ClosedOverError(
+                errors.BATCHED_CONSTANT.format(name=rules.name)
+            ) from error
         raise
     except TypeError as error:
-        if str(error) == _compat.FORWARD_MODE_REFUSAL and not hasattr(
+        if str(error) == compat.FORWARD_MODE_REFUSAL and not hasattr(
             error, "__notes__"
         ):
-            error.add_note(NO_JVP_NOTE.format(name=rules.name))
+            error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     return outs.static.whole.join(outs.arrays)
 
@@ -70,7 +67,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """The primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
-        return rules.primal(*map(_compat.as_array, args))
+        return rules.primal(*map(compat.as_array, args))
 
     primal.__name__ = rules.name
     return _described(primal, rules, _ANY)
@@ -88,7 +85,7 @@ def _described(fun: Rule, rules: Rules, signature: inspect.Signature) -> Rule:
     """
     fun.__dict__["__signature__"] = signature
     if rules.origin is not None:
-        _compat.set_debug_info(fun, rules.name, rules.origin)
+        compat.set_debug_info(fun, rules.name, rules.origin)
     return fun
 
 
@@ -100,7 +97,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     width = Width(rules)
 
     def fwd(*primals: Any) -> Any:
-        args = [_compat.as_array(p.value) for p in primals]
+        args = [compat.as_array(p.value) for p in primals]
         # JAX's next implementation says it of integers, too.
         moving = zip(args, primals, strict=True)
         perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
@@ -114,7 +111,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
         arrays, key = saved
         residuals = statics.get(key, arrays, rules.name)
         given = [
-            None if _compat.is_zero(ct) else _compat.as_array(ct) for ct in cts.arrays
+            None if compat.is_zero(ct) else compat.as_array(ct) for ct in cts.arrays
         ]
         return tuple(pull_back(rules, residuals, given))
 
@@ -122,7 +119,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
     _described(fwd, rules, _ANY)
     bwd = _described(bwd, rules, _BWD)
-    f.defvjp(fwd, bwd, symbolic_zeros=_compat.SYMBOLIC_ZEROS)
+    f.defvjp(fwd, bwd, symbolic_zeros=compat.SYMBOLIC_ZEROS)
     return f
 
 
@@ -133,13 +130,13 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
-        args = [_compat.as_array(x) for x in primals]
-        given = [None if _compat.is_zero(t) else _compat.as_array(t) for t in tangents]
+        args = [compat.as_array(x) for x in primals]
+        given = [None if compat.is_zero(t) else compat.as_array(t) for t in tangents]
         outs, residuals = rules.fwd(args, tuple([t is not None for t in given]))
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [
-                _compat.SymbolicZero(_compat.tangent_aval(o)) if t is None else t
+                compat.SymbolicZero(compat.tangent_aval(o)) if t is None else t
                 for o, t in zip(outs.arrays, dots, strict=True)
             ],
             outs.static,
@@ -147,7 +144,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
 
     rule.__name__ = f"{rules.name}_jvp"
     rule = _described(rule, rules, _JVP)
-    f.defjvp(rule, symbolic_zeros=_compat.SYMBOLIC_ZEROS)
+    f.defjvp(rule, symbolic_zeros=compat.SYMBOLIC_ZEROS)
     return f
 
 
@@ -165,7 +162,7 @@ def push_forward(
     # What the functions below close over outlives this trace: no arrays among it.
     static, smooth, n_args = residuals.static, residuals.smooth, len(tangents)
     moving = [i for i, t in enumerate(tangents) if t is not None]
-    avals = [_compat.tangent_aval(o) for o, s in zip(outs, smooth, strict=True) if s]
+    avals = [compat.tangent_aval(o) for o, s in zip(outs, smooth, strict=True) if s]
     if not moving or not avals:
         return [None] * len(outs)
 
@@ -191,7 +188,7 @@ def push_forward(
         dots = rules.jvp(rebuild(arrays), full)
         kept = [t for t, s in zip(dots, smooth, strict=True) if s]
         return [
-            _compat.zeros(a) if t is None else t
+            compat.zeros(a) if t is None else t
             for t, a in zip(kept, avals, strict=True)
         ]
 
@@ -229,7 +226,7 @@ def derivatives(
     None where it is one with two directions (`linear`), which is batched as a whole, or
     one that is attached beside JAX's own: the two need not agree.
     """
-    attached = rules.bwd is not None or _compat.SCAN_DROPS_JVP
+    attached = rules.bwd is not None or compat.SCAN_DROPS_JVP
     if has_forward_mode(rules) and attached:
         return None
 
@@ -244,7 +241,7 @@ def derivatives(
         return rules.jvp(residuals, given)
 
     def examples(arrays: Arrays) -> list[Any]:
-        zeros = [_compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
+        zeros = [compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
         rest = iter(zeros)
         return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
 

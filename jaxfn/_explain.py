@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxfn import _explain_trace as trace
-from jaxfn import _tree
+from jaxfn._base import pytree
 from jaxfn._explain_report import Explanation, Transformation
 from jaxfn._explain_target import Target, struct, target
 
@@ -146,7 +146,7 @@ class _Report:
         return () if forward is None else tuple(forward[0].out_avals)
 
     def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
-        if not any(map(_tree.is_inexact, self._types)):
+        if not any(map(pytree.is_inexact, self._types)):
             return None
         kept = [i for i, first in enumerate(self._first) if first == i]
         labels = [self._labels[i] for i in kept]
@@ -175,7 +175,7 @@ class _Report:
         if self._traced or not self._abstract:
             rows.append(self._row("call", "forward", f))
         rows.append(self._row("jit", "XLA compiles forward", f, compiled=True))
-        if any(map(_tree.is_inexact, self._types)):
+        if any(map(pytree.is_inexact, self._types)):
             pulled, pushed = trace.pulled, trace.pushed
             rows += [
                 self._row("reverse mode", engine.reverse, pulled(f)),

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._errors import short
+from jaxfn._base import short
 from jaxfn._explain_target import Argument, Engine
 from jaxfn._explain_trace import Cost, Residual
 

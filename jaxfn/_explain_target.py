@@ -12,19 +12,18 @@ import jax
 from jax import tree_util
 
 from jaxfn._apply import Arguments, bind, parameters
+from jaxfn._base import ARRAY, Outputs, Spec, errors, type_name
 from jaxfn._capture import Layout, fields, is_record
 from jaxfn._class_rules import ClassRules
 from jaxfn._decorator import custom_function
 from jaxfn._definition import Definition
 from jaxfn._engines import call
-from jaxfn._errors import RuleTypeError, type_name
 from jaxfn._function import Function, parts
 from jaxfn._jax_call import call as jax_call
 from jaxfn._jax_call import positional
 from jaxfn._jax_rules import JaxRules
 from jaxfn._rules import Arrays, Perturbed, Residuals
 from jaxfn._static import is_static
-from jaxfn._tree import ARRAY, Outputs, Spec
 
 Tag = Callable[[Any, str], Any]
 """Called with each array that a rule saves and with its name; gives the array back."""
@@ -105,7 +104,7 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
         if function._jax_rules.kinds:
             args, kwargs = positional(function._jax_rules, args, kwargs), {}
         return _of_decorated(function, name, args, kwargs)
-    raise RuleTypeError(
+    raise errors.RuleTypeError(
         f"explain got {type_name(function)}: expected a jaxfn.Function class, its "
         "apply, or a function decorated by jaxfn.custom_function. Pass the Function "
         "first, then the arguments of the call."

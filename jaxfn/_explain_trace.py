@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxfn import _compat, _tree
+from jaxfn._base import compat, pytree
 from jaxfn._explain_target import Tag, struct
 
 Fun = Callable[..., Any]
@@ -60,7 +60,7 @@ class Cost:
 
 def flat(f: Fun) -> Fun:
     """`f`, with the list of the arrays in its result."""
-    return lambda *xs: _tree.split(f(*xs))[0]
+    return lambda *xs: pytree.split(f(*xs))[0]
 
 
 def no_tag(x: Any, _: str) -> Any:
@@ -75,7 +75,7 @@ def name_tag(x: Any, name: str) -> Any:
 
 def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
     """`jax.vjp` of `f` with respect to all float and complex arrays."""
-    moving = [i for i, x in enumerate(xs) if _tree.is_inexact(jax.typeof(x))]
+    moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
         at = list(xs)
@@ -90,7 +90,7 @@ def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
     """One for each output: the next of `cts` for one that has a derivative."""
     rest = iter(cts)
     return [
-        next(rest) if _tree.is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
+        next(rest) if pytree.is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
         for o in outs
     ]
 
@@ -120,7 +120,7 @@ def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
     jaxpr, (outs, pull) = jax.make_jaxpr(lambda *xs: vjp(f, xs), return_shape=True)(
         *types
     )
-    opened, _ = _compat.open_jaxpr(jaxpr)
+    opened, _ = compat.open_jaxpr(jaxpr)
     found = _residuals(opened, len(outs), labels)
     return Split(outs, found, jaxpr, pull)
 
@@ -214,7 +214,7 @@ def backward(half: Split) -> tuple[Any, Cost]:
     def second(pull: Any, cts: Sequence[Any]) -> Any:
         return pull(cotangents(half.outs, cts))
 
-    cts = [struct_of(x) for x in half.outs if _tree.is_inexact(x)]
+    cts = [struct_of(x) for x in half.outs if pytree.is_inexact(x)]
     return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
 
 
@@ -241,7 +241,7 @@ def pushed(f: Fun) -> Fun:
     """`f` in forward mode."""
 
     def program(*xs: Any) -> Any:
-        moving = [i for i, x in enumerate(xs) if _tree.is_inexact(jax.typeof(x))]
+        moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
 
         def along(*values: Any) -> list[Any]:
             at = list(xs)
@@ -263,9 +263,9 @@ def pulled(f: Fun) -> Fun:
 
     def program(*xs: Any) -> Any:
         outs, pull = vjp(f, xs)
-        cts = [o for o in outs if _tree.is_inexact(o)]
+        cts = [o for o in outs if pytree.is_inexact(o)]
         found = pull(cotangents(outs, cts))
-        return [x for x in found if _tree.is_inexact(x)]
+        return [x for x in found if pytree.is_inexact(x)]
 
     return program
 

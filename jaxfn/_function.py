@@ -11,13 +11,13 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
-from jaxfn import _compat, _plain, _tree
+from jaxfn import _plain
 from jaxfn._apply import Arguments, Kwargs, bind, parameters
+from jaxfn._base import compat, errors, pytree
 from jaxfn._class_rules import ClassRules
 from jaxfn._ctx import FunctionCtx
 from jaxfn._definition import Definition
 from jaxfn._engines import call
-from jaxfn._errors import NO_BACKWARD, NO_FORWARD, NO_JVP, RuleError
 from jaxfn._node import BackwardCFunction
 
 _ids = itertools.count()
@@ -187,7 +187,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.forward.html
         """
-        raise NotImplementedError(NO_FORWARD)
+        raise NotImplementedError(errors.NO_FORWARD)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
@@ -261,7 +261,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.backward.html
         """
-        raise NotImplementedError(NO_BACKWARD)
+        raise NotImplementedError(errors.NO_BACKWARD)
 
     vjp = backward
 
@@ -304,7 +304,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.jvp.html
         """
-        raise NotImplementedError(NO_JVP)
+        raise NotImplementedError(errors.NO_JVP)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any, **_: Any) -> Any:
@@ -353,7 +353,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         own_backward = cls.backward is not Function.backward
         own_vjp = cls.vjp is not Function.vjp
         if own_backward and own_vjp:
-            raise RuleError(
+            raise errors.RuleError(
                 "Implementing both 'backward' and 'vjp' for a custom Function is not "
                 "allowed. You should only implement one of them. "
                 f"`{cls.__name__}.backward` and `{cls.__name__}.vjp` are both defined, "
@@ -361,7 +361,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             )
         if not own_backward and not own_vjp:
             raise NotImplementedError(
-                f"{NO_BACKWARD} `{cls.__name__}.backward` is missing: define it as a "
+                f"{errors.NO_BACKWARD} `{cls.__name__}.backward` is missing: define it as a "
                 "staticmethod that returns a gradient for each argument of forward."
             )
         return cls.vjp if own_vjp else cls.backward
@@ -371,7 +371,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         """The user's jvp."""
         if cls.jvp is Function.jvp:
             raise NotImplementedError(
-                f"{NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                f"{errors.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
                 "staticmethod that returns a tangent for each output of forward."
             )
         return cls.jvp
@@ -463,7 +463,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     separate = cls.setup_context is not Function.setup_context
     if cls.forward is Function.forward:
         raise NotImplementedError(
-            f"{NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
+            f"{errors.NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
             "staticmethod that computes the value."
         )
     if kwargs or separate:
@@ -472,9 +472,9 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
             known, args, kwargs, fill_defaults=separate, name=cls.__name__
         )
     for x in args:
-        if type(x) is not _compat.ConcreteArray:
+        if type(x) is not compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
-            traced = any(_compat.is_tracer(x) for x in _tree.split(args)[0])
+            traced = any(compat.is_tracer(x) for x in pytree.split(args)[0])
             break
     else:
         traced = False
@@ -509,7 +509,7 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
 
 def _unwrap(x: Any) -> Any:
     """The array of an object that stands for one."""
-    if isinstance(x, jax.Array) or _compat.is_tracer(x):
+    if isinstance(x, jax.Array) or compat.is_tracer(x):
         return x
     if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._errors import GradcheckError, OutputChangedError
+from jaxfn._base import errors
 
 
 def gradcheck(
@@ -116,9 +116,9 @@ def gradcheck(
     run = running.Gradcheck(func, inputs, options)
     try:
         run.run()
-    except OutputChangedError:
+    except errors.OutputChangedError:
         raise  # an AssertionError, which torch does not hide either
-    except GradcheckError:
+    except errors.GradcheckError:
         if raise_exception:
             raise
         return False

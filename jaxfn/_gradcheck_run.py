@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _compat, _jacobians, _tree
-from jaxfn._errors import NO_JVP, GradcheckError, OutputChangedError
+from jaxfn import _jacobians
+from jaxfn._base import compat, errors, pytree
 from jaxfn._jacobians import Fun, Reverse
 
 
@@ -58,11 +58,11 @@ class Call:
         self.func, self._eps = func, eps
         self._kinds: list[tuple[Any, Any]] | None = None
         self.name = getattr(func, "__qualname__", None) or f"{func}"
-        arrays, self._spec = _tree.split(as_tuple(inputs))
+        arrays, self._spec = pytree.split(as_tuple(inputs))
         self._arrays = [
             a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays
         ]
-        self._at = [i for i, a in enumerate(self._arrays) if _tree.is_inexact(a)]
+        self._at = [i for i, a in enumerate(self._arrays) if pytree.is_inexact(a)]
         self.xs = [self._arrays[i] for i in self._at]
 
     def __call__(self, *xs: Any) -> list[Any]:
@@ -72,7 +72,7 @@ class Call:
         out = self.func(*self._spec.join(arrays))
         outputs = jax.tree.leaves(out, is_leaf=lambda o: o is None)
         for j, o in enumerate(outputs):
-            if not _tree.is_array(o):
+            if not pytree.is_array(o):
                 raise OutputError(
                     f"'{type(o).__name__}' object has no attribute 'requires_grad'. "
                     f"Output {j} of `{self.name}` is no array: expected arrays only, "
@@ -92,12 +92,12 @@ class Call:
         counts = len(self._kinds), len(kinds)
         if counts[0] != counts[1]:
             of = f"the outputs of `{self.name}`"
-            raise OutputChangedError("number", self._eps, *counts, of)
+            raise errors.OutputChangedError("number", self._eps, *counts, of)
         for j, (first, now) in enumerate(zip(self._kinds, kinds, strict=True)):
             for what, a, b in zip(("shape", "dtype"), first, now, strict=True):
                 if a != b:
                     of = f"output {j} of `{self.name}`"
-                    raise OutputChangedError(what, self._eps, a, b, of)
+                    raise errors.OutputChangedError(what, self._eps, a, b, of)
 
     def warn(self) -> None:
         """Warn of single precision; refuse where nothing can be differentiated."""
@@ -131,7 +131,7 @@ class Gradcheck:
         options = self.options
         self.call.warn()
         outputs = self.call(*self.xs)
-        if not any(map(_tree.is_inexact, outputs)):
+        if not any(map(pytree.is_inexact, outputs)):
             self.expect_constant()
             return
         self.floats = floats = _jacobians.of_floats(self.call)
@@ -155,9 +155,9 @@ class Gradcheck:
         try:
             yield
         except TypeError as error:
-            if _compat.FORWARD_MODE_REFUSAL not in str(error):
+            if compat.FORWARD_MODE_REFUSAL not in str(error):
                 raise
-            text = f"{NO_JVP} `{self.call.name}` has no forward rule."
+            text = f"{errors.NO_JVP} `{self.call.name}` has no forward rule."
             raise NotImplementedError(text) from error
 
     def real_outputs(self, f: Fun) -> list[tuple[Fun, str | None]]:
@@ -186,7 +186,7 @@ class Gradcheck:
     def expect_constant(self) -> None:
         for per_output in _jacobians.numerical(self.call, self.xs, self.options.eps):
             if any(np.any(jacobian != 0) for jacobian in per_output):
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     "Numerical gradient for function expected to be zero. "
                     f"`{self.call.name}` has integer outputs only, and they change."
                 )
@@ -247,12 +247,12 @@ class Gradcheck:
         tolerance = self.options.nondet_tol
         for a, b, x in zip(first, second, self.xs, strict=True):
             if self.options.check_grad_dtypes and a.size and a.dtype != x.dtype:
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     f"Gradient has dtype mismatch: expected {x.dtype}, got {a.dtype} "
                     f"from the backward rule of `{self.call.name}`."
                 )
             if a.size and np.max(np.abs(a - b)) > tolerance:
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     "Backward is not reentrant, i.e., running backward with same input "
                     "and grad_output multiple times gives different values, although "
                     "analytical gradient matches numerical gradient.The tolerance for "
@@ -280,7 +280,7 @@ class Gradcheck:
         prefix = f"While considering the {part} part of complex {kind} only, "
         mode = "computed with forward mode " if forward else ""
         what = "A random projection of the" if options.fast_mode else "The"
-        raise GradcheckError(
+        raise errors.GradcheckError(
             f"{prefix if part else ''}Jacobian {mode}mismatch for output {j} with "
             f"respect to input {i},\nnumerical:{n}\nanalytical:{a}\n"
             f"{what} Jacobian has a row for each element of the input. The analytical "
@@ -301,14 +301,14 @@ class Gradcheck:
         try:
             got = jax.vmap(f)(jnp.stack(rows))
         except Exception as error:
-            raise GradcheckError(
+            raise errors.GradcheckError(
                 f"While computing batched gradients, got: {error}\n\nThe rules of "
                 f"`{self.call.name}` don't work under jax.vmap, where arrays have no "
                 "values yet."
             ) from error
         for k, (a, b) in enumerate(zip(got, expected, strict=True)):
             if not np.allclose(a, b, rtol=self.options.rtol, atol=self.options.atol):
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     f"Batched gradients of `{self.call.name}` differ from those one at "
                     f"a time (argument {at}, result {k}):\n\nGot:\n{a}\n\n"
                     f"Expected:\n{b}"
@@ -334,7 +334,7 @@ class Gradcheck:
                 if not np.allclose(
                     a, b, rtol=self.options.rtol, atol=self.options.atol
                 ):
-                    raise GradcheckError(
+                    raise errors.GradcheckError(
                         f"Mismatch in tangent values for output with index: {j}, when "
                         f"input {i} of `{self.call.name}` has an undefined tangent "
                         f"value. Got: {a}, but expected: {b}"
@@ -348,7 +348,7 @@ class Gradcheck:
                 rows = [random(o, self.generator, low=-1.0) for _ in range(2)]
                 self.check_batch(lambda ct, j=j: reverse.pull(j, ct), rows, j)
         if any(np.any(g != 0) for g in reverse.pull_all(reverse.zeros())):
-            raise GradcheckError(
+            raise errors.GradcheckError(
                 "backward not multiplied by grad_output: the backward of "
                 f"`{self.call.name}` returns gradients that are not zero where all "
                 "cotangents are."
@@ -367,13 +367,13 @@ class Gradcheck:
                 part = Reverse(used, self.xs)
                 grads = part.pull_all(part.zeros())
             except RuntimeError as error:
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     "Expected backward function to handle undefined output grads. "
                     f"Where output {unused} of `{self.call.name}` is not used, its "
                     f"backward raised: {error}"
                 ) from error
             if any(np.any(g != 0) for g in grads):
-                raise GradcheckError(
+                raise errors.GradcheckError(
                     "Expected all input grads to be undefined or zero when all output "
                     "grads are undefined or zero. The backward of "
                     f"`{self.call.name}` gives others where output {unused} is unused."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from jaxfn._scoped import Scoped
+from jaxfn._base import Scoped
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

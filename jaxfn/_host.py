@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _compat, _tree
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import RuleError, RuleTypeError, RuleValueError, short, type_name
-from jaxfn._tree import Spec
+from jaxfn._base import Spec, compat, errors, pytree, short, type_name
 
 _METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 VmapMethod = Literal[
@@ -100,12 +98,12 @@ def host_function(
     Source: https://docs.jax.dev/en/latest/external-callbacks.html
     """
     if not callable(fn):
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"host_function expected a function, got {type_name(fn)}. Pass the NumPy "
             "function itself, and its arguments to what host_function returns."
         )
     if vmap_method not in _METHODS:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"host_function expected a vmap_method among {', '.join(_METHODS)}, got "
             f"{vmap_method!r}."
         )
@@ -126,14 +124,14 @@ class _Host:
         self._name = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        arrays, spec = _tree.split((args, kwargs))
+        arrays, spec = pytree.split((args, kwargs))
         for x in arrays:
             if jnp.issubdtype(x.dtype, jax.dtypes.extended):
-                raise RuleTypeError(
+                raise errors.RuleTypeError(
                     f"`{self._name}` got a PRNG key: expected arrays that NumPy can "
                     f"hold, got {short(x)}. Pass jax.random.key_data(key)."
                 )
-        if any(_compat.is_tracer(x) for x in arrays):
+        if any(compat.is_tracer(x) for x in arrays):
             return self._traced(arrays, spec)
         # jnp.array copies: the body may keep what it returned, and write to it later.
         found = self._run(spec, arrays)
@@ -149,8 +147,8 @@ class _Host:
 
     def _as_numpy(self, x: Any) -> np.ndarray:
         found = np.asarray(x)
-        if not _tree.is_numeric(found.dtype):
-            raise RuleTypeError(
+        if not pytree.is_numeric(found.dtype):
+            raise errors.RuleTypeError(
                 f"`{self._name}` returned {type_name(x)} to host_function: expected "
                 "arrays and numbers, or pytrees of them, which JAX can hold."
             )
@@ -177,7 +175,7 @@ class _Host:
         return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))
 
     def _refuse(self, _: Any, outs: Sequence[Any], __: Any) -> list[Any]:
-        if not any(_tree.is_inexact(x) for x in outs):
+        if not any(pytree.is_inexact(x) for x in outs):
             return [None] * len(outs)
         raise NotImplementedError(
             f"`{self._name}` runs on the host (host_function) and was differentiated: "
@@ -196,7 +194,7 @@ class _Host:
             result = result(*args, **kwargs)
         for leaf in jax.tree.leaves(result):
             if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-                raise RuleTypeError(
+                raise errors.RuleTypeError(
                     f"host_function expected the result of `{self._name}` as a pytree "
                     f"of jax.ShapeDtypeStruct, got {leaf!r} in it."
                 )
@@ -209,7 +207,7 @@ class _Host:
                 found = self._run(spec, zeros)
         except Exception as error:
             types = ", ".join(short(x) for x in arrays)
-            raise RuleError(
+            raise errors.RuleError(
                 f"`{self._name}` raised {type_name(error)} when host_function called "
                 f"it on zeros ({types}) to find the shapes of its result: expected it "
                 "to work on them. Give `result`: host_function(fn, result=...) takes a "
@@ -219,7 +217,7 @@ class _Host:
         # XLA drops a call that returns nothing, and with it the check of the shape.
         empty = any(x.size == 0 for x in jax.tree.leaves(found))
         if empty and all(x.size for x in zeros):
-            raise RuleValueError(
+            raise errors.RuleValueError(
                 f"`{self._name}` returned an empty array when host_function called it "
                 "on zeros to find the shapes of its result: expected shapes that "
                 "depend on those of the arguments alone, got one that may depend on "
@@ -231,7 +229,7 @@ class _Host:
         """What the body returned, in the types that were expected."""
         have, want = jax.tree.structure(found), jax.tree.structure(expected)
         if have != want:
-            raise RuleTypeError(
+            raise errors.RuleTypeError(
                 f"`{self._name}` returned another structure to host_function: expected "
                 f"{want}, got {have}. Make `result` fit."
             )
@@ -240,13 +238,13 @@ class _Host:
     def _cast(self, x: Any, want: Any, lead: tuple[int, ...]) -> Any:
         shape = (*lead, *want.shape)
         if x.shape != shape:
-            raise RuleValueError(
+            raise errors.RuleValueError(
                 f"`{self._name}` returned another shape to host_function: expected "
                 f"{shape}, got {x.shape}. The shape may depend on the shapes of the "
                 "arguments alone, not on their values; make `result` fit."
             )
         if _kind(x.dtype) > _kind(want.dtype):
-            raise RuleTypeError(
+            raise errors.RuleTypeError(
                 f"`{self._name}` returned {x.dtype} to host_function: expected "
                 f"{want.dtype}, which can't hold it. Make `result` fit, or cast."
             )

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _tree
-from jaxfn._errors import OutputChangedError
+from jaxfn._base import errors, pytree
 
 Outputs: TypeAlias = list[Any]
 Fun: TypeAlias = Callable[..., Outputs]
@@ -57,7 +56,7 @@ def difference(
     try:
         high = f(*replaced(xs, i, xs[i] + step))
         low = f(*replaced(xs, i, xs[i] - step))
-    except OutputChangedError as error:
+    except errors.OutputChangedError as error:
         error.index = index
         raise
     return [(_wide(a) - _wide(b)) / (2 * eps) for a, b in zip(high, low, strict=True)]
@@ -144,7 +143,7 @@ def push(f: Fun, xs: Sequence[Any], i: int, t: Any) -> Outputs:
 
 def of_floats(f: Fun) -> Fun:
     """The float and complex outputs of `f` alone."""
-    return lambda *xs: [o for o in f(*xs) if _tree.is_inexact(o)]
+    return lambda *xs: [o for o in f(*xs) if pytree.is_inexact(o)]
 
 
 def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:

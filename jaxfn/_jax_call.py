@@ -9,9 +9,9 @@ from typing import Any
 
 from jax import tree_util
 
+from jaxfn._base import errors
 from jaxfn._both import Both
 from jaxfn._engines import call as call_engine
-from jaxfn._errors import RuleTypeError
 from jaxfn._jax_rules import JaxRules, Places, Rule, is_pair
 from jaxfn._static import align, is_static, unwrap, wrap
 
@@ -68,8 +68,8 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     return d.forward(*args) if d.has_forward else d.primal(*args)
 
 
-def _undeclared(d: JaxRules, position: int, value: Any) -> RuleTypeError:
-    return RuleTypeError(
+def _undeclared(d: JaxRules, position: int, value: Any) -> errors.RuleTypeError:
+    return errors.RuleTypeError(
         f"`{d.name}` got {value!r} for argument {position}: expected arrays and "
         f"numbers, since {d.foreign[0].method} is a method of JAX alone, whose rules "
         f"get nothing else undeclared. Declare it by nondiff_argnums=({position},)."

@@ -15,12 +15,12 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn import _compat, _jax_own
+from jaxfn import _jax_own
 from jaxfn._attach import attach, stop_gradient
+from jaxfn._base import compat, is_inexact, pytree
 from jaxfn._batching import vmapped
 from jaxfn._engines import jax_jvp, jax_vjp
 from jaxfn._rules import Arrays
-from jaxfn._tree import is_inexact, outputs
 
 Rule = Callable[..., Any]
 
@@ -112,7 +112,7 @@ class JaxRules:
             return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         method, args, options = self.jvp
-        primal = _keeping(self) if _compat.SCAN_DROPS_JVP else self.primal
+        primal = _keeping(self) if compat.SCAN_DROPS_JVP else self.primal
         return jax_jvp(primal, method, args, options, nondiff=self.nondiff)
 
     @functools.cached_property
@@ -171,7 +171,7 @@ def along(
         at = list(primals)
         for i, x in zip(moving, values, strict=True):
             at[i] = x
-        outs = outputs(f(*args(at))).arrays
+        outs = pytree.outputs(f(*args(at))).arrays
         return [x for x, s in zip(outs, smooth, strict=True) if s]
 
     at = tuple(primals[i] for i in moving)
@@ -187,7 +187,7 @@ def _keeping(d: JaxRules) -> Rule:
     def primal(*args: Any) -> Any:
         places, rest = Places.of(d, args)
         leaves, tree = tree_util.tree_flatten(rest)
-        if not any(_compat.is_tracer(x) for x in leaves):
+        if not any(compat.is_tracer(x) for x in leaves):
             return d.primal(*args)
 
         def whole(arrays: Arrays) -> list[Any]:
@@ -197,7 +197,7 @@ def _keeping(d: JaxRules) -> Rule:
             smooth = [is_inexact(x) for x in values]
             return along(d.forward, whole, inputs, dots, smooth)
 
-        outs = outputs(d.primal(*whole(stop_gradient(leaves))))
+        outs = pytree.outputs(d.primal(*whole(stop_gradient(leaves))))
         values = attach(tangents, leaves, outs.arrays, name=d.name)
         return outs.static.whole.join(values)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from jaxfn import _tree
+from jaxfn._base import errors, pytree, type_name
 from jaxfn._ctx import FunctionCtx
-from jaxfn._errors import RuleValueError, type_name
 from jaxfn._function import Function
 from jaxfn._node import BackwardCFunction
 
@@ -174,7 +173,7 @@ class NestedIOFunction(_Nesting, Function):
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
         _split(inputs, ctx._name())  # refuses what is no array
-        ctx._nested_inputs = [_tree.split(x)[1] for x in inputs]
+        ctx._nested_inputs = [pytree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
         _split(out, ctx._name())
         ctx._spread = isinstance(out, list)
@@ -189,7 +188,7 @@ class NestedIOFunction(_Nesting, Function):
         specs = ctx._nested_inputs
         n = sum(spec.n_arrays for spec in specs)
         if len(flat) < n or any(x is not None for x in flat[n:]):
-            raise RuleValueError(
+            raise errors.RuleValueError(
                 f"function {ctx._name()}Backward returned an incorrect number of "
                 f"gradients (expected {n}, got {len(flat)}). "
                 f"`{ctx._name()}.backward_extended` must return a gradient (or None) "
@@ -233,15 +232,15 @@ class NestedIOFunction(_Nesting, Function):
         raise NotImplementedError
 
 
-def _split(values: Any, name: str) -> tuple[list[Any], _tree.Spec]:
+def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
     """The arrays in nested containers, and the containers.
 
     Raises:
         ValueError: there is something else than arrays and None in them.
     """
-    arrays, spec = _tree.split(values)
+    arrays, spec = pytree.split(values)
     for x in spec.leaves:
-        if x is not _tree.ARRAY:
+        if x is not pytree.ARRAY:
             raise ValueError(
                 "Auto nesting doesn't know how to process an input object of type "
                 f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them. "

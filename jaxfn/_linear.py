@@ -25,8 +25,7 @@ from typing import Any
 
 import jax
 
-from jaxfn import _compat
-from jaxfn._compat import Named, Staged
+from jaxfn._base import compat
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -42,7 +41,7 @@ def linear(
     name: str,
 ) -> list[Any]:
     """Bind the primitive. All values are arrays; see the module's docstring."""
-    if not any(map(_compat.is_tracer, (*residuals, *tangents))):
+    if not any(map(compat.is_tracer, (*residuals, *tangents))):
         return list(evaluate(list(residuals), list(tangents)))
     n_res = len(residuals)
 
@@ -50,22 +49,24 @@ def linear(
         return list(evaluate(list(residuals), list(tangents)))
 
     try:
-        values, staged = Staged.trace(run, residuals, *tangents)
+        values, staged = compat.Staged.trace(run, residuals, *tangents)
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
         # a jvp in NumPy, say, which can't be traced.
-        values, staged = residuals, _compat.Failed(error)
+        values, staged = residuals, compat.Failed(error)
     return _bind(
         *values,
         *tangents,
         staged=staged,
-        transpose=Named(name, lambda values, cts: transpose(values[:n_res], cts)),
+        transpose=compat.Named(
+            name, lambda values, cts: transpose(values[:n_res], cts)
+        ),
         n=len(values),
         out_avals=tuple(out_avals),
     )
 
 
-def _impl(*args: Any, staged: Staged, **_: Any) -> list[Any]:
+def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
     return staged(*args)
 
 
@@ -84,7 +85,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
         dots = [
-            _compat.zeros(_compat.tangent_aval(t)) if d is None else d
+            compat.zeros(compat.tangent_aval(t)) if d is None else d
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
         terms.append(_bind(*values, *dots, **params))
@@ -132,7 +133,7 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     return outs, [0] * len(outs)
 
 
-_bind = _compat.define_primitive(
+_bind = compat.define_primitive(
     "linear",
     impl=_impl,
     abstract_eval=_abstract_eval,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _compat
+from jaxfn._base import compat
 from jaxfn._solves import PAIRED
 
 CONSTANT = "a gradient that does not depend on them"
@@ -54,7 +54,7 @@ class Fact(NamedTuple):
 
 def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
     """The outputs not proved zero when all inputs are: (index, why)."""
-    n_in = len(_compat.open_jaxpr(jaxpr)[0].invars)
+    n_in = len(compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
     return [
         (i, (fact.why or TERM) if fact.depends else CONSTANT)
@@ -65,7 +65,7 @@ def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
 
 def depends_on_first(jaxpr: Any, n: int) -> bool:
     """May an output depend on one of the first `n` inputs?"""
-    n_rest = len(_compat.open_jaxpr(jaxpr)[0].invars) - n
+    n_rest = len(compat.open_jaxpr(jaxpr)[0].invars) - n
     first = [Fact(depends=True, zero=True)] * n
     facts = _outputs(jaxpr, [*first, *[Fact(depends=False, zero=False)] * n_rest])
     return any(fact.depends for fact in facts)
@@ -81,7 +81,7 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
     Returns:
         The inputs; and those among them whose coefficient is not the same for all.
     """
-    opened, _ = _compat.open_jaxpr(jaxpr)
+    opened, _ = compat.open_jaxpr(jaxpr)
     nothing: tuple[set[int], set[int], bool] = (set(), set(), False)
     env: dict[Any, tuple[set[int], set[int], bool]] = {
         var: (set(), set(), b) for var, b in zip(opened.constvars, batched, strict=True)
@@ -91,7 +91,7 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
         used = {i for found, _, _ in ins for i in found}
         mixed = {i for _, found, _ in ins for i in found}
-        own = any(flag for _, _, flag in ins) or _compat.has_named_axes(eqn)
+        own = any(flag for _, _, flag in ins) or compat.has_named_axes(eqn)
         if own and eqn.primitive.name not in _PLAIN_SUMS:
             mixed |= used
         env.update((var, (used, mixed, own)) for var in eqn.outvars)
@@ -106,7 +106,7 @@ def is_smooth(jaxpr: Any) -> bool:
     (custom_jvp, and ours): all that its inputs reach must be operations that JAX can
     transpose, or scatters that set, which lack but the transpose.
     """
-    jaxpr, _ = _compat.open_jaxpr(jaxpr)
+    jaxpr, _ = compat.open_jaxpr(jaxpr)
     reached = {id(var) for var in jaxpr.invars}
     for eqn in jaxpr.eqns:
         if reached.isdisjoint(map(id, eqn.invars)):
@@ -115,7 +115,7 @@ def is_smooth(jaxpr: Any) -> bool:
         bodies = [eqn.params[k] for k in _CALLS if k in eqn.params]
         bodies += eqn.params.get("branches", ())
         name = eqn.primitive.name
-        known = name == "scatter" or _compat.has_transpose(eqn.primitive)
+        known = name == "scatter" or compat.has_transpose(eqn.primitive)
         if name in _OURS or not known or not all(map(is_smooth, bodies)):
             return False
     return True
@@ -137,7 +137,7 @@ _OURS = ("gate", "attach", "linear")
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
-    jaxpr, consts = _compat.open_jaxpr(jaxpr)
+    jaxpr, consts = compat.open_jaxpr(jaxpr)
     env: dict[Any, Fact] = dict(zip(jaxpr.invars, ins, strict=True))
     for var, value in zip(jaxpr.constvars, consts, strict=True):
         env[var] = Fact(depends=False, zero=_is_zero(value))
@@ -171,7 +171,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     if name in PAIRED:
         return ins
     body = next((params[k] for k in _CALLS if k in params), None)
-    if body is not None and len(_compat.open_jaxpr(body)[0].invars) == len(ins):
+    if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
     return [_plain(eqn, ins)] * len(eqn.outvars)
 
@@ -235,7 +235,7 @@ def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 
 def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
-    n_consts, n_carry = _compat.scan_counts(params)
+    n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts, carry, xs = ins[:n_consts], ins[n_consts:n_head], ins[n_head:]
     while True:  # facts only ever change from zero to not, so this ends
@@ -257,6 +257,6 @@ def _join(*facts: Fact) -> Fact:
 def _is_zero(value: Any) -> bool:
     if isinstance(value, (bool, int, float, complex)):  # a literal may be one
         value = np.asarray(value)
-    if _compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):
+    if compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):
         return False
     return not np.any(np.asarray(value))

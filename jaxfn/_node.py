@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxfn._compat import ConcreteArray
+from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._ctx import FunctionCtx
-from jaxfn._errors import NoGraphError, RuleError, RuleTypeError, type_name
-from jaxfn._tree import is_array
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -74,8 +72,12 @@ class BackwardCFunction(FunctionCtx):
     def save_for_backward(self, *tensors: Any) -> None:
         self._check("save_for_backward")
         for i, x in enumerate(tensors):
-            if type(x) is not ConcreteArray and x is not None and not is_array(x):
-                raise RuleTypeError(
+            if (
+                type(x) is not compat.ConcreteArray
+                and x is not None
+                and not pytree.is_array(x)
+            ):
+                raise errors.RuleTypeError(
                     "save_for_backward can only save variables, but argument "
                     f"{i} is of type {type_name(x)}. Expected arrays or None, got "
                     f"{x!r}, in {self._where()}. Save it as an attribute: "
@@ -86,7 +88,11 @@ class BackwardCFunction(FunctionCtx):
     def save_for_forward(self, *tensors: Any) -> None:
         self._check("save_for_forward")
         for i, x in enumerate(tensors):
-            if type(x) is not ConcreteArray and x is not None and not is_array(x):
+            if (
+                type(x) is not compat.ConcreteArray
+                and x is not None
+                and not pytree.is_array(x)
+            ):
                 raise AssertionError(
                     "save_for_forward expects all arguments to be tensors; you should "
                     "save non-tensors as attributes on ctx. Expected arrays or None, "
@@ -97,8 +103,8 @@ class BackwardCFunction(FunctionCtx):
     def mark_dirty(self, *args: Any) -> None:
         self._check("mark_dirty")
         for i, x in enumerate(args):
-            if not is_array(x):
-                raise RuleTypeError(
+            if not pytree.is_array(x):
+                raise errors.RuleTypeError(
                     f"mark_dirty can only accept variables, but argument {i} is of "
                     f"type {type_name(x)}. Expected an argument of {self._where()} "
                     "that is an array."
@@ -108,8 +114,8 @@ class BackwardCFunction(FunctionCtx):
     def mark_non_differentiable(self, *args: Any) -> None:
         self._check("mark_non_differentiable")
         for i, x in enumerate(args):
-            if not is_array(x):
-                raise RuleTypeError(
+            if not pytree.is_array(x):
+                raise errors.RuleTypeError(
                     "mark_non_differentiable only accepts variable arguments, but got "
                     f"{type_name(x)} as argument {i}. Expected an output of "
                     f"{self._where()} that is an array."
@@ -119,7 +125,7 @@ class BackwardCFunction(FunctionCtx):
     def set_materialize_grads(self, value: bool) -> None:
         self._check("set_materialize_grads", once=False)
         if not isinstance(value, bool):
-            raise RuleTypeError(
+            raise errors.RuleTypeError(
                 f"set_materialize_grads in {self._where()} expected a bool, got "
                 f"{value!r} of type {type_name(value)}."
             )
@@ -127,7 +133,7 @@ class BackwardCFunction(FunctionCtx):
 
     def _check(self, method: str, *, once: bool = True) -> None:
         if self._rule is not None:
-            raise RuleError(
+            raise errors.RuleError(
                 f"`{self._name()}.{self._rule}` called ctx.{method}: expected it to be "
                 "called in forward or setup_context, where it takes effect, got a call "
                 "while the derivative is computed. Move the call there, or set an "
@@ -170,7 +176,7 @@ class BackwardCFunction(FunctionCtx):
         if self._rule == "backward" and self._clears():
             self._reads += 1
             if self._reads > 1:
-                raise RuleError(
+                raise errors.RuleError(
                     "saved_tensors can only be accessed once when "
                     "clear_saved_tensors_on_access=True is set on the "
                     "autograd.Function. Either access saved_tensors only once, or set "
@@ -195,7 +201,7 @@ class BackwardCFunction(FunctionCtx):
     def _clears(self) -> bool:
         value = self._forward_cls.clear_saved_tensors_on_access
         if not isinstance(value, bool):
-            raise RuleTypeError(
+            raise errors.RuleTypeError(
                 "clear_saved_tensors_on_access must be a bool, got "
                 f"{type_name(value)}. Set "
                 f"`{self._name()}.clear_saved_tensors_on_access` to True or False."
@@ -289,8 +295,8 @@ _READ_ONLY = ("next_functions", "metadata", "requires_grad") + (
 _GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
 
 
-def _no_graph(ctx: BackwardCFunction, name: str) -> NoGraphError:
-    return NoGraphError(
+def _no_graph(ctx: BackwardCFunction, name: str) -> errors.NoGraphError:
+    return errors.NoGraphError(
         f"ctx.{name} of {type(ctx).__name__} belongs to torch's autograd graph: JAX "
         "has no graph of nodes, so there is nothing to read or to assign. For an "
         "attribute of your own take another name."
@@ -312,7 +318,7 @@ for _name in _READ_ONLY:
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
     """Call the backward (or vjp) of a Function class, boxed if the class says so."""
     if not isinstance(boxed, bool):
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
             f"`{ctx._name()}.boxed_grads_call` to True or False."
         )

@@ -24,13 +24,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn import _compat
 from jaxfn._attach import Gate, attach, stop_gradient
+from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._belonging import Map, belonging
 from jaxfn._engines import derivatives, push_forward
-from jaxfn._errors import RuleError, RuleValueError
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec, as_jax, is_inexact
 
 
 @dataclasses.dataclass(slots=True)
@@ -108,7 +106,7 @@ class OnePass:
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """The outputs alone, where nothing is differentiated."""
-        recording = _compat.Recording()
+        recording = compat.Recording()
         outs, leaves, run = self._run(arrays, perturbed)
         maps = partial(self._maps, run, leaves, arrays, outs)
         name = self._rules().name
@@ -126,7 +124,7 @@ class OnePass:
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Outputs and leaves of one run, whose derivatives are those of what ran."""
-        if any(map(_compat.is_differentiated, arrays)):
+        if any(map(compat.is_differentiated, arrays)):
             return self._ran_live(arrays, perturbed)
         found = outs, _, run, _ = self._behind(Gate(), arrays, perturbed)
         # Where there are values, an output and what lax.stop_gradient makes of it are
@@ -135,10 +133,10 @@ class OnePass:
             return found
         try:
             traced = self._trace(arrays, perturbed)
-        except RuleError:
+        except errors.RuleError:
             raise  # a value was marked that is not an output
         except Exception as error:  # a body that needs values may raise anything
-            raise RuleValueError(
+            raise errors.RuleValueError(
                 f"`{self._rule}` marked an output that is the same object as another "
                 "(outside of a trace lax.stop_gradient(x) is x), and it can't be "
                 "traced: expected to see which output is marked. Return a copy of it, "
@@ -150,7 +148,7 @@ class OnePass:
         """A run where a derivative of what it gives is being taken."""
         try:
             traced = self._trace(arrays, perturbed)
-        except RuleError:
+        except errors.RuleError:
             raise
         except Exception as error:  # noqa: BLE001  (a body that needs values: anything)
             why = type(error).__name__
@@ -177,15 +175,15 @@ class OnePass:
         tree = jax.tree.structure(shape)
 
         def found(arrays: Arrays) -> _Found:
-            outs, leaves = tree.unflatten(_compat.evaluate(jaxpr, arrays))
-            consts = filter(_compat.is_tracer, _compat.constants(jaxpr))
+            outs, leaves = tree.unflatten(compat.evaluate(jaxpr, arrays))
+            consts = filter(compat.is_tracer, compat.constants(jaxpr))
             return outs, leaves, runs[-1], list(consts) if gate.open else None
 
         return found
 
     def _behind(self, gate: Gate, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """A run behind the gate."""
-        inside, recording = gate.enter(arrays), _compat.Recording()
+        inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._run(inside, perturbed)
         gate.open = any(map(is_inexact, run.others(leaves)))
         closed_over = recording.closed_over(outs, inside) if gate.open else None
@@ -308,13 +306,13 @@ class OnePass:
     def _check_same(self, first: Arrays, second: Arrays) -> None:
         """Refuse a forward that is not a function, where its values are known."""
         for x, y in zip(first, second, strict=True):
-            known = not _compat.is_tracer(x) and not _compat.is_tracer(y)
+            known = not compat.is_tracer(x) and not compat.is_tracer(y)
             if not known or not is_inexact(x) or not x.is_fully_addressable:
                 continue
             a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
             # far above rounding, and below any other draw of random numbers
             if not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True):
-                raise RuleValueError(
+                raise errors.RuleValueError(
                     f"`{self._rule}` computed other outputs when it ran again for a "
                     f"derivative: expected {x}, got {y}. Make it a function of its "
                     "inputs: pass random numbers, or a PRNG key, to apply."

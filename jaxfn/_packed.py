@@ -9,11 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _tree
 from jaxfn._attach import attach, stop_gradient
-from jaxfn._errors import RuleTypeError, type_name
+from jaxfn._base import Spec, errors, pytree, type_name
 from jaxfn._hooks import Hooks
-from jaxfn._tree import Spec
 
 Put = Callable[[Sequence[Any]], Any]
 """A template: given the leaves, the value with them in their places."""
@@ -54,8 +52,8 @@ class Packed:
                 continue
             value, witness = spec.join([next(rest) for _ in range(spec.n_arrays)])
             x = self.unpack(value)
-            if not _tree.is_array(x):
-                raise RuleTypeError(
+            if not pytree.is_array(x):
+                raise errors.RuleTypeError(
                     "Output of saved tensor unpack_hook expected to be a Tensor but "
                     f"got result of type {type_name(x)}. `{self.name}.backward` read "
                     f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
@@ -102,7 +100,7 @@ def pack(
         spec = None
         if isinstance(x, jax.Array):
             value = hooks.pack(x)
-            found, spec = _tree.split((value, _witness(x, value)))
+            found, spec = pytree.split((value, _witness(x, value)))
             arrays += found
         specs.append(spec)
     return arrays, Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
@@ -114,5 +112,5 @@ def _witness(x: Any, packed: Any) -> Any:
     Integers have no derivative: a second derivative would lose that of `x` in silence.
     So what is unpacked raises where the witness, that is `x`, is differentiated.
     """
-    lossy = any(not _tree.is_inexact(a) for a in _tree.split(packed)[0])
-    return jnp.sum(jnp.ravel(x)[:0]) if lossy and _tree.is_inexact(x) else None
+    lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
+    return jnp.sum(jnp.ravel(x)[:0]) if lossy and pytree.is_inexact(x) else None

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _compat, _tree
 from jaxfn._apply import Kwargs
+from jaxfn._base import compat, pytree
 from jaxfn._node import STATE, BackwardCFunction
 from jaxfn._styles import check_dirty, marks, setup
 
@@ -27,7 +27,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     definitions must decide. Where the derivative of the body is zero, as that of round,
     no tracer comes out, and the closure itself tells.
     """
-    recording = _compat.Recording()
+    recording = compat.Recording()
     ctx = cls._backward_cls()
     held = ctx.__dict__
     held["_needs"] = (False,) * len(args)
@@ -36,20 +36,20 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         setup(cls.forward, cls.setup_context, ctx, args, out)
     else:
         out = cls.forward(ctx, *args, **kwargs)
-    if not _is_concrete(out) and recording.closed_over(_tree.split(out)[0], ()) != []:
+    if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
         return CLOSED_OVER_TRACER
     if _closes_over_lost(cls.forward, args):
         return CLOSED_OVER_TRACER
     if ctx.non_differentiable:
-        marks(ctx, _tree.split(out)[0])
+        marks(ctx, pytree.split(out)[0])
     out = _as_jax(out)
     if ctx.dirty_tensors:
-        check_dirty(ctx, _tree.split(args)[0])
+        check_dirty(ctx, pytree.split(args)[0])
         _consume(ctx, out)
     return out
 
 
-_SIMPLE = frozenset((_compat.ConcreteArray, int, float, bool, str, type(None)))
+_SIMPLE = frozenset((compat.ConcreteArray, int, float, bool, str, type(None)))
 
 
 def _is_concrete(value: Any) -> bool:
@@ -62,22 +62,22 @@ def _is_concrete(value: Any) -> bool:
             if type(x) not in _SIMPLE and not _is_concrete(x):
                 return False
         return True
-    return not any(_compat.is_tracer(x) for x in _tree.split(value)[0])
+    return not any(compat.is_tracer(x) for x in pytree.split(value)[0])
 
 
 def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
     """Does forward, or a callable that it gets, hold a value being differentiated?"""
-    if not _compat.is_transforming():
+    if not compat.is_transforming():
         return False
     held = [getattr(forward, "__closure__", None), *filter(callable, args)]
-    return _tree.find(held, _compat.is_lost) is not None
+    return pytree.find(held, compat.is_lost) is not None
 
 
 def _as_jax(out: Any) -> Any:
     """`out` with JAX arrays in place of NumPy ones, as transformed code would give."""
-    if type(out) is _compat.ConcreteArray:
+    if type(out) is compat.ConcreteArray:
         return out
-    arrays, spec = _tree.split(out)
+    arrays, spec = pytree.split(out)
     if all(isinstance(x, jax.Array) for x in arrays):
         return out
     return spec.join([jnp.asarray(x) for x in arrays])
@@ -86,7 +86,7 @@ def _as_jax(out: Any) -> Any:
 def _consume(ctx: BackwardCFunction, out: Any) -> None:
     """Delete the inputs marked dirty, but for those that the call gives out."""
     user = [x for name, x in ctx.__dict__.items() if name not in STATE]
-    kept = _tree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
+    kept = pytree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
     buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
     for x in ctx.dirty_tensors:
         mine = {id(x), *_buffers(x)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn import _compat
+from jaxfn._base import compat
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 
 
@@ -28,7 +28,7 @@ class Statics:
         self._next = itertools.count()
 
     def put(self, residuals: Residuals, args: Arrays) -> Any:
-        eager = None not in self._items and not any(map(_compat.is_tracer, args))
+        eager = None not in self._items and not any(map(compat.is_tracer, args))
         key = None if eager else next(self._next)
         self._items[key] = Residuals(
             [_shape(x) for x in residuals.arrays],
@@ -39,7 +39,7 @@ class Statics:
 
     def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
         item = self._items[None if key is None else key.shape[1]]
-        arrays = [_compat.as_array(x) for x in arrays[: len(item.arrays)]]
+        arrays = [compat.as_array(x) for x in arrays[: len(item.arrays)]]
         if [_shape(x) for x in arrays] != list(item.arrays):
             raise NotImplementedError(
                 f"`{name}` saved other arrays for other sets of perturbed inputs, and "
@@ -76,7 +76,7 @@ class Width:
     def pad(self, residuals: Residuals, args: Arrays, perturbed: Perturbed) -> Any:
         n = len(residuals.arrays)
         if self._width is None:
-            traced = any(map(_compat.is_tracer, args))
+            traced = any(map(compat.is_tracer, args))
             free = _ROOM + 2 * len(args) if residuals.pattern_used and traced else 0
             self._width = n + free
         if n > self._width:

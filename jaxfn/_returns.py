@@ -11,10 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _compat, _tree
 from jaxfn._apply import Arguments
-from jaxfn._errors import RuleTypeError, RuleValueError, short, type_name
-from jaxfn._tree import ARRAY, Outputs, OutSpec, Spec
+from jaxfn._base import (
+    ARRAY,
+    Outputs,
+    OutSpec,
+    Spec,
+    compat,
+    errors,
+    pytree,
+    short,
+    type_name,
+)
 
 
 class _Where(NamedTuple):
@@ -49,7 +57,7 @@ def gradients(
     found = list(result) if isinstance(result, tuple) else [result]
     n = len(arguments.specs)
     if len(found) < n or any(x is not None for x in found[n:]):
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
             f"(expected {n}, got {len(found)}). `{name}.backward` must return a tuple "
             "with one gradient for each argument that forward was called with: "
@@ -81,8 +89,8 @@ def _is_cotangent(grad: Any, aval: Any) -> bool:
     """Is `grad` just what is expected for an argument of type `aval`?"""
     return (
         isinstance(grad, jax.Array)
-        and _compat.has_type(grad, aval)
-        and _tree.is_inexact(aval)
+        and compat.has_type(grad, aval)
+        and pytree.is_inexact(aval)
     )
 
 
@@ -93,16 +101,16 @@ def _array_leaves(grad: Any, spec: Spec, where: _Where) -> list[Any]:
     if spec.is_array:
         return [grad]
     try:
-        pairs = _tree.pair(grad, spec)
+        pairs = pytree.pair(grad, spec)
     except ValueError as error:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"`{where.name}.backward` returned a gradient of another structure than "
             f"its argument at {where.label}: expected {spec.treedef} (or None in place "
             f"of any part), got {jax.tree.structure(grad)}."
         ) from error
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
     if stray or (not spec.leaves and jax.tree.leaves(grad)):
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"function {where.name}Backward returned a gradient different than None at "
             f"position {where.position + 1}, but the corresponding forward input was "
             f"not a Variable. `{where.name}.backward`: expected None for the static "
@@ -118,20 +126,20 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
     dtypes are cast; a complex value for a real argument is refused. Mesh axes over
     which only the gradient varies are summed over.
     """
-    if grad is None or not _tree.is_inexact(aval):
+    if grad is None or not pytree.is_inexact(aval):
         return None
-    if not _tree.is_array(grad):
-        raise RuleTypeError(
+    if not pytree.is_array(grad):
+        raise errors.RuleTypeError(
             f"expected Variable or None (got {type_name(grad)}). "
             f"`{where.name}.backward` returned something else than an array at "
             f"{where.label}: expected {short(aval)} or None, got {grad!r}."
         )
     if _is_cotangent(grad, aval):
         return grad
-    ct = _tree.as_jax(grad)
-    summed = _tree.sum_to_shape(ct, aval.shape)
+    ct = pytree.as_jax(grad)
+    summed = pytree.sum_to_shape(ct, aval.shape)
     if summed is None:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"Function {where.name}Backward returned an invalid gradient at index "
             f"{where.position} - got {list(ct.shape)} but expected shape compatible "
             f"with {list(aval.shape)}. `{where.name}.backward`, gradient at "
@@ -139,16 +147,16 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
             f"broadcasts, which is summed), got {short(ct)}."
         )
     if jnp.iscomplexobj(summed) and not _is_complex(aval):
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"`{where.name}.backward` returned a complex gradient for a real argument "
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
             "real part."
         )
     _check_sharding(summed, aval, f"`{where.name}.backward` returned a gradient", where)
-    extra = tuple(_compat.varying_axes(summed) - _compat.varying_axes(aval))
+    extra = tuple(compat.varying_axes(summed) - compat.varying_axes(aval))
     if extra:  # as the transpose of a built-in operation would
         summed = jax.lax.psum(summed, extra)
-    return _compat.match_varying(_cast(summed, aval), aval)
+    return compat.match_varying(_cast(summed, aval), aval)
 
 
 # ---- jvp
@@ -174,7 +182,7 @@ def tangents(
     found = list(result) if isinstance(result, tuple) else [result]
     n = len(out.parts)
     if len(found) != n:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             "Function's jvp returned an invalid number of forward gradients (expected "
             f"{n} but got {len(found)}). `{name}.jvp` must return one tangent for each "
             f"output of forward: expected {n}, got {len(found)}. Return None for an "
@@ -194,9 +202,9 @@ def _tangent_leaves(t: Any, spec: Spec, where: _Where) -> list[tuple[Any, Any]]:
     if spec.is_array:
         return [(t, ARRAY)]
     try:
-        return _tree.pair(t, spec)
+        return pytree.pair(t, spec)
     except ValueError as error:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"`{where.name}.jvp` returned a tangent of another structure than "
             f"{where.label}: expected {spec.treedef} (or None in place of any part), "
             f"got {jax.tree.structure(t)}."
@@ -208,22 +216,22 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
     if t is None:
         return None
     if not smooth:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"Function's jvp returned a gradient at position {where.position}, but  "
             "the corresponding forward output is not a differentiable Tensor."
             "You should return None at that position instead. "
             f"(`{where.name}.jvp`, {where.label}: expected None for {short(aval)} that "
             f"is integer or marked non-differentiable, got {short(t)}.)"
         )
-    if not _tree.is_array(t):
-        raise RuleTypeError(
+    if not pytree.is_array(t):
+        raise errors.RuleTypeError(
             f"expected Variable or None (got {type_name(t)}) for grad output "
             f"{where.position}. `{where.name}.jvp` returned something else than an "
             f"array for {where.label}: expected {short(aval)} or None, got {t!r}."
         )
-    t = _tree.as_jax(t)
+    t = pytree.as_jax(t)
     if t.shape != aval.shape:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             "Trying to set a forward gradient that has a different size than that of "
             "the original Tensor, this is not supported. Tensor is of size "
             f"{list(aval.shape)} while the given forward gradient is of size "
@@ -231,26 +239,26 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
             f"{short(aval)}, got {short(t)}."
         )
     if jnp.iscomplexobj(t) and not _is_complex(aval):
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
             f"expected {short(aval)}, got {short(t)}. Return its real part."
         )
     _check_sharding(t, aval, f"`{where.name}.jvp` returned a tangent", where)
-    extra = _compat.varying_axes(t) - _compat.varying_axes(aval)
+    extra = compat.varying_axes(t) - compat.varying_axes(aval)
     if extra:
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"`{where.name}.jvp` returned a tangent that differs between devices for "
             f"{where.label}, which does not: expected {short(aval)} that is the same "
             f"along the mesh axes {sorted(map(str, extra))} of shard_map, got "
             f"{short(t)} that varies along them. Does it lack a collective that "
             "forward has, jax.lax.psum say?"
         )
-    return _compat.match_varying(_cast(t, aval), aval)
+    return compat.match_varying(_cast(t, aval), aval)
 
 
 def _check_sharding(x: Any, aval: Any, what: str, where: _Where) -> None:
-    if _compat.is_sharded_otherwise(x, aval):
-        raise RuleTypeError(
+    if compat.is_sharded_otherwise(x, aval):
+        raise errors.RuleTypeError(
             f"{what} of another sharding for {where.label}: expected {short(aval)}, "
             f"got {short(x)}. Give it that sharding: jax.sharding.reshard."
         )
@@ -287,7 +295,7 @@ def batched(
             if isinstance(result, tuple)
             else f"a {type(result)}"
         )
-        raise RuleValueError(
+        raise errors.RuleValueError(
             "Expected the vmap staticmethod to have two returns, an output and "
             f"out_dims with pytree structure compatible with the output. Got {got} "
             "instead. "
@@ -296,9 +304,9 @@ def batched(
     out, out_dims = result
     arrays, spec = OutSpec.split(out)
     try:
-        pairs = _tree.pair(out_dims, spec.whole)
+        pairs = pytree.pair(out_dims, spec.whole)
     except ValueError as error:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             "The autograd.Function's vmap staticmethod returned an incompatible "
             f"(output, out_dims) tuple. Expected out_dims={out_dims} to be compatible "
             f"with the structure of `output`. out_dims has structure "
@@ -308,7 +316,7 @@ def batched(
         ) from error
     wanted, got = _sketch(expected.whole), _sketch(spec.whole)
     if spec.whole.treedef != expected.whole.treedef or wanted != got:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"`{name}.vmap` returned an output of another structure than forward: "
             f"expected {wanted}, got {got}."
         )
@@ -331,7 +339,7 @@ def _batch(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
     x = _to_front(x, dim, size, where)
     shape = x.shape if dim is None else x.shape[1:]
     if shape != aval.shape or (jnp.iscomplexobj(x) and not _is_complex(aval)):
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"`{where.name}.vmap` returned other values than forward for "
             f"{where.label}: expected {short(aval)} for each example, got "
             f"{short(x)} with out_dims {dim} moved to the front."
@@ -343,7 +351,7 @@ def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
     if dim is None:
         return x
     if not isinstance(dim, int) or isinstance(dim, bool):
-        raise RuleTypeError(
+        raise errors.RuleTypeError(
             f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected "
             f"an int or None, got {dim!r} of type {type_name(dim)}."
         )
@@ -354,7 +362,7 @@ def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
             f"{where.label}, {short(x)}."
         )
     if x.shape[dim] != size:
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"`{where.name}.vmap` returned a batch of the wrong size for "
             f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in "
             f"{short(x)}."

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxfn import _tree
+from jaxfn._base import pytree
 
 Arrays = Sequence[Any]
 
@@ -69,8 +69,8 @@ class Rules:
     """
 
     name: str
-    primal: Callable[..., _tree.Outputs]
-    fwd: Callable[[Arrays, Perturbed], tuple[_tree.Outputs, Residuals]]
+    primal: Callable[..., pytree.Outputs]
+    fwd: Callable[[Arrays, Perturbed], tuple[pytree.Outputs, Residuals]]
     bwd: Callable[[Residuals, Arrays], Arrays] | None = None
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
     derive_jvp: bool = False

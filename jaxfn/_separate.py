@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jaxfn import _autocast, _compat, _linearity
+from jaxfn import _autocast, _linearity
 from jaxfn._attach import attach, distinct, stop_gradient
+from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._belonging import Map, belonging
-from jaxfn._compat import Staged
 from jaxfn._engines import derivatives, push_forward
-from jaxfn._errors import RuleError, running
 from jaxfn._rules import Arrays, Perturbed, Residuals
 from jaxfn._styles import Saved, Style, check_dirty, marks, setup
-from jaxfn._tree import Outputs, OutSpec, is_inexact
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,7 +35,7 @@ class _TracedSetup:
     """
 
     closed_over: Arrays
-    staged: Staged | None
+    staged: compat.Staged | None
     saved: Saved
     places: Sequence[int | None]
     perturbed: Perturbed
@@ -79,7 +77,7 @@ class Separate(Style):
         self._forward = forward
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        still, recording = stop_gradient(arrays), _compat.Recording()
+        still, recording = stop_gradient(arrays), compat.Recording()
         raw = self._run(still)
         out, name = raw.static, self._def.name
         maps = partial(self._maps, out, still, raw.arrays)
@@ -107,7 +105,7 @@ class Separate(Style):
 
         Then it runs as it is, and once more for each derivative of the outputs.
         """
-        if _compat.is_final(arrays):
+        if compat.is_final(arrays):
             return None
         n = len(arrays)
         found: list[tuple[Saved, list[int | None]]] = []
@@ -120,15 +118,15 @@ class Separate(Style):
             return [x for x in leaves if id(x) not in places]
 
         try:
-            closed_over, staged = Staged.trace(trace, (), *arrays, *outs)
-        except RuleError:
+            closed_over, staged = compat.Staged.trace(trace, (), *arrays, *outs)
+        except errors.RuleError:
             raise
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
         return _TracedSetup(closed_over, staged, *found[0], perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        recording = _compat.Recording()
+        recording = compat.Recording()
         raw = self._run(arrays)
         out, outs = raw.static, raw.arrays
         self._saved(out, arrays, outs, perturbed)
@@ -177,7 +175,7 @@ class Separate(Style):
         assert self._def.setup_context is not None
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        running_setup = running(self._def.name, "setup_context")
+        running_setup = errors.running(self._def.name, "setup_context")
         with _autocast.using(self._policy), running_setup:
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)

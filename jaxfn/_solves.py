@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from jaxfn import _compat
+from jaxfn._base import compat
 
 PAIRED = frozenset(("device_put", "optimization_barrier"))
 """Operations of many operands, each with a result of its own."""
@@ -35,7 +35,7 @@ def separated(closed: Any) -> Callable[[Sequence[Any]], list[Any]]:
 
     Where that can't be had, the solve is as it was.
     """
-    n_in = len(_compat.open_jaxpr(closed)[0].invars)
+    n_in = len(compat.open_jaxpr(closed)[0].invars)
     return lambda args: _Run(closed, args, [True] * n_in).outs()
 
 
@@ -45,7 +45,7 @@ class _Run:
     def __init__(
         self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
     ) -> None:
-        self._jaxpr, consts = _compat.open_jaxpr(closed)
+        self._jaxpr, consts = compat.open_jaxpr(closed)
         names = zip(self._jaxpr.invars, moving, strict=True)
         self._moving = {id(var) for var, moves in names if moves}
         self._env: dict[int, Any] = {}
@@ -78,7 +78,7 @@ class _Run:
                 return _scan(eqn, values, moves)
             if name == "cond" and not moves[0]:
                 return _cond(eqn, values, moves)
-        return _compat.evaluate_equation(eqn, values)
+        return compat.evaluate_equation(eqn, values)
 
     def _solve(
         self, i: int, eqn: Any, values: list[Any], moves: list[bool]
@@ -108,13 +108,13 @@ class _Run:
 
             def solve(_: Any, rhs: Sequence[Any]) -> tuple[Any, ...]:
                 at = self._again(before, b, rhs, consts)
-                return tuple(_compat.evaluate(jaxpr, [*at, *rhs]))
+                return tuple(compat.evaluate(jaxpr, [*at, *rhs]))
 
             return solve
 
         def matvec(x: Sequence[Any]) -> tuple[Any, ...]:
             held = values[: lengths.matvec]
-            return tuple(_compat.evaluate(jaxprs.matvec, [*held, *x]))
+            return tuple(compat.evaluate(jaxprs.matvec, [*held, *x]))
 
         return list(
             jax.lax.custom_linear_solve(
@@ -144,7 +144,7 @@ class _Run:
                 continue
             values = [_read(env, x) for x in eqn.invars]
             stale |= {id(x) for x in eqn.outvars}
-            found = _compat.evaluate_equation(eqn, values)
+            found = compat.evaluate_equation(eqn, values)
             for x, value in zip(eqn.outvars, found, strict=True):
                 env[id(x)] = changed.get(id(x), value)
         return [_read(env, x) for x in want]
@@ -173,10 +173,10 @@ def _reached(
 
 def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
     """Two operations of one: zeros stand where the operands of the other were."""
-    zeros = [_compat.zeros(jax.typeof(x)) for x in values]
+    zeros = [compat.zeros(jax.typeof(x)) for x in values]
     trios = list(zip(values, zeros, moves, strict=True))
-    moving = _compat.evaluate_equation(eqn, [x if m else o for x, o, m in trios])
-    still = _compat.evaluate_equation(eqn, [o if m else x for x, o, m in trios])
+    moving = compat.evaluate_equation(eqn, [x if m else o for x, o, m in trios])
+    still = compat.evaluate_equation(eqn, [o if m else x for x, o, m in trios])
     pairs = zip(moving, still, moves, strict=True)
     return [x if m else y for x, y, m in pairs]
 
@@ -191,7 +191,7 @@ def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
 def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
     params, body = eqn.params, eqn.params["jaxpr"]
-    n_consts, n_carry = _compat.scan_counts(params)
+    n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts = values[:n_consts]
     # A carry that does not move at first may do so later on: all of them count.
@@ -214,7 +214,7 @@ def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
 
 def _has_solve(closed: Any) -> bool:
-    jaxpr, _ = _compat.open_jaxpr(closed)
+    jaxpr, _ = compat.open_jaxpr(closed)
     return any(
         eqn.primitive.name == "custom_linear_solve"
         or any(map(_has_solve, _bodies(eqn)))

@@ -16,16 +16,15 @@ from typing import Any
 
 import jax
 
-from jaxfn import _autocast, _compat, _hooks, _tree
+from jaxfn import _autocast, _hooks
 from jaxfn._apply import Arguments
+from jaxfn._base import Outputs, OutSpec, compat, errors, pytree
 from jaxfn._capture import Layout, capture
 from jaxfn._definition import Definition
-from jaxfn._errors import CLOSED_OVER, ClosedOverError, RuleValueError, running
 from jaxfn._node import BackwardCFunction
 from jaxfn._onepass import OnePass, Run
 from jaxfn._packed import pack
 from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._tree import Outputs, OutSpec
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,8 +83,8 @@ class Style:
         specs = [spec for spec in self._arguments.specs if not spec.is_array]
         held = [x for spec in specs for x in spec.leaves]
         held += getattr(self._def.forward, "__closure__", None) or ()
-        if held and _tree.find(held, _compat.is_lost) is not None:
-            raise ClosedOverError(CLOSED_OVER.format(name=self._def.name))
+        if held and pytree.find(held, compat.is_lost) is not None:
+            raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
 
     def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
         rules = self._rules()
@@ -106,7 +105,7 @@ class Style:
         in_avals = tuple([jax.typeof(x) for x in arrays])
         smooth = tuple(
             [
-                _tree.is_inexact(aval) and i not in saved.marked
+                pytree.is_inexact(aval) and i not in saved.marked
                 for i, aval in enumerate(out_avals)
             ]
         )
@@ -159,7 +158,7 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        with _autocast.using(self._policy), running(self._def.name, "forward"):
+        with _autocast.using(self._policy), errors.running(self._def.name, "forward"):
             result = self._def.forward(ctx, *args, **self._arguments.kwargs)
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
@@ -205,7 +204,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
     marked = {id(x) for x in ctx.non_differentiable}
     indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
     if len({id(outs[i]) for i in indices}) != len(marked):
-        raise RuleValueError(
+        raise errors.RuleValueError(
             f"{ctx._where()} called ctx.mark_non_differentiable with a value that is "
             "not an output: expected the very arrays that forward returns, got another "
             "(JAX operations give new arrays). Mark what you return."
@@ -219,7 +218,7 @@ def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
         return
     known = {id(x) for x in inputs}
     if any(id(x) not in known for x in ctx.dirty_tensors):
-        raise RuleValueError(
+        raise errors.RuleValueError(
             "ctx.mark_dirty() received a tensor that was not an input. Only input "
             "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
             f"{ctx._where()}: expected arguments of forward, by identity; return the "

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxfn import _tree
+from jaxfn._base import pytree
 from tests.build import function
 
 X = jnp.float32([1, 2, 3])
@@ -36,7 +36,7 @@ X = jnp.float32([1, 2, 3])
     ],
 )
 def test_is_array(value, is_array):
-    assert _tree.is_array(value) is is_array
+    assert pytree.is_array(value) is is_array
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_is_array(value, is_array):
     [X, 1, None, (), [X, 1], {"a": (X, None, "b"), "c": [[], X]}, {1: 2, "a": 3}],
 )
 def test_split_and_join(value):
-    arrays, spec = _tree.split(value)
+    arrays, spec = pytree.split(value)
     assert all(x is X for x in arrays)
     assert spec.n_arrays == len(arrays)
     assert spec.join(["array"] * len(arrays)) == _replace(value)
@@ -59,16 +59,16 @@ def _replace(value):
 
 
 def test_join_only_drops_what_is_static():
-    arrays, spec = _tree.split({"a": X, "b": 1})
+    arrays, spec = pytree.split({"a": X, "b": 1})
     assert spec.join_only(arrays) == {"a": arrays[0], "b": None}
 
 
 def test_pair_takes_one_value_for_a_part():
-    _, spec = _tree.split({"a": [X, 1], "b": X})
-    pairs = _tree.pair({"a": None, "b": 5}, spec)
-    assert pairs == [(None, _tree.ARRAY), (None, 1), (5, _tree.ARRAY)]
+    _, spec = pytree.split({"a": [X, 1], "b": X})
+    pairs = pytree.pair({"a": None, "b": 5}, spec)
+    assert pairs == [(None, pytree.ARRAY), (None, 1), (5, pytree.ARRAY)]
     with pytest.raises(ValueError, match="a"):
-        _tree.pair({"c": 1}, spec)
+        pytree.pair({"c": 1}, spec)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_pair_takes_one_value_for_a_part():
 )
 def test_sum_to_shape(shape, to, expected):
     x = jnp.broadcast_to(X if shape and shape[-1] == 3 else 1.0, shape)
-    got = _tree.sum_to_shape(x, to)
+    got = pytree.sum_to_shape(x, to)
     if expected is None:
         assert got is None
     else:
@@ -134,20 +134,20 @@ HELD = {
 
 @pytest.mark.parametrize("kind", HELD)
 def test_find_looks_into_everything(kind):
-    assert _tree.hides_array(HELD[kind](X))
-    assert not _tree.hides_array(HELD[kind](1))
+    assert pytree.hides_array(HELD[kind](X))
+    assert not pytree.hides_array(HELD[kind](1))
 
 
 def test_find_ends_on_cycles_and_skips_modules():
     a = Holder(None)
     a.value = [a, np, jax]
-    assert not _tree.hides_array(a)
+    assert not pytree.hides_array(a)
 
 
 def test_boxes_are_equal_whatever_they_hold():
-    assert _tree.Box(1) == _tree.Box(np.ones(2))
-    assert hash(_tree.Box(1)) == hash(_tree.Box([]))
-    assert _tree.Box(1) != 1
+    assert pytree.Box(1) == pytree.Box(np.ones(2))
+    assert hash(pytree.Box(1)) == hash(pytree.Box([]))
+    assert pytree.Box(1) != 1
 
 
 @jax.tree_util.register_pytree_node_class

@@ -14,7 +14,7 @@ from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr, separate_consts
 from jax._src.state.discharge import discharge_state
 
-from jaxfn._compat.jaxprs import evaluate, open_jaxpr
+from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr
 
 
 class Staged:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
-from jaxfn import _compat
+from jaxfn._base import compat
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Scoped(Generic[T]):
         """
         value = self._variable.get(self._default)
         if self._context is not None and self._context.value != value:
-            if _compat.is_staging():
+            if compat.is_staging():
                 raise RuntimeError(
                     f"A function is being compiled here under the {self._name} of "
                     "another asynchronous task (or of the one that started this "

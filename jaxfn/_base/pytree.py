@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn import _compat
-from jaxfn._errors import RuleTypeError
+from jaxfn._base import compat, errors
 
 Arrays = list[Any]
 
@@ -133,7 +132,7 @@ def split(value: Any) -> tuple[Arrays, Spec]:
         leaves, treedef = tree_util.tree_flatten(value, is_leaf=_is_unsortable)
         for leaf in leaves:
             if _is_unsortable(leaf) and find(leaf, is_array) is not None:
-                raise RuleTypeError(
+                raise errors.RuleTypeError(
                     "A dict with keys that can't be sorted holds an array: expected "
                     f"keys of one kind, so that JAX can flatten it, got {list(leaf)}. "
                     "Use keys of one type, or a list."
@@ -275,7 +274,7 @@ def _is_plain(x: Any) -> bool:
 
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type, np.generic),
-    *(np.dtype, type(jax), type(len), _compat.ConcreteArray),
+    *(np.dtype, type(jax), type(len), compat.ConcreteArray),
 )
 _MOST_OBJECTS = 1_000
 

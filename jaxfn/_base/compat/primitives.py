@@ -9,9 +9,9 @@ import jax
 from jax._src.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching
 
-from jaxfn._compat import interpreters
-from jaxfn._compat.staged import Staged
-from jaxfn._compat.values import as_array, is_zero, tangent_aval, varying_axes
+from jaxfn._base.compat import interpreters
+from jaxfn._base.compat.staged import Staged
+from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_axes
 
 
 class Named:

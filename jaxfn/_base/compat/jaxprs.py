@@ -9,7 +9,7 @@ from typing import Any
 from jax._src.core import jaxpr_as_fun
 from jax.interpreters import ad
 
-from jaxfn._compat.values import as_array
+from jaxfn._base.compat.values import as_array
 
 
 def has_transpose(primitive: Any) -> bool:

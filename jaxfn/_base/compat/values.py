@@ -11,7 +11,7 @@ from jax import core
 from jax._src.lax.lax import _convert_element_type
 from jax.interpreters import ad
 
-from jaxfn._compat.traces import ConcreteArray
+from jaxfn._base.compat.traces import ConcreteArray
 
 Aval: TypeAlias = core.AbstractValue
 

@@ -8,8 +8,8 @@ from typing import Any
 from jax._src.core import Literal
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from jaxfn._compat.jaxprs import has_named_axes, open_jaxpr
-from jaxfn._compat.traces import inside, is_tracer, staging
+from jaxfn._base.compat.jaxprs import has_named_axes, open_jaxpr
+from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
 class Recording:

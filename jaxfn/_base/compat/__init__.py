@@ -8,7 +8,7 @@ knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs
 stand; `decorators` is about JAX's.
 """
 
-from jaxfn._compat.decorators import (
+from jaxfn._base.compat.decorators import (
     FORWARD_MODE_REFUSAL,
     SCAN_DROPS_JVP,
     SYMBOLIC_ZEROS,
@@ -16,7 +16,7 @@ from jaxfn._compat.decorators import (
     set_debug_info,
     source_of,
 )
-from jaxfn._compat.jaxprs import (
+from jaxfn._base.compat.jaxprs import (
     constants,
     evaluate,
     evaluate_equation,
@@ -25,10 +25,10 @@ from jaxfn._compat.jaxprs import (
     open_jaxpr,
     scan_counts,
 )
-from jaxfn._compat.primitives import BatchAxis, Named, define_primitive
-from jaxfn._compat.recording import Recording
-from jaxfn._compat.staged import Failed, Staged
-from jaxfn._compat.traces import (
+from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
+from jaxfn._base.compat.recording import Recording
+from jaxfn._base.compat.staged import Failed, Staged
+from jaxfn._base.compat.traces import (
     ConcreteArray,
     batch_axes,
     has_other_tangents,
@@ -43,7 +43,7 @@ from jaxfn._compat.traces import (
     is_tracer,
     is_transforming,
 )
-from jaxfn._compat.values import (
+from jaxfn._base.compat.values import (
     SymbolicZero,
     as_array,
     has_type,
