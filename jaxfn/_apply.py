@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree
-from jaxfn._rules import Origin
+from jaxfn._engine import Origin
 
 Kwargs = dict[str, Any]
 

@@ -9,13 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import ARRAY, Outputs, Spec, compat, is_inexact, pytree, short
-from jaxfn._belonging import belonging
-from jaxfn._engines import push_forward
+from jaxfn._engine import (
+    Arrays,
+    OnePass,
+    Perturbed,
+    Residuals,
+    Rules,
+    Run,
+    attach,
+    belonging,
+    push_forward,
+    stop_gradient,
+)
 from jaxfn._jax_rules import JaxRules, Places, along, is_pair
-from jaxfn._onepass import OnePass, Run
-from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 

@@ -11,12 +11,19 @@ import jax.numpy as jnp
 from jaxfn import _returns
 from jaxfn._apply import Arguments
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree
-from jaxfn._batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._capture import rebuild
 from jaxfn._definition import Definition
-from jaxfn._engines import has_forward_mode
+from jaxfn._engine import (
+    Arrays,
+    Batch,
+    Fun,
+    Residuals,
+    Rules,
+    differentiable,
+    has_forward_mode,
+    with_batch_rule,
+)
 from jaxfn._node import BackwardCFunction, call_backward
-from jaxfn._rules import Arrays, Residuals, Rules
 from jaxfn._separate import Separate
 from jaxfn._styles import Combined, Record
 

@@ -17,12 +17,11 @@ from jaxfn._capture import Layout, fields, is_record
 from jaxfn._class_rules import ClassRules
 from jaxfn._decorator import custom_function
 from jaxfn._definition import Definition
-from jaxfn._engines import call
+from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._function import Function, parts
 from jaxfn._jax_call import call as jax_call
 from jaxfn._jax_call import positional
 from jaxfn._jax_rules import JaxRules
-from jaxfn._rules import Arrays, Perturbed, Residuals
 from jaxfn._static import is_static
 
 Tag = Callable[[Any, str], Any]

@@ -17,7 +17,7 @@ from jaxfn._base import compat, errors, pytree
 from jaxfn._class_rules import ClassRules
 from jaxfn._ctx import FunctionCtx
 from jaxfn._definition import Definition
-from jaxfn._engines import call
+from jaxfn._engine import call
 from jaxfn._node import BackwardCFunction
 
 _ids = itertools.count()

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import Spec, compat, errors, pytree, short, type_name
+from jaxfn._engine import attach, stop_gradient
 
 _METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 VmapMethod = Literal[

@@ -11,7 +11,7 @@ from jax import tree_util
 
 from jaxfn._base import errors
 from jaxfn._both import Both
-from jaxfn._engines import call as call_engine
+from jaxfn._engine import call as call_engine
 from jaxfn._jax_rules import JaxRules, Places, Rule, is_pair
 from jaxfn._static import align, is_static, unwrap, wrap
 

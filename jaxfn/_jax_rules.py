@@ -16,11 +16,8 @@ import jax
 from jax import tree_util
 
 from jaxfn import _jax_own
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import compat, is_inexact, pytree
-from jaxfn._batching import vmapped
-from jaxfn._engines import jax_jvp, jax_vjp
-from jaxfn._rules import Arrays
+from jaxfn._engine import Arrays, attach, jax_jvp, jax_vjp, stop_gradient, vmapped
 
 Rule = Callable[..., Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import Spec, errors, pytree, type_name
+from jaxfn._engine import attach, stop_gradient
 from jaxfn._hooks import Hooks
 
 Put = Callable[[Sequence[Any]], Any]

@@ -12,12 +12,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jaxfn import _autocast, _linearity
-from jaxfn._attach import attach, distinct, stop_gradient
+from jaxfn import _autocast
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
-from jaxfn._belonging import Map, belonging
-from jaxfn._engines import derivatives, push_forward
-from jaxfn._rules import Arrays, Perturbed, Residuals
+from jaxfn._engine import (
+    Arrays,
+    Map,
+    Perturbed,
+    Residuals,
+    attach,
+    belonging,
+    derivatives,
+    distinct,
+    linearity,
+    push_forward,
+    stop_gradient,
+)
 from jaxfn._styles import Saved, Style, check_dirty, marks, setup
 
 
@@ -48,7 +57,7 @@ class _TracedSetup:
         assert self.staged is not None
         given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
         n = len(given) + len(arrays)
-        uses = _linearity.uses(self.staged.jaxpr, ())
+        uses = linearity.uses(self.staged.jaxpr, ())
         if all(i < n for used, _ in uses for i in used):
             given = self.staged(*given, *arrays, *outs)
             kept.staged = None

@@ -21,10 +21,9 @@ from jaxfn._apply import Arguments
 from jaxfn._base import Outputs, OutSpec, compat, errors, pytree
 from jaxfn._capture import Layout, capture
 from jaxfn._definition import Definition
+from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._node import BackwardCFunction
-from jaxfn._onepass import OnePass, Run
 from jaxfn._packed import pack
-from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
 
 
 @dataclasses.dataclass(slots=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfn._attach import attach, stop_gradient
+from jaxfn._engine.attachment import attach, stop_gradient
 from tests.build import function
 from tests.jaxprs import primitives
 

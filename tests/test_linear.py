@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfn._linear import linear
+from jaxfn._engine.linear import linear
 from tests import wrong
 from tests.jaxprs import primitives
 

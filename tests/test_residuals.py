@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxfn._residuals import Statics
-from jaxfn._rules import Residuals
+from jaxfn._engine.residuals import Statics
+from jaxfn._engine.rules import Residuals
 
 X = jnp.ones(3)
 

@@ -17,7 +17,8 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn import _attach, _class_rules, _jax_rules, _residuals
+from jaxfn import _class_rules, _jax_rules
+from jaxfn._engine import attachment, residuals
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
 
@@ -38,7 +39,7 @@ def everywhere(original: Any, broken: Any) -> Iterator[None]:
 
 def without_attached_tangents() -> Any:
     """What is attached has no derivative: no second order through outputs."""
-    original = _attach.attach
+    original = attachment.attach
 
     def attach(tangents: Any, inputs: Any, values: Any, **options: Any) -> Any:
         def nothing(inputs: Any, values: Any, dots: Any) -> Any:
@@ -53,7 +54,7 @@ def without_tangents_of_intermediates() -> Any:
     """Saved intermediates have no derivative, as in torch."""
 
     closed = property(lambda _: False, lambda _, __: None)
-    return mock.patch.object(_attach.Gate, "open", closed, create=True)
+    return mock.patch.object(attachment.Gate, "open", closed, create=True)
 
 
 def with_the_last_residuals() -> Any:
@@ -63,7 +64,7 @@ def with_the_last_residuals() -> Any:
         item = self._items[list(self._items)[-1]]
         return type(item)(arrays[: len(item.arrays)], item.static, item.smooth)
 
-    return mock.patch.object(_residuals.Statics, "get", get)
+    return mock.patch.object(residuals.Statics, "get", get)
 
 
 def with_late_rules() -> Any:

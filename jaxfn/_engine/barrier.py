@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import compat, errors
-from jaxfn._linear import linear
-from jaxfn._rules import Arrays, spread
+from jaxfn._engine.attachment import attach, stop_gradient
+from jaxfn._engine.linear import linear
+from jaxfn._engine.rules import Arrays, spread
 
 
 def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:

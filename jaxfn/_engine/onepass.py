@@ -24,11 +24,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._attach import Gate, attach, stop_gradient
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
-from jaxfn._belonging import Map, belonging
-from jaxfn._engines import derivatives, push_forward
-from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
+from jaxfn._engine.attachment import Gate, attach, stop_gradient
+from jaxfn._engine.engines import derivatives, push_forward
+from jaxfn._engine.ownership import Map, belonging
+from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 
 
 @dataclasses.dataclass(slots=True)

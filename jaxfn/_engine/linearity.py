@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import compat
-from jaxfn._solves import PAIRED
+from jaxfn._engine.solves import PAIRED
 
 CONSTANT = "a gradient that does not depend on them"
 TERM = "a term that stays when they are zero"

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn import _linearity
-from jaxfn._attach import attach
 from jaxfn._base import compat, is_inexact
-from jaxfn._rules import Arrays
+from jaxfn._engine import linearity
+from jaxfn._engine.attachment import attach
+from jaxfn._engine.rules import Arrays
 
 Maps = Callable[[], "Sequence[Map] | None"]
 Map = tuple[Callable[..., Sequence[Any]], Arrays, bool]
@@ -152,7 +152,7 @@ def _shared_in(
 
     jaxpr = jax.make_jaxpr(flat)(*examples)
     flags = [bool(compat.batch_axes(x)) for x in compat.constants(jaxpr)]
-    found = zip(present, _linearity.uses(jaxpr, flags), strict=True)
+    found = zip(present, linearity.uses(jaxpr, flags), strict=True)
     if not backwards:
         return ks - {k for k, (used, mixed) in found if used & batched or mixed}
     # Backwards a result belongs to an input, and an argument to an output.

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
-from jaxfn._attach import attach, stop_gradient
 from jaxfn._base import Outputs, compat, is_inexact, pytree
-from jaxfn._linear import linear
+from jaxfn._engine.attachment import attach, stop_gradient
+from jaxfn._engine.linear import linear
 
 Arrays = Sequence[Any]
 Fun = Callable[..., Outputs]

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from jaxfn import _linearity
-from jaxfn._barrier import refused_once
 from jaxfn._base import compat, errors, short
-from jaxfn._rules import Arrays, Residuals, Rules, spread
-from jaxfn._solves import separated
+from jaxfn._engine import linearity
+from jaxfn._engine.barrier import refused_once
+from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
+from jaxfn._engine.solves import separated
 
 
 def transposed(
@@ -36,7 +36,7 @@ def transposed(
     # it is not varying in a shard_map, and the result is too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = jax.make_jaxpr(of_cts)(example)
-    for i, got in _linearity.nonzero_outputs(jaxpr):
+    for i, got in linearity.nonzero_outputs(jaxpr):
         got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
         raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
@@ -89,13 +89,13 @@ def _by_derivative(
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
         return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
-    if not _linearity.is_smooth(jaxpr):
+    if not linearity.is_smooth(jaxpr):
         return None
     try:
         pulled = jax.make_jaxpr(pull)(example, tangents)
     except Exception:  # noqa: BLE001  (no derivative either, whatever it raised)
         return None
-    if _linearity.depends_on_first(pulled, len(example)):
+    if linearity.depends_on_first(pulled, len(example)):
         return None
     return compat.evaluate(pulled, [*example, *tangents])
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn._base import compat
-from jaxfn._rules import Arrays, Perturbed, Residuals, Rules
+from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 
 
 class Statics:

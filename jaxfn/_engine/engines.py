@@ -17,13 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._barrier import once, only_transposable
 from jaxfn._base import Outputs, compat, errors, is_inexact
-from jaxfn._belonging import Map
-from jaxfn._derive import transposed
-from jaxfn._linear import linear
-from jaxfn._residuals import Statics, Width
-from jaxfn._rules import Arrays, Residuals, Rules, spread
+from jaxfn._engine.barrier import once, only_transposable
+from jaxfn._engine.derive import transposed
+from jaxfn._engine.linear import linear
+from jaxfn._engine.ownership import Map
+from jaxfn._engine.residuals import Statics, Width
+from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
 
 Rule = Callable[..., Any]
 
