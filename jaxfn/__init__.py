@@ -22,12 +22,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxfn import amp, autograd
-from jaxfn._ctx import FunctionCtx
 from jaxfn._decorator import custom_function
-from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._function import (
+    BackwardCFunction,
+    Function,
+    FunctionCtx,
+    FunctionMeta,
+    InplaceFunction,
+    NestedIOFunction,
+    once_differentiable,
+)
 from jaxfn._host import host_function
-from jaxfn._legacy import InplaceFunction, NestedIOFunction
-from jaxfn._node import BackwardCFunction
 
 if TYPE_CHECKING:
     from jaxfn._check import check

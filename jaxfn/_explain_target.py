@@ -11,14 +11,21 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._apply import Arguments, bind, parameters
 from jaxfn._base import ARRAY, Outputs, Spec, errors, type_name
-from jaxfn._capture import Layout, fields, is_record
-from jaxfn._class_rules import ClassRules
 from jaxfn._decorator import custom_function
-from jaxfn._definition import Definition
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
-from jaxfn._function import Function, parts
+from jaxfn._function import (
+    Arguments,
+    ClassRules,
+    Definition,
+    Function,
+    Layout,
+    bind,
+    fields,
+    is_record,
+    parameters,
+    parts,
+)
 from jaxfn._jax_call import call as jax_call
 from jaxfn._jax_call import positional
 from jaxfn._jax_rules import JaxRules

@@ -14,9 +14,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn import _autocast
-from jaxfn._autocast import Casting, Policy
-from jaxfn._ctx import FunctionCtx
+from jaxfn._function import Casting, FunctionCtx, Policy, autocast
 
 __all__ = [
     "autocast",
@@ -70,7 +68,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
-        self._leave.append(_autocast.enter(self._policy))
+        self._leave.append(autocast.enter(self._policy))
         return self
 
     def __exit__(
@@ -97,7 +95,7 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
         False
     """
     del device_type
-    return _autocast.current().enabled
+    return autocast.current().enabled
 
 
 def get_autocast_dtype(device_type: str | None = None) -> Any:
@@ -115,7 +113,7 @@ def get_autocast_dtype(device_type: str | None = None) -> Any:
         bfloat16
     """
     del device_type
-    return _autocast.current().dtype
+    return autocast.current().dtype
 
 
 def custom_fwd(
@@ -178,9 +176,9 @@ def custom_fwd(
     @functools.wraps(forward)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], FunctionCtx):
-            _autocast.note(args[0], casting)
+            autocast.note(args[0], casting)
         args, kwargs = casting.cast((args, kwargs))
-        with _autocast.using(casting.inside()):
+        with autocast.using(casting.inside()):
             return forward(*args, **kwargs)
 
     marked: Any = decorated
@@ -232,7 +230,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
                 "decorate it with jaxfn.amp.custom_fwd(device_type=...)."
             )
         policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
-        with _autocast.using(policy):
+        with autocast.using(policy):
             return backward(ctx, *args, **kwargs)
 
     return decorated

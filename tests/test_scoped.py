@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn import _autocast
+from jaxfn._function import autocast
 from jaxfn.autograd import graph
 from tests.build import function
 
@@ -100,8 +100,8 @@ def test_other_settings_trace_again():
 
 def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     # As in a new process: at the first change of a setting JAX's caches are emptied.
-    unused = _autocast.Scoped("autocast", _autocast.current())
-    monkeypatch.setattr(_autocast, "_policy", unused)
+    unused = autocast.Scoped("autocast", autocast.current())
+    monkeypatch.setattr(autocast, "_policy", unused)
     f, traces = counted(lambda x: x + 1)
     f(X)
     plain = function(

@@ -4,10 +4,15 @@ Example:
     >>> from jaxfn.autograd.function import InplaceFunction
 """
 
-from jaxfn._ctx import FunctionCtx
-from jaxfn._function import Function, FunctionMeta, once_differentiable
-from jaxfn._legacy import InplaceFunction, NestedIOFunction
-from jaxfn._node import BackwardCFunction
+from jaxfn._function import (
+    BackwardCFunction,
+    Function,
+    FunctionCtx,
+    FunctionMeta,
+    InplaceFunction,
+    NestedIOFunction,
+    once_differentiable,
+)
 
 __all__ = [
     "BackwardCFunction",

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _hooks
-from jaxfn._node import BackwardCFunction
+from jaxfn._function import BackwardCFunction, hooks
 
 __all__ = [
     "Node",
@@ -75,8 +74,8 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
-        pair = _hooks.Hooks(self.pack_hook, self.unpack_hook)
-        self._leave.append(_hooks.push(pair))
+        pair = hooks.Hooks(self.pack_hook, self.unpack_hook)
+        self._leave.append(hooks.push(pair))
 
     def __exit__(self, *_: object) -> None:  # without arguments too, as in torch
         if not self._leave:
@@ -113,7 +112,7 @@ class disable_saved_tensors_hooks:  # noqa: N801  (torch's name)
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
-        self._leave.append(_hooks.disable(self.error_message))
+        self._leave.append(hooks.disable(self.error_message))
 
     def __exit__(
         self,

@@ -17,8 +17,9 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn import _class_rules, _jax_rules
+from jaxfn import _jax_rules
 from jaxfn._engine import attachment, residuals
+from jaxfn._function import class_rules
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
 
@@ -71,12 +72,12 @@ def with_late_rules() -> Any:
     """The rules of a class run when the user's `with` is over."""
     stack = contextlib.ExitStack()
     for name in ("_bwd", "_jvp"):
-        original = getattr(_class_rules.ClassRules, name)
+        original = getattr(class_rules.ClassRules, name)
 
         def late(*args: Any, original: Any = original) -> Any:
             return contextvars.Context().run(original, *args)
 
-        stack.enter_context(mock.patch.object(_class_rules.ClassRules, name, late))
+        stack.enter_context(mock.patch.object(class_rules.ClassRules, name, late))
     return stack
 
 

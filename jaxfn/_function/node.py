@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._base import compat, errors, pytree, type_name
-from jaxfn._ctx import FunctionCtx
+from jaxfn._function.ctx import FunctionCtx
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")

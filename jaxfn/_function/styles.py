@@ -16,14 +16,14 @@ from typing import Any
 
 import jax
 
-from jaxfn import _autocast, _hooks
-from jaxfn._apply import Arguments
 from jaxfn._base import Outputs, OutSpec, compat, errors, pytree
-from jaxfn._capture import Layout, capture
-from jaxfn._definition import Definition
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
-from jaxfn._node import BackwardCFunction
-from jaxfn._packed import pack
+from jaxfn._function import autocast, hooks
+from jaxfn._function.arguments import Arguments
+from jaxfn._function.capture import Layout, capture
+from jaxfn._function.definition import Definition
+from jaxfn._function.node import BackwardCFunction
+from jaxfn._function.packed import pack
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,8 +61,8 @@ class Style:
         self._arguments = arguments
         self._rules = rules
         # Those of the call: forward may be traced later, by a transformation.
-        self._hooks = _hooks.current()
-        self._policy = _autocast.current()
+        self._hooks = hooks.current()
+        self._policy = autocast.current()
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
@@ -157,7 +157,7 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        with _autocast.using(self._policy), errors.running(self._def.name, "forward"):
+        with autocast.using(self._policy), errors.running(self._def.name, "forward"):
             result = self._def.forward(ctx, *args, **self._arguments.kwargs)
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
@@ -189,9 +189,9 @@ def setup(
     forward: Any, setup_context: Any, ctx: BackwardCFunction, inputs: Any, output: Any
 ) -> None:
     """Call setup_context; under autocast with what forward saw."""
-    casting = _autocast.casting(forward)
+    casting = autocast.casting(forward)
     if casting is not None:
-        _autocast.note(ctx, casting)
+        autocast.note(ctx, casting)
         inputs = casting.cast(inputs)
     setup_context(ctx, inputs, output)
 

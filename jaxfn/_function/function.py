@@ -11,14 +11,14 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
-from jaxfn import _plain
-from jaxfn._apply import Arguments, Kwargs, bind, parameters
 from jaxfn._base import compat, errors, pytree
-from jaxfn._class_rules import ClassRules
-from jaxfn._ctx import FunctionCtx
-from jaxfn._definition import Definition
 from jaxfn._engine import call
-from jaxfn._node import BackwardCFunction
+from jaxfn._function import plain
+from jaxfn._function.arguments import Arguments, Kwargs, bind, parameters
+from jaxfn._function.class_rules import ClassRules
+from jaxfn._function.ctx import FunctionCtx
+from jaxfn._function.definition import Definition
+from jaxfn._function.node import BackwardCFunction
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -479,8 +479,8 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     else:
         traced = False
     if not traced:
-        out = _plain.run(cls, args, kwargs, separate)
-        if out is not _plain.CLOSED_OVER_TRACER:
+        out = plain.run(cls, args, kwargs, separate)
+        if out is not plain.CLOSED_OVER_TRACER:
             return out
     known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)

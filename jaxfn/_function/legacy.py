@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from jaxfn._base import errors, pytree, type_name
-from jaxfn._ctx import FunctionCtx
-from jaxfn._function import Function
-from jaxfn._node import BackwardCFunction
+from jaxfn._function.ctx import FunctionCtx
+from jaxfn._function.function import Function
+from jaxfn._function.node import BackwardCFunction
 
 
 class InplaceFunction(Function):

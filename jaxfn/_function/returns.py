@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn._apply import Arguments
 from jaxfn._base import (
     ARRAY,
     Outputs,
@@ -23,6 +22,7 @@ from jaxfn._base import (
     short,
     type_name,
 )
+from jaxfn._function.arguments import Arguments
 
 
 class _Where(NamedTuple):

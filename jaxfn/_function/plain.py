@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._apply import Kwargs
 from jaxfn._base import compat, pytree
-from jaxfn._node import STATE, BackwardCFunction
-from jaxfn._styles import check_dirty, marks, setup
+from jaxfn._function.arguments import Kwargs
+from jaxfn._function.node import STATE, BackwardCFunction
+from jaxfn._function.styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
 

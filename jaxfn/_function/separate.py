@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jaxfn import _autocast
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine import (
     Arrays,
@@ -27,7 +26,8 @@ from jaxfn._engine import (
     push_forward,
     stop_gradient,
 )
-from jaxfn._styles import Saved, Style, check_dirty, marks, setup
+from jaxfn._function import autocast
+from jaxfn._function.styles import Saved, Style, check_dirty, marks, setup
 
 
 @dataclasses.dataclass(slots=True)
@@ -151,7 +151,7 @@ class Separate(Style):
 
     def _run(self, inputs: Arrays) -> Outputs:
         self._check_closure()
-        with _autocast.using(self._policy):
+        with autocast.using(self._policy):
             return self._forward(*inputs)
 
     def _tangents(
@@ -185,7 +185,7 @@ class Separate(Style):
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         running_setup = errors.running(self._def.name, "setup_context")
-        with _autocast.using(self._policy), running_setup:
+        with autocast.using(self._policy), running_setup:
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)

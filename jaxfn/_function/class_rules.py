@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _returns
-from jaxfn._apply import Arguments
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree
-from jaxfn._capture import rebuild
-from jaxfn._definition import Definition
 from jaxfn._engine import (
     Arrays,
     Batch,
@@ -23,9 +19,13 @@ from jaxfn._engine import (
     has_forward_mode,
     with_batch_rule,
 )
-from jaxfn._node import BackwardCFunction, call_backward
-from jaxfn._separate import Separate
-from jaxfn._styles import Combined, Record
+from jaxfn._function import returns
+from jaxfn._function.arguments import Arguments
+from jaxfn._function.capture import rebuild
+from jaxfn._function.definition import Definition
+from jaxfn._function.node import BackwardCFunction, call_backward
+from jaxfn._function.separate import Separate
+from jaxfn._function.styles import Combined, Record
 
 
 class VmapInfo(NamedTuple):
@@ -118,7 +118,7 @@ class ClassRules:
         args = arguments.join(arrays)
         with errors.running(d.name, "vmap"):
             result = d.vmap(info, in_dims, *args, **arguments.kwargs)
-        return _returns.batched(result, size, out, avals, name=d.name)
+        return returns.batched(result, size, out, avals, name=d.name)
 
     # ---- backward and jvp
 
@@ -147,7 +147,7 @@ class ClassRules:
         self._check_closure(rule, "backward")
         with errors.running(self._def.name, "backward"):
             result = call_backward(rule, self._def.boxed, ctx, grads)
-        found = _returns.gradients(
+        found = returns.gradients(
             result,
             self._arguments,
             record.in_avals,
@@ -170,7 +170,7 @@ class ClassRules:
         self._check_closure(rule, "jvp")
         with errors.running(self._def.name, "jvp"):
             result = rule(ctx, *self._arguments.join_only(given))
-        return _returns.tangents(
+        return returns.tangents(
             result,
             record.out,
             record.out_avals,
