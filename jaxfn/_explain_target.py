@@ -12,7 +12,8 @@ import jax
 from jax import tree_util
 
 from jaxfn._base import ARRAY, Outputs, Spec, errors, type_name
-from jaxfn._decorator import custom_function
+from jaxfn._decorator import JaxRules, custom_function, is_static, positional
+from jaxfn._decorator import call as jax_call
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._function import (
     Arguments,
@@ -26,10 +27,6 @@ from jaxfn._function import (
     parameters,
     parts,
 )
-from jaxfn._jax_call import call as jax_call
-from jaxfn._jax_call import positional
-from jaxfn._jax_rules import JaxRules
-from jaxfn._static import is_static
 
 Tag = Callable[[Any, str], Any]
 """Called with each array that a rule saves and with its name; gives the array back."""

@@ -17,7 +17,7 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn import _jax_rules
+from jaxfn._decorator import jax_rules
 from jaxfn._engine import attachment, residuals
 from jaxfn._function import class_rules
 from tests.laws.programs import Program
@@ -83,7 +83,7 @@ def with_late_rules() -> Any:
 
 def with_late_rules_of_both() -> Any:
     """The forward rule of a decorated function with both rules runs so."""
-    original = _jax_rules.along
+    original = jax_rules.along
 
     def late(*args: Any) -> Any:
         return contextvars.Context().run(original, *args)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn._base import ARRAY, Outputs, Spec, compat, is_inexact, pytree, short
+from jaxfn._decorator.jax_rules import JaxRules, Places, along, is_pair
 from jaxfn._engine import (
     Arrays,
     OnePass,
@@ -22,7 +23,6 @@ from jaxfn._engine import (
     push_forward,
     stop_gradient,
 )
-from jaxfn._jax_rules import JaxRules, Places, along, is_pair
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from jaxfn import _jax_own
 from jaxfn._base import errors
+from jaxfn._decorator import jax_own
+from jaxfn._decorator.jax_call import call, positional
+from jaxfn._decorator.jax_rules import JaxRules
 from jaxfn._function import Function, apply_batched
-from jaxfn._jax_call import call, positional
-from jaxfn._jax_rules import JaxRules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,7 +206,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             raise self._mixed(
                 f"{method} in JAX's", sorted(self._torch_rules), "torch's"
             )
-        have, call = self._jax_rules, _jax_own.Call(method, args, options)
+        have, call = self._jax_rules, jax_own.Call(method, args, options)
         new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
@@ -224,10 +224,10 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         rules = self.__dict__.get("_jax_rules")  # none while it is being made
         if rules is None or name.startswith("_"):
             raise self._no_attribute(name)
-        if _jax_own.decorator_of(name) is not None:
+        if jax_own.decorator_of(name) is not None:
             return self._method_of_jax(name)
         try:
-            return _jax_own.attribute(name, rules.fun, rules.nondiff, rules.calls)
+            return jax_own.attribute(name, rules.fun, rules.nondiff, rules.calls)
         except AttributeError:
             raise self._no_attribute(name) from None
 
@@ -236,13 +236,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> Iterable[str]:
-        return {*super().__dir__(), *chain(*map(_jax_own.names, _jax_own.DECORATORS))}
+        return {*super().__dir__(), *chain(*map(jax_own.names, jax_own.DECORATORS))}
 
     def _method_of_jax(self, name: str) -> Callable[..., Any]:
         """A `def*` method of the installed JAX's decorators, for this function."""
         rules = self._jax_rules
-        decorator = _jax_own.decorator_of(name)
-        own = _jax_own.decorated(decorator, rules.fun, rules.nondiff, rules.calls)
+        decorator = jax_own.decorator_of(name)
+        own = jax_own.decorated(decorator, rules.fun, rules.nondiff, rules.calls)
         method = getattr(own, name)
 
         @functools.wraps(method)

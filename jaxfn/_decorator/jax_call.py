@@ -10,10 +10,10 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import errors
-from jaxfn._both import Both
+from jaxfn._decorator.both import Both
+from jaxfn._decorator.jax_rules import JaxRules, Places, Rule, is_pair
+from jaxfn._decorator.static import align, is_static, unwrap, wrap
 from jaxfn._engine import call as call_engine
-from jaxfn._jax_rules import JaxRules, Places, Rule, is_pair
-from jaxfn._static import align, is_static, unwrap, wrap
 
 
 def positional(

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn import _jax_own
 from jaxfn._base import compat, is_inexact, pytree
+from jaxfn._decorator import jax_own
 from jaxfn._engine import Arrays, attach, jax_jvp, jax_vjp, stop_gradient, vmapped
 
 Rule = Callable[..., Any]
@@ -40,7 +40,7 @@ class JaxRules:
     vjp: tuple[Rule, Rule, dict[str, Any]] | None = None
     jvp: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
     batch: Rule | None = None
-    calls: tuple[_jax_own.Call, ...] = ()
+    calls: tuple[jax_own.Call, ...] = ()
 
     @property
     def name(self) -> str:
@@ -54,16 +54,16 @@ class JaxRules:
         return [*known, *dict.fromkeys([c.method for c in self.foreign])]
 
     @functools.cached_property
-    def foreign(self) -> list[_jax_own.Call]:
+    def foreign(self) -> list[jax_own.Call]:
         """The calls of methods that only the installed JAX knows."""
-        return [c for c in self.calls if c.method not in _jax_own.KNOWN]
+        return [c for c in self.calls if c.method not in jax_own.KNOWN]
 
     def _is_left_to(self, decorator: Any) -> bool:
         """Does JAX's decorator get the calls themselves, and not the rules?"""
         return any(call.decorator is decorator for call in self.foreign)
 
     def _by_jax(self, decorator: Any, fun: Rule) -> Rule:
-        return _jax_own.decorated(decorator, fun, self.nondiff, self.calls)
+        return jax_own.decorated(decorator, fun, self.nondiff, self.calls)
 
     @property
     def has_reverse(self) -> bool:
@@ -89,13 +89,13 @@ class JaxRules:
     @property
     def decorator(self) -> str:
         """JAX's decorator for the first of them, as JAX's messages name it."""
-        return _jax_own.decorator_of(self.kinds[0]).__name__
+        return jax_own.decorator_of(self.kinds[0]).__name__
 
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
-        if self._is_left_to(_jax_own.custom_vmap):
-            return self._by_jax(_jax_own.custom_vmap, self.fun)
+        if self._is_left_to(jax_own.custom_vmap):
+            return self._by_jax(jax_own.custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
         if not self.nondiff:

@@ -1,0 +1,14 @@
+"""The face in JAX's terms: `custom_function`, to whose rules JAX's strictness applies.
+
+Read `decorator` (the object; its `def*` methods), `jax_rules` (what they define),
+`jax_call` (a call) and `both` (rules of both kinds, as `Rules`). `static` carries
+arguments that JAX can't hold; `jax_own` is what only the installed JAX's own decorators
+have.
+
+Rules in torch's terms make a class of `_function`; nothing about ctx belongs here.
+"""
+
+from jaxfn._decorator.decorator import custom_function
+from jaxfn._decorator.jax_call import call, positional
+from jaxfn._decorator.jax_rules import JaxRules
+from jaxfn._decorator.static import is_static
