@@ -98,7 +98,7 @@ def gradcheck(
         check_batched_forward_grad and not check_forward_ad,
         "Setting check_batched_forward_grad=True requires check_forward_ad to be True",
     )
-    from jaxfn import _gradcheck_run as running
+    from jaxfn._gradcheck import run as running
 
     options = running.Options(
         eps=eps,
@@ -196,11 +196,11 @@ def gradgradcheck(
             given and not check_rev_over_rev,
             f"Setting {name}=True requires check_rev_over_rev to be True",
         )
-    from jaxfn import _gradcheck_run as running
-    from jaxfn import _jacobians
+    from jaxfn._gradcheck import jacobians
+    from jaxfn._gradcheck import run as running
 
     call = running.Call(func, inputs, eps)
-    floats = _jacobians.of_floats(call)
+    floats = jacobians.of_floats(call)
     if grad_outputs is None:
         generator = np.random.default_rng(0)
         cts = [running.random(o, generator, low=-1.0) for o in floats(*call.xs)]

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _jacobians
 from jaxfn._base import compat, errors, pytree
-from jaxfn._jacobians import Fun, Reverse
+from jaxfn._gradcheck import jacobians
+from jaxfn._gradcheck.jacobians import Fun, Reverse
 
 
 class OutputError(TypeError, AttributeError):
@@ -43,7 +43,7 @@ def as_tuple(x: Any) -> tuple[Any, ...]:
 def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
     """Uniform numbers between `low` and 1 (and so many times i) in the space of `x`."""
     numbers: Any = generator.uniform(low, 1.0, x.shape)
-    if _jacobians.is_complex(x):
+    if jacobians.is_complex(x):
         numbers = numbers + 1j * generator.uniform(low, 1.0, x.shape)
     return jnp.asarray(numbers, x.dtype)
 
@@ -134,7 +134,7 @@ class Gradcheck:
         if not any(map(pytree.is_inexact, outputs)):
             self.expect_constant()
             return
-        self.floats = floats = _jacobians.of_floats(self.call)
+        self.floats = floats = jacobians.of_floats(self.call)
         if options.check_backward_ad:
             for f, part in self.real_outputs(floats):
                 self.check_reverse(f, part)
@@ -162,29 +162,29 @@ class Gradcheck:
 
     def real_outputs(self, f: Fun) -> list[tuple[Fun, str | None]]:
         """`f` with real outputs: as it is, or in two parts, as torch takes it."""
-        if not any(map(_jacobians.is_complex, f(*self.xs))):
+        if not any(map(jacobians.is_complex, f(*self.xs))):
             return [(f, None)]
         return [
-            (_jacobians.part_of_outputs(f, jnp.imag), "imaginary"),
-            (_jacobians.part_of_outputs(f, jnp.real), "real"),
+            (jacobians.part_of_outputs(f, jnp.imag), "imaginary"),
+            (jacobians.part_of_outputs(f, jnp.real), "real"),
         ]
 
     def real_inputs(self, f: Fun) -> list[tuple[Fun, list[Any], str | None]]:
         """`f` with real inputs: as it is, or in two parts, as torch takes it."""
-        if not any(map(_jacobians.is_complex, self.xs)):
+        if not any(map(jacobians.is_complex, self.xs)):
             return [(f, self.xs, None)]
         return [
-            (*_jacobians.part_of_inputs(f, self.xs, imaginary=True), "imaginary"),
-            (*_jacobians.part_of_inputs(f, self.xs, imaginary=False), "real"),
+            (*jacobians.part_of_inputs(f, self.xs, imaginary=True), "imaginary"),
+            (*jacobians.part_of_inputs(f, self.xs, imaginary=False), "real"),
         ]
 
     def is_fast(self, *arrays: Any) -> bool:
-        return self.options.fast_mode and not any(map(_jacobians.is_complex, arrays))
+        return self.options.fast_mode and not any(map(jacobians.is_complex, arrays))
 
     # ---- the checks, in torch's order
 
     def expect_constant(self) -> None:
-        for per_output in _jacobians.numerical(self.call, self.xs, self.options.eps):
+        for per_output in jacobians.numerical(self.call, self.xs, self.options.eps):
             if any(np.any(jacobian != 0) for jacobian in per_output):
                 raise errors.GradcheckError(
                     "Numerical gradient for function expected to be zero. "
@@ -197,8 +197,8 @@ class Gradcheck:
         if self.is_fast(*self.xs, *reverse.outputs):
             self.check_reverse_fast(f, reverse)
             return
-        numerical = _jacobians.numerical(f, self.xs, self.options.eps)
-        complex_out = [_jacobians.is_complex(o) for o in self.floats(*self.xs)]
+        numerical = jacobians.numerical(f, self.xs, self.options.eps)
+        complex_out = [jacobians.is_complex(o) for o in self.floats(*self.xs)]
         for j in range(len(reverse.outputs)):
             analytical = self.twice(lambda j=j: reverse.jacobians(j))
             for i, a in enumerate(analytical):
@@ -212,7 +212,7 @@ class Gradcheck:
             pulled = self.twice(lambda j=j, v=v: [*map(np.asarray, reverse.pull(j, v))])
             for i, x in enumerate(self.xs):
                 u = random(x, self.generator)
-                along = _jacobians.difference(f, self.xs, i, eps * u, eps)[j]
+                along = jacobians.difference(f, self.xs, i, eps * u, eps)[j]
                 n = np.asarray(along @ np.asarray(v).ravel())
                 a = np.asarray(np.sum(pulled[i] * np.asarray(u)))
                 # Each element of J may be off by atol: so its projection by sum(u v).
@@ -221,12 +221,12 @@ class Gradcheck:
 
     def check_forward(self, f: Fun, xs: list[Any], part: str | None) -> None:
         """The Jacobian of each output by jvp."""
-        complex_in = [_jacobians.is_complex(x) for x in self.xs]
+        complex_in = [jacobians.is_complex(x) for x in self.xs]
         if self.is_fast(*xs, *f(*xs)):
             self.check_forward_fast(f, xs)
             return
-        numerical = _jacobians.numerical(f, xs, self.options.eps)
-        for i, per_output in enumerate(_jacobians.forward(f, xs)):
+        numerical = jacobians.numerical(f, xs, self.options.eps)
+        for i, per_output in enumerate(jacobians.forward(f, xs)):
             for j, a in enumerate(per_output):
                 at = part if complex_in[i] else None
                 self.compare(a, numerical[i][j], j, i, at, forward=True)
@@ -235,8 +235,8 @@ class Gradcheck:
         eps = self.options.eps
         for i, x in enumerate(xs):
             u = random(x, self.generator)
-            numerical = _jacobians.difference(f, xs, i, eps * u, eps)
-            pushed = _jacobians.push(f, xs, i, u)
+            numerical = jacobians.difference(f, xs, i, eps * u, eps)
+            pushed = jacobians.push(f, xs, i, u)
             for j, (t, n) in enumerate(zip(pushed, numerical, strict=True)):
                 a, scale = np.asarray(t).ravel(), float(u.sum())
                 self.compare(a, n, j, i, None, scale=scale, forward=True)
@@ -292,7 +292,7 @@ class Gradcheck:
         for i, x in enumerate(self.xs):
             ts = [random(x, self.generator) for _ in range(2)]
             self.check_batch(
-                lambda t, i=i: _jacobians.push(self.floats, self.xs, i, t), ts, i
+                lambda t, i=i: jacobians.push(self.floats, self.xs, i, t), ts, i
             )
 
     def check_batch(self, f: Callable[[Any], Any], rows: list[Any], at: int) -> None:
@@ -318,7 +318,7 @@ class Gradcheck:
         """Is a constant input like one with zero tangent?"""
         ts = [random(x, self.generator) for x in xs]
         for i, x in enumerate(xs):
-            given = _jacobians.replaced(ts, i, jnp.zeros_like(x))
+            given = jacobians.replaced(ts, i, jnp.zeros_like(x))
             with_zero = jax.jvp(f, xs, given)[1]
             others = [k for k in range(len(xs)) if k != i]
             if not others:

@@ -1,0 +1,9 @@
+"""torch's `gradcheck` and `gradgradcheck`, for any differentiable function.
+
+Read `api` (what users call), `run` (check by check, with torch's words), `jacobians`
+(numerical and analytical). It knows nothing of Functions: `_check`, which does, tells
+which of their rules is wrong.
+"""
+
+from jaxfn._base.errors import GradcheckError
+from jaxfn._gradcheck.api import gradcheck, gradgradcheck
