@@ -35,8 +35,7 @@ from jaxfn._function import (
 from jaxfn._host import host_function
 
 if TYPE_CHECKING:
-    from jaxfn._check import check
-    from jaxfn._check_report import CheckError, CheckReport
+    from jaxfn._check import CheckError, CheckReport, check
     from jaxfn._explain import explain
     from jaxfn._explain_report import Explanation
 
@@ -60,10 +59,10 @@ __all__ = [
 ]
 
 _TOOLS = {
-    "CheckError": "jaxfn._check_report",
-    "CheckReport": "jaxfn._check_report",
+    "CheckError": "jaxfn._check.report",
+    "CheckReport": "jaxfn._check.report",
     "Explanation": "jaxfn._explain_report",
-    "check": "jaxfn._check",
+    "check": "jaxfn._check.api",
     "explain": "jaxfn._explain",
 }
 """Where the names are that most programs never use: imported at first use."""

@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxfn import _check_cli, _demo
+from jaxfn import _demo
+from jaxfn._check import cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=_demo.BROKEN,
         help="make this rule wrong, and see which cells it reaches",
     )
-    _check_cli.add_parser(commands)
+    cli.add_parser(commands)
     options = parser.parse_args(argv)
     if options.command == "check":
-        return _check_cli.run(options)
+        return cli.run(options)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

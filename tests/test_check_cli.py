@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxfn import _check_cli
 from jaxfn.__main__ import main
+from jaxfn._check import cli
 
 ROOT = Path(__file__).parent.parent
 
@@ -126,7 +126,7 @@ def test_a_wrong_command_gives_2(rules, capsys, target, args, message):
 )
 def test_arrays(text, dtype, shape):
     first, again, other = (
-        _check_cli.argument(text, np.random.default_rng(seed)) for seed in (0, 0, 1)
+        cli.argument(text, np.random.default_rng(seed)) for seed in (0, 0, 1)
     )
     assert (first.dtype.name, first.shape) == (dtype, shape)
     assert np.array_equal(first, again)
@@ -141,7 +141,7 @@ def test_arrays(text, dtype, shape):
     ],
 )  # fmt: skip
 def test_other_arguments_are_python_values(text, value):
-    found = _check_cli.argument(text, np.random.default_rng(0))
+    found = cli.argument(text, np.random.default_rng(0))
     assert (found, type(found)) == (value, type(value))
 
 
@@ -158,13 +158,13 @@ def test_progress_is_shown_to_a_terminal_alone(rules, capsys, monkeypatch):
     assert re.search(r"value: .* 0/27", shown)
     assert re.search(r"leaks: .* 26/27", shown)
     assert shown.rpartition("\r")[2] == ""  # the bar is gone
-    with _check_cli.progress(io.StringIO()) as show:
+    with cli.progress(io.StringIO()) as show:
         assert show is None
 
 
 def test_without_tqdm_there_is_no_progress(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    with _check_cli.progress(Terminal()) as show:
+    with cli.progress(Terminal()) as show:
         assert show is None
 
 

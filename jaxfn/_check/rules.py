@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn import _check_numbers as numbers
-from jaxfn._check_case import Case
-from jaxfn._check_numbers import Arrays, Outcome, Skip, Slope
+from jaxfn._check import numbers
+from jaxfn._check.case import Case
+from jaxfn._check.numbers import Arrays, Outcome, Skip, Slope
 
 UNSETTLED = (
     "the value has no slope here that finite differences agree on: it jumps, or "

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxfn import _check_numbers as numbers
 from jaxfn._base import errors, pytree
-from jaxfn._check_case import Case
-from jaxfn._check_numbers import Arrays, Outcome, Skip
-from jaxfn._check_rules import outputs
-from jaxfn._check_transforms import gradients_of, named
+from jaxfn._check import numbers
+from jaxfn._check.case import Case
+from jaxfn._check.numbers import Arrays, Outcome, Skip
+from jaxfn._check.rules import outputs
+from jaxfn._check.transforms import gradients_of, named
 
 # ---- scan, checkpoint
 

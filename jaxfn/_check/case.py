@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn import _check_numbers as numbers
 from jaxfn._base import pytree, short
-from jaxfn._check_numbers import Arrays
+from jaxfn._check import numbers
+from jaxfn._check.numbers import Arrays
 from jaxfn._decorator import custom_function
 from jaxfn._function import Function
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import jax
 
-from jaxfn import _check_programs as programs
-from jaxfn import _check_rules as rules
-from jaxfn import _check_transforms as transforms
 from jaxfn._base import compat, errors
-from jaxfn._check_case import Case, name_of
-from jaxfn._check_numbers import Outcome, Skip
-from jaxfn._check_report import CheckReport, CheckResult
+from jaxfn._check import programs, rules, transforms
+from jaxfn._check.case import Case, name_of
+from jaxfn._check.numbers import Outcome, Skip
+from jaxfn._check.report import CheckReport, CheckResult
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn import _check_numbers as numbers
 from jaxfn._base import pytree
-from jaxfn._check_case import Case
-from jaxfn._check_numbers import Arrays, Outcome, Skip
-from jaxfn._check_rules import outputs
+from jaxfn._check import numbers
+from jaxfn._check.case import Case
+from jaxfn._check.numbers import Arrays, Outcome, Skip
+from jaxfn._check.rules import outputs
 
 EXAMPLES = 3
 """In a batch: not a size that is likely to be that of another axis."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import short
-from jaxfn._check import check
+from jaxfn._check.api import check
 
 USAGE = 2
 """The exit code where the command itself is wrong, as argparse has it."""
