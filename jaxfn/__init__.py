@@ -36,8 +36,7 @@ from jaxfn._host import host_function
 
 if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check
-    from jaxfn._explain import explain
-    from jaxfn._explain_report import Explanation
+    from jaxfn._explain import Explanation, explain
 
 __all__ = [
     "BackwardCFunction",
@@ -61,9 +60,9 @@ __all__ = [
 _TOOLS = {
     "CheckError": "jaxfn._check.report",
     "CheckReport": "jaxfn._check.report",
-    "Explanation": "jaxfn._explain_report",
+    "Explanation": "jaxfn._explain.report",
     "check": "jaxfn._check.api",
-    "explain": "jaxfn._explain",
+    "explain": "jaxfn._explain.api",
 }
 """Where the names are that most programs never use: imported at first use."""
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxfn
-from jaxfn import _explain_trace as trace
-from jaxfn._explain_target import struct
+from jaxfn._explain import trace
+from jaxfn._explain.target import struct
 from tests import wrong
 from tests.build import function
 from tests.laws.catalogue import CASES

@@ -12,7 +12,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxfn._base import compat, pytree
-from jaxfn._explain_target import Tag, struct
+from jaxfn._explain.target import Tag, struct
 
 Fun = Callable[..., Any]
 

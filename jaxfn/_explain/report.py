@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn._base import short
-from jaxfn._explain_target import Argument, Engine
-from jaxfn._explain_trace import Cost, Residual
+from jaxfn._explain.target import Argument, Engine
+from jaxfn._explain.trace import Cost, Residual
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn import _explain_trace as trace
 from jaxfn._base import pytree
-from jaxfn._explain_report import Explanation, Transformation
-from jaxfn._explain_target import Target, struct, target
+from jaxfn._explain import trace
+from jaxfn._explain.report import Explanation, Transformation
+from jaxfn._explain.target import Target, struct, target
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:

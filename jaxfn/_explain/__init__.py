@@ -1,0 +1,10 @@
+"""`jaxfn.explain`: what JAX does with a call of a Function.
+
+Read `api` (what users call), `target` (the Function, its rules and arguments), `trace`
+(what is measured: residuals, jaxprs, cost), `report` (what users get).
+
+Imported at first use. Nothing that a Function needs to run belongs here.
+"""
+
+from jaxfn._explain.api import explain
+from jaxfn._explain.report import Explanation
