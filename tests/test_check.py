@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxfn
 from jaxfn._check.report import CheckError
-from jaxfn._examples import EXAMPLES
+from jaxfn._demo.examples import EXAMPLES
 from tests.build import function, saving
 from tests.wrong_functions import WRONG, A, C, V, W, right_sin, right_times, times
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxfn import __main__, _demo
-from jaxfn._examples import EXAMPLES
+from jaxfn._demo.examples import EXAMPLES
 
 
 def test_every_cell_is_right(capsys):

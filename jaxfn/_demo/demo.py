@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._examples import EXAMPLES, Example
+from jaxfn._demo.examples import EXAMPLES, Example
 from jaxfn._function import Function
 
 STEP = 1e-4
