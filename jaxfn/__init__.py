@@ -58,11 +58,11 @@ __all__ = [
 ]
 
 _TOOLS = {
-    "CheckError": "jaxfn._check.report",
-    "CheckReport": "jaxfn._check.report",
-    "Explanation": "jaxfn._explain.report",
-    "check": "jaxfn._check.api",
-    "explain": "jaxfn._explain.api",
+    "CheckError": "jaxfn._check",
+    "CheckReport": "jaxfn._check",
+    "Explanation": "jaxfn._explain",
+    "check": "jaxfn._check",
+    "explain": "jaxfn._explain",
 }
 """Where the names are that most programs never use: imported at first use."""
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn._function import Casting, FunctionCtx, Policy, autocast
+from jaxfn._function import Casting, FunctionCtx, Policy, policies
 
 __all__ = [
     "autocast",
@@ -68,7 +68,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
-        self._leave.append(autocast.enter(self._policy))
+        self._leave.append(policies.enter(self._policy))
         return self
 
     def __exit__(
@@ -95,7 +95,7 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
         False
     """
     del device_type
-    return autocast.current().enabled
+    return policies.current().enabled
 
 
 def get_autocast_dtype(device_type: str | None = None) -> Any:
@@ -113,7 +113,7 @@ def get_autocast_dtype(device_type: str | None = None) -> Any:
         bfloat16
     """
     del device_type
-    return autocast.current().dtype
+    return policies.current().dtype
 
 
 def custom_fwd(
@@ -176,9 +176,9 @@ def custom_fwd(
     @functools.wraps(forward)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], FunctionCtx):
-            autocast.note(args[0], casting)
+            policies.note(args[0], casting)
         args, kwargs = casting.cast((args, kwargs))
-        with autocast.using(casting.inside()):
+        with policies.using(casting.inside()):
             return forward(*args, **kwargs)
 
     marked: Any = decorated
@@ -230,7 +230,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
                 "decorate it with jaxfn.amp.custom_fwd(device_type=...)."
             )
         policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
-        with autocast.using(policy):
+        with policies.using(policy):
             return backward(ctx, *args, **kwargs)
 
     return decorated

@@ -1,4 +1,4 @@
-"""Settings inside a `with`, and JAX's caches: `_scoped`, under hooks and autocast."""
+"""Settings inside a `with`, and JAX's caches: `scoped`, under hooks and autocast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._function import autocast
+from jaxfn._function import policies
 from jaxfn.autograd import graph
 from tests.build import function
 
@@ -100,8 +100,8 @@ def test_other_settings_trace_again():
 
 def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     # As in a new process: at the first change of a setting JAX's caches are emptied.
-    unused = autocast.Scoped("autocast", autocast.current())
-    monkeypatch.setattr(autocast, "_policy", unused)
+    unused = policies.Scoped("autocast", policies.current())
+    monkeypatch.setattr(policies, "_policy", unused)
     f, traces = counted(lambda x: x + 1)
     f(X)
     plain = function(

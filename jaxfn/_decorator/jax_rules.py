@@ -2,7 +2,7 @@
 
 With a derivative of one kind they are given to JAX's own decorators as they are, so
 everything is as JAX has it. Where there are both kinds, which JAX does not combine,
-they become `Rules` for the engine that has both (`_both`).
+they become `Rules` for the engine that has both (`both`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ meets the rule, never the body.
 Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
 - forward ran once, with its ctx; calling the decorated function would run it again;
 - partial evaluation of a scan's body may drop the rule of a custom_jvp in the half that
-  it knows (`_compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong.
+  it knows (`compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong.
   Ordinary primitives keep theirs, and this is one;
 - under vmap the outs of an example belong to that example, even where their value is
   the same for all: custom_vjp would give the sum of all cotangents to each of them;
@@ -49,7 +49,7 @@ def attach(
         name: of the Function or rule, for messages and in jaxprs.
         closed_over: what else the values were computed from. To be given where the
             values have a derivative of their own, which is to be dropped.
-        owned: are the values batched wherever their derivative is (`_belonging`)? Then
+        owned: are the values batched wherever their derivative is (`ownership`)? Then
             one that is not keeps its one value under vmap; else each example gets one.
     """
     if not any(compat.is_tracer(x) for x in (*inputs, *values)):

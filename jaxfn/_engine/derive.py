@@ -121,8 +121,8 @@ def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
         "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no jvp"
     )
     return errors.RuleValueError(
-        f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected {expected}, got {got}. "
-        f"Define jvp: `jvp(ctx, *tangents)` of `{name}` gets a tangent for each "
+        f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected "
+        f"{expected}, got {got}. Define jvp: `jvp(ctx, *tangents)` of `{name}` gets a tangent for each "
         "argument and returns one for each output. Or write backward with operations "
         "that are linear in its cotangents and that JAX can transpose."
     )

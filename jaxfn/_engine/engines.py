@@ -4,8 +4,8 @@
 |--------------|------------|--------------------|-------------------------|
 | bwd          | custom_vjp | bwd                | refused by JAX          |
 | jvp          | custom_jvp | jvp transposed     | jvp                     |
-| bwd, jvp     | custom_jvp | bwd (see _linear)  | jvp                     |
-| bwd, derive  | custom_jvp | bwd (see _linear)  | bwd transposed          |
+| bwd, jvp     | custom_jvp | bwd (see `linear`)  | jvp                     |
+| bwd, derive  | custom_jvp | bwd (see `linear`)  | bwd transposed          |
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def push_forward(
     """The tangents of the outputs, transposable by the Function's own backward.
 
     This is the derivative of the Function wherever JAX needs one beside the first: in
-    the engines above, and for outputs that a derivative rule has computed (`_attach`).
+    the engines above, and for outputs that a derivative rule computed (`attachment`).
     """
     if rules.bwd is None:
         assert rules.jvp is not None

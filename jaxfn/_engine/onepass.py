@@ -1,9 +1,9 @@
 """A forward that saves while it computes, safe to differentiate to any order.
 
-Its Python runs once. The outputs then get the derivative of the rules (`_attach`), and
-what was saved is replaced: an input by the real one, an output by the attached one.
+Its Python runs once. The outputs then get the derivative of the rules (`attachment`),
+and what was saved is replaced: an input by the real one, an output by the attached one.
 What forward computed on its way and saved has the derivative of what ran. For that it
-runs behind a gate (`_attach.Gate`), which opens if such a value was saved.
+runs behind a gate (`attachment.Gate`), which opens if such a value was saved.
 
 Where a derivative is taken while forward runs, JAX asks the gate before forward has
 ended. There it is traced first, and the jaxpr evaluated, which runs no Python. A body

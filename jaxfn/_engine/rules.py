@@ -1,7 +1,7 @@
 """What a Function is to an engine: its rules, on flat lists of arrays.
 
 Both faces (classes in torch's terms, the decorator in JAX's) are translated into
-`Rules`; an engine (`jaxfn._engines`) turns them into a JAX function. None stands for a
+`Rules`; an engine (`engines`) turns them into a JAX function. None stands for a
 zero tangent or cotangent throughout.
 
 Here and elsewhere, a dataclass that every call makes anew is not frozen: so it takes a

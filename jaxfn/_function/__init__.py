@@ -5,14 +5,14 @@ apart), then `plain` where no transformation is active, else `definition` (the r
 the class at this moment) and `class_rules`. A forward runs in one of two `styles`, of
 which `separate` is the one with setup_context. `node` is the ctx that rules get, `ctx`
 its public part, `capture` and `packed` what is kept of it. `returns` checks what rules
-return. `hooks` and `autocast` are settings; `legacy` holds torch's older classes.
+return. `hooks` and
+`policies` (of autocast) are settings; `legacy` holds torch's older classes.
 
 torch's names and leniency belong here; how JAX is told belongs in `_engine`.
 """
 
-from jaxfn._function import autocast, hooks
+from jaxfn._function import hooks, policies
 from jaxfn._function.arguments import Arguments, bind, parameters
-from jaxfn._function.autocast import Casting, Policy
 from jaxfn._function.capture import Layout, fields, is_record
 from jaxfn._function.class_rules import ClassRules
 from jaxfn._function.ctx import FunctionCtx
@@ -26,3 +26,4 @@ from jaxfn._function.function import (
 )
 from jaxfn._function.legacy import InplaceFunction, NestedIOFunction
 from jaxfn._function.node import BackwardCFunction
+from jaxfn._function.policies import Casting, Policy

@@ -26,7 +26,7 @@ from jaxfn._engine import (
     push_forward,
     stop_gradient,
 )
-from jaxfn._function import autocast
+from jaxfn._function import policies
 from jaxfn._function.styles import Saved, Style, check_dirty, marks, setup
 
 
@@ -151,7 +151,7 @@ class Separate(Style):
 
     def _run(self, inputs: Arrays) -> Outputs:
         self._check_closure()
-        with autocast.using(self._policy):
+        with policies.using(self._policy):
             return self._forward(*inputs)
 
     def _tangents(
@@ -185,7 +185,7 @@ class Separate(Style):
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         running_setup = errors.running(self._def.name, "setup_context")
-        with autocast.using(self._policy), running_setup:
+        with policies.using(self._policy), running_setup:
             setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
         check_dirty(ctx, arrays)
         leaves, layout = self._capture(ctx)

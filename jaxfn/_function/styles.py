@@ -1,11 +1,11 @@
 """What the two styles of forward share, and the combined one.
 
 Forward runs once, on inputs without derivative; then the Function's own derivative is
-attached to its outputs (`_attach`). So a derivative of any order meets the rules and
+attached to its outputs (`attachment`). So a derivative of any order meets the rules and
 never the body of forward, which may have no derivative at all (a host callback).
 
 In the combined style forward fills ctx while it computes, and what it saved is
-replaced (`_onepass`). The separate style is in `_separate`.
+replaced (`onepass`). The separate style is in `separate`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, pytree
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
-from jaxfn._function import autocast, hooks
+from jaxfn._function import hooks, policies
 from jaxfn._function.arguments import Arguments
 from jaxfn._function.capture import Layout, capture
 from jaxfn._function.definition import Definition
@@ -62,7 +62,7 @@ class Style:
         self._rules = rules
         # Those of the call: forward may be traced later, by a transformation.
         self._hooks = hooks.current()
-        self._policy = autocast.current()
+        self._policy = policies.current()
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """The outputs, with their derivative, and the residuals."""
@@ -138,7 +138,7 @@ class Saved:
 
 
 class Combined(Style):
-    """`forward(ctx, *args)`: see `_onepass`."""
+    """`forward(ctx, *args)`: see `onepass`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -157,7 +157,7 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        with autocast.using(self._policy), errors.running(self._def.name, "forward"):
+        with policies.using(self._policy), errors.running(self._def.name, "forward"):
             result = self._def.forward(ctx, *args, **self._arguments.kwargs)
         found, out = self._arguments.split_output(result, name=self._def.name)
         check_dirty(ctx, inputs)
@@ -189,9 +189,9 @@ def setup(
     forward: Any, setup_context: Any, ctx: BackwardCFunction, inputs: Any, output: Any
 ) -> None:
     """Call setup_context; under autocast with what forward saw."""
-    casting = autocast.casting(forward)
+    casting = policies.casting(forward)
     if casting is not None:
-        autocast.note(ctx, casting)
+        policies.note(ctx, casting)
         inputs = casting.cast(inputs)
     setup_context(ctx, inputs, output)
 

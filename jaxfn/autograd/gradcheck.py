@@ -4,7 +4,6 @@ Example:
     >>> from jaxfn.autograd.gradcheck import GradcheckError
 """
 
-from jaxfn._base import errors
-from jaxfn._gradcheck import gradcheck, gradgradcheck
+from jaxfn._gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]

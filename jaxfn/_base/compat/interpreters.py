@@ -7,7 +7,7 @@ rule is not needed: so the rule for that one is called, with our jaxpr. A primit
 only selects some of its arguments (`attach`) is done by selecting.
 
 None of these modules is imported here: whoever uses one has imported it before jaxfn's
-primitives are met (`meet`). Like `_compat`, this module knows JAX's internals.
+primitives are met (`meet`). Like all of `compat`, this module knows JAX's internals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _met: set[str] = set()
 
 
 def is_call(prim: Any, staged: Callable[..., Any]) -> None:
-    """Say that `prim` evaluates `staged(**params)`, a `_compat.Staged`."""
+    """Say that `prim` evaluates `staged(**params)`, a `compat.Staged`."""
     _calls[prim] = staged
     rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule, staged)
     mlir.register_lowering(prim, rule, cacheable=False)
