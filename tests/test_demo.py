@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from jaxfn import __main__, _demo
+from jaxfn import __main__
+from jaxfn._demo import demo as _demo
 from jaxfn._demo.examples import EXAMPLES
 
 

@@ -51,6 +51,6 @@ def refused_once(name: str) -> errors.SecondDerivativeError:
     """The error of differentiating a backward that is `once_differentiable`."""
     return errors.SecondDerivativeError(
         f"{errors.ONCE}. `{name}.backward` was differentiated: expected "
-        "first derivatives only, got a derivative of the gradient. Remove the decorator if its "
-        "operations can be differentiated."
+        "first derivatives only, got a derivative of the gradient. Remove the "
+        "decorator if its operations can be differentiated."
     )

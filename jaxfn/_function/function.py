@@ -362,7 +362,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         if not own_backward and not own_vjp:
             raise NotImplementedError(
                 f"{errors.NO_BACKWARD} `{cls.__name__}.backward` is missing: define "
-                "it as a staticmethod that returns a gradient for each argument of forward."
+                "it as a staticmethod that returns a gradient for each argument of "
+                "forward."
             )
         return cls.vjp if own_vjp else cls.backward
 
