@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from jaxfn._explain import explain
     from jaxfn._explain_report import Explanation
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BackwardCFunction",
     "CheckError",
