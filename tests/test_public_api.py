@@ -85,20 +85,6 @@ def test_every_module_has_a_docstring():
             assert importlib.import_module(info.name).__doc__
 
 
-def test_readme_code_runs(capsys):
-    readme = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert blocks
-    scope: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), scope)
-    printed = " ".join(capsys.readouterr().out.split())
-    said = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
-    assert said
-    for text in said:
-        assert " ".join(text.split()) in printed
-
-
 def test_importing_brings_in_nothing_but_jax():
     code = (
         "import sys, jax; before = set(sys.modules); import jaxfn; "
