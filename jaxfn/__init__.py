@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check
     from jaxfn._explain import Explanation, explain
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BackwardCFunction",
     "CheckError",

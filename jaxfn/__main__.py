@@ -1,4 +1,4 @@
-"""The command line: `python -m jaxfn demo`, `python -m jaxfn check`."""
+"""The command line: `python -m jaxfn demo`, `check` and `--version`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxfn import _demo
+from jaxfn import __version__, _demo
 from jaxfn._check import cli
 
 
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m jaxfn", description="torch.autograd.Function for JAX."
     )
+    parser.add_argument("--version", action="version", version=f"jaxfn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser(
         "demo",

@@ -1,4 +1,4 @@
-"""The README's table of features: each cell that can be run, run.
+"""The table of notebooks/reference/beside_other_ways.md: its cells, run.
 
     python -m tests.feature_table
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from jaxfn import __main__
-from jaxfn._demo import demo as _demo
+from jaxfn import __main__, _demo
+from jaxfn._demo import demo
 from jaxfn._demo.examples import EXAMPLES
 
 
@@ -37,7 +37,7 @@ def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
     having = {
         e.function.__name__
         for e in EXAMPLES
-        if _demo.break_rule(e, broken).function is not e.function
+        if demo.break_rule(e, broken).function is not e.function
     }
     assert having
     for cell in rows:
@@ -83,11 +83,11 @@ def test_a_cell_that_raises_is_not_right(monkeypatch):
     def fail(example):
         raise ValueError("mine. And more")
 
-    monkeypatch.setattr(_demo, "CHECKS", {"check": fail})
+    monkeypatch.setattr(demo, "CHECKS", {"check": fail})
     rows = list(_demo.cells())
     assert not any(cell.ok for cell in rows)
     assert "ValueError: mine" in _demo.table(rows)
-    monkeypatch.setattr(_demo, "CHECKS", {"second derivative": lambda e: 0.0})
+    monkeypatch.setattr(demo, "CHECKS", {"second derivative": lambda e: 0.0})
     by_name = {c.function: c.ok for c in _demo.cells()}
     assert not by_name["MulAdd"]  # must refuse
     assert by_name["Product"]

@@ -1,4 +1,4 @@
-"""The README's table of features says what happens."""
+"""The table of features beside other ways says what happens."""
 
 from pathlib import Path
 
@@ -7,10 +7,11 @@ from jax.experimental import hijax
 
 from tests.feature_table import PEERS, ROWS, cell, has
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "notebooks/reference/beside_other_ways.md").read_text()
 LINES = [
     [part.strip() for part in line.removeprefix("|").removesuffix("|").split("|")]
-    for line in README.partition("## Beside other ways")[2].splitlines()
+    for line in PAGE.splitlines()
     if line.startswith("|")
 ]
 COLUMNS = {peer: i for peer in PEERS for i, x in enumerate(LINES[0]) if peer in x}

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+import jaxfn
 from tests.benchmarks import peers
 from tests.benchmarks.rows import Row
 
@@ -33,7 +34,7 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "devices": [str(d) for d in jax.devices()],
         "jax": jax.__version__,
-        "jaxfn": importlib.metadata.version("jaxfn"),
+        "jaxfn": jaxfn.__version__,
     }
     for name in ("equinox", "torch"):
         missing = peers.missing(name)

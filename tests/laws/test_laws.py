@@ -1,4 +1,4 @@
-"""Every cell equals plain JAX, or is refused as the README says.
+"""Every cell equals plain JAX, or is refused as notebooks/reference/refusals.md says.
 
 All pairs of a dozen transformations run for one Function of each engine and style; the
 rest is a seeded sample of depth 3 in which each Function of the catalogue meets each

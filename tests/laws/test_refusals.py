@@ -1,8 +1,11 @@
 """What JAX refuses without jaxfn too, with the words that the laws allow.
 
-Each entry of the README's list has its reproduction here. One that JAX no longer
-refuses fails, and the entry goes.
+Each entry of notebooks/reference/refusals.md has its reproduction here. One that JAX no
+longer refuses fails, and the entry goes.
 """
+
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +117,9 @@ def repeated(g):
     return lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, 2 * s[1]), (0, g))[1]
 
 
+UNTRANSPOSED = "`F.backward` can't be transposed"
+
+
 def test_transposing_a_while_loop():
     # jax.linear_transpose is how the tangents of a Function with backward alone are
     # had; JAX has them by the derivative of the body, which a Function need not have.
@@ -167,3 +173,13 @@ TAYLOR = "(?i)unexpected tracer|attribute 'process_primitive'|eval_jaxpr|a trace
 def test_taylor_mode(f, transform):
     with pytest.raises((TypeError, AttributeError, KeyError), match=TAYLOR):
         jet(transform(f), (X,), ((1.0, 0.0),))
+
+
+def test_the_page_lists_what_is_refused():
+    root = Path(__file__).parent.parent.parent
+    page = (root / "notebooks/reference/refusals.md").read_text()
+    said = [row.split("|")[2] for row in page.splitlines() if row.startswith("|")][2:]
+    refused = [f"{FORWARD}.*{LINEARIZED}", TRANSPOSED, UNTRANSPOSED, COLLECTIVE, TAYLOR]
+    assert len(said) == len(refused)
+    for words, pattern in zip(said, refused, strict=True):
+        assert re.search(pattern, words), words
