@@ -123,7 +123,7 @@ def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
     return errors.RuleValueError(
         f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected "
         f"{expected}, got {got}. Define jvp: `jvp(ctx, *tangents)` of `{name}` gets "
-        "a tangent for each argument and returns one for each output. Or write backward "
-        "with operations that are linear in its cotangents and that JAX can "
+        "a tangent for each argument and returns one for each output. Or write "
+        "backward with operations that are linear in its cotangents and that JAX can "
         "transpose."
     )
