@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxfn._base import pytree
+from jaxfn._base import pytree, search
 from tests.build import function
 
 X = jnp.float32([1, 2, 3])
@@ -134,14 +134,14 @@ HELD = {
 
 @pytest.mark.parametrize("kind", HELD)
 def test_find_looks_into_everything(kind):
-    assert pytree.hides_array(HELD[kind](X))
-    assert not pytree.hides_array(HELD[kind](1))
+    assert search.hides_array(HELD[kind](X))
+    assert not search.hides_array(HELD[kind](1))
 
 
 def test_find_ends_on_cycles_and_skips_modules():
     a = Holder(None)
     a.value = [a, np, jax]
-    assert not pytree.hides_array(a)
+    assert not search.hides_array(a)
 
 
 def test_boxes_are_equal_whatever_they_hold():

@@ -8,9 +8,7 @@ places: `spec.join(arrays)`.
 from __future__ import annotations
 
 import dataclasses
-import gc
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import compat, errors
+from jaxfn._base import errors, search
 
 Arrays = list[Any]
 
@@ -131,7 +129,7 @@ def split(value: Any) -> tuple[Arrays, Spec]:
     except (TypeError, ValueError):
         leaves, treedef = tree_util.tree_flatten(value, is_leaf=_is_unsortable)
         for leaf in leaves:
-            if _is_unsortable(leaf) and find(leaf, is_array) is not None:
+            if _is_unsortable(leaf) and search.find(leaf, is_array) is not None:
                 raise errors.RuleTypeError(
                     "A dict with keys that can't be sorted holds an array: expected "
                     f"keys of one kind, so that JAX can flatten it, got {list(leaf)}. "
@@ -239,84 +237,6 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
         return None
     axes = [lead + i for i, (have, want) in enumerate(pairs) if have != want]
     return jnp.sum(x, axis=(*range(lead), *axes)).reshape(shape)
-
-
-def hides_array(x: Any) -> bool:
-    """Does `x`, a static leaf, hold a JAX array where JAX can't see it?"""
-    return find(x, lambda part: isinstance(part, jax.Array)) is not None
-
-
-def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
-    """An object inside `value`, however it is held, that is wanted; None if none is.
-
-    Looks into containers of all kinds, attributes, slots, closures, partial
-    applications and bound methods, but not into modules, classes and generators.
-    """
-    seen: set[int] = set()
-    todo = [value]
-    while todo:
-        x = todo.pop()
-        if wanted(x):
-            return x
-        if _is_plain(x) or id(x) in seen or len(seen) > _MOST_OBJECTS:
-            continue
-        seen.add(id(x))
-        todo.extend(_parts(x))
-    return None
-
-
-def _is_plain(x: Any) -> bool:
-    """Is there nothing to look into?"""
-    if isinstance(x, np.ndarray):
-        return x.dtype.kind != "O"
-    return isinstance(x, _PLAIN)
-
-
-_PLAIN = (
-    *(int, float, complex, str, bytes, bool, type(None), type, np.generic),
-    *(np.dtype, type(jax), type(len), compat.ConcreteArray),
-)
-_MOST_OBJECTS = 1_000
-
-
-def _parts(x: Any) -> list[Any]:
-    """The objects that `x` holds."""
-    if isinstance(x, types.CellType):
-        return [in_cell(x)]
-    if isinstance(x, dict):
-        return [*x.keys(), *x.values()]
-    if isinstance(x, (list, tuple, set, frozenset)):
-        return list(x)
-    if isinstance(x, np.ndarray):
-        return list(x.flat)
-    parts: list[Any] = []
-    if isinstance(x, Callable):
-        parts += getattr(x, "__closure__", None) or ()
-        parts += [
-            getattr(x, name, None)
-            for name in ("__self__", "__func__", "func", "args", "keywords")
-            + ("__defaults__", "__kwdefaults__", "__wrapped__")
-        ]
-    parts += list(getattr(x, "__dict__", {}).values())
-    for cls in type.mro(type(x)):
-        slots = cls.__dict__.get("__slots__", ())
-        names = (slots,) if isinstance(slots, str) else slots
-        parts += [getattr(x, name, None) for name in names]
-    if type(x).__module__ in _CONTAINERS and not (callable(x) or isinstance(x, _CODE)):
-        parts += gc.get_referents(x)  # of a deque, a view of a dict, an iterator
-    return parts
-
-
-_CONTAINERS = ("builtins", "collections", "itertools", "types")
-_CODE = (types.GeneratorType, types.CodeType, types.FrameType)
-
-
-def in_cell(cell: Any) -> Any:
-    """What a cell of a closure holds; None if it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def outputs(out: Any) -> Outputs:

@@ -3,9 +3,9 @@
 Read `decorator` (the object; its `def*` methods), `jax_rules` (what they define),
 `jax_call` (a call) and `both` (rules of both kinds, as `Rules`). `static` carries
 arguments that JAX can't hold; `jax_own` is what only the installed JAX's own decorators
-have.
+have. Rules in torch's terms make a class (`torch_rules`).
 
-Rules in torch's terms make a class of `_function`; nothing about ctx belongs here.
+How rules of either kind become JAX functions belongs in `_engine`, ctx in `_function`.
 """
 
 from jaxfn._decorator.decorator import custom_function

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -13,8 +12,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from jaxfn._base import errors
 from jaxfn._decorator import jax_own
 from jaxfn._decorator.jax_call import call, positional
-from jaxfn._decorator.jax_rules import JaxRules
-from jaxfn._function import Function, apply_batched
+from jaxfn._decorator.jax_rules import JaxRules, positions
+from jaxfn._decorator.torch_rules import function_class
+from jaxfn._function import apply_batched
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,7 +114,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     ) -> None:
         functools.update_wrapper(self, fun)
         self.fun = fun
-        nondiff = _positions(fun, nondiff_argnums, nondiff_argnames)
+        nondiff = positions(fun, nondiff_argnums, nondiff_argnames)
         self._jax_rules = JaxRules(fun, nondiff)
         self._torch_rules: dict[str, Any] = {}
         if generate_jvp_rule:
@@ -281,20 +281,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     @functools.cached_property
     def _function(self) -> Any:
         """The class that the torch-style rules make."""
-        rules = {
-            "setup_context": _save_nothing,
-            **self._torch_rules,
-            "forward": self.fun,
-        }
-        return type(
-            self._jax_rules.name,
-            (Function,),
-            {
-                key: rule if isinstance(rule, bool) else staticmethod(rule)
-                for key, rule in rules.items()
-            }
-            | {"__module__": getattr(self.fun, "__module__", __name__)},
-        )
+        return function_class(self._jax_rules.name, self.fun, self._torch_rules)
 
     def _mixed(self, got: str, have: Iterable[str], terms: str) -> errors.RuleError:
         return errors.RuleError(
@@ -329,26 +316,3 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     def __repr__(self) -> str:
         return f"<custom_function {self._jax_rules.name}>"
-
-
-def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
-    del ctx, inputs, output
-
-
-def _positions(
-    fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
-) -> tuple[int, ...]:
-    """The positions that nondiff_argnums and nondiff_argnames mean."""
-    numbers = {argnums} if isinstance(argnums, int) else set(argnums)
-    names = (argnames,) if isinstance(argnames, str) else argnames
-    if not names and all(i >= 0 for i in numbers):
-        return tuple(sorted(numbers))
-    known = list(inspect.signature(fun).parameters)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(
-            f"custom_function got nondiff_argnames {unknown}, which `{fun}` does not "
-            f"take: expected names among {known}."
-        )
-    numbers = {i if i >= 0 else len(known) + i for i in numbers}
-    return tuple(sorted(numbers | {known.index(name) for name in names}))

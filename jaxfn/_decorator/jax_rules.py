@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -219,3 +220,22 @@ def _folded(d: JaxRules, *args: Any) -> Any:
 def is_pair(x: Any) -> bool:
     """Say if a rule returned two values."""
     return isinstance(x, (tuple, list)) and len(x) == 2
+
+
+def positions(
+    fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
+) -> tuple[int, ...]:
+    """The positions that nondiff_argnums and nondiff_argnames mean."""
+    numbers = {argnums} if isinstance(argnums, int) else set(argnums)
+    names = (argnames,) if isinstance(argnames, str) else argnames
+    if not names and all(i >= 0 for i in numbers):
+        return tuple(sorted(numbers))
+    known = list(inspect.signature(fun).parameters)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"custom_function got nondiff_argnames {unknown}, which `{fun}` does not "
+            f"take: expected names among {known}."
+        )
+    numbers = {i if i >= 0 else len(known) + i for i in numbers}
+    return tuple(sorted(numbers | {known.index(name) for name in names}))

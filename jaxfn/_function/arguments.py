@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree
+from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree, search
 from jaxfn._engine import Origin
 
 Kwargs = dict[str, Any]
@@ -203,7 +203,7 @@ class Arguments:
         static = [x for x in spec.whole.leaves if x is not ARRAY]
         given = static and {id(x) for arg in self.specs for x in arg.leaves}
         for leaf in static:
-            if id(leaf) not in given and pytree.hides_array(leaf):
+            if id(leaf) not in given and search.hides_array(leaf):
                 raise errors.RuleTypeError(
                     f"`{name}.forward` returned an array inside an object of type "
                     f"{type(leaf).__name__}, where JAX can't see it: expected arrays, "

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import compat, errors, pytree, type_name
+from jaxfn._base import compat, errors, pytree, search, type_name
 from jaxfn._function.node import STATE, BackwardCFunction
 from jaxfn._function.packed import Packed, Put
 
@@ -191,7 +191,7 @@ class _Leaves:
         return put
 
     def _check_opaque(self, value: Any, name: str) -> None:
-        if pytree.find(value, compat.is_tracer) is not None:
+        if search.find(value, compat.is_tracer) is not None:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
                 f"of type {type(value).__name__}, where it can't be saved: expected "
@@ -200,7 +200,7 @@ class _Leaves:
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
-        if pytree.hides_array(value):
+        if search.hides_array(value):
             self.opaque.append(name)
 
 

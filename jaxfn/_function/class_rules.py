@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree
+from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree, search
 from jaxfn._engine import (
     Arrays,
     Batch,
@@ -21,6 +21,7 @@ from jaxfn._engine import (
 )
 from jaxfn._function import returns
 from jaxfn._function.arguments import Arguments
+from jaxfn._function.batched import batch_outputs
 from jaxfn._function.capture import rebuild
 from jaxfn._function.definition import Definition
 from jaxfn._function.node import BackwardCFunction, call_backward
@@ -118,7 +119,7 @@ class ClassRules:
         args = arguments.join(arrays)
         with errors.running(d.name, "vmap"):
             result = d.vmap(info, in_dims, *args, **arguments.kwargs)
-        return returns.batched(result, size, out, avals, name=d.name)
+        return batch_outputs(result, size, out, avals, name=d.name)
 
     # ---- backward and jvp
 
@@ -181,7 +182,7 @@ class ClassRules:
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that runs after the transformation of what it closes over."""
         cells = getattr(rule, "__closure__", None) or ()
-        if any(compat.is_leaked(pytree.in_cell(cell)) for cell in cells):
+        if any(compat.is_leaked(search.in_cell(cell)) for cell in cells):
             raise errors.ClosedOverError(
                 errors.LEAKED.format(name=self._def.name, rule=which)
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._function.ctx import FunctionCtx
+from jaxfn._function.no_graph import NoGraph
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -17,7 +18,7 @@ STATE = frozenset(
 """Names in a context's `__dict__` that are its own; all others are the user's."""
 
 
-class BackwardCFunction(FunctionCtx):
+class BackwardCFunction(NoGraph, FunctionCtx):
     """The context that `apply` passes to the rules.
 
     Each Function has a subclass of its own, named `<Name>Backward`. Made by hand
@@ -225,16 +226,6 @@ class BackwardCFunction(FunctionCtx):
 
         def __setattr__(self, attribute: str, value: Any) -> None: ...
 
-    def __getattr__(self, attribute: str) -> Any:
-        # Only called for what is not there. In the words of torch, naming the class.
-        if attribute in _GRAPH:
-            raise _no_graph(self, attribute)
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {attribute!r}",
-            name=attribute,
-            obj=self,
-        )
-
     # -- calling the rules by hand
 
     def apply(self, *args: Any) -> Any:
@@ -288,31 +279,6 @@ _RECORDS = {
     "mark_dirty": "dirty_tensors",
     "mark_non_differentiable": "non_differentiable",
 }
-
-_READ_ONLY = ("next_functions", "metadata", "requires_grad") + (
-    ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
-)
-_GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
-
-
-def _no_graph(ctx: BackwardCFunction, name: str) -> errors.NoGraphError:
-    return errors.NoGraphError(
-        f"ctx.{name} of {type(ctx).__name__} belongs to torch's autograd graph: JAX "
-        "has no graph of nodes, so there is nothing to read or to assign. For an "
-        "attribute of your own take another name."
-    )
-
-
-def _not_writable(name: str) -> property:
-    def refuse(ctx: BackwardCFunction, _: Any) -> None:
-        raise _no_graph(ctx, name)
-
-    doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
-    return property(None, refuse, None, doc)  # reading is left to __getattr__
-
-
-for _name in _READ_ONLY:
-    setattr(BackwardCFunction, _name, _not_writable(_name))
 
 
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:

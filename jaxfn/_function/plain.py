@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import compat, pytree
+from jaxfn._base import compat, pytree, search
 from jaxfn._function.arguments import Kwargs
 from jaxfn._function.node import STATE, BackwardCFunction
 from jaxfn._function.styles import check_dirty, marks, setup
@@ -70,7 +70,7 @@ def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
     if not compat.is_transforming():
         return False
     held = [getattr(forward, "__closure__", None), *filter(callable, args)]
-    return pytree.find(held, compat.is_lost) is not None
+    return search.find(held, compat.is_lost) is not None
 
 
 def _as_jax(out: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the rules of a class returned, checked and brought into normal form.
+"""What backward and jvp of a class returned, checked and brought into normal form.
 
 Here is torch's leniency, and its words where they are true.
 """
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from jaxfn._base import (
     ARRAY,
-    Outputs,
     OutSpec,
     Spec,
     compat,
@@ -25,7 +24,7 @@ from jaxfn._base import (
 from jaxfn._function.arguments import Arguments
 
 
-class _Where(NamedTuple):
+class Where(NamedTuple):
     """A place in what a rule returned, for messages."""
 
     name: str
@@ -76,7 +75,7 @@ def gradients(
         if spec.is_array and (not wanted[0] or _is_cotangent(grad, arg_avals[0])):
             grads.append(grad if wanted[0] else None)
             continue
-        where = _Where(name, arguments.known.label(position), position)
+        where = Where(name, arguments.known.label(position), position)
         leaves = _array_leaves(grad, spec, where)
         grads += [
             _gradient(leaf, aval, where) if want else None
@@ -94,7 +93,7 @@ def _is_cotangent(grad: Any, aval: Any) -> bool:
     )
 
 
-def _array_leaves(grad: Any, spec: Spec, where: _Where) -> list[Any]:
+def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
     """The leaves of one gradient that belong to the arrays of its argument."""
     if grad is None:
         return [None] * spec.n_arrays
@@ -119,7 +118,7 @@ def _array_leaves(grad: Any, spec: Spec, where: _Where) -> list[Any]:
     return [x for x, own in pairs if own is ARRAY]
 
 
-def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
+def _gradient(grad: Any, aval: Any, where: Where) -> Any:
     """One array of one gradient, as a cotangent of an argument of type `aval`.
 
     As in torch, a shape that reduces to the argument's is summed and float and integer
@@ -146,7 +145,7 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
             f"{where.label}: expected {short(aval)} (or a shape to which it "
             f"broadcasts, which is summed), got {short(ct)}."
         )
-    if jnp.iscomplexobj(summed) and not _is_complex(aval):
+    if jnp.iscomplexobj(summed) and not is_complex(aval):
         raise errors.RuleTypeError(
             f"`{where.name}.backward` returned a complex gradient for a real argument "
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
@@ -156,7 +155,7 @@ def _gradient(grad: Any, aval: Any, where: _Where) -> Any:
     extra = tuple(compat.varying_axes(summed) - compat.varying_axes(aval))
     if extra:  # as the transpose of a built-in operation would
         summed = jax.lax.psum(summed, extra)
-    return compat.match_varying(_cast(summed, aval), aval)
+    return compat.match_varying(cast(summed, aval), aval)
 
 
 # ---- jvp
@@ -191,14 +190,14 @@ def tangents(
     dots: list[Any] = []
     rest = iter(zip(avals, smooth, strict=True))
     for position, (spec, t) in enumerate(zip(out.parts, found, strict=True)):
-        where = _Where(name, f"output {position}", position)
+        where = Where(name, f"output {position}", position)
         for leaf, own in _tangent_leaves(t, spec, where):
             if own is ARRAY:
                 dots.append(_tangent(leaf, *next(rest), where))
     return dots
 
 
-def _tangent_leaves(t: Any, spec: Spec, where: _Where) -> list[tuple[Any, Any]]:
+def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
     if spec.is_array:
         return [(t, ARRAY)]
     try:
@@ -211,7 +210,7 @@ def _tangent_leaves(t: Any, spec: Spec, where: _Where) -> list[tuple[Any, Any]]:
         ) from error
 
 
-def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
+def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
     """One array of one tangent, as the tangent of an output of type `aval`."""
     if t is None:
         return None
@@ -238,7 +237,7 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
             f"{list(t.shape)}. `{where.name}.jvp`, tangent of {where.label}: expected "
             f"{short(aval)}, got {short(t)}."
         )
-    if jnp.iscomplexobj(t) and not _is_complex(aval):
+    if jnp.iscomplexobj(t) and not is_complex(aval):
         raise errors.RuleTypeError(
             f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
             f"expected {short(aval)}, got {short(t)}. Return its real part."
@@ -253,10 +252,10 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: _Where) -> Any:
             f"{short(t)} that varies along them. Does it lack a collective that "
             "forward has, jax.lax.psum say?"
         )
-    return compat.match_varying(_cast(t, aval), aval)
+    return compat.match_varying(cast(t, aval), aval)
 
 
-def _check_sharding(x: Any, aval: Any, what: str, where: _Where) -> None:
+def _check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
     if compat.is_sharded_otherwise(x, aval):
         raise errors.RuleTypeError(
             f"{what} of another sharding for {where.label}: expected {short(aval)}, "
@@ -264,107 +263,9 @@ def _check_sharding(x: Any, aval: Any, what: str, where: _Where) -> None:
         )
 
 
-def _cast(x: Any, aval: Any) -> Any:
+def cast(x: Any, aval: Any) -> Any:
     return x if x.dtype == aval.dtype else x.astype(aval.dtype)
 
 
-def _is_complex(aval: Any) -> bool:
+def is_complex(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.complexfloating)
-
-
-# ---- vmap
-
-
-def batched(
-    result: Any, size: int, expected: OutSpec, avals: Sequence[Any], *, name: str
-) -> tuple[Outputs, Outputs]:
-    """What the vmap staticmethod returned, in the terms of custom_vmap.
-
-    That is: the outputs with the batch axis first, and for each whether it has one.
-
-    Args:
-        result: a pair of the output and its out_dims.
-        size: of the batch.
-        expected: the structure of what forward returns.
-        avals: the type of each output array of forward, without the batch.
-        name: of the Function.
-    """
-    if not isinstance(result, tuple) or len(result) != 2:
-        got = (
-            f"{len(result)} returns"
-            if isinstance(result, tuple)
-            else f"a {type(result)}"
-        )
-        raise errors.RuleValueError(
-            "Expected the vmap staticmethod to have two returns, an output and "
-            f"out_dims with pytree structure compatible with the output. Got {got} "
-            "instead. "
-            f"`{name}.vmap` must return a pair (output, out_dims)."
-        )
-    out, out_dims = result
-    arrays, spec = OutSpec.split(out)
-    try:
-        pairs = pytree.pair(out_dims, spec.whole)
-    except ValueError as error:
-        raise errors.RuleValueError(
-            "The autograd.Function's vmap staticmethod returned an incompatible "
-            f"(output, out_dims) tuple. Expected out_dims={out_dims} to be compatible "
-            f"with the structure of `output`. out_dims has structure "
-            f"{jax.tree.structure(out_dims)} but output has structure "
-            f"{spec.whole.treedef}. `{name}.vmap`: give one dim (or None) for each "
-            "output, or one for all."
-        ) from error
-    wanted, got = _sketch(expected.whole), _sketch(spec.whole)
-    if spec.whole.treedef != expected.whole.treedef or wanted != got:
-        raise errors.RuleValueError(
-            f"`{name}.vmap` returned an output of another structure than forward: "
-            f"expected {wanted}, got {got}."
-        )
-    dims = [dim for dim, own in pairs if own is ARRAY]
-    moved = [
-        _batch(jnp.asarray(x), dim, size, aval, _Where(name, f"output array {i}", i))
-        for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
-    ]
-    return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
-
-
-def _sketch(spec: Spec) -> str:
-    """A structure, in a message: `PyTreeDef((*, *)) of array, static`."""
-    kinds = ["array" if leaf is ARRAY else "static" for leaf in spec.leaves]
-    return f"{spec.treedef} of {', '.join(kinds)}"
-
-
-def _batch(x: Any, dim: Any, size: int, aval: Any, where: _Where) -> Any:
-    """One output array of vmap, batch axis first, each example of type `aval`."""
-    x = _to_front(x, dim, size, where)
-    shape = x.shape if dim is None else x.shape[1:]
-    if shape != aval.shape or (jnp.iscomplexobj(x) and not _is_complex(aval)):
-        raise errors.RuleValueError(
-            f"`{where.name}.vmap` returned other values than forward for "
-            f"{where.label}: expected {short(aval)} for each example, got "
-            f"{short(x)} with out_dims {dim} moved to the front."
-        )
-    return _cast(x, aval)
-
-
-def _to_front(x: Any, dim: Any, size: int, where: _Where) -> Any:
-    if dim is None:
-        return x
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise errors.RuleTypeError(
-            f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected "
-            f"an int or None, got {dim!r} of type {type_name(dim)}."
-        )
-    if not -x.ndim <= dim < x.ndim:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-x.ndim}, "
-            f"{x.ndim - 1}], but got {dim}). `{where.name}.vmap`: out_dims of "
-            f"{where.label}, {short(x)}."
-        )
-    if x.shape[dim] != size:
-        raise errors.RuleValueError(
-            f"`{where.name}.vmap` returned a batch of the wrong size for "
-            f"{where.label}: expected {size} at dim {dim}, got {x.shape[dim]} in "
-            f"{short(x)}."
-        )
-    return jnp.moveaxis(x, dim, 0)

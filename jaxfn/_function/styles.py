@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._base import Outputs, OutSpec, compat, errors, pytree
+from jaxfn._base import Outputs, OutSpec, compat, errors, pytree, search
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._function import hooks, policies
 from jaxfn._function.arguments import Arguments
@@ -82,7 +82,7 @@ class Style:
         specs = [spec for spec in self._arguments.specs if not spec.is_array]
         held = [x for spec in specs for x in spec.leaves]
         held += getattr(self._def.forward, "__closure__", None) or ()
-        if held and pytree.find(held, compat.is_lost) is not None:
+        if held and search.find(held, compat.is_lost) is not None:
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
 
     def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:

@@ -1,8 +1,11 @@
 """torch's `gradcheck` and `gradgradcheck`, for any differentiable function.
 
-Read `api` (what users call), `run` (check by check, with torch's words), `jacobians`
-(numerical and analytical). It knows nothing of Functions: `_check`, which does, tells
-which of their rules is wrong.
+Read `api` (what users call), `call` (the function and its inputs), `run` (check by
+check, with torch's words), `jacobians` (numerical and analytical) and `batches` (the
+checks that need no numerical ones). What does the work is imported at first use.
+
+It knows nothing of Functions: `_check`, which does, tells which of their rules is
+wrong.
 """
 
 from jaxfn._base.errors import GradcheckError

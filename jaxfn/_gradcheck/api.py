@@ -98,9 +98,10 @@ def gradcheck(
         check_batched_forward_grad and not check_forward_ad,
         "Setting check_batched_forward_grad=True requires check_forward_ad to be True",
     )
-    from jaxfn._gradcheck import run as running
+    from jaxfn._gradcheck.call import Options
+    from jaxfn._gradcheck.run import Gradcheck
 
-    options = running.Options(
+    options = Options(
         eps=eps,
         atol=atol,
         rtol=rtol,
@@ -113,7 +114,7 @@ def gradcheck(
         check_backward_ad=check_backward_ad,
         fast_mode=fast_mode,
     )
-    run = running.Gradcheck(func, inputs, options)
+    run = Gradcheck(func, inputs, options)
     try:
         run.run()
     except errors.OutputChangedError:
@@ -197,15 +198,15 @@ def gradgradcheck(
             f"Setting {name}=True requires check_rev_over_rev to be True",
         )
     from jaxfn._gradcheck import jacobians
-    from jaxfn._gradcheck import run as running
+    from jaxfn._gradcheck.call import Call, as_tuple, random
 
-    call = running.Call(func, inputs, eps)
+    call = Call(func, inputs, eps)
     floats = jacobians.of_floats(call)
     if grad_outputs is None:
         generator = np.random.default_rng(0)
-        cts = [running.random(o, generator, low=-1.0) for o in floats(*call.xs)]
+        cts = [random(o, generator, low=-1.0) for o in floats(*call.xs)]
     else:
-        cts = [jnp.asarray(ct) for ct in running.as_tuple(grad_outputs)]
+        cts = [jnp.asarray(ct) for ct in as_tuple(grad_outputs)]
     n = len(call.xs)
 
     def gradients(*given: Any) -> Any:
