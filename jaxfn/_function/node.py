@@ -18,7 +18,7 @@ STATE = frozenset(
 """Names in a context's `__dict__` that are its own; all others are the user's."""
 
 
-class BackwardCFunction(NoGraph, FunctionCtx):
+class BackwardCFunction(FunctionCtx, NoGraph):
     """The context that `apply` passes to the rules.
 
     Each Function has a subclass of its own, named `<Name>Backward`. Made by hand
