@@ -19,9 +19,11 @@ Example:
 """
 
 import importlib
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxfn import amp, autograd
+from jaxfn._base import compat
 from jaxfn._decorator import custom_function
 from jaxfn._function import (
     BackwardCFunction,
@@ -58,6 +60,8 @@ __all__ = [
     "host_function",
     "once_differentiable",
 ]
+
+compat.hide_frames(str(pathlib.Path(__file__).parent))
 
 _TOOLS = {
     "CheckError": "jaxfn._check",

@@ -9,10 +9,12 @@ builtin that says what kind of mistake it was.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import jax
-from jax import core
+import numpy as np
+from jax import core, tree_util
 
 
 class RuleError(RuntimeError):
@@ -84,6 +86,12 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
+JET = (
+    "`{name}` was called inside of jax.experimental.jet, which can't go through custom "
+    "rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one of JAX's "
+    "other transformations. For derivatives of higher order nest jax.jvp."
+)
+
 BATCHED_CONSTANT = (
     "`{name}.forward` closes over a value that the same jax.vmap batches, and `{name}` "
     "has a vmap staticmethod, which is told of arguments alone: expected every batched "
@@ -120,38 +128,6 @@ ONCE = (
 )
 
 
-class running:  # noqa: N801  (used as a function is; a generator is slower)
-    """Around the call of a user's rule: shows the way out where NumPy meets a tracer.
-
-    JAX's own error tells to find where the array came from, which says nothing to the
-    author of a rule that has always worked eagerly.
-    """
-
-    __slots__ = ("_name", "_rule")
-
-    def __init__(self, name: str, rule: str) -> None:
-        self._name = name
-        self._rule = rule
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not isinstance(error, jax.errors.TracerArrayConversionError):
-            return
-        if _HOST not in "".join(getattr(error, "__notes__", ())):
-            error.add_note(
-                f"`{self._name}.{self._rule}` gave a traced array to NumPy (or SciPy): "
-                "expected jax.numpy operations, since under jit, vmap, scan and on "
-                "devices there are no values while it is traced. Write it in "
-                f"jax.numpy, or wrap the NumPy part: {_HOST}fn) makes of a function of "
-                "NumPy arrays one that JAX calls when the program runs."
-            )
-
-
-_HOST = "jaxfn.host_function("
-
-
 def short(x: Any) -> str:
     """The type of `x` in a message: `f32[3,4]` for an array, else its class."""
     if isinstance(x, core.AbstractValue):
@@ -170,3 +146,31 @@ def type_name(x: Any) -> str:
         if cls.__module__ == "builtins"
         else f"{cls.__module__}.{cls.__name__}"
     )
+
+
+def shown(x: Any) -> str:
+    """`x` in a message: never the contents of arrays, never more than a line or two.
+
+    A module with a thousand layers would fill pages else.
+    """
+    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        return short(x)
+    try:
+        text = repr(tree_util.tree_map(_Type, x))
+    except Exception:  # noqa: BLE001  (a user's node or __repr__ may raise anything)
+        return f"an object of type {type_name(x)}"
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+
+
+_MOST = 200
+
+
+class _Type:
+    """Stands for a leaf of a value that is shown."""
+
+    def __init__(self, leaf: Any) -> None:
+        is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+        self._text = short(leaf) if is_array else reprlib.repr(leaf)
+
+    def __repr__(self) -> str:
+        return self._text

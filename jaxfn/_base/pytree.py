@@ -148,16 +148,18 @@ class OutSpec:
     Attributes:
         whole: of the value.
         parts: of each output: the elements of a tuple, or the one value.
+        kind: the type of what was returned.
     """
 
     whole: Spec
     parts: tuple[Spec, ...]
+    kind: type
 
     @classmethod
     def split(cls, out: Any) -> tuple[Arrays, OutSpec]:
         arrays, whole = split(out)
         parts = whole.children if isinstance(out, tuple) else (whole,)
-        return arrays, cls(whole, parts)
+        return arrays, cls(whole, parts, type(out))
 
 
 def _is_unsortable(x: Any) -> bool:

@@ -35,6 +35,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
             arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
+        if compat.in_jet(arrays):
+            raise errors.RuleError(errors.JET.format(name=rules.name)) from error
         raise errors.ClosedOverError(
             errors.CLOSED_OVER.format(name=rules.name)
         ) from error
@@ -70,7 +72,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         return rules.primal(*map(compat.as_array, args))
 
     primal.__name__ = rules.name
-    return _described(primal, rules, _ANY)
+    return _described(primal, rules, "", _ANY)
 
 
 _ANY = inspect.signature(lambda *args: args)
@@ -78,14 +80,21 @@ _BWD = inspect.signature(lambda saved, cts: (saved, cts))
 _JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
 
 
-def _described(fun: Rule, rules: Rules, signature: inspect.Signature) -> Rule:
+def _described(
+    fun: Rule, rules: Rules, rule: str, signature: inspect.Signature
+) -> Rule:
     """The function, with what JAX asks of every one it is given.
 
-    To find that out takes longer than all that is done here.
+    To find that out takes longer than all that is done here. It is what jaxprs and
+    JAX's errors show: the Function's name for the function itself, and `Name.rule` for
+    a rule, with its file and line.
     """
     fun.__dict__["__signature__"] = signature
     if rules.origin is not None:
-        compat.set_debug_info(fun, rules.name, rules.origin)
+        place = rules.origin.sources.get(rule or "forward")
+        name = f"{rules.name}.{rule}" if rule else rules.name
+        source = f"{name} at {place}" if place else name
+        compat.set_debug_info(fun, rules.name, source, rules.origin.arguments)
     return fun
 
 
@@ -117,8 +126,8 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
     f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
-    _described(fwd, rules, _ANY)
-    bwd = _described(bwd, rules, _BWD)
+    _described(fwd, rules, "forward", _ANY)
+    bwd = _described(bwd, rules, "backward", _BWD)
     f.defvjp(fwd, bwd, symbolic_zeros=compat.SYMBOLIC_ZEROS)
     return f
 
@@ -143,7 +152,7 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
         )
 
     rule.__name__ = f"{rules.name}_jvp"
-    rule = _described(rule, rules, _JVP)
+    rule = _described(rule, rules, "jvp", _JVP)
     f.defjvp(rule, symbolic_zeros=compat.SYMBOLIC_ZEROS)
     return f
 

@@ -11,7 +11,7 @@ third of the time to make. Nothing writes to it all the same.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxfn._base import pytree
@@ -43,12 +43,12 @@ class Origin(NamedTuple):
     """Where a function comes from.
 
     Attributes:
-        source: name, file and line.
         arguments: a name for each array.
+        sources: the file and line of each rule, by its name.
     """
 
-    source: str
     arguments: tuple[str, ...]
+    sources: Mapping[str, str]
 
 
 @dataclasses.dataclass(slots=True)

@@ -158,29 +158,33 @@ def saved_names(layout: Layout, n: int) -> list[str]:
     packed = layout.packed
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
-
-    def note(value: Any, name: str) -> None:
-        for path, x in tree_util.tree_flatten_with_path(value)[0]:
-            here = name + tree_util.keystr(path)
-            if id(x) in found:
-                if here not in found[id(x)]:
-                    found[id(x)].append(here)
-            elif is_record(x):
-                for key, part in fields(x).items():
-                    note(part, f"{here}.{key}")
-
     at: Sequence[Any] = marks if packed is None else packed.restore(marks)
     for puts in (layout.for_forward, () if packed else layout.for_backward):
         for i, put in enumerate(puts):
-            note(put(at), f"saved_tensors[{i}]")
+            _note(found, put(at), f"saved_tensors[{i}]")
     if packed is not None:
         rest = iter(marks[len(packed.kept) :])
-        for i, spec in enumerate(packed.specs):
-            value = [next(rest) for _ in range(spec.n_arrays)] if spec else []
-            note(value, f"saved_tensors[{i}], packed")
+        for i, whole in enumerate(packed.wholes(layout.for_backward)):
+            places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs[i]}
+            _note(places, whole, f"saved_tensors[{i}]")
+            for spec in packed.specs[i]:
+                value = [next(rest) for _ in range(spec.n_arrays)]
+                _note(found, value, f"{', '.join(places[id(spec)])}, packed")
     for name, put in layout.attributes.items():
-        note(put(at), f"ctx.{name}")
+        _note(found, put(at), f"ctx.{name}")
     return [", ".join(found[id(mark)]) for mark in marks]
+
+
+def _note(found: dict[int, list[str]], value: Any, name: str) -> None:
+    """Say of each object in `value` that is to be found how it is reached."""
+    for path, x in tree_util.tree_flatten_with_path(value)[0]:
+        here = name + tree_util.keystr(path)
+        if id(x) in found:
+            if here not in found[id(x)]:
+                found[id(x)].append(here)
+        elif is_record(x):
+            for key, part in fields(x).items():
+                _note(found, part, f"{here}.{key}")
 
 
 # ---- a decorated function

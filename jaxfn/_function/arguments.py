@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree, search
-from jaxfn._engine import Origin
 
 Kwargs = dict[str, Any]
 
@@ -24,7 +23,7 @@ class Parameters:
         keyword_only: names.
         variadic: does it take `*args`?
         function: its name, for messages.
-        source: its name, file and line.
+        place: its file and line.
     """
 
     names: tuple[str, ...]
@@ -32,7 +31,7 @@ class Parameters:
     keyword_only: tuple[str, ...]
     variadic: bool
     function: str
-    source: str
+    place: str
 
     def label(self, position: int) -> str:
         """How messages name the argument at a position."""
@@ -69,7 +68,7 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
         any(p.kind is p.VAR_POSITIONAL for p in found),
         getattr(forward, "__name__", "forward"),
-        compat.source_of(forward),
+        compat.place_of(forward),
     )
 
 
@@ -212,18 +211,17 @@ class Arguments:
                 )
         return arrays, spec
 
-    def origin(self) -> Origin:
-        """Where the function and its arrays come from."""
+    def names(self) -> tuple[str, ...]:
+        """A name for each array."""
         names, n = self.known.names, len(self.specs)
         if n <= len(names) and all(spec.is_array for spec in self.specs):
-            return Origin(self.known.source, names[:n])
+            return names[:n]
         names += tuple([f"args[{i}]" for i in range(len(names), n)])
-        arrays = [
+        return tuple(
             name if spec.is_array else f"{name}[{i}]"
             for name, spec in zip(names, self.specs, strict=False)
             for i in range(spec.n_arrays)
-        ]
-        return Origin(self.known.source, tuple(arrays))
+        )
 
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """One value for each array, as one sequence for each argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jaxfn._engine import (
     Arrays,
     Batch,
     Fun,
+    Origin,
     Residuals,
     Rules,
     differentiable,
@@ -25,6 +27,7 @@ from jaxfn._function.batched import batch_outputs
 from jaxfn._function.capture import rebuild
 from jaxfn._function.definition import Definition
 from jaxfn._function.node import BackwardCFunction, call_backward
+from jaxfn._function.running import running, several_outputs, without_ctx
 from jaxfn._function.separate import Separate
 from jaxfn._function.styles import Combined, Record
 
@@ -61,7 +64,7 @@ class ClassRules:
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
             once=d.once,
-            origin=arguments.origin(),
+            origin=Origin(arguments.names(), places(d, arguments.known.place)),
         )
 
     # ---- forward
@@ -90,9 +93,10 @@ class ClassRules:
 
         def forward(*inputs: Any) -> Outputs:
             args = self._arguments.join(inputs)
-            with errors.running(self._def.name, "forward"):
-                result = self._def.forward(*args, **self._arguments.kwargs)
-            found, out = self._arguments.split_output(result, name=self._def.name)
+            rule, name = self._def.forward, self._def.name
+            with running(name, "forward", rule, args, without_ctx):
+                result = rule(*args, **self._arguments.kwargs)
+                found, out = self._arguments.split_output(result, name=name)
             arrays = [as_jax(x) for x in found]
             seen[:] = out, [jax.typeof(x) for x in arrays]
             return Outputs(arrays, out)
@@ -117,9 +121,9 @@ class ClassRules:
         info = VmapInfo(batch_size=size, randomness="error")
         in_dims = arguments.join_only([0 if b else None for b in batched])
         args = arguments.join(arrays)
-        with errors.running(d.name, "vmap"):
+        with running(d.name, "vmap", d.vmap, (info, in_dims, *args)):
             result = d.vmap(info, in_dims, *args, **arguments.kwargs)
-        return batch_outputs(result, size, out, avals, name=d.name)
+            return batch_outputs(result, size, out, avals, name=d.name)
 
     # ---- backward and jvp
 
@@ -146,15 +150,17 @@ class ClassRules:
             start = stop
         rule = self._def.backward or self._def.cls._backward_rule()  # which raises
         self._check_closure(rule, "backward")
-        with errors.running(self._def.name, "backward"):
+        passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
+        hint = partial(several_outputs, record.out)
+        with running(self._def.name, "backward", rule, passed, hint):
             result = call_backward(rule, self._def.boxed, ctx, grads)
-        found = returns.gradients(
-            result,
-            self._arguments,
-            record.in_avals,
-            record.perturbed,
-            name=self._def.name,
-        )
+            found = returns.gradients(
+                result,
+                self._arguments,
+                record.in_avals,
+                record.perturbed,
+                name=self._def.name,
+            )
         return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
@@ -169,15 +175,16 @@ class ClassRules:
         rule = self._def.jvp
         assert rule is not None
         self._check_closure(rule, "jvp")
-        with errors.running(self._def.name, "jvp"):
-            result = rule(ctx, *self._arguments.join_only(given))
-        return returns.tangents(
-            result,
-            record.out,
-            record.out_avals,
-            residuals.smooth,
-            name=self._def.name,
-        )
+        args = self._arguments.join_only(given)
+        with running(self._def.name, "jvp", rule, (ctx, *args)):
+            result = rule(ctx, *args)
+            return returns.tangents(
+                result,
+                record.out,
+                record.out_avals,
+                residuals.smooth,
+                name=self._def.name,
+            )
 
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that runs after the transformation of what it closes over."""
@@ -196,6 +203,15 @@ class ClassRules:
             rule=rule,
             needs=self._arguments.any(record.perturbed),
         )
+
+
+def places(d: Definition, forward: str) -> dict[str, str]:
+    """The file and line of each rule."""
+    found = {"forward": forward}
+    for name, rule in (("backward", d.backward), ("jvp", d.jvp)):
+        if rule is not None:
+            found[name] = compat.place_of(rule)
+    return found
 
 
 def conj(x: Any) -> Any:

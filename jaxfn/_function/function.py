@@ -65,6 +65,7 @@ class _Apply:
         made = owner.__dict__.get("_jaxfn_apply")
         if made is None:
 
+            @compat.with_hidden_frames
             def apply(*args: Any, **kwargs: Any) -> Any:
                 return _call(owner, args, kwargs)
 
@@ -92,7 +93,8 @@ def _no_instances(cls: type) -> str:
     return (
         f"{cls} should not be instantiated. Methods on autograd functions are all "
         "static, so you should invoke them on the class itself. Instantiating an "
-        "autograd function will raise an error in a future version of PyTorch."
+        "autograd function will raise an error in a future version of PyTorch. "
+        f"Call `{cls.__name__}.apply(...)`."
     )
 
 

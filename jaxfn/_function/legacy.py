@@ -244,7 +244,8 @@ def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
             raise ValueError(
                 "Auto nesting doesn't know how to process an input object of type "
                 f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them. "
-                f"`{name}.forward_extended` got, saved, marked or returned {x!r}: "
+                f"`{name}.forward_extended` got, saved, marked or returned "
+                f"{errors.shown(x)}: "
                 "expected nested lists, tuples and dicts of arrays and None. Keep "
                 "anything else as an attribute of self."
             )

@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxfn._base import Spec, errors, pytree, type_name
 from jaxfn._engine import attach, stop_gradient
 from jaxfn._function.hooks import Hooks
 
-Put = Callable[[Sequence[Any]], Any]
+Put = Callable[[Any], Any]
 """A template: given the leaves, the value with them in their places."""
 
 
@@ -24,15 +23,15 @@ class Packed:
     Attributes:
         n: how many leaves there were.
         kept: which of them are still there, first.
-        specs: of what each value saved for backward was packed into, and its witness;
-            None for one that was not packed.
+        specs: for each value saved for backward and each array in it, of what that was
+            packed into, and its witness.
         unpack: the hook.
         name: of the Function.
     """
 
     n: int
     kept: tuple[int, ...]
-    specs: tuple[Spec | None, ...]
+    specs: tuple[tuple[Spec, ...], ...]
     unpack: Callable[[Any], Any]
     name: str
 
@@ -46,23 +45,34 @@ class Packed:
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
         """What was saved for backward, by the unpack hook."""
         rest, values = iter(arrays[len(self.kept) :]), []
-        for put, spec in zip(puts, self.specs, strict=True):
-            if spec is None:
-                values.append(put(()))
-                continue
-            value, witness = spec.join([next(rest) for _ in range(spec.n_arrays)])
-            x = self.unpack(value)
-            if not pytree.is_array(x):
-                raise errors.RuleTypeError(
-                    "Output of saved tensor unpack_hook expected to be a Tensor but "
-                    f"got result of type {type_name(x)}. `{self.name}.backward` read "
-                    f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
-                )
-            if witness is not None:
-                found = stop_gradient([x])
-                (x,) = attach(self._refuse, [witness], found, name=self.name)
-            values.append(x)
+        for put, specs in zip(puts, self.specs, strict=True):
+            leaves = [
+                self._unpacked(spec.join([next(rest) for _ in range(spec.n_arrays)]))
+                for spec in specs
+            ]
+            values.append(put(_InTurn(leaves)))
         return tuple(values)
+
+    def wholes(self, puts: Sequence[Put]) -> list[Any]:
+        """What was saved for backward, with the spec of each array in its place."""
+        pairs = zip(puts, self.specs, strict=True)
+        return [put(_InTurn(specs)) for put, specs in pairs]
+
+    def _unpacked(self, packed: Any) -> Any:
+        """One array, from what it was packed into and its witness."""
+        value, witness = packed
+        x = self.unpack(value)
+        if not pytree.is_array(x):
+            raise errors.RuleTypeError(
+                "Output of saved tensor unpack_hook expected to be a Tensor but "
+                f"got result of type {type_name(x)}. `{self.name}.backward` read "
+                "ctx.saved_tensors: expected arrays from unpack_hook, got "
+                f"{errors.shown(x)}."
+            )
+        if witness is not None:
+            found = stop_gradient([x])
+            (x,) = attach(self._refuse, [witness], found, name=self.name)
+        return x
 
     def _refuse(self, *_: Any) -> Any:
         raise NotImplementedError(
@@ -94,16 +104,45 @@ def pack(
     """
     kept = tuple(sorted(shared))
     arrays = [leaves[i] for i in kept]
-    specs: list[Spec | None] = []
+    specs: list[tuple[Spec, ...]] = []
     for put in puts:
-        x = put(leaves)
-        spec = None
-        if isinstance(x, jax.Array):
+        of_put: list[Spec] = []
+        for x in _asked(put, leaves):
             value = hooks.pack(x)
             found, spec = pytree.split((value, _witness(x, value)))
             arrays += found
-        specs.append(spec)
+            of_put.append(spec)
+        specs.append(tuple(of_put))
     return arrays, Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
+
+
+def _asked(put: Put, leaves: Sequence[Any]) -> list[Any]:
+    """The leaves that a template puts in place, in the order in which it asks."""
+    asked = _Noting(leaves)
+    put(asked)
+    return asked.given
+
+
+class _Noting:
+    """Leaves that note which of them are asked for."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._leaves = leaves
+        self.given: list[Any] = []
+
+    def __getitem__(self, i: int) -> Any:
+        self.given.append(self._leaves[i])
+        return self.given[-1]
+
+
+class _InTurn:
+    """Leaves that are given in turn, in the order that `_Noting` noted."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._rest = iter(leaves)
+
+    def __getitem__(self, _: int) -> Any:
+        return next(self._rest)
 
 
 def _witness(x: Any, packed: Any) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxfn._base import compat, pytree, search
 from jaxfn._function.arguments import Kwargs
 from jaxfn._function.node import STATE, BackwardCFunction
+from jaxfn._function.running import explain, without_ctx
 from jaxfn._function.styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
@@ -31,11 +32,18 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     ctx = cls._backward_cls()
     held = ctx.__dict__
     held["_needs"] = (False,) * len(args)
+    try:
+        if separate:
+            out = _as_jax(cls.forward(*args, **kwargs))
+        else:
+            out = cls.forward(ctx, *args, **kwargs)
+    except Exception as error:
+        given = args if separate else (ctx, *args)
+        about = cls.__name__, "forward", cls.forward, given
+        explain(error, *about, *((without_ctx,) if separate else ()))
+        raise
     if separate:
-        out = _as_jax(cls.forward(*args, **kwargs))
-        setup(cls.forward, cls.setup_context, ctx, args, out)
-    else:
-        out = cls.forward(ctx, *args, **kwargs)
+        setup(cls.__name__, cls.forward, cls.setup_context, ctx, args, out)
     if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
         return CLOSED_OVER_TRACER
     if _closes_over_lost(cls.forward, args):

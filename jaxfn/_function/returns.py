@@ -53,8 +53,9 @@ def gradients(
             gradient of one that is not is ignored.
         name: of the Function.
     """
-    found = list(result) if isinstance(result, tuple) else [result]
     n = len(arguments.specs)
+    one = n == 1 and _is_whole(result, arguments.specs[0])
+    found = list(result) if isinstance(result, tuple) and not one else [result]
     if len(found) < n or any(x is not None for x in found[n:]):
         raise errors.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
@@ -84,6 +85,31 @@ def gradients(
     return grads
 
 
+def _is_whole(result: Any, spec: Spec) -> bool:
+    """Is a namedtuple that backward returned the gradient of one of its own type?
+
+    A tuple is a gradient for each argument, also a namedtuple, as in torch. But where
+    the only argument is a namedtuple, one of that type is its gradient.
+    """
+    kind = type(result)
+    if kind is tuple or not isinstance(result, tuple):
+        return False
+    node = spec.treedef.node_data()
+    return node is not None and node[0] is kind
+
+
+def _same_type(grad: Any, spec: Spec) -> str:
+    """What to do where a gradient's type is right, and what is static in it is not."""
+    mine, own = spec.treedef.node_data(), jax.tree.structure(grad).node_data()
+    if mine is None or own is None or mine[0] is not own[0]:
+        return ""
+    return (
+        f" Both are a {mine[0].__name__}, which differ in what they hold beside their "
+        "arrays: make the gradient from the argument, with jax.tree.map or "
+        "jax.tree.unflatten(jax.tree.structure(argument), leaves)."
+    )
+
+
 def _is_cotangent(grad: Any, aval: Any) -> bool:
     """Is `grad` just what is expected for an argument of type `aval`?"""
     return (
@@ -105,7 +131,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
         raise errors.RuleValueError(
             f"`{where.name}.backward` returned a gradient of another structure than "
             f"its argument at {where.label}: expected {spec.treedef} (or None in place "
-            f"of any part), got {jax.tree.structure(grad)}."
+            f"of any part), got {jax.tree.structure(grad)}.{_same_type(grad, spec)}"
         ) from error
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
     if stray or (not spec.leaves and jax.tree.leaves(grad)):
@@ -131,7 +157,8 @@ def _gradient(grad: Any, aval: Any, where: Where) -> Any:
         raise errors.RuleTypeError(
             f"expected Variable or None (got {type_name(grad)}). "
             f"`{where.name}.backward` returned something else than an array at "
-            f"{where.label}: expected {short(aval)} or None, got {grad!r}."
+            f"{where.label}: expected {short(aval)} or None, got "
+            f"{errors.shown(grad)}."
         )
     if _is_cotangent(grad, aval):
         return grad
@@ -226,7 +253,8 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
         raise errors.RuleTypeError(
             f"expected Variable or None (got {type_name(t)}) for grad output "
             f"{where.position}. `{where.name}.jvp` returned something else than an "
-            f"array for {where.label}: expected {short(aval)} or None, got {t!r}."
+            f"array for {where.label}: expected {short(aval)} or None, got "
+            f"{errors.shown(t)}."
         )
     t = pytree.as_jax(t)
     if t.shape != aval.shape:

@@ -27,6 +27,7 @@ from jaxfn._engine import (
     stop_gradient,
 )
 from jaxfn._function import policies
+from jaxfn._function.running import running
 from jaxfn._function.styles import Saved, Style, check_dirty, marks, setup
 
 
@@ -184,9 +185,10 @@ class Separate(Style):
         assert self._def.setup_context is not None
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        running_setup = errors.running(self._def.name, "setup_context")
-        with policies.using(self._policy), running_setup:
-            setup(self._def.forward, self._def.setup_context, ctx, inputs, output)
-        check_dirty(ctx, arrays)
-        leaves, layout = self._capture(ctx)
-        return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)
+        name, rule = self._def.name, self._def.setup_context
+        with policies.using(self._policy):
+            setup(name, self._def.forward, rule, ctx, inputs, output)
+        with running(name, "setup_context", rule):
+            check_dirty(ctx, arrays)
+            leaves, layout = self._capture(ctx)
+            return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)

@@ -24,6 +24,7 @@ from jaxfn._function.capture import Layout, capture
 from jaxfn._function.definition import Definition
 from jaxfn._function.node import BackwardCFunction
 from jaxfn._function.packed import pack
+from jaxfn._function.running import explain, running
 
 
 @dataclasses.dataclass(slots=True)
@@ -157,12 +158,14 @@ class Combined(Style):
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
-        with policies.using(self._policy), errors.running(self._def.name, "forward"):
-            result = self._def.forward(ctx, *args, **self._arguments.kwargs)
-        found, out = self._arguments.split_output(result, name=self._def.name)
-        check_dirty(ctx, inputs)
-        leaves, layout = self._capture(ctx)
-        saved = Saved(layout, marks(ctx, found), ctx.needs_read)
+        forward, given = self._def.forward, (ctx, *args)
+        with running(self._def.name, "forward", forward, given):
+            with policies.using(self._policy):
+                result = forward(ctx, *args, **self._arguments.kwargs)
+            found, out = self._arguments.split_output(result, name=self._def.name)
+            check_dirty(ctx, inputs)
+            leaves, layout = self._capture(ctx)
+            saved = Saved(layout, marks(ctx, found), ctx.needs_read)
         run = Run(
             out,
             perturbed,
@@ -186,14 +189,24 @@ class Combined(Style):
 
 
 def setup(
-    forward: Any, setup_context: Any, ctx: BackwardCFunction, inputs: Any, output: Any
+    name: str,
+    forward: Any,
+    setup_context: Any,
+    ctx: BackwardCFunction,
+    inputs: Any,
+    output: Any,
 ) -> None:
     """Call setup_context; under autocast with what forward saw."""
     casting = policies.casting(forward)
     if casting is not None:
         policies.note(ctx, casting)
         inputs = casting.cast(inputs)
-    setup_context(ctx, inputs, output)
+    try:
+        setup_context(ctx, inputs, output)
+    except Exception as error:
+        given = ctx, inputs, output
+        explain(error, name, "setup_context", setup_context, given)
+        raise
 
 
 def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:

@@ -10,8 +10,8 @@ stand; `decorators` is about JAX's.
 
 # fmt: off
 from jaxfn._base.compat.decorators import (
-    FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS, is_batched_constant,
-    set_debug_info, source_of,
+    FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS, hide_frames,
+    is_batched_constant, place_of, set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
     constants, evaluate, evaluate_equation, has_named_axes, has_transpose, open_jaxpr,
@@ -21,7 +21,7 @@ from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording
 from jaxfn._base.compat.staged import Failed, Staged
 from jaxfn._base.compat.traces import (
-    ConcreteArray, batch_axes, has_other_tangents, has_value, in_forward_mode,
+    ConcreteArray, batch_axes, has_other_tangents, has_value, in_forward_mode, in_jet,
     is_differentiated, is_eager_forward, is_final, is_leaked, is_lost, is_staging,
     is_tracer, is_transforming,
 )

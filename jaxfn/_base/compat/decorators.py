@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax._src import source_info_util, traceback_util
 from jax._src.api_util import fun_sourceinfo
 from jax._src.core import DebugInfo, initial_result_paths
 
@@ -28,22 +29,39 @@ def is_batched_constant(error: AssertionError) -> bool:
     return isinstance(flags, list) and any(flag is True for flag in flags)
 
 
-def source_of(fun: Callable[..., Any]) -> str:
-    """Name, file and line of a function, as JAX shows them."""
-    return fun_sourceinfo(fun)
+def place_of(fun: Callable[..., Any]) -> str:
+    """File and line of a function, as JAX shows them; empty for one without code."""
+    return fun_sourceinfo(fun).partition(" at ")[2]
+
+
+def hide_frames(folder: str) -> None:
+    """Leave the files of a folder out of tracebacks and source lines, as JAX's own.
+
+    JAX shows the frames of its users alone, unless JAX_TRACEBACK_FILTERING is "off";
+    and a profile names the line of the user's program that made an operation.
+    """
+    traceback_util.register_exclusion(folder)
+    source_info_util.register_exclusion(folder)
+
+
+def with_hidden_frames(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, from whose errors hidden frames are removed, as from `jax.jit`'s."""
+    return traceback_util.api_boundary(fun)
 
 
 def set_debug_info(
-    fun: Callable[..., Any], name: str, origin: tuple[str, tuple[str, ...]]
+    fun: Callable[..., Any], name: str, source: str, arguments: tuple[str, ...]
 ) -> None:
     """Say what `fun` stands for: JAX names it and its arguments in errors.
 
     Args:
         fun: to be given to JAX.
         name: of what it is a part of.
-        origin: what `source_of` gives, and a name for each argument.
+        source: its own name, file and line.
+        arguments: a name for each argument.
     """
-    fun.__dict__["__fun_debug_info__"] = DebugInfo(name, *origin, initial_result_paths)
+    info = DebugInfo(name, source, arguments, initial_result_paths)
+    fun.__dict__["__fun_debug_info__"] = info
 
 
 class _SymbolicZeros:

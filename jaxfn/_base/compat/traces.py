@@ -93,6 +93,14 @@ def is_transforming() -> bool:
     return not isinstance(trace_ctx.trace, EvalTrace)
 
 
+def in_jet(arrays: Sequence[Any]) -> bool:
+    """Is one of these arrays traced by `jax.experimental.jet`?
+
+    By name, since to import that module takes time that nobody else needs.
+    """
+    return any(type(x).__name__ == "JetTracer" for x in arrays)
+
+
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
     """Is one of these differentiated by the innermost jvp, under vmaps or not?
 
