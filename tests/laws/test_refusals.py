@@ -167,11 +167,13 @@ forward_sine.defjvps(lambda t, _, x: t * jnp.cos(x))
 # In JAX's words, which depend on its version and settings, or for a Function in ours.
 TAYLOR = "(?i)unexpected tracer|attribute 'process_primitive'|eval_jaxpr|a traced value|inside of jax.experimental.jet"
 
+REFUSED_TAYLOR = (TypeError, AttributeError, KeyError, RuntimeError)
+
 
 @pytest.mark.parametrize("f", [sine, forward_sine, Sine.apply])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_taylor_mode(f, transform):
-    with pytest.raises((TypeError, AttributeError, KeyError), match=TAYLOR):
+    with pytest.raises(REFUSED_TAYLOR, match=TAYLOR):
         jet(transform(f), (X,), ((1.0, 0.0),))
 
 
