@@ -47,9 +47,9 @@ class OutputChangedError(GradcheckError, AssertionError):
     Args:
         what: what is no longer the same: "shape", "dtype" or "number".
         eps: the step of the differences.
-        before: what it is at the inputs.
-        after: what it is beside them.
-        of: the output, and the function.
+        before: the shape, dtype or number at the inputs.
+        after: the same beside them.
+        of: words for the output, and the function.
 
     Attributes:
         index: the one element of the input that was perturbed, or None.
@@ -121,10 +121,11 @@ ONCE = (
 
 
 class running:  # noqa: N801  (used as a function is; a generator is slower)
-    """Around the call of a user's rule: shows the way out where NumPy meets a tracer.
+    """Add the way out to an error of a user's rule in which NumPy met a tracer.
 
-    JAX's own error tells to find where the array came from, which says nothing to the
-    author of a rule that has always worked eagerly.
+    It is a context, to be put around the call of the rule. JAX's own error advises to
+    find where the array came from, which says nothing to the author of a rule that has
+    always worked eagerly.
     """
 
     __slots__ = ("_name", "_rule")
@@ -139,6 +140,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not isinstance(error, jax.errors.TracerArrayConversionError):
             return
+        # The error passes every rule around it; the innermost has named itself.
         if _HOST not in "".join(getattr(error, "__notes__", ())):
             error.add_note(
                 f"`{self._name}.{self._rule}` gave a traced array to NumPy (or SciPy): "
@@ -153,7 +155,7 @@ _HOST = "jaxfn.host_function("
 
 
 def short(x: Any) -> str:
-    """The type of `x` in a message: `f32[3,4]` for an array, else its class."""
+    """Write the type of `x` for a message: `f32[3,4]` for an array, else its class."""
     if isinstance(x, core.AbstractValue):
         return x.str_short(short_dtypes=True)
     try:
@@ -163,7 +165,7 @@ def short(x: Any) -> str:
 
 
 def type_name(x: Any) -> str:
-    """The class of `x` as torch prints it: without the module for builtins."""
+    """Write the class of `x` as torch does: without the module for builtins."""
     cls = type(x)
     return (
         cls.__name__
