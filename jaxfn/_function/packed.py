@@ -22,12 +22,12 @@ class Packed:
     """What saved-tensor hooks made of the leaves.
 
     Attributes:
-        n: how many leaves there were.
-        kept: which of them are still there, first.
-        specs: of what each value saved for backward was packed into, and its witness;
-            None for one that was not packed.
-        unpack: the hook.
-        name: of the Function.
+        n: how many leaves there were before.
+        kept: the indices of those that were kept as they are; they come first.
+        specs: for each value saved for backward, the spec of what it was packed into,
+            together with its witness (`_witness`); None if it was not packed.
+        unpack: the unpack hook.
+        name: the name of the Function.
     """
 
     n: int
@@ -37,17 +37,18 @@ class Packed:
     name: str
 
     def restore(self, arrays: Sequence[Any]) -> list[Any]:
-        """The leaves that are still there, in their old places."""
+        """Put the leaves that were kept in their old places, None in all others."""
         leaves: list[Any] = [None] * self.n
+        # Not strict: what the others were packed into comes after them.
         for i, x in zip(self.kept, arrays, strict=False):
             leaves[i] = x
         return leaves
 
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """What was saved for backward, by the unpack hook."""
+        """Return what was saved for backward, by calling the unpack hook."""
         rest, values = iter(arrays[len(self.kept) :]), []
         for put, spec in zip(puts, self.specs, strict=True):
-            if spec is None:
+            if spec is None:  # no JAX array: the template needs no leaves
                 values.append(put(()))
                 continue
             value, witness = spec.join([next(rest) for _ in range(spec.n_arrays)])
@@ -58,6 +59,8 @@ class Packed:
                     f"got result of type {type_name(x)}. `{self.name}.backward` read "
                     f"ctx.saved_tensors: expected arrays from unpack_hook, got {x!r}."
                 )
+            # Attached here, where backward reads, and not where the array was packed: a
+            # derivative of jvp, which never unpacks, loses nothing.
             if witness is not None:
                 found = stop_gradient([x])
                 (x,) = attach(self._refuse, [witness], found, name=self.name)
@@ -65,6 +68,7 @@ class Packed:
         return tuple(values)
 
     def _refuse(self, *_: Any) -> Any:
+        """Stand for the derivative of an array that the hooks have lost."""
         raise NotImplementedError(
             f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
             "integers: expected first derivatives only, got one of a saved array, "
@@ -80,7 +84,7 @@ def pack(
     *,
     name: str,
 ) -> tuple[list[Any], Packed]:
-    """The leaves after the pack hook, and how to read them.
+    """Call the pack hook; return the new leaves, and how to read them.
 
     What only backward needs is replaced by what the hook returned; an array that is an
     attribute too is kept beside.
@@ -88,9 +92,9 @@ def pack(
     Args:
         puts: templates of what was saved for backward.
         leaves: the arrays.
-        shared: leaves that more than `puts` needs.
-        hooks: the pair.
-        name: of the Function.
+        shared: the indices of leaves that jvp or an attribute needs too.
+        hooks: the pair of hooks.
+        name: the name of the Function.
     """
     kept = tuple(sorted(shared))
     arrays = [leaves[i] for i in kept]
@@ -107,10 +111,12 @@ def pack(
 
 
 def _witness(x: Any, packed: Any) -> Any:
-    """A zero that depends on `x`, or None.
+    """Return a zero that depends on `x`, or None where the hooks lose no derivative.
 
     Integers have no derivative: a second derivative would lose that of `x` in silence.
     So what is unpacked raises where the witness, that is `x`, is differentiated.
     """
+    # A sum of no elements is differentiated wherever `x` is, but keeps none of its
+    # memory, which is what the hooks are there to save.
     lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
     return jnp.sum(jnp.ravel(x)[:0]) if lossy and pytree.is_inexact(x) else None
