@@ -117,7 +117,7 @@ def host_function(
 
 
 class _Host:
-    """A body with what was said of it."""
+    """A NumPy body with what the user said of its result and its batching."""
 
     def __init__(self, fn: Callable[..., Any], result: Any, method: VmapMethod) -> None:
         self._fn, self._result, self._method = fn, result, method
@@ -141,11 +141,12 @@ class _Host:
         return jax.tree.map(jnp.array, self._checked(found, expected, ()))
 
     def _run(self, spec: Spec, arrays: Sequence[Any]) -> Any:
-        """What the body returns, with NumPy arrays as leaves."""
+        """Call the body; what it returns has NumPy arrays as leaves."""
         args, kwargs = spec.join([_read_only(x) for x in arrays])
         return jax.tree.map(self._as_numpy, self._fn(*args, **kwargs))
 
     def _as_numpy(self, x: Any) -> np.ndarray:
+        """Make a leaf of the result a NumPy array that JAX can hold."""
         found = np.asarray(x)
         if not pytree.is_numeric(found.dtype):
             raise errors.RuleTypeError(
@@ -157,10 +158,12 @@ class _Host:
     # ---- where an argument is traced
 
     def _traced(self, arrays: list[Any], spec: Spec) -> Any:
+        """Call the body whenever the program runs; JAX must know its result's types."""
         expected = self._expected(arrays, spec)
         ranks = [x.ndim for x in arrays]
 
         def callback(*values: Any) -> Any:
+            # JAX calls this with arrays of its own; the body is one of NumPy.
             values = tuple(map(np.asarray, values))
             # Batch axes are in front, and may have size 1 for what is not batched.
             lead = np.broadcast_shapes(
@@ -168,6 +171,9 @@ class _Host:
             )
             return self._checked(self._run(spec, values), expected, lead)
 
+        # Under grad or jvp pure_callback raises, also for an integer result, which has
+        # no derivative to lose. So it gets inputs without derivative, and the refusal
+        # is attached to its results: it is raised where a derivative is asked for.
         out = jax.pure_callback(
             callback, expected, *stop_gradient(arrays), vmap_method=self._method
         )
@@ -175,6 +181,7 @@ class _Host:
         return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))
 
     def _refuse(self, _: Any, outs: Sequence[Any], __: Any) -> list[Any]:
+        """Stand for the derivative that the body does not have."""
         if not any(pytree.is_inexact(x) for x in outs):
             return [None] * len(outs)
         raise NotImplementedError(
@@ -185,7 +192,7 @@ class _Host:
         )
 
     def _expected(self, arrays: Sequence[Any], spec: Spec) -> Any:
-        """The types of the result, as a pytree."""
+        """Return the types of the result, as a pytree."""
         if self._result is None:
             return jax.tree.map(_struct, self._on_zeros(arrays, spec))
         result = self._result
@@ -201,9 +208,10 @@ class _Host:
         return jax.tree.map(_struct, result)
 
     def _on_zeros(self, arrays: Sequence[Any], spec: Spec) -> Any:
+        """Call the body on zeros, to see the shapes of its result."""
         zeros = [np.zeros(x.shape, x.dtype) for x in arrays]
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):  # 1 / x warns, but has the right shape
                 found = self._run(spec, zeros)
         except Exception as error:
             types = ", ".join(short(x) for x in arrays)
@@ -226,7 +234,7 @@ class _Host:
         return found
 
     def _checked(self, found: Any, expected: Any, lead: tuple[int, ...]) -> Any:
-        """What the body returned, in the types that were expected."""
+        """Check what the body returned, and cast it to the types that were expected."""
         have, want = jax.tree.structure(found), jax.tree.structure(expected)
         if have != want:
             raise errors.RuleTypeError(
@@ -236,6 +244,7 @@ class _Host:
         return jax.tree.map(lambda x, s: self._cast(x, s, lead), found, expected)
 
     def _cast(self, x: Any, want: Any, lead: tuple[int, ...]) -> Any:
+        """Cast one array; refuse another shape, and a dtype that can't hold it."""
         shape = (*lead, *want.shape)
         if x.shape != shape:
             raise errors.RuleValueError(
@@ -252,16 +261,21 @@ class _Host:
 
 
 def _read_only(x: Any) -> np.ndarray:
-    """A NumPy view: what is eager or compiled, the body can't write to its argument."""
+    """Make a NumPy view that the body can't write to, eagerly or under jit.
+
+    Eagerly the memory is the caller's own: that of a NumPy array, or on a CPU of a JAX
+    array, which must never change.
+    """
     view = np.asarray(x).view()
     view.flags.writeable = False
     return view
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    """Return the type that JAX has for `x`: float32 for float64, unless x64 is on."""
     return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 def _kind(dtype: Any) -> int:
-    """Where a dtype stands in bool < integer < float < complex."""
+    """Say where a dtype stands in bool < integer < float < complex."""
     return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

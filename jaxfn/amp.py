@@ -65,6 +65,8 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
         if dtype is None:
             dtype = jnp.float16 if device_type == "cuda" else jnp.bfloat16
         self._policy = Policy(enabled=bool(enabled), dtype=jnp.dtype(dtype))
+        # A list, since one object may be entered again inside of itself: as a decorator
+        # of a function that calls itself, it is.
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
@@ -99,7 +101,7 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
 
 
 def get_autocast_dtype(device_type: str | None = None) -> Any:
-    """The dtype of the policy here.
+    """Return the dtype of the policy that holds here.
 
     Args:
         device_type: accepted and ignored.
@@ -175,6 +177,7 @@ def custom_fwd(
 
     @functools.wraps(forward)
     def decorated(*args: Any, **kwargs: Any) -> Any:
+        # In the separate style forward has no ctx: `setup` writes on it later.
         if args and isinstance(args[0], FunctionCtx):
             policies.note(args[0], casting)
         args, kwargs = casting.cast((args, kwargs))
@@ -229,6 +232,8 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
                 f"custom_bwd needs to know the policy of `{_function(ctx)}.forward`: "
                 "decorate it with jaxfn.amp.custom_fwd(device_type=...)."
             )
+        # Not the policy here: backward runs later, when the `with` of its forward is
+        # over, or inside of another.
         policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
         with policies.using(policy):
             return backward(ctx, *args, **kwargs)
@@ -237,7 +242,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 
 
 def _function(ctx: Any) -> str:
-    """The name of the Function whose context it is."""
+    """Return the name of the Function whose context it is."""
     return type(ctx).__name__.removesuffix("Backward")
 
 

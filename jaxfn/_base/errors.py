@@ -49,9 +49,9 @@ class OutputChangedError(GradcheckError, AssertionError):
     Args:
         what: what is no longer the same: "shape", "dtype" or "number".
         eps: the step of the differences.
-        before: what it is at the inputs.
-        after: what it is beside them.
-        of: the output, and the function.
+        before: the shape, dtype or number at the inputs.
+        after: the same beside them.
+        of: words for the output, and the function.
 
     Attributes:
         index: the one element of the input that was perturbed, or None.
@@ -129,7 +129,7 @@ ONCE = (
 
 
 def short(x: Any) -> str:
-    """The type of `x` in a message: `f32[3,4]` for an array, else its class."""
+    """Write the type of `x` for a message: `f32[3,4]` for an array, else its class."""
     if isinstance(x, core.AbstractValue):
         return x.str_short(short_dtypes=True)
     try:
@@ -139,7 +139,7 @@ def short(x: Any) -> str:
 
 
 def type_name(x: Any) -> str:
-    """The class of `x` as torch prints it: without the module for builtins."""
+    """Write the class of `x` as torch does: without the module for builtins."""
     cls = type(x)
     return (
         cls.__name__

@@ -29,7 +29,7 @@ def is_array(x: Any) -> bool:
 
 
 def as_jax(x: Any) -> jax.Array:
-    """An array as one of JAX; `jnp.asarray` takes ten times as long to do nothing."""
+    """Make an array one of JAX; `jnp.asarray` takes ten times as long to do nothing."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
@@ -49,7 +49,7 @@ def is_inexact(x: Any) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class Spec:
-    """All of a value but its array leaves.
+    """What is left of a value without its array leaves.
 
     Attributes:
         treedef: the value's pytree structure.
@@ -63,25 +63,26 @@ class Spec:
 
     @classmethod
     def of(cls, treedef: Any, leaves: Sequence[Any]) -> Spec:
-        """The spec with these leaves; that of one array is always the same object."""
+        """Make the spec with these leaves; that of one array is always one object."""
         if len(leaves) == 1 and leaves[0] is ARRAY and treedef == _ONE_ARRAY.treedef:
             return _ONE_ARRAY
         return cls(treedef, tuple(leaves), sum(x is ARRAY for x in leaves))
 
     def join(self, arrays: Sequence[Any]) -> Any:
-        """The value with these array leaves."""
+        """Put the value together with these array leaves."""
         if self is _ONE_ARRAY:
             return arrays[0]
         return self.treedef.unflatten(self._fill(arrays))
 
     def join_only(self, arrays: Sequence[Any]) -> Any:
-        """The value with these array leaves, and None for every static leaf."""
+        """Put the value together, with None in place of every static leaf."""
         if self.n_arrays == len(self.leaves):
             return self.join(arrays)
         blank = tuple(x if x is ARRAY else None for x in self.leaves)
         return Spec(self.treedef, blank, self.n_arrays).join(arrays)
 
     def _fill(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Put the arrays among the static leaves, in order."""
         if len(arrays) == len(self.leaves):
             return arrays
         rest = iter(arrays)
@@ -94,7 +95,7 @@ class Spec:
 
     @property
     def children(self) -> tuple[Spec, ...]:
-        """The specs of the elements, for a value that is a container."""
+        """Return the specs of the elements, for a value that is a container."""
         specs, start = [], 0
         for child in self.treedef.children():
             stop = start + child.num_leaves
@@ -115,7 +116,7 @@ _ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,), 1)
 
 
 def split(value: Any) -> tuple[Arrays, Spec]:
-    """The array leaves of `value`, and what is left of it.
+    """Separate the array leaves of `value` from what is left of it.
 
     A dict that JAX can't flatten, because its keys don't compare, is one static leaf.
 
@@ -146,8 +147,8 @@ class OutSpec:
     """What forward returned, without its arrays.
 
     Attributes:
-        whole: of the value.
-        parts: of each output: the elements of a tuple, or the one value.
+        whole: the spec of the value.
+        parts: the spec of each output: of each element of a tuple, or of the one value.
         kind: the type of what was returned.
     """
 
@@ -157,12 +158,14 @@ class OutSpec:
 
     @classmethod
     def split(cls, out: Any) -> tuple[Arrays, OutSpec]:
+        """Separate the array leaves of what forward returned from the rest."""
         arrays, whole = split(out)
         parts = whole.children if isinstance(out, tuple) else (whole,)
         return arrays, cls(whole, parts, type(out))
 
 
 def _is_unsortable(x: Any) -> bool:
+    """Is `x` a dict that JAX can't flatten, as it takes dicts by sorted keys?"""
     if not isinstance(x, dict):
         return False
     try:
@@ -177,7 +180,10 @@ class Box:
 
     Two traces of one rule may give static values that differ or can't be compared (a
     lambda made in forward). JAX compares the structures, but needs only that of the
-    trace at hand.
+    trace at hand. A `_Same` or a `Named` would differ there, and JAX refuse the call.
+
+    A box must not stand in what JAX looks up in a cache, nor in residuals: a value of
+    another trace would be taken for this one in silence (see `Statics`).
     """
 
     __slots__ = ("value",)
@@ -195,7 +201,12 @@ class Box:
 @tree_util.register_pytree_node_class
 @dataclasses.dataclass(slots=True)
 class Outputs:
-    """What a call gives, as JAX sees it: array leaves, and anything else in a box."""
+    """What a call gives, as JAX sees it: array leaves, and anything else in a box.
+
+    Attributes:
+        arrays: the array leaves.
+        static: an `OutSpec`, which puts the value together.
+    """
 
     arrays: Arrays
     static: Any
@@ -209,7 +220,7 @@ class Outputs:
 
 
 def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
-    """The leaves of `value`, each beside the leaf of `spec` in whose place it is.
+    """Put the leaves of `value` beside the leaves of `spec` in whose places they are.
 
     `value` has the structure of `spec`, or one value (such as None) for any part of it.
 
@@ -221,14 +232,15 @@ def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
     def put(x: Any, part: Any) -> None:
         leaves.extend([x] * len(tree_util.tree_leaves(part)))
 
-    # Plain objects: what JAX says that the checks of a custom node must let through.
+    # Plain objects, which JAX advises the checks of a custom node to let through. With
+    # anything else in place of leaves, a node may refuse a gradient that is right.
     whole = spec.treedef.unflatten([object()] * len(spec.leaves))
     tree_util.tree_map(put, value, whole, is_leaf=lambda x: x is None)
     return list(zip(leaves, spec.leaves, strict=True))
 
 
 def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
-    """`x` summed to `shape`, the reverse of broadcasting; None if it can't be."""
+    """Sum `x` to `shape`, the reverse of broadcasting; None if that is impossible."""
     if x.shape == shape:
         return x
     lead = x.ndim - len(shape)
@@ -242,6 +254,6 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
 
 
 def outputs(out: Any) -> Outputs:
-    """The leaves of what a function in JAX's terms returned, all of them arrays."""
+    """Make `Outputs` of what a function in JAX's terms returned: arrays, all of it."""
     leaves, spec = OutSpec.split(tree_util.tree_map(jnp.asarray, out))
     return Outputs(leaves, spec)

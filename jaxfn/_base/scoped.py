@@ -1,4 +1,4 @@
-"""A setting inside a `with`, for each thread and task, that caches of jit respect."""
+"""Settings of a `with` block, for each thread and task, that caches of jit respect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Scoped(Generic[T]):
-    """The setting; its values are hashable.
+    """A setting with hashable values, which a `with` block changes and puts back.
 
     The value is that of a context variable, so each thread and each asynchronous task
     has its own. A JAX user context follows it, so that what was traced under another
@@ -26,8 +26,8 @@ class Scoped(Generic[T]):
     The context is made at the first change: making one empties JAX's caches.
 
     Args:
-        name: of the setting, for messages.
-        default: the value outside of all.
+        name: the name of the setting, for messages.
+        default: its value outside of all `with` blocks.
     """
 
     def __init__(self, name: str, default: T) -> None:
@@ -38,13 +38,17 @@ class Scoped(Generic[T]):
         self._making = threading.Lock()
 
     def get(self) -> T:
-        """The value here.
+        """Return the value that holds here.
 
         Raises:
             RuntimeError: JAX is tracing under the value of another task.
         """
         value = self._variable.get(self._default)
+        # The two differ where another task of this thread took its turn inside a
+        # `with`: the variable is the task's own, JAX's context the thread's.
         if self._context is not None and self._context.value != value:
+            # What is traced now would be kept under JAX's context, so for the other
+            # task. Where nothing is kept, following is enough.
             if compat.is_staging():
                 raise RuntimeError(
                     f"A function is being compiled here under the {self._name} of "
@@ -59,6 +63,8 @@ class Scoped(Generic[T]):
     def set(self, value: T) -> Callable[[], None]:
         """Change the value; return what puts the old one back."""
         old = self.get()
+        # JAX would find the same cache either way, but the first change of all makes
+        # the context, which empties its caches.
         if value == old:
             return _nothing
         self._variable.set(value)
@@ -71,6 +77,7 @@ class Scoped(Generic[T]):
         return undo
 
     def _follow(self, value: T) -> None:
+        # JAX says of make_user_context that it is not safe to call from two threads.
         with self._making:
             if self._context is None:
                 self._context = jax.make_user_context(self._default)

@@ -24,7 +24,9 @@ def hides_array(x: Any) -> bool:
 
 
 def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
-    """An object inside `value`, however it is held, that is wanted; None if none is.
+    """Find an object inside `value`, however it is held, that is wanted.
+
+    The result is None if there is none.
 
     Looks into containers of all kinds, attributes, slots, closures, partial
     applications and bound methods, but not into modules, classes and generators.
@@ -44,6 +46,7 @@ def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
 
 def _is_plain(x: Any) -> bool:
     """Is there nothing to look into?"""
+    # Arrays of numbers are skipped; one of objects may hold a JAX array.
     if isinstance(x, np.ndarray):
         return x.dtype.kind != "O"
     return isinstance(x, _PLAIN)
@@ -57,7 +60,7 @@ _MOST_OBJECTS = 1_000
 
 
 def _parts(x: Any) -> list[Any]:
-    """The objects that `x` holds."""
+    """List the objects that `x` holds."""
     if isinstance(x, types.CellType):
         return [in_cell(x)]
     if isinstance(x, dict):
@@ -79,8 +82,11 @@ def _parts(x: Any) -> list[Any]:
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
         parts += [getattr(x, name, None) for name in names]
+    # A deque, a view of a dict or an iterator has neither attributes nor slots; the
+    # garbage collector knows what it holds. Of a function that would be all globals of
+    # its module, of a generator its frame.
     if type(x).__module__ in _CONTAINERS and not (callable(x) or isinstance(x, _CODE)):
-        parts += gc.get_referents(x)  # of a deque, a view of a dict, an iterator
+        parts += gc.get_referents(x)
     return parts
 
 
@@ -89,7 +95,7 @@ _CODE = (types.GeneratorType, types.CodeType, types.FrameType)
 
 
 def in_cell(cell: Any) -> Any:
-    """What a cell of a closure holds; None if it is empty."""
+    """Return what a cell of a closure holds; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:

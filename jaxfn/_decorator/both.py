@@ -28,7 +28,7 @@ CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
 
 class Both:
-    """One call of a function that has both kinds of derivative."""
+    """One call of a function that has both kinds of derivative, as `Rules`."""
 
     def __init__(self, d: JaxRules, places: Places, tree: Any, arrays: Arrays) -> None:
         assert d.vjp is not None
@@ -49,10 +49,13 @@ class Both:
         )
 
     def _args(self, arrays: Arrays) -> list[Any]:
+        """Put the arguments of the call together with these arrays."""
         return self._places.whole(self._tree.unflatten(arrays))
 
     # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
+        # Before 0.12 a scan differentiated in reverse goes on with this function, and
+        # would differentiate its body: so it gets the derivative of the rules instead.
         drops, name = compat.SCAN_DROPS_JVP, self._d.name
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()
@@ -72,6 +75,7 @@ class Both:
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
+        """Run fwd; return the outputs, the leaves of the residuals, and the rest."""
         given: Arrays = inputs
         if self._symbolic:
             given = [
@@ -94,14 +98,17 @@ class Both:
     ) -> Residuals:
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
+        # The arrays come first, for `_push`: a rule in JAX's terms gets the arguments
+        # again, and no residuals.
         return Residuals([*arrays, *leaves], (run.out, run.saved, avals), smooth)
 
     def _push(self, residuals: Residuals, tangents: Arrays) -> Arrays:
-        """By JAX's own custom_jvp, along the arguments that have a tangent."""
+        """Push tangents forward by JAX's custom_jvp, which checks what comes out."""
         primals = residuals.arrays[: len(tangents)]
         return along(self._d.forward, self._args, primals, tangents, residuals.smooth)
 
     def _pull(self, residuals: Residuals, cts: Arrays) -> Arrays:
+        """Call bwd with these cotangents, in the form that JAX gives them."""
         out, tree, avals = residuals.static
         given = [
             self._zero(a) if ct is None else ct
@@ -112,14 +119,16 @@ class Both:
         return self._checked(found)
 
     def _zero(self, aval: Any) -> Any:
+        """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
         if self._symbolic:
             return compat.SymbolicZero(aval)
         if aval.dtype == jax.dtypes.float0:
+            # JAX keeps float0 in NumPy.
             return np.zeros(aval.shape, jax.dtypes.float0)
         return compat.zeros(aval)
 
     def _checked(self, found: Any) -> list[Any]:
-        """A cotangent (or None) for each array, from what bwd returned."""
+        """Make of what bwd returned a cotangent (or None) for each array."""
         name = f"{getattr(self._bwd, '__name__', 'bwd')} for function {self._d.name}"
         n = self._places.n - len(self._places.nondiff)
         if not isinstance(found, (tuple, list)) or len(found) != n:
@@ -144,8 +153,10 @@ class Both:
         ]
 
     def _cotangent(self, ct: Any, aval: Any, name: str) -> Any:
+        """Check one cotangent, as strictly as JAX does: nothing is summed or cast."""
         if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
+        # A Python number has no dtype of its own, and gets that of the argument.
         ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else aval.dtype)
         if ct.shape != aval.shape or ct.dtype != aval.dtype:
             raise ValueError(

@@ -208,6 +208,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             )
         have, call = self._jax_rules, jax_own.Call(method, args, options)
         new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
+        # Checked before anything is changed: a refused definition leaves no trace.
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
             raise errors.RuleError(
@@ -239,7 +240,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return {*super().__dir__(), *chain(*map(jax_own.names, jax_own.DECORATORS))}
 
     def _method_of_jax(self, name: str) -> Callable[..., Any]:
-        """A `def*` method of the installed JAX's decorators, for this function."""
+        """Return a `def*` method of the installed JAX's decorators, for `fun`."""
         rules = self._jax_rules
         decorator = jax_own.decorator_of(name)
         own = jax_own.decorated(decorator, rules.fun, rules.nondiff, rules.calls)
@@ -275,12 +276,12 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         if self._jax_rules.kinds:
             raise self._mixed(f"{name} in torch's", self._jax_rules.kinds, "JAX's")
         self._torch_rules = {**self._torch_rules, name: rule}
-        self.__dict__.pop("_function", None)
+        self.__dict__.pop("_function", None)  # the next call makes it anew
         return rule
 
     @functools.cached_property
     def _function(self) -> Any:
-        """The class that the torch-style rules make."""
+        """The `Function` class that the torch-style rules make."""
         return function_class(self._jax_rules.name, self.fun, self._torch_rules)
 
     def _mixed(self, got: str, have: Iterable[str], terms: str) -> errors.RuleError:
@@ -298,6 +299,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             return call(self._jax_rules, positional(self._jax_rules, args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
+        # A Function without a derivative rule refuses derivatives; this one is JAX's.
         if "vmap" in self._torch_rules:
             return apply_batched(self._function, args, kwargs)
         return self.fun(*args, **kwargs)

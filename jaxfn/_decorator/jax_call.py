@@ -19,7 +19,7 @@ from jaxfn._engine import call as call_engine
 def positional(
     d: JaxRules, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments by position, with defaults, as JAX's rules get them."""
+    """Bind all arguments to positions, with defaults, as JAX's rules get them."""
     refusal = (
         f"The input arguments to the {d.decorator}-decorated "
         f"function {d.name} could not be resolved to positions:\n"
@@ -55,10 +55,14 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
         if is_static(x)
     ]
     if static:
+        # JAX's decorator has the user's rules themselves there: nothing of ours stands
+        # between that could unwrap what they get.
         if d.foreign:
             raise _undeclared(d, *static[0])
         args = tuple([x if i in d.nondiff else wrap(x) for i, x in enumerate(args)])
         d = _unwrapping(d, args)
+    # Two kinds of derivative, which JAX does not combine: the engine does. One kind is
+    # JAX's own matter.
     if d.vjp is not None and d.jvp is not None:
         places, rest = Places.of(d, args)
         arrays, tree = tree_util.tree_flatten(rest)
@@ -77,7 +81,10 @@ def _undeclared(d: JaxRules, position: int, value: Any) -> errors.RuleTypeError:
 
 
 def _unwrapping(d: JaxRules, args: tuple[Any, ...]) -> JaxRules:
-    """The rules for a call with wrapped arguments."""
+    """Make the rules for a call with wrapped arguments.
+
+    They are new functions at each call, so JAX keeps nothing of one call for another.
+    """
     return dataclasses.replace(
         d,
         fun=functools.wraps(d.fun)(lambda *xs: d.fun(*unwrap(xs))),
@@ -90,25 +97,30 @@ def _unwrapping(d: JaxRules, args: tuple[Any, ...]) -> JaxRules:
 def _unwrapping_vjp(
     d: JaxRules, args: tuple[Any, ...]
 ) -> tuple[Rule, Rule, dict[str, Any]]:
+    """Let fwd and bwd see values where JAX has wrapped ones."""
     assert d.vjp is not None
     fwd, bwd, options = d.vjp
-    blank = tree_util.tree_map(lambda _: 0, args)  # no arrays: bwd outlives them
+    # bwd outlives the call, and must hold no array or tracer of it. A Static has no
+    # leaves, so the map leaves it as it is.
+    blank = tree_util.tree_map(lambda _: 0, args)
     rest = [x for i, x in enumerate(blank) if i not in d.nondiff]
 
     @functools.wraps(fwd)
     def fwd_(*xs: Any) -> Any:
         result = fwd(*unwrap(xs))
-        # A rule that sees which arguments are perturbed could save other static
-        # values for other sets of them, and JAX would mix them up.
+        # Static residuals travel as part of the structure, of which JAX keeps that of
+        # the last trace of fwd alone. A rule that sees which arguments are perturbed
+        # could save other values for other sets of them, and JAX would mix them up.
         if options.get("symbolic_zeros") or not is_pair(result):
             return result
         return result[0], wrap(result[1])
 
+    # JAX calls it with the arguments of nondiff_argnums, the residuals and the ct.
     @functools.wraps(bwd)
     def bwd_(*xs: Any) -> Any:
         cts = bwd(*xs[:-2], unwrap(xs[-2]), xs[-1])
         if not isinstance(cts, (tuple, list)) or len(cts) != len(rest):
-            return cts
+            return cts  # JAX says what is wrong
         return tuple(align(ct, x) for ct, x in zip(cts, rest, strict=True))
 
     return fwd_, bwd_, options
@@ -117,9 +129,13 @@ def _unwrapping_vjp(
 def _unwrapping_jvp(
     method: str, rules: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Let the rules of defjvp or defjvps see values where JAX has wrapped ones."""
+
     def unwrapping(rule: Rule) -> Rule:
         @functools.wraps(rule)
         def rule_(*xs: Any) -> Any:
+            # defjvp: nondiff arguments, primals, tangents, with None for the tangent of
+            # a static value. defjvps: tangent, output, primals.
             if method == "defjvp":
                 return rule(*xs[:-2], unwrap(xs[-2]), unwrap(xs[-1], None))
             return rule(xs[0], xs[1], *unwrap(xs[2:]))
@@ -131,6 +147,8 @@ def _unwrapping_jvp(
 
 
 def _unwrapping_batch(batch: Rule) -> Rule:
+    """Let a batch rule see values, not batched, where JAX has wrapped ones."""
+
     @functools.wraps(batch)
     def batch_(size: int, in_batched: Any, *args: Any) -> Any:
         return batch(size, unwrap(in_batched, False), *unwrap(args))

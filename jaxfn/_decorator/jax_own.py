@@ -24,7 +24,13 @@ _KNOWN_OPTIONS = ("symbolic_zeros", "optimize_remat")
 
 
 class Call(NamedTuple):
-    """A call of a `def*` method."""
+    """A call of a `def*` method, kept so that JAX's decorator can be given it too.
+
+    Attributes:
+        method: the name of the method.
+        args: its positional arguments.
+        options: its keyword arguments.
+    """
 
     method: str
     args: tuple[Any, ...]
@@ -41,6 +47,7 @@ class Call(NamedTuple):
         return self.method not in KNOWN or bool(self._foreign_options())
 
     def _foreign_options(self) -> list[str]:
+        """Name the options that are switched on and that only JAX knows."""
         given = [key for key, value in self.options.items() if value]
         return [key for key in given if key not in _KNOWN_OPTIONS]
 
@@ -51,7 +58,7 @@ class Call(NamedTuple):
 
 
 def decorator_of(method: str) -> Any:
-    """The decorator of JAX that has this `def*` method, or None."""
+    """Find the decorator of JAX that has this `def*` method, or None."""
     if not method.startswith("def"):
         return None
     return next((d for d in DECORATORS if callable(getattr(d, method, None))), None)
@@ -59,7 +66,9 @@ def decorator_of(method: str) -> Any:
 
 @functools.cache
 def names(decorator: Any) -> frozenset[str]:
-    """The public methods and attributes of what this decorator makes."""
+    """Name the public methods and attributes of what this decorator makes."""
+    # Of an instance, since the decorators set some attributes (symbolic_zeros) in
+    # __init__: the class does not have them.
     found = dir(decorator(lambda: None))
     return frozenset([name for name in found if not name.startswith("_")])
 
@@ -70,7 +79,11 @@ def decorated(
     nondiff: Sequence[int],
     calls: Iterable[Call],
 ) -> Any:
-    """JAX's decorator around `fun`, after those of these calls that are its own."""
+    """Put JAX's decorator around `fun`, and make those calls that are its own.
+
+    What a method of JAX does to its decorator is known to JAX alone, so the calls are
+    made as the user made them, in their order.
+    """
     options = {} if decorator is custom_vmap else {"nondiff_argnums": nondiff}
     f = decorator(fun, **options)
     for call in calls:
@@ -82,7 +95,7 @@ def decorated(
 def attribute(
     name: str, fun: Callable[..., Any], nondiff: Sequence[int], calls: Sequence[Call]
 ) -> Any:
-    """The value that JAX's decorators give this attribute after these calls.
+    """Return the value that JAX's decorators give this attribute after these calls.
 
     Where several have one of that name, the first whose rule is defined tells.
 

@@ -25,13 +25,13 @@ Rule = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class JaxRules:
-    """What was defined for a function.
+    """The rules that were defined for a function.
 
     Attributes:
         fun: the function.
         nondiff: positions of the arguments named by nondiff_argnums and -argnames.
         vjp: fwd, bwd and the options of defvjp.
-        jvp: name ("defjvp" or "defjvps"), arguments and options of the call.
+        jvp: the name ("defjvp" or "defjvps"), arguments and options of the call.
         batch: the rule of def_vmap.
         calls: all calls that defined something, in their order.
     """
@@ -45,6 +45,7 @@ class JaxRules:
 
     @property
     def name(self) -> str:
+        # A partial or another callable object has no name of its own.
         return getattr(self.fun, "__name__", type(self.fun).__name__)
 
     @property
@@ -89,7 +90,7 @@ class JaxRules:
 
     @property
     def decorator(self) -> str:
-        """JAX's decorator for the first of them, as JAX's messages name it."""
+        """The name of JAX's decorator for the first rule, for words of JAX's errors."""
         return jax_own.decorator_of(self.kinds[0]).__name__
 
     @functools.cached_property
@@ -99,6 +100,7 @@ class JaxRules:
             return self._by_jax(jax_own.custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
+        # custom_vmap has no nondiff_argnums: arguments that are no arrays go around it.
         if not self.nondiff:
             return vmapped(self.fun, self.batch)
         return functools.wraps(self.fun)(functools.partial(_folded, self))
@@ -131,11 +133,11 @@ _DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Places:
-    """Where the arguments of a call are that take no part in transformations.
+    """The places of the arguments of a call that take no part in transformations.
 
     Attributes:
         nondiff: these arguments, by position.
-        n: how many arguments there are.
+        n: how many arguments the call has in all.
     """
 
     nondiff: dict[int, Any]
@@ -143,13 +145,13 @@ class Places:
 
     @classmethod
     def of(cls, d: JaxRules, args: tuple[Any, ...]) -> tuple[Places, tuple[Any, ...]]:
-        """The places, and the other arguments."""
+        """Separate the arguments that take no part from the others."""
         nondiff = {i: args[i] for i in d.nondiff if i < len(args)}
         rest = tuple([x for i, x in enumerate(args) if i not in nondiff])
         return cls(nondiff, len(args)), rest
 
     def whole(self, rest: Sequence[Any], *fill: Any) -> list[Any]:
-        """These values in the places of the rest, `fill` (or the arguments) beside."""
+        """Put values in the places of the others, beside `fill` or the nondiff ones."""
         values = iter(rest)
         return [
             (fill[0] if fill else self.nondiff[i])
@@ -162,7 +164,13 @@ class Places:
 def along(
     f: Rule, args: Rule, primals: Arrays, tangents: Arrays, smooth: Sequence[bool]
 ) -> list[Any]:
-    """The tangents of `f(*args(primals))` by JAX, along those that are not None."""
+    """Let JAX take the tangents of `f(*args(primals))`.
+
+    Only arguments whose tangent is not None move, and only outputs that have a
+    derivative get a tangent: None stands for all others.
+    """
+    # With zeros in place of None, a rule with symbolic_zeros would be told that all
+    # arguments are perturbed.
     moving = [i for i, t in enumerate(tangents) if t is not None]
 
     def along(*values: Any) -> list[Any]:
@@ -179,12 +187,13 @@ def along(
 
 
 def _keeping(d: JaxRules) -> Rule:
-    """The primal with the jvp attached, where a scan would drop that of JAX."""
+    """Attach the jvp to the primal, where a scan drops that of JAX (before 0.12)."""
 
     @functools.wraps(d.primal)
     def primal(*args: Any) -> Any:
         places, rest = Places.of(d, args)
         leaves, tree = tree_util.tree_flatten(rest)
+        # Nothing can be differentiated, and a body that needs values can have them.
         if not any(compat.is_tracer(x) for x in leaves):
             return d.primal(*args)
 
@@ -195,6 +204,7 @@ def _keeping(d: JaxRules) -> Rule:
             smooth = [is_inexact(x) for x in values]
             return along(d.forward, whole, inputs, dots, smooth)
 
+        # The body is given no derivative, or its own would be added to the jvp's.
         outs = pytree.outputs(d.primal(*whole(stop_gradient(leaves))))
         values = attach(tangents, leaves, outs.arrays, name=d.name)
         return outs.static.whole.join(values)
@@ -203,7 +213,10 @@ def _keeping(d: JaxRules) -> Rule:
 
 
 def _folded(d: JaxRules, *args: Any) -> Any:
-    """The call of a function with a batch rule, and arguments that take no part."""
+    """Call a function that has a batch rule and arguments that take no part.
+
+    They are put into the function and the rule, and custom_vmap sees the others alone.
+    """
     assert d.batch is not None
     batch, (places, rest) = d.batch, Places.of(d, args)
 
@@ -225,9 +238,10 @@ def is_pair(x: Any) -> bool:
 def positions(
     fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
 ) -> tuple[int, ...]:
-    """The positions that nondiff_argnums and nondiff_argnames mean."""
+    """Return the positions that nondiff_argnums and nondiff_argnames mean."""
     numbers = {argnums} if isinstance(argnums, int) else set(argnums)
     names = (argnames,) if isinstance(argnames, str) else argnames
+    # Builtins may have no signature to look names up in.
     if not names and all(i >= 0 for i in numbers):
         return tuple(sorted(numbers))
     known = list(inspect.signature(fun).parameters)

@@ -19,7 +19,12 @@ from jax import tree_util
 @tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Static:
-    """A value that takes no part in transformations."""
+    """A value that takes no part in transformations: a pytree node without leaves.
+
+    JAX keeps what it has traced by the structure of the arguments. So two of these are
+    equal only if their values are (`_Same`): with a `Box` as aux data, `jax.jit` of a
+    function of a Static would run for "abc" what it compiled for "a", in silence.
+    """
 
     value: Any
 
@@ -33,7 +38,11 @@ class Static:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Same:
-    """Equal to another of the same value; comparing never raises."""
+    """Aux data that equals another of the same type and value; comparing never raises.
+
+    It can't stand in the outputs of forward, where a value may be another at every
+    trace (a lambda), and where a `Box` equals any other.
+    """
 
     value: Any
 
@@ -46,11 +55,13 @@ class _Same:
             return False
 
     def __hash__(self) -> int:
+        # The value may have no hash. Equal values have one type.
         return hash(type(self.value))
 
 
 def is_static(x: Any) -> bool:
     """Say if JAX can't hold `x`: no array, no number, no type of JAX's."""
+    # JAX would say the same of these, but takes longer.
     if isinstance(x, (jax.Array, int, float, complex)):
         return False
     if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufc":
@@ -63,12 +74,12 @@ def is_static(x: Any) -> bool:
 
 
 def wrap(tree: Any) -> Any:
-    """`tree` with its static leaves wrapped."""
+    """Wrap the static leaves of `tree`."""
     return tree_util.tree_map(lambda x: Static(x) if is_static(x) else x, tree)
 
 
 def unwrap(tree: Any, *fill: Any) -> Any:
-    """`tree` with the values (or `fill`) in place of what was wrapped."""
+    """Put the values (or `fill`) in place of what was wrapped in `tree`."""
 
     def value(x: Any) -> Any:
         if not isinstance(x, Static):
@@ -79,9 +90,11 @@ def unwrap(tree: Any, *fill: Any) -> Any:
 
 
 def align(tree: Any, like: Any) -> Any:
-    """`tree`, where `like` holds something wrapped, with that in its place.
+    """Put what is wrapped in `like` in its place in `tree`, a tree of cotangents.
 
-    None stands for any part of a tree of cotangents, and stays.
+    The user's bwd returns None for a static value, but JAX compares the structure with
+    that of the arguments, which hold a `Static` there. None stands for any part of a
+    tree of cotangents, and stays.
     """
 
     def put(x: Any, value: Any) -> Any:

@@ -18,12 +18,14 @@ import numpy as np
 from jaxfn._demo.examples import EXAMPLES, Example
 from jaxfn._function import Function
 
+# A central difference, (f(x + h) - f(x - h)) / 2h, is off by h^2 f'''(x) / 6, and by
+# rounding, 1e-16 / h. A second derivative is a difference of differences, which
+# rounding moves by 1e-16 / h^2: with this h both errors are about 1e-8.
 STEP = 1e-4
-"""Of central differences, in float64: error about STEP^2, rounding about
-1e-16/STEP^2."""
+"""The step of central differences, in float64."""
 
 TOLERANCE = 1e-5
-"""Largest error that passes; a wrong rule is off by 0.1 and more."""
+"""The largest error that passes; a wrong rule is off by 0.1 and more."""
 
 BROKEN = ("backward", "jvp", "vmap")
 """The rules that can be made wrong: backward twice, jvp three times, vmap 0.5 more."""
@@ -34,10 +36,10 @@ class Cell:
     """One check of one Function.
 
     Attributes:
-        function: name of the class.
+        function: the name of the class.
         check: what was done.
         error: the largest difference; None where the outcome is no number.
-        ok: is it as it should be?
+        ok: whether it is as it should be.
         note: what happened, where the outcome is no number.
     """
 
@@ -54,6 +56,7 @@ def cells(broken: str | None = None) -> Iterator[Cell]:
     Args:
         broken: the rule to make wrong, one of `BROKEN`; None for right rules.
     """
+    # In float32 rounding would leave nothing of a difference of differences.
     with jax.enable_x64(True):
         for example in EXAMPLES:
             if broken is not None:
@@ -63,13 +66,14 @@ def cells(broken: str | None = None) -> Iterator[Cell]:
 
 
 def break_rule(example: Example, rule: str) -> Example:
-    """The example with one rule wrong; as it is if it has no such rule."""
+    """Make one rule of the example wrong; leave it as it is if it has no such rule."""
     function = example.function
     if rule == "backward" and function.vjp is not Function.vjp:
         rule = "vjp"
     right = getattr(function, rule)
     if right is getattr(Function, rule):
         return example
+    # Other factors for the two: which of them runs can be seen in the error.
     scale = 3 if rule == "jvp" else 2
 
     def wrong(*args: Any) -> Any:
@@ -79,7 +83,7 @@ def break_rule(example: Example, rule: str) -> Example:
             return jax.tree.map(lambda x: x + 0.5, out), dims
         return jax.tree.map(lambda x: scale * x, result)
 
-    # A decorator's mark is a part of the rule that stays right.
+    # The mark of once_differentiable stays right: it is an attribute of the function.
     wrong.__dict__.update(right.__dict__)
     members = {rule: staticmethod(wrong)}
     return dataclasses.replace(
@@ -90,6 +94,7 @@ def break_rule(example: Example, rule: str) -> Example:
 def _cell(
     example: Example, check: str, run: Callable[[Example], float | None]
 ) -> Iterator[Cell]:
+    """Run one check of one example; there is no cell where it has nothing to check."""
     name = example.function.__name__
     try:
         error = run(example)
@@ -112,7 +117,7 @@ def _cell(
 
 
 def _value(example: Example, f: Callable[..., Any]) -> Callable[..., Any]:
-    """The used outputs as one array, from arrays alone."""
+    """Make of `f` a function of arrays alone, which stacks the outputs in use."""
 
     def value(*arrays: Any) -> Any:
         out = f(*arrays, *example.static)
@@ -127,7 +132,10 @@ def _function(example: Example) -> Callable[..., Any]:
 
 
 def _loss(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A number that depends on every output, each with another weight."""
+    """Make of `f` a loss that depends on every output, each with another weight.
+
+    With equal weights, outputs that a wrong rule swaps would have the same gradients.
+    """
 
     def loss(*arrays: Any) -> Any:
         out = f(*arrays)
@@ -145,7 +153,7 @@ def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differences(f: Callable[..., Any], arrays: tuple[Any, ...], along: Any) -> Any:
-    """The derivative of f along a direction, by central differences."""
+    """Take the derivative of f along a direction, by central differences."""
     high = f(*[x + STEP * d for x, d in zip(arrays, along, strict=True)])
     low = f(*[x - STEP * d for x, d in zip(arrays, along, strict=True)])
     return jax.tree.map(lambda a, b: (a - b) / (2 * STEP), high, low)
@@ -154,7 +162,7 @@ def _differences(f: Callable[..., Any], arrays: tuple[Any, ...], along: Any) -> 
 def _numeric_gradient(
     f: Callable[..., Any], arrays: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """The gradient of the loss of f, one coordinate after the other."""
+    """Take the gradient of the loss of f, one coordinate after the other."""
     loss, grads = _loss(f), []
     for i, x in enumerate(arrays):
         basis = jnp.eye(x.size).reshape(x.size, *x.shape)
@@ -168,14 +176,17 @@ def _numeric_gradient(
 
 
 def _directions(arrays: tuple[Any, ...]) -> list[Any]:
+    """Make a direction for each array, with another number for each element."""
     return [jnp.sin(1.0 + i + jnp.arange(x.size)) for i, x in enumerate(arrays)]
 
 
 def _batch(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make a batch of three examples, none like another."""
     return tuple(jnp.stack([x, 2 * x + 0.1, x[::-1] - 0.3]) for x in arrays)
 
 
 def _error(got: Any, expected: Any) -> float:
+    """Return the largest difference between two pytrees of arrays."""
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
     return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
 
@@ -198,6 +209,7 @@ def _reverse(e: Example) -> float:
 
 
 def _forward_mode(e: Example) -> float | None:
+    # A Function with neither refuses forward mode: there is no cell.
     if e.function.jvp is Function.jvp and not e.function.generate_jvp_rule:
         return None
     along = _directions(e.arrays())
@@ -234,9 +246,9 @@ def _grad_of_vmap(e: Example) -> float:
 
 
 def _second(e: Example) -> float:
-    """The gradient of the slope of F(x)^2 along a direction.
+    """Check the gradient of the slope of F(x)^2 along a direction.
 
-    Squared, so that the cotangent depends on x and backward is differentiated even
+    F is squared, so that its cotangent depends on x: so backward is differentiated even
     where it saves nothing.
     """
     along = _directions(e.arrays())
@@ -274,7 +286,7 @@ CHECKS: dict[str, Callable[[Example], float | None]] = {
 
 
 def table(rows: list[Cell], broken: str | None = None) -> str:
-    """The cells as an aligned table, with a line that sums them up."""
+    """Write the cells as an aligned table, with a line that sums them up."""
     device = jax.devices()[0]
     name = f"{device.platform} ({device.device_kind})"
     lines = [("device", "Function", "check", "error", "ok")]

@@ -36,6 +36,8 @@ class MulAdd(Function):
         ctx.z = z
         return out
 
+    # torch's pages have this mark on most of their examples. A port keeps it, and a
+    # second derivative is then refused.
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Any) -> Any:
@@ -50,6 +52,7 @@ class Sort(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
         idx = jnp.argsort(x)
+        # As on torch's page; integers have no derivative, with or without the mark.
         ctx.mark_non_differentiable(idx)
         ctx.save_for_backward(x, idx)
         return x[idx], idx
@@ -107,6 +110,7 @@ class Product(Function):
 
     @staticmethod
     def jvp(ctx: Any, x_t: Any, y_t: Any, _: None) -> Any:
+        # z is a Python number, and has no tangent: None stands in its place.
         x, y = ctx.saved_tensors
         return ctx.z * (y * x_t + x * y_t)
 
@@ -122,7 +126,7 @@ class Inplace(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
         ctx.mark_dirty(x)
-        return x + 1
+        return x + 1  # torch's page writes into x: JAX arrays can't be changed
 
     @staticmethod
     @once_differentiable
@@ -135,6 +139,8 @@ class Cube(Function):
 
     @staticmethod
     def forward(x: Any) -> Any:
+        # torch wants an intermediate that is saved to be an output: only so it has a
+        # derivative there. jaxfn would not need it.
         return x**3, 3 * x**2
 
     @staticmethod
@@ -180,11 +186,12 @@ class Example:
 
     Attributes:
         function: the class.
-        arrays: makes its float array arguments, fresh for each call.
+        arrays: makes its float array arguments, fresh for each call: `Inplace`
+            consumes them.
         static: its other arguments.
         formula: the same value without a Function.
         used: how many of the outputs the checks differentiate.
-        once: does it refuse second derivatives?
+        once: whether it refuses second derivatives.
     """
 
     function: Any

@@ -87,12 +87,12 @@ def _is_struct(x: Any) -> bool:
 
 
 def _array_of(x: Any) -> Any:
-    """An array that takes no memory in place of a type."""
+    """Put an array that takes no memory in place of a type."""
     return np.broadcast_to(np.zeros((), x.dtype), x.shape) if _is_struct(x) else x
 
 
 class _Report:
-    """Puts the report on one call together."""
+    """Puts together the report on one call."""
 
     def __init__(self, call: Target, *, abstract: bool) -> None:
         self._call, self._abstract = call, abstract
@@ -105,7 +105,9 @@ class _Report:
         self._first = [places.setdefault(id(x), i) for i, x in enumerate(call.arrays)]
 
     def make(self) -> Explanation:
+        """Ask JAX everything; what it refuses becomes a note."""
         forward = self._try("the call can't be traced", self._forward)
+        # Rules that need values can't be traced: they are run below, on the arguments.
         self._traced = forward is not None
         half = self._split(self._call.call, "can't be differentiated in reverse mode")
         plain = self._split(
@@ -133,6 +135,7 @@ class _Report:
         )
 
     def _try(self, what: str, step: Callable[[], Any]) -> Any:
+        """Take a step; if it raises, note why, and give None."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001  (rules raise anything)
@@ -140,18 +143,23 @@ class _Report:
             return None
 
     def _forward(self) -> tuple[Any, trace.Cost]:
+        """Return the jaxpr and the cost of the call."""
         return jax.make_jaxpr(self._f)(*self._types), trace.cost(self._f, *self._types)
 
     def _outs(self, forward: Any) -> tuple[Any, ...]:
+        """Return the types of the outputs, where the call can't be differentiated."""
         return () if forward is None else tuple(forward[0].out_avals)
 
     def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
+        """Differentiate the call in reverse mode, and look at what is kept."""
+        # Integers alone: there is nothing to differentiate.
         if not any(map(pytree.is_inexact, self._types)):
             return None
         kept = [i for i, first in enumerate(self._first) if first == i]
         labels = [self._labels[i] for i in kept]
 
         def once(tag: trace.Tag) -> Any:
+            """Make the call a function of its different arrays, each given once."""
             fun = f(tag)
             place = {i: n for n, i in enumerate(kept)}
             return lambda *xs: fun(*[xs[place[i]] for i in self._first])
@@ -162,6 +170,7 @@ class _Report:
                 return trace.split(once(trace.name_tag), types, labels)
             return trace.run(once, [self._call.arrays[i] for i in kept], labels)
 
+        # There are no values to run the rules on.
         if not self._traced and self._abstract:
             return None
         return self._try(f"the function {what}", step)
@@ -169,6 +178,7 @@ class _Report:
     # ---- transformations
 
     def _transformations(self) -> list[Transformation]:
+        """Try the call under each transformation."""
         f, engine = self._f, self._call.engine
         twice = "the code of the rules, differentiated"
         rows = []
@@ -198,10 +208,11 @@ class _Report:
         *,
         compiled: bool = False,
     ) -> Transformation:
-        """Try one; by a trace if it is one of those that trace, or if it can be."""
+        """Try one program: by a trace where one is possible, else by running it."""
         try:
             if compiled or self._traced or self._abstract:
-                # Lowered, because JAX refuses some things no sooner.
+                # Lowered, because JAX refuses some things no sooner: under jit, forward
+                # mode of a custom_vjp function is one.
                 types = self._types if types is None else types
                 jax.jit(program).lower(*types)
             else:
@@ -212,7 +223,10 @@ class _Report:
 
 
 def _words(error: Exception) -> str:
-    """The first sentences of an error, and what jaxfn noted on it."""
+    """Write the first paragraph of an error, and the notes that jaxfn put on it.
+
+    JAX's errors go on with paragraphs on what may be wrong, and have notes of its own.
+    """
     notes = [x for x in getattr(error, "__notes__", ()) if "jaxfn" in x or "`" in x]
     text = " ".join(f"{error}".split("\n\n")[0].split())
     return " ".join([f"{type(error).__name__}: {text}", *notes])

@@ -18,8 +18,8 @@ class Transformation:
     """What becomes of a call under one transformation of JAX.
 
     Attributes:
-        name: of the transformation.
-        works: does it?
+        name: the name of the transformation.
+        works: whether the call can be transformed so.
         how: what runs; the error where it does not work.
     """
 
@@ -33,18 +33,18 @@ class Explanation:
     """What `jaxfn.explain` found. Print it, or show it in a notebook.
 
     Attributes:
-        name: of the Function.
+        name: the name of the Function.
         engine: what JAX is given, and why.
-        arguments: of the call, split into arrays and static values.
-        outputs: types of the output arrays.
+        arguments: the arguments of the call, split into arrays and static values.
+        outputs: the types of the output arrays.
         transformations: which work, and why others don't.
         residuals: what JAX keeps for the backward pass; None if it can't be told.
         plain_residuals: what it would keep for the same forward without rules; None if
             JAX can't differentiate that.
-        forward_jaxpr: of the call; None if it can't be traced.
-        backward_jaxpr: of its backward pass.
-        forward_cost: of the compiled call.
-        backward_cost: of the compiled backward pass.
+        forward_jaxpr: the jaxpr of the call; None if it can't be traced.
+        backward_jaxpr: the jaxpr of its backward pass.
+        forward_cost: the cost of the compiled call.
+        backward_cost: the cost of the compiled backward pass.
         notes: what is missing here, and why.
 
     Example:
@@ -93,6 +93,7 @@ class Explanation:
         return str(self)
 
     def _repr_html_(self) -> str:
+        # Escaped throughout: the repr of a static argument may hold anything.
         parts = [f"<h3>{html.escape(self.name)}</h3>"]
         for title, rows in _tables(self):
             cells = "".join(
@@ -141,19 +142,20 @@ class Explanation:
         if ax is None:
             ax = _pyplot().subplots(figsize=(8, 0.8 + 0.8 * len(bars)))[1]
         for row, (_, kept) in enumerate(bars):
-            left = 0
+            left = 0  # each residual is a part of the bar, beside the one before
             for x in kept:
                 ax.barh(row, x.nbytes, left=left, edgecolor="white")
                 text = f"{x.name}\n{_bytes(x.nbytes)}"
                 ax.text(left + x.nbytes / 2, row, text, ha="center", va="center")
                 left += x.nbytes
         ax.set_yticks(range(len(bars)), [name for name, _ in bars])
-        ax.invert_yaxis()
+        ax.invert_yaxis()  # matplotlib counts from below; the Function is to be on top
         ax.set_xlabel("bytes kept for the backward pass")
         return ax
 
 
 def _pyplot() -> Any:
+    """Import matplotlib, which jaxfn needs for `plot` alone."""
     try:
         return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
@@ -164,6 +166,7 @@ def _pyplot() -> Any:
 
 
 def _total(residuals: Sequence[Residual] | None) -> int | None:
+    """Add up the bytes; None where it can't be told what is kept."""
     return None if residuals is None else sum(x.nbytes for x in residuals)
 
 
@@ -174,6 +177,7 @@ Rows = list[tuple[str, ...]]
 
 
 def _tables(report: Explanation) -> list[tuple[str, Rows]]:
+    """Make the rows of each table that has any, under its title."""
     engine = report.engine
     tables: list[tuple[str, Rows]] = [
         ("engine", [(engine.name, engine.why)]),
@@ -200,6 +204,7 @@ def _transformations(found: Sequence[Transformation]) -> Rows:
 
 
 def _brief(x: Any) -> str:
+    """Write a static value in one short line."""
     text = " ".join(repr(x).split())
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -209,6 +214,7 @@ def _residuals(report: Explanation) -> Rows:
         (x.name, x.source, short(x.type), _bytes(x.nbytes))
         for x in report.residuals or ()
     ]
+    # The sums stand even where nothing is kept: 0 bytes is what one wants to read.
     for name, n in (
         ("total", report.residual_bytes),
         ("plain autodiff", report.plain_residual_bytes),
@@ -228,7 +234,7 @@ def _costs(report: Explanation) -> Rows:
         ("forward", report.forward_cost),
         ("backward", report.backward_cost),
     ):
-        if cost is None or cost.flops is None:
+        if cost is None or cost.flops is None:  # this backend has no cost analysis
             continue
         flops, functions = f"{cost.flops:,.0f}", f"{cost.transcendentals:,.0f}"
         rows.append(
@@ -243,6 +249,7 @@ def _costs(report: Explanation) -> Rows:
 
 
 def _jaxprs(report: Explanation) -> list[tuple[str, Any]]:
+    """Return the jaxprs that could be traced, with their titles."""
     found = [
         ("forward jaxpr", report.forward_jaxpr),
         ("backward jaxpr", report.backward_jaxpr),
@@ -251,6 +258,7 @@ def _jaxprs(report: Explanation) -> list[tuple[str, Any]]:
 
 
 def _aligned(rows: Rows) -> list[str]:
+    """Write rows as lines whose columns stand below each other."""
     widths = [max(len(x) for x in column) for column in zip(*rows, strict=True)]
     return [
         "  " + "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()

@@ -34,10 +34,10 @@ Tag = Callable[[Any, str], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """What JAX is given.
+    """The definition of a Function that JAX is given.
 
     Attributes:
-        name: the definition.
+        name: the name of JAX's definition.
         why: which rules ask for it.
         reverse: what reverse mode runs.
         forward: what forward mode runs.
@@ -56,7 +56,7 @@ class Argument:
     """One argument of the call.
 
     Attributes:
-        name: of the parameter.
+        name: the name of the parameter.
         arrays: the label and type of each array in it.
         static: the label and value of everything else.
     """
@@ -71,9 +71,9 @@ class Target:
     """A call of a Function.
 
     Attributes:
-        name: of the Function.
+        name: the name of the Function.
         engine: what JAX is given.
-        arguments: of the call.
+        arguments: the arguments of the call.
         arrays: all arrays in the arguments, in order.
         call: `call(tag)` is the Function on flat arrays.
         plain: the same forward without rules.
@@ -88,7 +88,7 @@ class Target:
 
 
 def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-    """The call of `function` with these arguments.
+    """Describe the call of `function` with these arguments.
 
     Raises:
         TypeError: `function` has no rules that jaxfn knows of.
@@ -139,6 +139,7 @@ def _of_class(
         values = arguments.join(xs)
         if definition.setup_context is None:
             ctx = cls._backward_cls()
+            # As if all were differentiated: a forward may save by needs_input_grad.
             ctx.__dict__["_needs"] = (True,) * len(values)
             values = (ctx, *values)
         return definition.forward(*values, **arguments.kwargs)
@@ -154,7 +155,9 @@ def _of_class(
 
 
 def saved_names(layout: Layout, n: int) -> list[str]:
-    """What a rule calls each of its `n` residuals."""
+    """Say what a rule calls each of its `n` residuals."""
+    # The templates of the layout are filled with marks in place of arrays. Where a mark
+    # turns up, by identity, is where the array will be.
     packed = layout.packed
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
@@ -225,7 +228,7 @@ def _of_decorated(
 
 
 def _split(value: Any, nondiff: bool) -> tuple[list[Any], Spec]:
-    """The leaves that JAX's decorators trace: Python numbers are arrays there."""
+    """Separate what JAX's decorators trace: Python numbers are arrays there."""
     leaves, tree = tree_util.tree_flatten(value)
     held = [nondiff or is_static(x) for x in leaves]
     spec = Spec.of(tree, [x if s else ARRAY for x, s in zip(leaves, held, strict=True)])
@@ -233,7 +236,7 @@ def _split(value: Any, nondiff: bool) -> tuple[list[Any], Spec]:
 
 
 def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
-    """The rules, with what fwd saves tagged."""
+    """Tag what fwd saves."""
     if rules.vjp is None:
         return rules
     fwd, bwd, options = rules.vjp
@@ -264,6 +267,7 @@ def _engine(
     words: tuple[str, str, str],
     decorated: bool = False,
 ) -> Engine:
+    """Say which definition these rules become, and what runs in each direction."""
     backward, jvp, vmap = words
     linear = "jax.custom_jvp, a linear map with a transpose"
     if derived:
@@ -315,6 +319,6 @@ def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, .
 
 
 def struct(x: Any) -> jax.ShapeDtypeStruct:
-    """The type of an array, or of a Python number where that is one."""
+    """Return the type of an array, or of a Python number where that counts as one."""
     aval: Any = jax.typeof(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

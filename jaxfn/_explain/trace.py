@@ -59,22 +59,22 @@ class Cost:
 
 
 def flat(f: Fun) -> Fun:
-    """`f`, with the list of the arrays in its result."""
+    """Make `f` return the list of the arrays in its result."""
     return lambda *xs: pytree.split(f(*xs))[0]
 
 
 def no_tag(x: Any, _: str) -> Any:
-    """The array itself."""
+    """Return the array itself."""
     return x
 
 
 def name_tag(x: Any, name: str) -> Any:
-    """The array, marked with the name in a jaxpr."""
+    """Mark the array with the name, by an operation that a jaxpr shows."""
     return checkpoint_name(x, name)
 
 
 def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
-    """`jax.vjp` of `f` with respect to all float and complex arrays."""
+    """Take `jax.vjp` of `f` with respect to all float and complex arrays."""
     moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
@@ -87,7 +87,10 @@ def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
 
 
 def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-    """One for each output: the next of `cts` for one that has a derivative."""
+    """Give each output a cotangent: the next of `cts` if it has a derivative.
+
+    For the others jax.vjp wants zeros of float0, which only NumPy has.
+    """
     rest = iter(cts)
     return [
         next(rest) if pytree.is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
@@ -103,10 +106,10 @@ class Split:
     """A differentiated call, in its two halves.
 
     Attributes:
-        outs: types of the outputs.
+        outs: the types of the outputs.
         residuals: what the first half keeps for the second.
-        forward: jaxpr of the first half; None if it was not traced.
-        pull: the second, with types for arrays; None if it was not traced.
+        forward: the jaxpr of the first half; None if it was not traced.
+        pull: the second half, with types in place of arrays; None if it was not traced.
     """
 
     outs: list[Any]
@@ -117,6 +120,8 @@ class Split:
 
 def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
     """Trace the call, and see what JAX keeps."""
+    # The function that jax.vjp returns is a pytree of the arrays that it closes over.
+    # So they are outputs of this jaxpr, after those of the call itself.
     jaxpr, (outs, pull) = jax.make_jaxpr(lambda *xs: vjp(f, xs), return_shape=True)(
         *types
     )
@@ -126,6 +131,7 @@ def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
 
 
 def _residuals(jaxpr: Any, n_outs: int, labels: Sequence[str]) -> tuple[Residual, ...]:
+    """Name the variables that are kept, and say where each comes from."""
     same, names = _aliases(jaxpr)
     outs, kept = jaxpr.outvars[:n_outs], jaxpr.outvars[n_outs:]
     known = {id(v): ("constant", "constant") for v in jaxpr.constvars}
@@ -135,10 +141,11 @@ def _residuals(jaxpr: Any, n_outs: int, labels: Sequence[str]) -> tuple[Residual
         for v in eqn.outvars
     }
     known |= {id(same(v)): ("output", "output") for v in outs}
-    # Last: an input that is returned as it is counts as the input.
+    # Last, as the last entry stays: an input that is returned counts as the input.
     known |= {id(v): ("input", x) for v, x in zip(jaxpr.invars, labels, strict=True)}
     found: dict[int, Residual] = {}
     for v in map(same, kept):
+        # A literal is not among them: JAX wrote that number into the jaxpr.
         source, label = known.get(id(v), ("constant", "constant"))
         given = names.get(id(v), ())
         if source in ("intermediate", "constant") and given:
@@ -155,9 +162,10 @@ def _residual(name: str, source: str, x: Any) -> Residual:
 
 
 def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
-    """Which variables are one array, and the names of each.
+    """Find which variables are one array in an eager call, and the names of each.
 
-    An eager call passes on the array itself in these operations.
+    Some operations are there for the trace alone: an eager call passes on the very
+    array. To count their result too would count its bytes twice.
     """
     origin: dict[int, Any] = {}
     names: dict[int, list[str]] = {}
@@ -168,7 +176,8 @@ def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
     for eqn in jaxpr.eqns:
         kind, ins = eqn.primitive.name, eqn.invars
         if kind in ("name", "stop_gradient", "gate", "attach"):
-            passed = ins[-len(eqn.outvars) :]  # attach gets what it needs before
+            # The values come last: attach gets what its rule needs before them.
+            passed = ins[-len(eqn.outvars) :]
             for v, w in zip(eqn.outvars, passed, strict=True):
                 origin[id(v)] = same(w)
         if kind == "name":
@@ -179,7 +188,7 @@ def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
 
 
 def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -> Split:
-    """The same by a call, for what can't be traced."""
+    """Do the same by an eager call, for what can't be traced."""
     names: dict[int, list[str]] = {}
     held = []  # an id is that of one object as long as it lives
 
@@ -188,6 +197,8 @@ def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -
         names.setdefault(id(x), []).append(name)
         return x
 
+    # Each use of a NumPy array would make another JAX array of it, and what is kept
+    # would not be known for an input.
     arrays = [jnp.asarray(x) for x in arrays]
     outs, pull = vjp(f(tag), arrays)
     known = {id(x): ("output", "output") for x in outs}
@@ -209,7 +220,7 @@ def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -
 
 
 def backward(half: Split) -> tuple[Any, Cost]:
-    """The second half of a differentiated call: its jaxpr and cost."""
+    """Return the jaxpr and the cost of the second half of a differentiated call."""
 
     def second(pull: Any, cts: Sequence[Any]) -> Any:
         return pull(cotangents(half.outs, cts))
@@ -223,7 +234,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def cost(f: Fun, *types: Any) -> Cost:
-    """What the compiled program costs."""
+    """Compile the program, and return what XLA says of its cost."""
     try:
         found: Any = jax.jit(f).lower(*types).compile().cost_analysis()
     except (NotImplementedError, jax.errors.JaxRuntimeError):  # not on all backends
@@ -238,7 +249,7 @@ def cost(f: Fun, *types: Any) -> Cost:
 
 
 def pushed(f: Fun) -> Fun:
-    """`f` in forward mode."""
+    """Make the tangents of `f` along ones: forward mode."""
 
     def program(*xs: Any) -> Any:
         moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
@@ -256,9 +267,11 @@ def pushed(f: Fun) -> Fun:
 
 
 def pulled(f: Fun) -> Fun:
-    """The gradients of half the sum of squares of `f`: reverse mode.
+    """Make the gradients of half the sum of squares of `f`: reverse mode.
 
-    The cotangents depend on the arguments, as they do in a loss.
+    The cotangents are the outputs, so they depend on the arguments, as they do in a
+    loss. With constants, the second derivative of a linear Function would not meet its
+    backward.
     """
 
     def program(*xs: Any) -> Any:
@@ -271,9 +284,10 @@ def pulled(f: Fun) -> Fun:
 
 
 def batched(f: Fun) -> Fun:
-    """`f` under vmap, for arrays with a first axis more."""
+    """Map `f` by vmap, over arrays with a first axis more."""
     return lambda *xs: jax.vmap(flat(f))(*xs)
 
 
 def with_axis(types: Sequence[Any], size: int) -> list[Any]:
+    """Put an axis of this size before those of each type."""
     return [jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for x in types]

@@ -18,12 +18,12 @@ class Parameters:
     """The parameters of a forward, without ctx.
 
     Attributes:
-        names: of those that take positions.
-        defaults: of the last of them.
-        keyword_only: names.
-        variadic: does it take `*args`?
-        function: its name, for messages.
-        place: its file and line.
+        names: the names of those that take positions.
+        defaults: the default values of the last of them.
+        keyword_only: the names of those that are keyword-only.
+        variadic: whether it takes `*args`.
+        function: the name of forward, for messages.
+        place: the file and line of forward.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Parameters:
     place: str
 
     def label(self, position: int) -> str:
-        """How messages name the argument at a position."""
+        """Name the argument at a position, for messages."""
         if position < len(self.names):
             return f"index {position} (`{self.names[position]}`)"
         return f"index {position}"
@@ -45,7 +45,9 @@ _parameters = weakref.WeakKeyDictionary()
 
 
 def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
-    """The parameters of `forward`, remembered as long as it lives."""
+    """Return the parameters of `forward`, remembered as long as it lives."""
+    # A bound method (a classmethod) is a new object at each access: a weak reference
+    # to it would be dead at once.
     key = getattr(forward, "__func__", forward)
     try:
         known = _parameters.setdefault(key, {})
@@ -73,13 +75,13 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def _places(found: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """The parameters that take positions."""
+    """Select the parameters that take positions."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p for p in found if p.kind in kinds]
 
 
 def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a forward with ctx, which may be decorated.
+    """Return the signature of a forward with ctx, which may be decorated.
 
     In this style torch binds keywords to the decorated function's own names, not to
     those of what functools.wraps says that it wraps (in the separate style it does). A
@@ -103,15 +105,15 @@ def bind(
     fill_defaults: bool,
     name: str,
 ) -> tuple[tuple[Any, ...], Kwargs]:
-    """The arguments by position, and those that are keyword-only.
+    """Bind arguments to positions; those that are keyword-only stay beside.
 
     Args:
         known: the parameters of forward.
-        args: of the call.
-        kwargs: of the call.
-        fill_defaults: are the defaults of parameters that were not passed arguments of
-            the call (the separate style), or forward's own business?
-        name: of the Function.
+        args: the positional arguments of the call.
+        kwargs: its keyword arguments.
+        fill_defaults: whether defaults that were not passed count as arguments, as they
+            do in the separate style; in the combined style they are forward's own.
+        name: the name of the Function.
 
     Raises:
         TypeError: the arguments don't fit; in Python's words.
@@ -129,6 +131,7 @@ def bind(
             raise TypeError(
                 f"{known.function}() got an unexpected keyword argument {key!r}"
             )
+    # Defaults belong to the last of the parameters: hence from the end.
     by_default = dict(zip(names[::-1], known.defaults[::-1], strict=False))
     last = max((i for i, key in enumerate(names) if key in kwargs), default=-1)
     stop = len(names) if fill_defaults else last + 1
@@ -146,6 +149,8 @@ def bind(
         else:
             break  # forward itself says what is missing
     only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
+    # inputs, needs_input_grad and gradients are positional: there is no place in them
+    # for an array that was passed by keyword, and its derivative would be lost.
     for key, x in only.items():
         if pytree.split(x)[0]:
             raise NotImplementedError(
@@ -162,7 +167,7 @@ class Arguments:
     """The arguments of one call, without their arrays.
 
     Attributes:
-        specs: of each positional argument.
+        specs: the spec of each positional argument.
         kwargs: the keyword-only arguments, all static.
         known: the parameters of forward, for names.
     """
@@ -175,7 +180,7 @@ class Arguments:
     def split(
         cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
     ) -> tuple[list[Any], Arguments]:
-        """The array leaves of all arguments in order, and the rest.
+        """Separate the array leaves of all arguments, in order, from the rest.
 
         Raises:
             TypeError: a mutable array is among them, traced.
@@ -183,6 +188,7 @@ class Arguments:
         pairs = [pytree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
         static = [x for _, s in pairs if not s.is_array for x in s.leaves]
+        # A traced jax.Ref is a tracer and no jax.Array, so it counts as static.
         if any(compat.is_tracer(x) for x in static):
             raise errors.RuleTypeError(
                 f"apply got a mutable array (jax.Ref) for {known.function}, where it "
@@ -192,7 +198,7 @@ class Arguments:
         return arrays, cls(tuple([spec for _, spec in pairs]), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
-        """The array leaves of what forward returned, and the rest.
+        """Separate the array leaves of what forward returned from the rest.
 
         Raises:
             TypeError: an object that is no pytree hides an array: its derivative would
@@ -200,6 +206,8 @@ class Arguments:
         """
         arrays, spec = OutSpec.split(out)
         static = [x for x in spec.whole.leaves if x is not ARRAY]
+        # A static argument may come out again as it went in, whatever it holds: the
+        # rules have nothing to do with it.
         given = static and {id(x) for arg in self.specs for x in arg.leaves}
         for leaf in static:
             if id(leaf) not in given and search.hides_array(leaf):
@@ -212,7 +220,7 @@ class Arguments:
         return arrays, spec
 
     def names(self) -> tuple[str, ...]:
-        """A name for each array."""
+        """Name each array, for JAX's errors."""
         names, n = self.known.names, len(self.specs)
         if n <= len(names) and all(spec.is_array for spec in self.specs):
             return names[:n]
@@ -224,7 +232,7 @@ class Arguments:
         )
 
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """One value for each array, as one sequence for each argument."""
+        """Group values, one for each array, by the arguments that the arrays are in."""
         groups, start = [], 0
         for spec in self.specs:
             stop = start + spec.n_arrays
@@ -233,15 +241,15 @@ class Arguments:
         return groups
 
     def any(self, values: Sequence[bool]) -> tuple[bool, ...]:
-        """For each argument, whether one of its arrays has a true value."""
+        """Say for each argument whether the value of one of its arrays is True."""
         return tuple([True in group for group in self.groups(values)])
 
     def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with these arrays."""
+        """Put the arguments together with these arrays."""
         groups = self.groups(arrays)
         return tuple([s.join(g) for s, g in zip(self.specs, groups, strict=True)])
 
     def join_only(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with these arrays, and None for what is static."""
+        """Put the arguments together with these arrays, and None for what is static."""
         groups = self.groups(arrays)
         return tuple([s.join_only(g) for s, g in zip(self.specs, groups, strict=True)])

@@ -15,16 +15,16 @@ from jaxfn._function.returns import Where, cast, is_complex
 def batch_outputs(
     result: Any, size: int, expected: OutSpec, avals: Sequence[Any], *, name: str
 ) -> tuple[Outputs, Outputs]:
-    """What the vmap staticmethod returned, in the terms of custom_vmap.
+    """Check what the vmap staticmethod returned, and put it in custom_vmap's terms.
 
-    That is: the outputs with the batch axis first, and for each whether it has one.
+    These are the outputs with the batch axis first, and for each whether it has one.
 
     Args:
         result: a pair of the output and its out_dims.
-        size: of the batch.
+        size: the size of the batch.
         expected: the structure of what forward returns.
         avals: the type of each output array of forward, without the batch.
-        name: of the Function.
+        name: the name of the Function.
     """
     if not isinstance(result, tuple) or len(result) != 2:
         got = (
@@ -62,6 +62,8 @@ def batch_outputs(
         _batch(jnp.asarray(x), dim, size, aval, Where(name, f"output array {i}", i))
         for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
     ]
+    # With the static values of forward, not those of vmap: JAX compares the structures
+    # of the two, and code around the call was traced with forward's.
     return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
 
 
@@ -72,9 +74,12 @@ def _sketch(spec: Spec) -> str:
 
 
 def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
-    """One output array of vmap, batch axis first, each example of type `aval`."""
+    """Check one output array of vmap, and move its batch axis to the front."""
     x = _to_front(x, dim, size, where)
     shape = x.shape if dim is None else x.shape[1:]
+    # custom_vmap checks neither shape nor dtype. Code around the call was traced for
+    # the type that forward gives, so another would go on in silence; complex numbers
+    # are refused, as casting them would drop a part.
     if shape != aval.shape or (jnp.iscomplexobj(x) and not is_complex(aval)):
         raise errors.RuleValueError(
             f"`{where.name}.vmap` returned other values than forward for "
@@ -87,6 +92,7 @@ def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
 def _to_front(x: Any, dim: Any, size: int, where: Where) -> Any:
     if dim is None:
         return x
+    # Python counts True as the integer 1, and would take it for the second axis.
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise errors.RuleTypeError(
             f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected "

@@ -30,11 +30,11 @@ class Layout:
 
     Attributes:
         for_backward: a template of each value that was saved for backward.
-        for_forward: the same for jvp.
-        attributes: templates of the user's attributes.
-        shared: leaves that more than `for_backward` needs.
-        materialize: zeros instead of None in the rules?
-        materialize_non_diff: and for outputs without derivative?
+        for_forward: a template of each value that was saved for jvp.
+        attributes: templates of the user's attributes, by name.
+        shared: the leaves that `for_forward` or `attributes` needs.
+        materialize: whether the rules get zeros in place of None.
+        materialize_non_diff: whether they do for outputs without derivative, too.
         opaque: names of attributes that hide JAX arrays in objects that can't be taken
             apart.
         numpy: names of attributes that hold NumPy values of float type.
@@ -55,13 +55,18 @@ class Layout:
 def capture(
     ctx: BackwardCFunction, *, backward: bool, forward: bool
 ) -> tuple[list[Any], Layout]:
-    """The array leaves of a context and their layout.
+    """Take a context apart, after forward (and setup_context).
 
     Args:
-        ctx: after forward (and setup_context).
-        backward: is what was saved for backward needed?
-        forward: is what was saved for jvp needed?
+        ctx: the context.
+        backward: whether what was saved for backward is needed.
+        forward: whether what was saved for jvp is needed.
+
+    Returns:
+        The array leaves and their layout.
     """
+    # What is saved for backward comes last: saved-tensor hooks may replace those of its
+    # leaves that nothing before has taken.
     leaves = _Leaves(type(ctx).__name__)
     for_forward = leaves.take_all(ctx.saved_for_forward) if forward else ()
     attributes = {
@@ -91,7 +96,7 @@ def rebuild(
     rule: str,
     needs: tuple[bool, ...],
 ) -> BackwardCFunction:
-    """A context for `rule` ("backward" or "jvp") with these leaves."""
+    """Make a context for `rule` ("backward" or "jvp") with these leaves."""
     packed = layout.packed
     at = leaves if packed is None else packed.restore(leaves)
     if rule == "jvp":
@@ -123,10 +128,13 @@ class _Leaves:
         self._ctx_name = ctx_name
 
     def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
+        """Make the templates of all values that were saved."""
         return tuple(self.take(x, "saved_tensors") for x in values)
 
     def take(self, value: Any, name: str) -> Put:
-        """The template of one value; `name` is the attribute, for messages."""
+        """Make the template of one value; `name` is the attribute, for messages."""
+        # It is a constant to JAX, though a rule with NumPy inside may have computed it
+        # from an input: whoever differentiates it is refused (`onepass`).
         if isinstance(value, (np.ndarray, np.generic)) and pytree.is_inexact(value):
             self.numpy.append(f"ctx.{name}")
         if isinstance(value, _SIMPLE):
@@ -153,22 +161,29 @@ class _Leaves:
     def _container(self, value: Any, name: str) -> Put:
         if is_record(value):
             return self._record(value, name)
-        if type(value) is dict:  # also with keys that JAX can't sort, and in order
+        # Not by JAX, which sorts the keys: they would come back in another order, and
+        # keys of different kinds can't be sorted.
+        if type(value) is dict:
             items = {key: self.take(x, name) for key, x in value.items()}
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
-        at_root = iter([True])  # by place: a list may hold itself
+        # One level at a time. The root is told by its place in the traversal, not by
+        # `is`: a list may hold itself, and JAX would go on for ever.
+        at_root = iter([True])
         parts, treedef = tree_util.tree_flatten(
             value, is_leaf=lambda _: not next(at_root, False)
         )
-        if len(parts) == 1 and parts[0] is value:
+        if len(parts) == 1 and parts[0] is value:  # JAX takes it for a leaf
             self._check_opaque(value, name)
             return _Constant(value)
         puts = [self.take(part, name) for part in parts]
+        # A tuple of constants can't be changed by a rule, so the very object goes on.
         if type(value) is tuple and _all_constant(puts):
             return _Constant(value)
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
     def _leaf(self, array: Any) -> Put:
+        # Each array once, though saved twice: `arrays` keeps it alive, so its id stays
+        # its own.
         i = self._index.setdefault(id(array), len(self.arrays))
         if i == len(self.arrays):
             self.arrays.append(array)
@@ -180,7 +195,7 @@ class _Leaves:
             return _Constant(value)
         shell = copy.copy(value)  # without the arrays: the layout must not keep them
         for key in puts:
-            object.__setattr__(shell, key, None)
+            object.__setattr__(shell, key, None)  # a frozen dataclass refuses setattr
 
         def put(leaves: Sequence[Any]) -> Any:
             new = copy.copy(shell)
@@ -236,11 +251,13 @@ def is_record(value: Any) -> bool:
 
 
 def _is_frozen(value: Any) -> bool:
+    """Is it an instance of a dataclass that forbids assignment?"""
     params = getattr(type(value), "__dataclass_params__", None)
     return params is not None and params.frozen
 
 
 def fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a record that are set, by name."""
     if isinstance(value, types.SimpleNamespace):
         return vars(value)
     return {

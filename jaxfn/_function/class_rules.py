@@ -50,6 +50,7 @@ class ClassRules:
     def __init__(self, definition: Definition, arguments: Arguments) -> None:
         self._def = d = definition
         self._arguments = arguments
+        # The rules are made below, of the style, which asks for them when it runs.
         parts = (definition, arguments, lambda: self.rules)
         self._style = (
             Combined(*parts)
@@ -60,6 +61,8 @@ class ClassRules:
             name=d.name,
             primal=self._primal,
             fwd=self._style.fwd,
+            # With neither rule there is a backward all the same, one that raises: so it
+            # does where a derivative is taken, and not where forward is traced.
             bwd=self._bwd if d.has_backward or d.jvp is None else None,
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
@@ -70,25 +73,29 @@ class ClassRules:
     # ---- forward
 
     def _primal(self, *arrays: Any) -> Outputs:
-        """The value; it has a derivative of its own where JAX may lose the rules."""
+        """Compute the value; it has a derivative where JAX may lose the rules."""
         nothing = (False,) * len(arrays)
+        # Before 0.12 a scan differentiated in reverse goes on with the primal of a
+        # custom_jvp, and would differentiate the body: a wrong second derivative.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._style.fwd(arrays, nothing)[0]
         return self._style.primal(arrays, nothing)
 
     def _forward(self, *inputs: Any) -> Outputs:
-        """Forward of the separate style, batched by the vmap staticmethod."""
+        """Run forward of the separate style; the vmap staticmethod batches it."""
         return with_batch_rule(*self._batchable())(*inputs)
 
     def batched(self, *inputs: Any) -> Outputs:
-        """The same for a function that JAX differentiates."""
+        """Do the same for a function that JAX differentiates."""
         forward, batch = self._batchable()
         assert batch is not None
         run = with_batch_rule(forward, batch)
         return differentiable(run, forward, batch, name=self._def.name)(*inputs)
 
     def _batchable(self) -> tuple[Fun, Batch | None]:
-        """Forward of the separate style on flat arrays, and its rule."""
+        """Return forward of the separate style on flat arrays, and its batch rule."""
+        # JAX traces forward before it calls the rule, and the rule is held to what
+        # forward gave. Types and structure only: the list outlives the trace.
         seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
@@ -116,6 +123,7 @@ class ClassRules:
         out: OutSpec,
         avals: Sequence[Any],
     ) -> tuple[Outputs, Outputs]:
+        """Call the vmap staticmethod, and check what it returns."""
         d, arguments = self._def, self._arguments
         assert d.vmap is not None
         info = VmapInfo(batch_size=size, randomness="error")
@@ -128,17 +136,20 @@ class ClassRules:
     # ---- backward and jvp
 
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
+        """Call the user's backward (or vjp) with these cotangents of the outputs."""
         record: Record = residuals.static
         smooth = residuals.smooth
         arrived = [s and ct is not None for ct, s in zip(cts, smooth, strict=True)]
+        # JAX calls bwd although no cotangent arrives, or one for a marked output alone.
+        # A backward is linear in its cotangents: zero comes out.
         if True not in arrived:
-            return [None] * len(record.perturbed)  # nothing arrives: nothing leaves
+            return [None] * len(record.perturbed)
         ctx = self._rebuild("backward", residuals)
         layout = record.layout
         given: list[Any] = []
         for i, ct in enumerate(cts):
             if arrived[i]:
-                given.append(conj(ct))
+                given.append(conj(ct))  # into torch's convention; out of it at the end
             elif layout.materialize and (smooth[i] or layout.materialize_non_diff):
                 given.append(_zeros(record.out_avals[i]))
             else:
@@ -148,7 +159,8 @@ class ClassRules:
             stop = start + part.n_arrays
             grads.append(part.join_only(given[start:stop]))
             start = stop
-        rule = self._def.backward or self._def.cls._backward_rule()  # which raises
+        # Where not exactly one of backward and vjp is defined, the second raises.
+        rule = self._def.backward or self._def.cls._backward_rule()
         self._check_closure(rule, "backward")
         passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
         hint = partial(several_outputs, record.out)
@@ -164,8 +176,11 @@ class ClassRules:
         return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
+        """Call the user's jvp with these tangents of the arguments."""
         record: Record = residuals.static
         ctx = self._rebuild("jvp", residuals)
+        # JAX's tangent of an integer is of float0, which a user never sees: it is None.
+        # No conjugates here: tangents of complex numbers are the same in torch and JAX.
         given = [
             _zeros(aval)
             if t is None and record.layout.materialize and pytree.is_inexact(aval)
@@ -195,6 +210,7 @@ class ClassRules:
             )
 
     def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:
+        """Make a fresh context for a rule: what the rule writes there stays there."""
         record: Record = residuals.static
         return rebuild(
             self._def.cls._backward_cls,
@@ -215,16 +231,17 @@ def places(d: Definition, forward: str) -> dict[str, str]:
 
 
 def conj(x: Any) -> Any:
-    """The complex conjugate; a real array as it is.
+    """Return the complex conjugate; a real array as it is.
 
-    torch's gradients of complex numbers are the conjugates of JAX's cotangents, so
-    those of a backward rule are conjugated on the way in and out.
+    For a real loss L of z = x + iy, JAX's cotangent is dL/dx - i dL/dy and torch's
+    gradient is dL/dx + i dL/dy, its conjugate. So a backward that is written for torch
+    gets its gradients conjugated, and what it returns is conjugated back.
     """
     return jnp.conj(x) if x.dtype.kind == "c" else x
 
 
 def _zeros(aval: Any) -> Any:
-    """Zeros of a type; None for a PRNG key, which has none."""
+    """Make zeros of a type; None for a PRNG key, which has none."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return None
     return compat.zeros(aval)

@@ -19,17 +19,17 @@ class Definition:
 
     Attributes:
         cls: the class.
-        name: of the class.
+        name: its name.
         forward: the static method, bound through the class.
         setup_context: the static method; None for the combined style.
         vmap: the static method; None where JAX batches forward itself.
         jvp: the static method; None where it is not defined.
         backward: the static method, under whichever of its two names; None where there
             is not just one.
-        boxed: does backward get the gradients in a list?
-        has_backward: is backward or vjp defined, or both?
-        once: is backward marked `once_differentiable`?
-        derive_jvp: is the jvp to be derived from backward?
+        boxed: whether backward gets the gradients in a list.
+        has_backward: whether backward or vjp is defined, or both.
+        once: whether backward is marked `once_differentiable`.
+        derive_jvp: whether the jvp is to be derived from backward.
     """
 
     cls: Any
@@ -46,12 +46,14 @@ class Definition:
 
     @classmethod
     def of(cls, function: Any, base: Any) -> Definition:
-        """What `function` defines beyond `base`, where every rule raises.
+        """Look up what `function` defines beyond `base`, whose rules all raise.
 
         Raises:
             RuntimeError: the rules contradict each other.
         """
 
+        # A static method that is looked up on a class is the plain function: the same
+        # object for a class that only inherits it.
         def own(rule: str) -> bool:
             return getattr(function, rule) is not getattr(base, rule)
 
@@ -89,6 +91,10 @@ class Definition:
 
 
 def _vmap(function: Any) -> Callable[..., Any]:
+    """Return the vmap staticmethod, or one that raises where it is ambiguous.
+
+    torch raises when the Function is batched, and not at other calls; so do we.
+    """
     if not function.generate_vmap_rule:
         return function.vmap
 

@@ -41,6 +41,8 @@ class FunctionMeta(type):
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
     ) -> None:
         super().__init__(name, bases, namespace)
+        # Each class has its own, as in torch: its name is in messages, and the context
+        # finds its Function by it.
         cls._backward_cls = type(
             f"{name}Backward",
             (cls._ctx_base,),
@@ -62,6 +64,7 @@ class _Apply:
     """
 
     def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
+        # Not getattr, which would find the apply of a base class, made earlier.
         made = owner.__dict__.get("_jaxfn_apply")
         if made is None:
 
@@ -80,7 +83,10 @@ class _Apply:
 
 
 def _signature(cls: Any) -> inspect.Signature:
-    """Of `apply`: that of forward, without ctx. JAX names arguments by it."""
+    """Return the signature of `apply`: that of forward, without ctx.
+
+    JAX names arguments by it in its errors.
+    """
     found = inspect.signature(cls.forward)
     places = list(found.parameters.values())
     separate = cls.setup_context is not Function.setup_context
@@ -90,6 +96,7 @@ def _signature(cls: Any) -> inspect.Signature:
 
 
 def _no_instances(cls: type) -> str:
+    """Warn in torch's words of an instance of a Function."""
     return (
         f"{cls} should not be instantiated. Methods on autograd functions are all "
         "static, so you should invoke them on the class itself. Instantiating an "
@@ -227,7 +234,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def backward(ctx: Any, *args: Any, **_: Any) -> Any:
-        """The reverse-mode derivative: gradients of the inputs.
+        """Compute the gradients of the inputs: the reverse-mode derivative.
 
         Args:
             ctx: a context with what was saved; what is written on it is local.
@@ -269,7 +276,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def jvp(ctx: Any, *args: Any, **_: Any) -> Any:
-        """The forward-mode derivative: tangents of the outputs.
+        """Compute the tangents of the outputs: the forward-mode derivative.
 
         Args:
             ctx: a context with what `save_for_forward` saved.
@@ -310,7 +317,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any, **_: Any) -> Any:
-        """The batched forward, for `jax.vmap`. Needs the separate style.
+        """Compute forward for a batch, under `jax.vmap`. Needs the separate style.
 
         Args:
             info: `info.batch_size`, and `info.randomness`, which is always "error".
@@ -351,7 +358,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @classmethod
     def _backward_rule(cls) -> Callable[..., Any]:
-        """The user's backward, under whichever of its two names."""
+        """Return the user's backward, under whichever of its two names it has."""
         own_backward = cls.backward is not Function.backward
         own_vjp = cls.vjp is not Function.vjp
         if own_backward and own_vjp:
@@ -371,7 +378,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @classmethod
     def _jvp_rule(cls) -> Callable[..., Any]:
-        """The user's jvp."""
+        """Return the user's jvp."""
         if cls.jvp is Function.jvp:
             raise NotImplementedError(
                 f"{errors.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
@@ -412,6 +419,8 @@ def once_differentiable(fn: _F) -> _F:
     """
     inner: Any = fn.__func__ if isinstance(fn, staticmethod) else fn
 
+    # The mark is on a wrapper, so that `fn` itself stays without. The engine reads it
+    # and sets the barrier up: here nothing can be seen of a derivative.
     @functools.wraps(inner)
     def wrapper(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         return inner(ctx, *args, **kwargs)
@@ -474,6 +483,8 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
         args, kwargs = bind(
             known, args, kwargs, fill_defaults=separate, name=cls.__name__
         )
+    # The path that must be fast: if all arguments are arrays with values, there is
+    # nothing to unwrap, to take apart or to find traced.
     for x in args:
         if type(x) is not compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
@@ -493,7 +504,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
 def parts(
     cls: Any, args: tuple[Any, ...], kwargs: Kwargs
 ) -> tuple[list[Any], Arguments]:
-    """The arrays among the arguments of a call, and the rest."""
+    """Bind the arguments of a call, and separate their arrays from the rest."""
     separate = cls.setup_context is not Function.setup_context
     known = parameters(cls.forward, has_ctx=not separate)
     args, kwargs = bind(known, args, kwargs, fill_defaults=separate, name=cls.__name__)
@@ -503,7 +514,7 @@ def parts(
 def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     """Call forward (of the separate style) with its vmap rule alone.
 
-    JAX differentiates it. What `custom_function` does where no derivative is defined.
+    JAX differentiates it. `custom_function` calls this where no derivative is defined.
     """
     arrays, arguments = parts(cls, args, kwargs)
     outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
@@ -511,7 +522,10 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
 
 
 def _unwrap(x: Any) -> Any:
-    """The array of an object that stands for one."""
+    """Return the array of an object that stands for one by `__jax_array__`.
+
+    JAX does it for its own functions; here the object would count as static.
+    """
     if isinstance(x, jax.Array) or compat.is_tracer(x):
         return x
     if hasattr(type(x), "__jax_array__"):

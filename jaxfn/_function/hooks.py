@@ -32,8 +32,9 @@ class Hooks:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        # A method is a new object each time. Any other callable may have an == of its
-        # own, or no hash.
+        # A method is a new object at each access, so it is known by what it is made of.
+        # Any other callable is known by identity: it may have an == of its own that
+        # makes two different hooks equal, or no hash.
         return tuple(
             (id(f.__self__), id(f.__func__)) if isinstance(f, MethodType) else id(f)
             for f in (self.pack, self.unpack)
@@ -42,7 +43,12 @@ class Hooks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """The pairs that are active, and why new ones are refused where they are."""
+    """The pairs that are active, and the message with which new ones are refused.
+
+    Attributes:
+        stack: the pairs, the innermost last.
+        disabled: the message; None where hooks are allowed.
+    """
 
     stack: tuple[Hooks, ...] = ()
     disabled: str | None = None
@@ -52,7 +58,8 @@ _state = Scoped("saved-tensor hooks", State())
 
 
 def current() -> Hooks | None:
-    """The innermost pair; None outside of all."""
+    """Return the innermost pair; None outside of all."""
+    # Only this one packs, as in torch: an outer pair does not see what it made.
     stack = _state.get().stack
     return stack[-1] if stack else None
 
@@ -72,6 +79,8 @@ def push(hooks: Hooks) -> Callable[[], None]:
 
 def _remove(hooks: Hooks) -> None:
     """Take a pair off; it need not be the innermost."""
+    # Contexts that are held open by hand may be left in any order, so that the last
+    # pair need not be the one that leaves.
     stack = list(_state.get().stack)
     if hooks in stack:
         del stack[len(stack) - 1 - stack[::-1].index(hooks)]

@@ -46,10 +46,10 @@ class InplaceFunction(Function):
 
 
 class _Nesting(FunctionCtx):
-    """Takes nested containers, and hands on the arrays in them.
+    """A base whose methods take nested containers, and hand on the arrays in them.
 
-    Stands before the class whose methods get the arrays: that of a context, or that of
-    the Function itself for an instance, which only records them.
+    It stands before the class whose methods get the arrays. That is the class of a
+    context, or, for an instance, the Function itself, which only records them.
     """
 
     _saved_spec: Any = None
@@ -86,16 +86,20 @@ class NestedCtx(_Nesting, BackwardCFunction):
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # super() in a method of the class asks for it.
+        # super() without arguments, in a method of the class, refuses a `self` that is
+        # no instance of the class; it takes the word of this attribute.
         return type(self)._forward_cls
 
     def __getattr__(self, attribute: str) -> Any:
         cls = type(self)._forward_cls
+        # Where the call was one of an instance, its attributes come first.
         instance = vars(cls).get("_instance")
         if instance is not None and attribute in vars(instance):
             return vars(instance)[attribute]
         for base in cls.__mro__:
             if attribute in base.__dict__ and base is not Function:
+                # Bound to the context by hand: a method, a property and a static
+                # method each have their own way, which `__get__` knows.
                 member = base.__dict__[attribute]
                 bind = getattr(type(member), "__get__", None)
                 return member if bind is None else bind(member, self, cls)
@@ -157,6 +161,8 @@ class NestedIOFunction(_Nesting, Function):
     def __call__(self, *args: Any) -> Any:
         """Call forward_extended on these inputs, with this instance's attributes."""
         cls: Any = type(self)
+        # A context knows its class and nothing else of the call: so a class of this
+        # call's own carries the instance to it.
         own = type(
             cls.__name__,
             (cls,),
@@ -176,6 +182,8 @@ class NestedIOFunction(_Nesting, Function):
         ctx._nested_inputs = [pytree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
         _split(out, ctx._name())
+        # A list is one output of a Function, but several of this kind: backward will
+        # find their gradients in one list.
         ctx._spread = isinstance(out, list)
         return out
 
@@ -194,6 +202,8 @@ class NestedIOFunction(_Nesting, Function):
                 f"`{ctx._name()}.backward_extended` must return a gradient (or None) "
                 "for each array in the inputs, in their order."
             )
+        # torch's old rules return gradients of arrays in any nesting; a backward here
+        # returns them in the structure of each argument.
         rest = iter(flat)
         return tuple(
             [
@@ -233,7 +243,7 @@ class NestedIOFunction(_Nesting, Function):
 
 
 def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
-    """The arrays in nested containers, and the containers.
+    """Separate the arrays in nested containers from the containers.
 
     Raises:
         ValueError: there is something else than arrays and None in them.
@@ -253,5 +263,5 @@ def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
 
 
 def _with_none(value: Any) -> Iterator[Any]:
-    """The leaves of nested containers, None among them."""
+    """Yield the leaves of nested containers, None among them."""
     yield from jax.tree.leaves(value, is_leaf=lambda x: x is None)

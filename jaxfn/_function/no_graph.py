@@ -13,10 +13,15 @@ _GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
 
 
 class NoGraph:
-    """A context whose names of torch's graph say that there is none."""
+    """A base of contexts that refuses the names of torch's graph, saying why.
+
+    Otherwise a port that reads one would meet an AttributeError without a reason, and
+    one that assigns it would set an attribute that nothing reads.
+    """
 
     def __getattr__(self, attribute: str) -> Any:
-        # Only called for what is not there. In the words of torch, naming the class.
+        # Python calls it for what was not found. What is no name of the graph gets
+        # Python's own words, with the class.
         if attribute in _GRAPH:
             raise _no_graph(self, attribute)
         raise AttributeError(
@@ -35,11 +40,15 @@ def _no_graph(ctx: NoGraph, name: str) -> errors.NoGraphError:
 
 
 def _not_writable(name: str) -> property:
+    """Make a property that can be neither read nor assigned."""
+
     def refuse(ctx: NoGraph, _: Any) -> None:
         raise _no_graph(ctx, name)
 
     doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
-    return property(None, refuse, None, doc)  # reading is left to __getattr__
+    # A property without a getter raises AttributeError, upon which Python calls
+    # __getattr__: reading has its refusal there.
+    return property(None, refuse, None, doc)
 
 
 for _name in _READ_ONLY:

@@ -73,6 +73,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     def save_for_backward(self, *tensors: Any) -> None:
         self._check("save_for_backward")
         for i, x in enumerate(tensors):
+            # The first comparison decides nothing: it is quick, and mostly true.
             if type(x) is not compat.ConcreteArray and not _can_be_saved(x):
                 raise errors.RuleTypeError(
                     "save_for_backward can only save variables, but argument "
@@ -126,6 +127,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.materialize_grads = value
 
     def _check(self, method: str, *, once: bool = True) -> None:
+        """Refuse a call in a derivative rule; warn of a second call in forward."""
         if self._rule is not None:
             raise errors.RuleError(
                 f"`{self._name()}.{self._rule}` called ctx.{method}: expected it to be "
@@ -133,6 +135,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
                 "while the derivative is computed. Move the call there, or set an "
                 "attribute of ctx."
             )
+        # Until a method is called, its record is a default: an attribute of the class.
         if once and _RECORDS[method] in self.__dict__:
             warnings.warn(
                 f"{self._where()} called ctx.{method} more than once: only the last "
@@ -156,14 +159,17 @@ class BackwardCFunction(FunctionCtx, NoGraph):
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:
-        self._own_needs = value  # not in STATE: it travels like a user's attribute
+        # torch has one ctx for all rules, so what forward assigns is what backward
+        # reads. The name is not in STATE: it travels like a user's attribute.
+        self._own_needs = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What was saved for this rule.
 
-        By `save_for_backward` in `backward`, by `save_for_forward` in `jvp`. In forward
-        and in a context made by hand: what was saved so far.
+        In `backward` it is what `save_for_backward` got, in `jvp` what
+        `save_for_forward` got; in forward and in a context made by hand it is what was
+        saved so far.
 
         Raises:
             RuntimeError: read twice in a backward whose class sets
@@ -178,7 +184,8 @@ class BackwardCFunction(FunctionCtx, NoGraph):
                     "autograd.Function. Either access saved_tensors only once, or set "
                     f"clear_saved_tensors_on_access=False. (`{self._name()}.backward`)"
                 )
-        if callable(self._saved):  # by the unpack hook, at every read
+        # Saved-tensor hooks are active: as in torch, unpack_hook runs at every read.
+        if callable(self._saved):
             return self._saved()
         if self._saved is not None:
             return self._saved
@@ -192,6 +199,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             DeprecationWarning,
             stacklevel=2,
         )
+        # As in torch, it does not know of what save_for_forward got.
         return () if self._rule == "jvp" else self.saved_tensors
 
     def _clears(self) -> bool:
@@ -217,7 +225,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     def _where(self) -> str:
         return f"`{self._name()}.forward` (or setup_context)"
 
-    if TYPE_CHECKING:  # any attribute may be set
+    if TYPE_CHECKING:  # so that type checkers let a user set any attribute
 
         def __setattr__(self, attribute: str, value: Any) -> None: ...
 
@@ -239,7 +247,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         return self.apply_boxed(list(args))
 
     def apply_boxed(self, args: list[Any]) -> Any:
-        """`apply`, with the gradients in a list.
+        """Do the same as `apply`, with the gradients in a list.
 
         A Function with `boxed_grads_call = True` gets the list itself.
         """
@@ -259,6 +267,8 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             NotImplementedError: `jvp` is not defined.
         """
         rule = self._forward_cls._jvp_rule()
+        # A context made by hand holds what was saved for both rules, and saved_tensors
+        # would give what was saved for backward.
         if self._saved is None:
             self.__dict__["_saved"] = self.saved_for_forward
             try:

@@ -21,12 +21,12 @@ class Packed:
     """What saved-tensor hooks made of the leaves.
 
     Attributes:
-        n: how many leaves there were.
-        kept: which of them are still there, first.
-        specs: for each value saved for backward and each array in it, of what that was
-            packed into, and its witness.
-        unpack: the hook.
-        name: of the Function.
+        n: how many leaves there were before.
+        kept: the indices of those that were kept as they are; they come first.
+        specs: for each value saved for backward and each array in it, the spec of what
+            that was packed into, together with its witness (`_witness`).
+        unpack: the unpack hook.
+        name: the name of the Function.
     """
 
     n: int
@@ -36,14 +36,15 @@ class Packed:
     name: str
 
     def restore(self, arrays: Sequence[Any]) -> list[Any]:
-        """The leaves that are still there, in their old places."""
+        """Put the leaves that were kept in their old places, None in all others."""
         leaves: list[Any] = [None] * self.n
+        # Not strict: what the others were packed into comes after them.
         for i, x in zip(self.kept, arrays, strict=False):
             leaves[i] = x
         return leaves
 
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """What was saved for backward, by the unpack hook."""
+        """Return what was saved for backward, by calling the unpack hook."""
         rest, values = iter(arrays[len(self.kept) :]), []
         for put, specs in zip(puts, self.specs, strict=True):
             leaves = [
@@ -69,12 +70,15 @@ class Packed:
                 "ctx.saved_tensors: expected arrays from unpack_hook, got "
                 f"{errors.shown(x)}."
             )
+        # Attached here, where backward reads, and not where the array was packed: a
+        # derivative of jvp, which never unpacks, loses nothing.
         if witness is not None:
             found = stop_gradient([x])
             (x,) = attach(self._refuse, [witness], found, name=self.name)
         return x
 
     def _refuse(self, *_: Any) -> Any:
+        """Stand for the derivative of an array that the hooks have lost."""
         raise NotImplementedError(
             f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
             "integers: expected first derivatives only, got one of a saved array, "
@@ -90,7 +94,7 @@ def pack(
     *,
     name: str,
 ) -> tuple[list[Any], Packed]:
-    """The leaves after the pack hook, and how to read them.
+    """Call the pack hook; return the new leaves, and how to read them.
 
     What only backward needs is replaced by what the hook returned; an array that is an
     attribute too is kept beside.
@@ -98,9 +102,9 @@ def pack(
     Args:
         puts: templates of what was saved for backward.
         leaves: the arrays.
-        shared: leaves that more than `puts` needs.
-        hooks: the pair.
-        name: of the Function.
+        shared: the indices of leaves that jvp or an attribute needs too.
+        hooks: the pair of hooks.
+        name: the name of the Function.
     """
     kept = tuple(sorted(shared))
     arrays = [leaves[i] for i in kept]
@@ -146,10 +150,12 @@ class _InTurn:
 
 
 def _witness(x: Any, packed: Any) -> Any:
-    """A zero that depends on `x`, or None.
+    """Return a zero that depends on `x`, or None where the hooks lose no derivative.
 
     Integers have no derivative: a second derivative would lose that of `x` in silence.
     So what is unpacked raises where the witness, that is `x`, is differentiated.
     """
+    # A sum of no elements is differentiated wherever `x` is, but keeps none of its
+    # memory, which is what the hooks are there to save.
     lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
     return jnp.sum(jnp.ravel(x)[:0]) if lossy and pytree.is_inexact(x) else None

@@ -17,6 +17,7 @@ from jaxfn._function.running import explain, without_ctx
 from jaxfn._function.styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
+"""What `run` returns where forward closed over a tracer."""
 
 
 def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
@@ -28,6 +29,9 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     definitions must decide. Where the derivative of the body is zero, as that of round,
     no tracer comes out, and the closure itself tells.
     """
+    # Though no argument is traced, the call may be inside a function that is. What JAX
+    # records from here on tells a tracer that forward made, of constants alone, from
+    # one that came from outside.
     recording = compat.Recording()
     ctx = cls._backward_cls()
     held = ctx.__dict__
@@ -62,6 +66,7 @@ _SIMPLE = frozenset((compat.ConcreteArray, int, float, bool, str, type(None)))
 
 def _is_concrete(value: Any) -> bool:
     """Is no array in `value` a tracer?"""
+    # The usual outputs are looked at by their type; JAX's flattening is the slow way.
     kind = type(value)
     if kind in _SIMPLE:
         return True
@@ -75,14 +80,14 @@ def _is_concrete(value: Any) -> bool:
 
 def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
     """Does forward, or a callable that it gets, hold a value being differentiated?"""
-    if not compat.is_transforming():
+    if not compat.is_transforming():  # the search takes time, and nothing could be lost
         return False
     held = [getattr(forward, "__closure__", None), *filter(callable, args)]
     return search.find(held, compat.is_lost) is not None
 
 
 def _as_jax(out: Any) -> Any:
-    """`out` with JAX arrays in place of NumPy ones, as transformed code would give."""
+    """Put JAX arrays in place of NumPy ones, as transformed code would give them."""
     if type(out) is compat.ConcreteArray:
         return out
     arrays, spec = pytree.split(out)
@@ -93,6 +98,8 @@ def _as_jax(out: Any) -> Any:
 
 def _consume(ctx: BackwardCFunction, out: Any) -> None:
     """Delete the inputs marked dirty, but for those that the call gives out."""
+    # Deleting frees the buffer, which another array may share (device_put of the input
+    # does). What the call returned or saved must stay readable.
     user = [x for name, x in ctx.__dict__.items() if name not in STATE]
     kept = pytree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
     buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
@@ -103,7 +110,7 @@ def _consume(ctx: BackwardCFunction, out: Any) -> None:
 
 
 def _buffers(x: Any) -> set[Any]:
-    """Where an array's data lies: two arrays may share it."""
+    """Say where the data of an array lies: two arrays may share it."""
     if not isinstance(x, jax.Array) or x.is_deleted():
         return set()
     return {

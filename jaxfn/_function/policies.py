@@ -13,7 +13,12 @@ from jaxfn._base import Scoped, pytree
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
-    """Is autocast on, and what is its dtype?"""
+    """Whether autocast is on, and its dtype.
+
+    Attributes:
+        enabled: whether it is on.
+        dtype: the dtype that `get_autocast_dtype` gives.
+    """
 
     enabled: bool
     dtype: Any
@@ -23,7 +28,7 @@ _policy = Scoped("autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)
 
 
 def current() -> Policy:
-    """The policy here."""
+    """Return the policy that holds here."""
     return _policy.get()
 
 
@@ -33,7 +38,7 @@ def enter(policy: Policy) -> Callable[[], None]:
 
 
 class using:  # noqa: N801  (used as a function is; a generator is slower)
-    """Make this the policy inside."""
+    """Make this the policy inside of a `with` block."""
 
     __slots__ = ("_policy", "_undo")
 
@@ -49,36 +54,40 @@ class using:  # noqa: N801  (used as a function is; a generator is slower)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Casting:
-    """What `custom_fwd` says of a forward: its mark, an attribute of the function.
+    """The mark that `custom_fwd` leaves on a forward, as an attribute of the function.
 
     Attributes:
-        dtype: to cast float inputs to where autocast is on; None to leave them.
+        dtype: the dtype to cast float inputs to where autocast is on; None to leave
+            them as they are.
     """
 
     dtype: Any
 
     def cast(self, values: Any) -> Any:
-        """The values as forward sees them under the current policy."""
+        """Cast the values as forward is to see them under the current policy."""
         if self.dtype is None or not current().enabled:
             return values
         arrays, spec = pytree.split(values)
         return spec.join([self._cast(x) for x in arrays])
 
     def inside(self) -> Policy:
-        """The policy in which forward and backward run."""
+        """Return the policy under which forward and backward run."""
         policy = current()
         if self.dtype is None:
             return policy
+        # Forward has its inputs in the dtype that it asked for: as in torch, nothing
+        # inside of it is cast again.
         return Policy(enabled=False, dtype=policy.dtype)
 
     def _cast(self, x: Any) -> Any:
+        # torch leaves float64 as it is, too.
         if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.float64:
             return x
         return jnp.asarray(x, self.dtype)
 
 
 def casting(forward: Callable[..., Any]) -> Casting | None:
-    """The mark of a forward that `custom_fwd` decorates."""
+    """Return the mark of a forward that `custom_fwd` decorates, or None."""
     return getattr(forward, "_jaxfn_casting", None)
 
 

@@ -1,6 +1,7 @@
 """What backward and jvp of a class returned, checked and brought into normal form.
 
-Here is torch's leniency, and its words where they are true.
+What torch accepts is accepted here: None, gradients of a broadcast shape, other dtypes.
+What it refuses is refused in its words, where they are true.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from jaxfn._function.arguments import Arguments
 
 
 class Where(NamedTuple):
-    """A place in what a rule returned, for messages."""
+    """A place in what a rule returned, for messages.
+
+    Attributes:
+        name: the name of the Function.
+        label: words for the argument or output.
+        position: its number, from 0.
+    """
 
     name: str
     label: str
@@ -43,19 +50,22 @@ def gradients(
     *,
     name: str,
 ) -> list[Any]:
-    """What backward returned, as one cotangent (or None) for each array argument.
+    """Make of what backward returned one cotangent (or None) for each array argument.
 
     Args:
-        result: of the rule: a gradient for each argument in a tuple, or the only one.
-        arguments: of the call.
+        result: a tuple with a gradient for each argument, or the only gradient.
+        arguments: the arguments of the call.
         avals: the type of each array argument.
         perturbed: for each array argument, whether it is being differentiated; the
             gradient of one that is not is ignored.
-        name: of the Function.
+        name: the name of the Function.
     """
     n = len(arguments.specs)
     one = n == 1 and _is_whole(result, arguments.specs[0])
+    # A list is one gradient, for one argument that is a list; only a tuple is several.
     found = list(result) if isinstance(result, tuple) and not one else [result]
+    # torch accepts further gradients at the end if they are None: a port that returns
+    # one None for every parameter, defaults included, keeps working.
     if len(found) < n or any(x is not None for x in found[n:]):
         raise errors.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
@@ -73,6 +83,7 @@ def gradients(
         strict=True,
     )
     for position, (spec, arg_avals, wanted, grad) in enumerate(groups):
+        # The path that must be fast: one array, and a gradient that is as it should be.
         if spec.is_array and (not wanted[0] or _is_cotangent(grad, arg_avals[0])):
             grads.append(grad if wanted[0] else None)
             continue
@@ -120,7 +131,7 @@ def _is_cotangent(grad: Any, aval: Any) -> bool:
 
 
 def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
-    """The leaves of one gradient that belong to the arrays of its argument."""
+    """Find the leaves of one gradient that belong to the arrays of its argument."""
     if grad is None:
         return [None] * spec.n_arrays
     if spec.is_array:
@@ -133,6 +144,8 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
             f"its argument at {where.label}: expected {spec.treedef} (or None in place "
             f"of any part), got {jax.tree.structure(grad)}.{_same_type(grad, spec)}"
         ) from error
+    # An argument without any leaf (None, an empty list) pairs with nothing: what was
+    # returned for it has to be looked for on its own.
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
     if stray or (not spec.leaves and jax.tree.leaves(grad)):
         raise errors.RuleValueError(
@@ -145,7 +158,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
 
 
 def _gradient(grad: Any, aval: Any, where: Where) -> Any:
-    """One array of one gradient, as a cotangent of an argument of type `aval`.
+    """Make of one array of a gradient a cotangent of an argument of type `aval`.
 
     As in torch, a shape that reduces to the argument's is summed and float and integer
     dtypes are cast; a complex value for a real argument is refused. Mesh axes over
@@ -179,8 +192,11 @@ def _gradient(grad: Any, aval: Any, where: Where) -> Any:
             "real part."
         )
     _check_sharding(summed, aval, f"`{where.name}.backward` returned a gradient", where)
+    # Inside a shard_map: every device along an axis uses the one value of an argument
+    # that does not vary over it, so the derivative is the sum of what they all find.
+    # JAX's own operations get it from their transpose, psum; custom_vjp raises.
     extra = tuple(compat.varying_axes(summed) - compat.varying_axes(aval))
-    if extra:  # as the transpose of a built-in operation would
+    if extra:
         summed = jax.lax.psum(summed, extra)
     return compat.match_varying(cast(summed, aval), aval)
 
@@ -196,17 +212,18 @@ def tangents(
     *,
     name: str,
 ) -> list[Any]:
-    """What jvp returned, as one tangent (or None) for each output array.
+    """Make of what jvp returned one tangent (or None) for each output array.
 
     Args:
-        result: of the rule: a tangent for each output in a tuple, or the only one.
+        result: a tuple with a tangent for each output, or the only tangent.
         out: the structure of the outputs.
         avals: the type of each output array.
         smooth: for each, whether it has a derivative.
-        name: of the Function.
+        name: the name of the Function.
     """
     found = list(result) if isinstance(result, tuple) else [result]
     n = len(out.parts)
+    # Unlike backward's gradients, tangents may not have a None too many in torch.
     if len(found) != n:
         raise errors.RuleValueError(
             "Function's jvp returned an invalid number of forward gradients (expected "
@@ -225,6 +242,7 @@ def tangents(
 
 
 def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
+    """Pair the leaves of one tangent with the leaves of its output."""
     if spec.is_array:
         return [(t, ARRAY)]
     try:
@@ -238,7 +256,10 @@ def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
 
 
 def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
-    """One array of one tangent, as the tangent of an output of type `aval`."""
+    """Make of one array of a tangent the tangent of an output of type `aval`.
+
+    Its shape must be right: unlike a gradient, torch sums no tangent to fit.
+    """
     if t is None:
         return None
     if not smooth:
@@ -271,6 +292,8 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
             f"expected {short(aval)}, got {short(t)}. Return its real part."
         )
     _check_sharding(t, aval, f"`{where.name}.jvp` returned a tangent", where)
+    # A tangent is not summed as a gradient is: an output that is the same on all
+    # devices moves in the same way on all of them, so here the rule itself is wrong.
     extra = compat.varying_axes(t) - compat.varying_axes(aval)
     if extra:
         raise errors.RuleTypeError(
@@ -292,6 +315,11 @@ def _check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
 
 
 def cast(x: Any, aval: Any) -> Any:
+    """Cast `x` to the dtype of a type.
+
+    custom_vjp checks the shape of what bwd returns but not its dtype: a wrong one would
+    come out of `jax.grad`.
+    """
     return x if x.dtype == aval.dtype else x.astype(aval.dtype)
 
 

@@ -89,6 +89,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             error.args = (text, *error.args[1:])
 
     def _show_way_out(self, error: BaseException) -> None:
+        # The error passes every rule around it; the innermost has named itself.
         if _HOST in "".join(getattr(error, "__notes__", ())):
             return
         error.add_note(

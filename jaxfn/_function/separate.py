@@ -33,14 +33,15 @@ from jaxfn._function.styles import Saved, Style, check_dirty, marks, setup
 
 @dataclasses.dataclass(slots=True)
 class _TracedSetup:
-    """setup_context as it ran, traced.
+    """One run of setup_context, traced.
 
     Attributes:
-        closed_over: what it used beside inputs and outputs.
-        staged: from that, inputs and outputs to the leaves that it computed; None if
-            these have been computed.
+        closed_over: the values that it used beside inputs and outputs.
+        staged: the function from these values, inputs and outputs to the leaves that
+            setup_context computed; None if they have been computed.
         saved: the rest of what the context held.
-        places: for each leaf, which of inputs and outputs it is; None if computed.
+        places: for each leaf, which of inputs and outputs it is; None if it was
+            computed.
         perturbed: for each array argument, whether it is differentiated.
     """
 
@@ -51,11 +52,13 @@ class _TracedSetup:
     perturbed: Perturbed
 
     def begin(self, arrays: Arrays, outs: Arrays) -> tuple[Arrays, _TracedSetup]:
-        """What `leaves` is to be given; and this, without any value.
+        """Return what `leaves` is to be given, and this object without any value.
 
-        What does not depend on the outputs is computed here, once and for all.
+        Leaves that do not depend on the outputs are computed here, once and for all:
+        the rule that calls `leaves` runs again for each derivative of the outputs.
         """
         assert self.staged is not None
+        # `kept` is part of a rule that outlives this trace, and may hold no tracer.
         given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
         n = len(given) + len(arrays)
         uses = linearity.uses(self.staged.jaxpr, ())
@@ -69,7 +72,7 @@ class _TracedSetup:
         return not self.saved.needs_read or perturbed == self.perturbed
 
     def leaves(self, given: Arrays, arrays: Arrays, outs: Arrays) -> list[Any]:
-        """All leaves, for these inputs and outputs."""
+        """Return all leaves, for these inputs and outputs."""
         values = [*arrays, *outs]
         computed = iter(given if self.staged is None else self.staged(*given, *values))
         return [next(computed) if i is None else values[i] for i in self.places]
@@ -87,6 +90,8 @@ class Separate(Style):
         self._forward = forward
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        # Forward sees no derivative, so what it computes has none: the rules' own is
+        # attached to the outputs, for derivatives of any order.
         still, recording = stop_gradient(arrays), compat.Recording()
         raw = self._run(still)
         out, name = raw.static, self._def.name
@@ -97,7 +102,7 @@ class Separate(Style):
             rule = partial(self._tangents, out, None, len(arrays))
             outs = attach(rule, arrays, values, name=name, owned=True)
             return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
-        # The rule outlives this trace, so what it needs of it is an input of its own.
+        # The rule outlives this trace, so the values that it needs of it are inputs.
         given, kept = traced.begin(arrays, values)
         rule = partial(self._tangents, out, kept, len(arrays))
         outs = attach(rule, [*arrays, *given], values, name=name, owned=True)
@@ -107,11 +112,12 @@ class Separate(Style):
 
     # What setup_context computes and saves has the derivative of its operations on the
     # inputs and the outputs, whenever a derivative of the outputs is taken. Its Python
-    # runs once, so it is traced.
+    # runs once, in the context of the call, so it is traced: run again later it would
+    # see other settings, and draw other random numbers.
     def _trace_setup(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> _TracedSetup | None:
-        """setup_context, traced; None where no derivative can come, or it has values.
+        """Trace setup_context; None where no derivative can come, or it needs values.
 
         Then it runs as it is, and once more for each derivative of the outputs.
         """
@@ -122,14 +128,15 @@ class Separate(Style):
 
         def trace(*values: Any) -> list[Any]:
             leaves, saved = self._saved(out, values[:n], values[n:], perturbed)
-            # Last: an input that is returned as it is counts as the input.
+            # An input that is returned as it is counts as the input: the dict keeps the
+            # last of equal keys, so inputs, which come first, are put in last.
             places = {id(x): i for i, x in reversed(list(enumerate(values)))}
             found[:] = [(saved, [places.get(id(x)) for x in leaves])]
             return [x for x in leaves if id(x) not in places]
 
         try:
             closed_over, staged = compat.Staged.trace(trace, (), *arrays, *outs)
-        except errors.RuleError:
+        except errors.RuleError:  # ours: it says what is wrong with the rule
             raise
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
@@ -139,6 +146,8 @@ class Separate(Style):
         recording = compat.Recording()
         raw = self._run(arrays)
         out, outs = raw.static, raw.arrays
+        # Called although nothing is kept, as in torch: setup_context may have effects,
+        # and its mistakes are to be reported here too.
         self._saved(out, arrays, outs, perturbed)
         maps = partial(self._maps, out, arrays, outs)
         name = self._def.name
@@ -146,6 +155,7 @@ class Separate(Style):
         return Outputs(outs, out)
 
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map] | None:
+        """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
         residuals = self._setup(out, arrays, outs, everything)
         return derivatives(self._rules(), residuals, arrays, outs)
@@ -164,8 +174,11 @@ class Separate(Style):
         outs: Arrays,
         dots: Arrays,
     ) -> Arrays:
+        """Return the tangents of the outputs: the rule that is attached to them."""
         arrays, given, dots = inputs[:n], inputs[n:], dots[:n]
         moving = tuple([d is not None for d in dots])
+        # If it looked at needs_input_grad, and other arguments move here, another run
+        # might have saved something else: it runs again.
         if traced is not None and traced.fits(moving):
             leaves, saved = traced.leaves(given, arrays, outs), traced.saved
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
@@ -182,7 +195,10 @@ class Separate(Style):
     def _saved(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, Saved]:
+        """Run setup_context; return the leaves that it saved, and the rest."""
         assert self._def.setup_context is not None
+        # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
+        # one object, and a mark on one of two such outputs would be on both.
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         name, rule = self._def.name, self._def.setup_context

@@ -32,11 +32,11 @@ class Record:
     """The static part of the residuals of one run.
 
     Attributes:
-        layout: of the context.
+        layout: the layout of the context.
         perturbed: for each array argument, whether it is differentiated.
-        in_avals: types of the array arguments.
-        out_avals: types of the array outputs.
-        out: structure of the outputs.
+        in_avals: the types of the array arguments.
+        out_avals: the types of the array outputs.
+        out: the structure of the outputs.
     """
 
     layout: Layout
@@ -50,9 +50,9 @@ class Style:
     """What both styles share.
 
     Args:
-        definition: of the class.
-        arguments: of the call.
-        rules: of the call; a function, because they are made from the style.
+        definition: the rules of the class.
+        arguments: the arguments of the call.
+        rules: returns the `Rules` of the call, which are made from the style.
     """
 
     def __init__(
@@ -61,19 +61,21 @@ class Style:
         self._def = definition
         self._arguments = arguments
         self._rules = rules
-        # Those of the call: forward may be traced later, by a transformation.
+        # Those that hold at the call: forward may be traced later, by a transformation,
+        # when the caller's `with` block is over.
         self._hooks = hooks.current()
         self._policy = policies.current()
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        """The outputs, with their derivative, and the residuals."""
+        """Return the outputs, with their derivative, and the residuals."""
         raise NotImplementedError
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        """The outputs, for where nothing differentiates them."""
+        """Return the outputs, for where nothing differentiates them."""
         raise NotImplementedError
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
+        """Make the context of one run."""
         ctx = self._def.cls._backward_cls()
         ctx.__dict__["_needs"] = self._arguments.any(perturbed)
         return ctx
@@ -101,6 +103,7 @@ class Style:
         outs: Arrays,
         perturbed: Perturbed,
     ) -> Residuals:
+        """Make the residuals of one run, with what saved-tensor hooks make of them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
         smooth = tuple(
@@ -110,6 +113,7 @@ class Style:
             ]
         )
         layout = saved.layout
+        # Where nothing is differentiated nothing is kept, and torch packs nothing.
         if self._hooks is not None and any(perturbed):
             leaves, packed = pack(
                 layout.for_backward,
@@ -128,9 +132,9 @@ class Saved:
     """What a context held after forward and setup_context, without the arrays.
 
     Attributes:
-        layout: of the context.
-        marked: indices of the outputs marked non-differentiable.
-        needs_read: was ctx.needs_input_grad looked at?
+        layout: the layout of the context.
+        marked: the indices of the outputs marked non-differentiable.
+        needs_read: whether ctx.needs_input_grad was looked at.
     """
 
     layout: Layout
@@ -155,6 +159,7 @@ class Combined(Style):
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
+        """Run forward; return its outputs, the leaves that it saved, and the rest."""
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
@@ -196,7 +201,8 @@ def setup(
     inputs: Any,
     output: Any,
 ) -> None:
-    """Call setup_context; under autocast with what forward saw."""
+    """Call setup_context, under autocast with the inputs as forward saw them."""
+    # forward(*args) of this style has no ctx for `custom_fwd` to write on.
     casting = policies.casting(forward)
     if casting is not None:
         policies.note(ctx, casting)
@@ -210,7 +216,7 @@ def setup(
 
 
 def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
-    """The indices of the outputs that were marked non-differentiable."""
+    """Return the indices of the outputs that were marked non-differentiable."""
     if not ctx.non_differentiable:
         return frozenset()
     marked = {id(x) for x in ctx.non_differentiable}
@@ -225,7 +231,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
 
 
 def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
-    """Only inputs may be marked dirty."""
+    """Refuse a mark of something else than an input as dirty."""
     if not ctx.dirty_tensors:
         return
     known = {id(x) for x in inputs}

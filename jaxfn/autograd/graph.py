@@ -71,13 +71,14 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
     ) -> None:
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
+        # A list, since one object may be entered again inside of itself.
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
         pair = hooks.Hooks(self.pack_hook, self.unpack_hook)
         self._leave.append(hooks.push(pair))
 
-    def __exit__(self, *_: object) -> None:  # without arguments too, as in torch
+    def __exit__(self, *_: object) -> None:  # torch's tests call it without arguments
         if not self._leave:
             raise RuntimeError(
                 f"`{type(self).__name__}` was left without being entered: use it in a "
@@ -152,13 +153,14 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  (torch's name)
 
 
 def _to_host(x: Any) -> Any:
-    """`x` in host memory, and whether it was moved: on a CPU it is there already."""
+    """Move `x` to host memory; say if it was moved: on a CPU it is there already."""
     if jax.default_backend() == "cpu":
         return x, False
     return jax.device_put(x, jax.memory.Space.Host), True
 
 
 def _to_device(kept: Any) -> Any:
+    """Move back to the device what was moved to the host."""
     x, moved = kept
     return jax.device_put(x, jax.memory.Space.Device) if moved else x
 
@@ -203,8 +205,12 @@ class save_compressed(saved_tensors_hooks):  # noqa: N801  (like the others)
         super().__init__(*pair)
 
 
-@functools.cache  # one pair for a dtype: see Hooks
+# Cached, so that there is one pair of functions for each dtype: hooks are known by
+# identity, and another pair would have every jitted function traced again.
+@functools.cache
 def _to_dtype(dtype: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Make the hooks that keep float arrays in a float dtype."""
+
     def pack(x: Any) -> Any:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x, x.dtype
@@ -217,14 +223,21 @@ def _to_dtype(dtype: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return pack, unpack
 
 
+# With s = max|x| / 127 the kept value is q = round(x / s), between -127 and 127, and
+# s q comes back. Rounding moves x / s by at most 1/2, so x by at most s / 2: that is
+# 1/254 of the largest value.
 def _to_int8(x: Any) -> Any:
+    """Scale a float array to integers of 8 bits; leave any other as it is."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x, None, x.dtype
+    # An empty array has no largest value, and one of zeros the scale 0: x / 0 would be
+    # nan.
     scale = jnp.max(jnp.abs(x), initial=0) / 127
     safe = jnp.where(scale > 0, scale, 1)
     return jnp.round(x / safe).astype(jnp.int8), scale, x.dtype
 
 
 def _from_int8(kept: Any) -> Any:
+    """Undo `_to_int8`, but for the rounding."""
     x, scale, dtype = kept
     return x if scale is None else (x * scale).astype(dtype)

@@ -12,19 +12,23 @@ from jax._src.api_util import fun_sourceinfo
 from jax._src.core import DebugInfo, initial_result_paths
 
 SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
-"""Does a scan differentiated in reverse drop the rule of a custom_jvp in the half that
-JAX knows? What is differentiated there next is then the body: a silently wrong second
-derivative (0.10.2: 192.6 for 453.5; 0.12.0: right)."""
+"""Whether a scan that is differentiated in reverse loses the rule of a custom_jvp.
+
+It loses it in the half whose values JAX knows. The next derivative there is then that
+of the body: a silently wrong second derivative (0.10.2: 192.6 for 453.5; 0.12.0:
+right)."""
 
 
 FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )
-"""What JAX says to forward mode on a custom_vjp function."""
+"""What JAX says when forward mode meets a custom_vjp function."""
 
 
 def is_batched_constant(error: AssertionError) -> bool:
     """Is it what custom_vmap says of a batched value that is closed over?"""
+    # JAX has no words for this: it asserts that no constant of the function is
+    # batched, and the assertion's only argument is a list with a flag for each.
     flags = error.args[0] if error.args else None
     return isinstance(flags, list) and any(flag is True for flag in flags)
 
@@ -52,14 +56,16 @@ def with_hidden_frames(fun: Callable[..., Any]) -> Callable[..., Any]:
 def set_debug_info(
     fun: Callable[..., Any], name: str, source: str, arguments: tuple[str, ...]
 ) -> None:
-    """Say what `fun` stands for: JAX names it and its arguments in errors.
+    """Tell JAX what `fun` stands for, as its errors name a function and its arguments.
 
     Args:
-        fun: to be given to JAX.
-        name: of what it is a part of.
-        source: its own name, file and line.
+        fun: the function that JAX will be given.
+        name: the name of what `fun` is a part of.
+        source: the function's own name, file and line.
         arguments: a name for each argument.
     """
+    # JAX looks for this attribute before it inspects the function, whose own name,
+    # arguments and line are of jaxfn and would mean nothing to the user.
     info = DebugInfo(name, source, arguments, initial_result_paths)
     fun.__dict__["__fun_debug_info__"] = info
 
@@ -73,6 +79,8 @@ class _SymbolicZeros:
     """
 
     def __bool__(self) -> bool:
+        # The frame above is that of the code in JAX that asks. A plain True is refused
+        # by these readers, and False would hide from the rules what is perturbed.
         reader = sys._getframe(1).f_globals.get("__name__", "")
         return not reader.startswith(_ONLY_THE_FUNCTION)
 

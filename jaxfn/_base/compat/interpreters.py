@@ -31,6 +31,8 @@ _met: set[str] = set()
 def is_call(prim: Any, staged: Callable[..., Any]) -> None:
     """Say that `prim` evaluates `staged(**params)`, a `compat.Staged`."""
     _calls[prim] = staged
+    # Each Staged equals only itself, so a cached lowering would hardly be met again,
+    # and would wrap each call in a function of its own.
     rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule, staged)
     mlir.register_lowering(prim, rule, cacheable=False)
 
@@ -38,12 +40,13 @@ def is_call(prim: Any, staged: Callable[..., Any]) -> None:
 def is_selection(prim: Any, select: Callable[..., Sequence[Any]]) -> None:
     """Say that `prim` returns `select(*args, **params)`, some of its arguments."""
     _selections[prim] = select
-    # A cached lowering is a function of its own, kept for each rule: not for this.
+    # A cached lowering is a function in the program, one for each rule: too much for
+    # an operation that computes nothing.
     mlir.register_lowering(prim, _selecting(select), cacheable=False)
 
 
 def meet() -> None:
-    """Give our rules to the interpreters that have been imported since."""
+    """Give our rules to the interpreters that were imported since the last call."""
     for name, register in _INTERPRETERS.items():
         if name not in _met and name in sys.modules:
             _met.add(name)
@@ -51,10 +54,12 @@ def meet() -> None:
 
 
 def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
-    """The rule for a custom_jvp_call, for a call of ours."""
+    """Make of the rule for a custom_jvp_call one for a primitive of ours."""
 
     def ours(ctx: Any, *args: Any, **params: Any) -> Any:
         jaxpr = _low(staged(**params).jaxpr)
+        # The derivative has been taken before an interpreter compiles: it never calls
+        # the jvp, and None will do.
         return rule(
             ctx,
             *args,
@@ -68,9 +73,10 @@ def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
 
 
 def _low(jaxpr: Any) -> Any:
-    """The jaxpr without what JAX's next implementation keeps until it compiles.
+    """Lower the jaxpr from the form that JAX's next implementation traces into.
 
-    JAX does this to jaxprs among the parameters of an equation, and does not see ours.
+    JAX lowers the jaxprs among the parameters of an equation by itself, but does not
+    see ours, which is inside a `Staged`.
     """
     is_high = getattr(getattr(jaxpr, "jaxpr", jaxpr), "is_high", False)
     return lower_jaxpr2(jaxpr) if is_high else jaxpr
@@ -82,6 +88,7 @@ def _selecting(select: Callable[..., Sequence[Any]]) -> Rule:
 
 def _fill(table: dict[Any, Rule]) -> None:
     """Add our primitives to a table of an interpreter that compiles calls."""
+    # A compiler that knows no custom_jvp_call refuses ours too, in its own words.
     known = table.get(custom_jvp_call_p)
     if known is not None:
         table.update({p: _as_call(known, staged) for p, staged in _calls.items()})
@@ -102,6 +109,7 @@ def _fill_tables(module: str, name: str) -> None:
         tables = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):  # this JAX has no such compiler
         return
+    # Mosaic has a table for each kind of core or semantics, Triton one for all.
     nested = [x for x in tables.values() if isinstance(x, dict)]
     for table in nested or [tables]:
         _fill(table)
@@ -135,6 +143,7 @@ def _meet_sparsify() -> None:
 
     def call_rule(prim: Any, staged: Callable[..., Any]) -> Rule:
         def rule(env: Any, *values: Any, **params: Any) -> Any:
+            # Dense values keep the primitive, and with it its derivative and transpose.
             if not any(x.is_sparse() for x in values):
                 arrays = sparse.spvalues_to_arrays(env, values)
                 return sparse.arrays_to_spvalues(env, prim.bind(*arrays, **params))

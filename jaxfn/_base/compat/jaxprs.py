@@ -18,22 +18,26 @@ def has_transpose(primitive: Any) -> bool:
 
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    """The results of a closed jaxpr."""
+    """Evaluate a closed jaxpr on these values."""
     return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
 
 
 def constants(jaxpr: Any) -> list[Any]:
-    """The constants of a closed jaxpr: what was closed over."""
+    """Return the constants of a closed jaxpr: what the function closed over."""
     return list(open_jaxpr(jaxpr)[1])
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and the values of its constvars; JAX 0.12 keeps both in one object."""
+    """Return a jaxpr and the values of its constvars, whichever form it has.
+
+    Before 0.12 a ClosedJaxpr holds a Jaxpr and the values; since then a Jaxpr has both.
+    """
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """How many constants and carried values a scan equation has."""
+    """Count the constants and the carried values of a scan equation."""
+    # JAX 0.12 says it by the tree of the scan's arguments, not by two numbers.
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -41,15 +45,18 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def evaluate_equation(eqn: Any, values: Sequence[Any]) -> list[Any]:
-    """The results of one equation of a jaxpr, for these values of its inputs."""
+    """Evaluate one equation of a jaxpr on these values of its inputs."""
     primitive = eqn.primitive
-    with eqn.ctx.manager:  # the settings of JAX that it was traced in
+    # An equation remembers the mesh, the compute type and the kind of random bits
+    # (threefry_partitionable) that it was traced under: its results depend on them.
+    with eqn.ctx.manager:
         found = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
     return list(found) if primitive.multiple_results else [found]
 
 
 def has_named_axes(eqn: Any) -> bool:
     """Is it a collective, or does it ask for the place along a mapped axis?"""
+    # Reductions have `axes` too, but theirs are positions: integers, not names.
     axes = eqn.params.get("axis_name", eqn.params.get("axes"))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
     return any(not isinstance(x, (int, NoneType)) for x in named)

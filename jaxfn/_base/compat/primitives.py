@@ -15,7 +15,13 @@ from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_a
 
 
 class Named:
-    """A function as a parameter of a primitive: a jaxpr shows its name alone."""
+    """A function as a parameter of a primitive: a jaxpr shows its name alone.
+
+    Two are equal only where they are the same object, so that no cache of JAX takes the
+    rule of one equation for that of another. A `Box` equals every other, and would let
+    it; the aux data of a pytree, on the other hand, must equal that of a second trace,
+    which a `Named` never does.
+    """
 
     def __init__(self, name: str, fun: Callable[..., Any]) -> None:
         self.name = name
@@ -35,7 +41,9 @@ class BatchAxis:
         self._data = data
 
     def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
-        """`jax.vmap` over this axis, with its size and names; results at axis 0."""
+        """Map `fun` by `jax.vmap` over this axis; the results have it first."""
+        # Without the names, a collective over the axis inside `fun`, or a sharding
+        # constraint, would not find it.
         return jax.vmap(
             fun,
             in_axes=in_axes,
@@ -45,13 +53,13 @@ class BatchAxis:
         )
 
     def to_front(self, x: Any, dim: int | None) -> jax.Array:
-        """`x` with this axis first; an unbatched `x` is repeated along it."""
+        """Move this axis of `x` to the front; repeat an unbatched `x` along it."""
         return batching.bdim_at_front(
             x, dim, self._data.size, self._data.explicit_mesh_axis
         )
 
     def batched_aval(self, aval: Any, args: Sequence[Any]) -> Any:
-        """The type of a value that has this axis first, from that of one example.
+        """Return the type of a value with this axis first, from that of one example.
 
         It varies over the mesh axes of `spmd_axis_name`, which an example's type does
         not show, if the arguments do: in a `shard_map` that checks them.
@@ -78,7 +86,10 @@ def define_primitive(
     staged: Callable[..., Staged] | None = None,
     selects: bool = False,
 ) -> Callable[..., list[Any]]:
-    """Define a primitive with several results; return its bind.
+    """Define a primitive with several results, and return the function that binds it.
+
+    All rules see a `jax.Array` in place of whatever constant JAX hands on, and None in
+    place of JAX's several kinds of zero.
 
     Args:
         name: as it shows in a jaxpr.
@@ -99,6 +110,8 @@ def define_primitive(
     if staged is None:
         prim.def_abstract_eval(abstract_eval)
     else:
+        # JAX must be told of the effects of what was traced. An effect that it does not
+        # know of is dropped with an unused result; if ordered, it has no token to run.
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),
@@ -114,6 +127,7 @@ def define_primitive(
         ad.primitive_transposes[prim] = _transpose_rule(transpose)
 
     def bind(*args: Any, **params: Any) -> list[Any]:
+        # At every bind: an interpreter may have been imported since the last one.
         interpreters.meet()
         return prim.bind(*args, **params)
 
@@ -121,6 +135,8 @@ def define_primitive(
 
 
 def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a jvp rule with None for zeros into one of JAX."""
+
     def rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
         given = [None if is_zero(t) else as_array(t) for t in tangents]
         outs, out_tangents = jvp([as_array(x) for x in primals], given, **params)
@@ -133,8 +149,12 @@ def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a batch rule of JAX, for the axis that it is told of."""
+
     def rule(axis: Any, args: Any, dims: Any, /, **params: Any) -> Any:
-        # Registered as a "fancy" batcher, which JAX also calls with nothing batched.
+        # Registered as a "fancy" batcher, which is told of the axis. JAX also calls
+        # these with nothing batched; to answer that with a batch axis breaks
+        # jacfwd(jacfwd(f)).
         if all(d is None for d in dims):
             outs = prim.bind(*args, **params)
             return outs, [None] * len(outs)
@@ -144,6 +164,8 @@ def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a transpose rule with None for zeros into one of JAX."""
+
     def rule(cts: Any, /, *args: Any, **params: Any) -> Any:
         known = [None if ad.is_undefined_primal(a) else as_array(a) for a in args]
         given = [None if is_zero(ct) else as_array(ct) for ct in cts]

@@ -22,15 +22,19 @@ class Recording:
         self._start = len(self._equations)
 
     def _recorded(self) -> set[int]:
-        """The equations, by identity."""
-        # Some are weak references, and JAX 0.10.0 has functions that return them.
+        """Return the identities of the equations recorded so far."""
+        # Some entries are weak references, which JAX calls to get the equation; in JAX
+        # 0.10.0 others are functions that return it.
         return {
             id(eqn() if callable(eqn) else eqn)
             for eqn in self._equations[self._start :]
         }
 
     def used(self, value: Any, inputs: Sequence[Any]) -> set[int]:
-        """The inputs that, if they were batched, would surely make `value` batched.
+        """Find the inputs that, if they were batched, would make `value` batched.
+
+        From the equation that made `value` the search goes back to its operands, and
+        from each of these to the equation that made it.
 
         An equation that holds a jaxpr may keep inputs and outputs apart: what is not
         looked into counts for nothing.
@@ -54,7 +58,7 @@ class Recording:
         return found
 
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """The traced values from which `values` were computed, but for the inputs."""
+        """Find the traced values, other than inputs, from which `values` came."""
         recorded = self._recorded()
         seen = {id(inside(x)) for x in inputs}
         found: list[Any] = []
@@ -76,14 +80,14 @@ class Recording:
 
 
 def _constant(x: DynamicJaxprTracer) -> Any:
-    """The value that a traced constant stands for; `x` where it is none."""
+    """Return the value that a traced constant stands for; `x` where it is none."""
     if isinstance(x.val, Literal):
         return x.val.val
     return x._trace.frame.constvar_to_val.get(x.val, x)
 
 
 def _surely_used(x: DynamicJaxprTracer) -> list[Any]:
-    """The operands with which a result of an equation is batched."""
+    """Return the operands that, if batched, make this result of an equation batched."""
     eqn: Any = x.parent
     if not _is_opaque(eqn):
         return eqn.in_tracers
@@ -95,11 +99,13 @@ def _surely_used(x: DynamicJaxprTracer) -> list[Any]:
     return [t for t, is_used in zip(eqn.in_tracers, used, strict=True) if is_used]
 
 
+# Their jaxpr has the inputs and outputs of the equation, in the same order. That of a
+# scan, a cond or a while_loop has not, so these are not looked into.
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
 def _used_in(jaxpr: Any, index: int) -> list[bool]:
-    """For each input of a jaxpr, whether the output is surely batched where it is."""
+    """Say for each input of a jaxpr whether it alone would make this output batched."""
     opened, _ = open_jaxpr(jaxpr)
     used = {id(opened.outvars[index])}
     for eqn in reversed(opened.eqns):

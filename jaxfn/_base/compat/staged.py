@@ -43,19 +43,23 @@ class Staged:
         jaxpr, _ = open_jaxpr(closed)
         n = len(consts)
         own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
+        # A value that `fun` did not use gets a variable that nothing reads: so the
+        # values stand first in every Staged, and callers need not know which were used.
         of_values = [own.pop(id(x), None) or Var(jax.typeof(x)) for x in values]
         extra = [x for x in consts if id(x) in own]
         of_extra = [own[id(x)] for x in extra]
         jaxpr = jaxpr.replace(
             invars=[*of_values, *of_extra, *jaxpr.invars[n:]],
+            # Its names are those of the arguments of `fun`, and there are more now.
             debug_info=jaxpr.debug_info.with_unknown_names(),
         )
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
     def without_effects(self) -> Staged:
-        """The same, without effects of which no result is used.
+        """Return the same, without effects of which no result is used.
 
-        What is written into a reference (jax.new_ref) is used where it is read.
+        What is written into a reference (jax.new_ref) is used where it is read. Pure
+        equations whose result is not used are left: XLA drops them.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         used = {id(x) for x in jaxpr.outvars}
@@ -85,9 +89,10 @@ class Staged:
 
 
 def _without_references(closed: Any) -> Any:
-    """The jaxpr with values in place of references that it makes for itself.
+    """Put values in place of the references that a jaxpr makes for itself.
 
-    JAX does so when it compiles, for calls that it knows, and not for ours.
+    JAX does so when it compiles, but only inside of the calls that it knows, and it
+    does not know ours.
     """
     if "consts" not in inspect.signature(discharge_state).parameters:
         return discharge_state(closed)
@@ -110,6 +115,7 @@ class Failed(Staged):
         if frames:
             at = frames[-1]
             error.add_note(f"Raised in {at.name}, {at.filename}:{at.lineno}.")
+        # The errors that it came from have frames of their own.
         self._error = error.with_traceback(None)
         self._error.__context__ = self._error.__cause__ = None
 
@@ -119,6 +125,7 @@ class Failed(Staged):
 
     @property
     def effects(self) -> Any:
+        # Asked when the equation is made, where nothing is to be raised yet.
         return set()
 
     def __repr__(self) -> str:

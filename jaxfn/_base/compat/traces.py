@@ -14,9 +14,11 @@ from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
 from jax.interpreters import ad
 
 ConcreteArray: type = ArrayImpl
-"""The class of an array that is no tracer: one exact type, so `type(x) is` is enough
-on the path that must be fast. Not found by making one: that would start JAX's backend
-when jaxfn is imported, and jax.distributed must be set up before."""
+"""The class of an array that is no tracer.
+
+It is one exact type, so `type(x) is` is enough on the path that must be fast. It is
+imported, not found by making an array: that would start JAX's backend when jaxfn is
+imported, and jax.distributed must be set up before."""
 
 
 _DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
@@ -42,12 +44,14 @@ def is_leaked(x: Any) -> bool:
         return False
     if not x._trace.is_valid():
         return True
-    frame = getattr(x._trace, "frame", None)  # replaced by an empty dict at the end
+    # A trace that makes a jaxpr stays valid; at its end JAX puts an empty dict in place
+    # of a WeakValueDictionary.
+    frame = getattr(x._trace, "frame", None)
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
 
 
 def inside(x: Any) -> Any:
-    """What a tracer stands for under eager vmaps, and where JAX knows its value."""
+    """Take off a tracer the eager vmaps, and the wrapping of a value that JAX knows."""
     while True:
         if isinstance(x, BatchTracer):
             x = x.val
@@ -68,11 +72,13 @@ def is_final(arrays: Sequence[Any]) -> bool:
 
 
 def batch_axes(x: Any) -> frozenset[int]:
-    """All vmaps at work that map over `x`, at whatever depth; a number for each."""
+    """Return all vmaps at work that map over `x`, at whatever depth, as numbers."""
     found: set[int] = set()
     while is_tracer(x):
         if isinstance(x, BatchTracer):
-            found.add(id(x._trace.tag))  # JAX's tags all compare equal
+            # By identity: all of JAX's tags compare equal, and two nested vmaps would
+            # count as one.
+            found.add(id(x._trace.tag))
             x = x.val
         elif isinstance(x, _DIFFERENTIATED):
             x = x.primal
@@ -108,6 +114,7 @@ def in_forward_mode(arrays: Sequence[Any]) -> bool:
     tangents may be transposed before.
     """
     trace = trace_ctx.trace
+    # Vmaps inside of the jvp: go down to it, and take their wrapping off the arrays.
     while isinstance(trace, BatchTrace):
         arrays = [x.val if isinstance(x, BatchTracer) else x for x in arrays]
         trace = trace.parent_trace
@@ -137,7 +144,7 @@ def has_other_tangents(arrays: Sequence[Any]) -> bool:
 
 
 def staging() -> Any:
-    """The trace of a function whose jaxpr JAX will keep, under jit or in a scan."""
+    """Find the trace that makes a jaxpr which JAX keeps, under jit or in a scan."""
     trace = trace_ctx.trace
     while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)

@@ -20,7 +20,7 @@ SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 
 def as_array(x: Any) -> Any:
-    """`x` as a `jax.Array`: the boundary that every value from JAX passes.
+    """Return `x` as a `jax.Array`: the boundary that every value from JAX passes.
 
     JAX hands constants on as what they were: Python numbers (some with a dtype:
     TypedFloat), NumPy arrays and scalars, typed NumPy arrays. A user's rule must not
@@ -45,7 +45,7 @@ def is_zero(x: Any) -> bool:
 
 
 def tangent_aval(x: Any) -> Aval:
-    """The type of a tangent of `x` (an array or a type): float0 for integers."""
+    """Return the type of a tangent of `x` (an array or a type): float0 for integers."""
     return _aval(x).to_tangent_aval()
 
 
@@ -57,7 +57,11 @@ def has_type(x: Any, aval: Any) -> bool:
 
 
 def zeros(aval: Any) -> jax.Array:
-    """Zeros of exactly this type, with its sharding and varying mesh axes."""
+    """Make zeros of exactly this type, with its sharding and varying mesh axes.
+
+    `jnp.zeros` of the shape and dtype alone would have neither, and a `shard_map` that
+    checks types would refuse it as a cotangent.
+    """
     return ad.zeros_like_aval(aval)
 
 
@@ -81,7 +85,11 @@ def is_sharded_otherwise(x: Any, aval: Any) -> bool:
 
 
 def match_varying(x: Any, like: Any) -> Any:
-    """`x`, said to vary over all mesh axes over which `like` does."""
+    """Say of `x` that it varies over all mesh axes over which `like` does.
+
+    In a `shard_map` that checks types, the same value on every device has another type
+    than one that varies, and JAX wants a cotangent of the type of its argument.
+    """
     missing = tuple(varying_axes(like) - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
