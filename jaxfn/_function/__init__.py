@@ -4,9 +4,10 @@ Follow a call: `function` (the class; `apply`), `arguments` (bound to positions,
 apart), then `plain` where no transformation is active, else `definition` (the rules of
 the class at this moment) and `class_rules`. A forward runs in one of two `styles`, of
 which `separate` is the one with setup_context. `node` is the ctx that rules get, `ctx`
-its public part, `no_graph` what it can't have, `capture` and `packed` what is kept of
-it. `returns` and `batched` check what rules return. `hooks` and `policies` (autocast)
-are settings of a `with` block; `legacy` holds torch's older classes.
+its public part, `no_graph` what it can't have, `saving` what may be saved, `capture`
+and `packed` what is kept of it. Rules are called inside of `running`, which says more
+where they fail; `returned_*` check their results. `hooks` and `policies` (autocast) are
+settings of a `with` block; `legacy` holds torch's older classes.
 
 torch's names and leniency belong here; how JAX is told belongs in `_engine`.
 """

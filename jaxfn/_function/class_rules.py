@@ -21,12 +21,13 @@ from jaxfn._engine import (
     has_forward_mode,
     with_batch_rule,
 )
-from jaxfn._function import returns
 from jaxfn._function.arguments import Arguments
-from jaxfn._function.batched import batch_outputs
 from jaxfn._function.capture import rebuild
 from jaxfn._function.definition import Definition
 from jaxfn._function.node import BackwardCFunction, call_backward
+from jaxfn._function.returned_batch import batch_outputs
+from jaxfn._function.returned_gradients import gradients
+from jaxfn._function.returned_tangents import tangents as out_tangents
 from jaxfn._function.running import running, several_outputs, without_ctx
 from jaxfn._function.separate import Separate
 from jaxfn._function.styles import Combined, Record
@@ -166,7 +167,7 @@ class ClassRules:
         hint = partial(several_outputs, record.out)
         with running(self._def.name, "backward", rule, passed, hint):
             result = call_backward(rule, self._def.boxed, ctx, grads)
-            found = returns.gradients(
+            found = gradients(
                 result,
                 self._arguments,
                 record.in_avals,
@@ -193,7 +194,7 @@ class ClassRules:
         args = self._arguments.join_only(given)
         with running(self._def.name, "jvp", rule, (ctx, *args)):
             result = rule(ctx, *args)
-            return returns.tangents(
+            return out_tangents(
                 result,
                 record.out,
                 record.out_avals,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._function.ctx import FunctionCtx
 from jaxfn._function.no_graph import NoGraph
+from jaxfn._function.saving import Needs, advice, can_be_saved
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -74,24 +75,24 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self._check("save_for_backward")
         for i, x in enumerate(tensors):
             # The first comparison decides nothing: it is quick, and mostly true.
-            if type(x) is not compat.ConcreteArray and not _can_be_saved(x):
+            if type(x) is not compat.ConcreteArray and not can_be_saved(x):
                 raise errors.RuleTypeError(
                     "save_for_backward can only save variables, but argument "
                     f"{i} is of type {type_name(x)}. Expected arrays, pytrees of "
                     f"arrays or None, got {errors.shown(x)}, in {self._where()}. "
-                    f"{_advice(x)}"
+                    f"{advice(x)}"
                 )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
         self._check("save_for_forward")
         for i, x in enumerate(tensors):
-            if type(x) is not compat.ConcreteArray and not _can_be_saved(x):
+            if type(x) is not compat.ConcreteArray and not can_be_saved(x):
                 raise AssertionError(
                     "save_for_forward expects all arguments to be tensors; you should "
                     "save non-tensors as attributes on ctx. Expected arrays, pytrees "
                     f"of arrays or None, got {errors.shown(x)} as argument {i}, in "
-                    f"{self._where()}. {_advice(x)}"
+                    f"{self._where()}. {advice(x)}"
                 )
         self.saved_for_forward = tensors
 
@@ -284,50 +285,6 @@ _RECORDS = {
     "mark_dirty": "dirty_tensors",
     "mark_non_differentiable": "non_differentiable",
 }
-
-
-class Needs(tuple[bool, ...]):
-    """What `needs_input_grad` gives: a tuple that says what its indices are."""
-
-    _name: str
-
-    def __new__(cls, needs: Sequence[bool], name: str) -> Self:
-        made = super().__new__(cls, needs)
-        made._name = name
-        return made
-
-    def __getitem__(self, index: Any) -> Any:
-        try:
-            return super().__getitem__(index)
-        except IndexError:
-            n = len(self)
-            raise IndexError(
-                f"tuple index out of range: a rule of `{self._name}` read "
-                f"ctx.needs_input_grad[{index}]: expected an index below {n}, for the "
-                f"{n} argument{'' if n == 1 else 's'} of this call (ctx is none)."
-            ) from None
-
-    def __reduce__(self) -> Any:
-        return tuple, (tuple(self),)
-
-
-def _can_be_saved(x: Any) -> bool:
-    """Is `x` an array, None, or a pytree that holds arrays?"""
-    if x is None or pytree.is_array(x):
-        return True
-    arrays, spec = pytree.split(x)
-    return bool(arrays) or not spec.leaves
-
-
-def _advice(x: Any) -> str:
-    """What to do with something that can't be saved."""
-    if isinstance(x, (int, float, complex)):
-        return (
-            "A Python number that apply is given is static: it has no gradient. Pass "
-            "jnp.asarray(x) to apply if it needs one; else keep it in an attribute: "
-            "ctx.<name> = ..."
-        )
-    return "Save it as an attribute: ctx.<name> = ..."
 
 
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
