@@ -77,6 +77,7 @@ class Scoped(Generic[T]):
         return undo
 
     def _follow(self, value: T) -> None:
+        """Give JAX's context of this thread the value."""
         # JAX says of make_user_context that it is not safe to call from two threads.
         with self._making:
             if self._context is None:

@@ -54,8 +54,8 @@ class Both:
 
     # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
-        # Before 0.12 a scan differentiated in reverse goes on with this function, and
-        # would differentiate its body: so it gets the derivative of the rules instead.
+        # Where it does, a scan differentiated in reverse goes on with this function,
+        # and would differentiate its body: so this has the derivative of the rules.
         drops, name = compat.SCAN_DROPS_JVP, self._d.name
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()

@@ -19,7 +19,7 @@ from jaxfn._engine import call as call_engine
 def positional(
     d: JaxRules, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Bind all arguments to positions, with defaults, as JAX's rules get them."""
+    """Bind all arguments to positions, defaults included, as JAX's rules get them."""
     refusal = (
         f"The input arguments to the {d.decorator}-decorated "
         f"function {d.name} could not be resolved to positions:\n"

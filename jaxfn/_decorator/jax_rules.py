@@ -187,7 +187,7 @@ def along(
 
 
 def _keeping(d: JaxRules) -> Rule:
-    """Attach the jvp to the primal, where a scan drops that of JAX (before 0.12)."""
+    """Attach the jvp to the primal, for where a scan drops that of JAX."""
 
     @functools.wraps(d.primal)
     def primal(*args: Any) -> Any:
@@ -204,7 +204,8 @@ def _keeping(d: JaxRules) -> Rule:
             smooth = [is_inexact(x) for x in values]
             return along(d.forward, whole, inputs, dots, smooth)
 
-        # The body is given no derivative, or its own would be added to the jvp's.
+        # The body is given no derivative: attach takes one in the values for that of
+        # something closed over, and refuses it.
         outs = pytree.outputs(d.primal(*whole(stop_gradient(leaves))))
         values = attach(tangents, leaves, outs.arrays, name=d.name)
         return outs.static.whole.join(values)

@@ -11,11 +11,12 @@ from jaxfn._function import Function
 def function_class(
     name: str, fun: Callable[..., Any], rules: Mapping[str, Any]
 ) -> type[Function]:
-    """The `Function` whose forward is `fun`, in the separate style, with these rules.
+    """Make the `Function` whose forward is `fun`, with these rules.
 
-    It saves nothing where no setup_context is among them.
+    It has the separate style, and saves nothing where the rules have no setup_context.
     """
     whole = {"setup_context": _save_nothing, **rules, "forward": fun}
+    # A flag (generate_jvp_rule) is an attribute of the class as it is.
     namespace = {
         key: rule if isinstance(rule, bool) else staticmethod(rule)
         for key, rule in whole.items()

@@ -92,7 +92,12 @@ def _array_of(x: Any) -> Any:
 
 
 class _Report:
-    """Puts together the report on one call."""
+    """Puts together the report on one call.
+
+    Args:
+        call: the call.
+        abstract: whether types stand for some of its arrays.
+    """
 
     def __init__(self, call: Target, *, abstract: bool) -> None:
         self._call, self._abstract = call, abstract

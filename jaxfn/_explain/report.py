@@ -210,6 +210,7 @@ def _brief(x: Any) -> str:
 
 
 def _residuals(report: Explanation) -> Rows:
+    """Make a row for each residual, and one for each sum."""
     rows: Rows = [
         (x.name, x.source, short(x.type), _bytes(x.nbytes))
         for x in report.residuals or ()
@@ -229,6 +230,7 @@ def _bytes(n: float) -> str:
 
 
 def _costs(report: Explanation) -> Rows:
+    """Make a row for each pass whose cost is known."""
     rows: Rows = []
     for name, cost in (
         ("forward", report.forward_cost),

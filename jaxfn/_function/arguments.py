@@ -59,6 +59,7 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
+    """Read the parameters of `forward` from its signature."""
     own = _own_names if has_ctx else inspect.signature
     found = list(own(forward).parameters.values())
     places = _places(found)

@@ -117,7 +117,7 @@ def rebuild(
 
 
 class _Leaves:
-    """Takes values apart: an array becomes a leaf, and its place a template."""
+    """Takes values apart: each array becomes a leaf, and each value a template."""
 
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
@@ -159,6 +159,7 @@ class _Leaves:
         return put
 
     def _container(self, value: Any, name: str) -> Put:
+        """Make the template of what may hold arrays, or of an object that may not."""
         if is_record(value):
             return self._record(value, name)
         # Not by JAX, which sorts the keys: they would come back in another order, and
@@ -182,6 +183,7 @@ class _Leaves:
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
     def _leaf(self, array: Any) -> Put:
+        """Make the template of an array, which becomes a leaf."""
         # Each array once, though saved twice: `arrays` keeps it alive, so its id stays
         # its own.
         i = self._index.setdefault(id(array), len(self.arrays))
@@ -190,6 +192,7 @@ class _Leaves:
         return lambda leaves: leaves[i]
 
     def _record(self, value: Any, name: str) -> Put:
+        """Make the template of a record: a copy with its fields filled in."""
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
         if _is_frozen(value) and _all_constant(puts.values()):
             return _Constant(value)
@@ -206,6 +209,7 @@ class _Leaves:
         return put
 
     def _check_opaque(self, value: Any, name: str) -> None:
+        """Refuse an object that hides a tracer; note one that hides an array."""
         if search.find(value, compat.is_tracer) is not None:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
@@ -242,7 +246,7 @@ _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, ty
 
 
 def is_record(value: Any) -> bool:
-    """A dataclass instance or SimpleNamespace that is no registered pytree."""
+    """Is it a dataclass instance or SimpleNamespace, and no registered pytree?"""
     if isinstance(value, types.SimpleNamespace):
         return True
     if not dataclasses.is_dataclass(value) or isinstance(value, type):

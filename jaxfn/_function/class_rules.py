@@ -34,7 +34,7 @@ from jaxfn._function.styles import Combined, Record
 
 
 class VmapInfo(NamedTuple):
-    """What a vmap staticmethod is told.
+    """What a vmap staticmethod is told of the batch.
 
     Attributes:
         batch_size: the size of the axis that is mapped over.
@@ -46,7 +46,12 @@ class VmapInfo(NamedTuple):
 
 
 class ClassRules:
-    """The rules of `definition` for a call with these arguments."""
+    """The rules of a class for one call, as `Rules` (the attribute `rules`).
+
+    Args:
+        definition: what the class defines.
+        arguments: the arguments of the call.
+    """
 
     def __init__(self, definition: Definition, arguments: Arguments) -> None:
         self._def = d = definition
@@ -76,7 +81,7 @@ class ClassRules:
     def _primal(self, *arrays: Any) -> Outputs:
         """Compute the value; it has a derivative where JAX may lose the rules."""
         nothing = (False,) * len(arrays)
-        # Before 0.12 a scan differentiated in reverse goes on with the primal of a
+        # In such a JAX, a scan differentiated in reverse goes on with the primal of a
         # custom_jvp, and would differentiate the body: a wrong second derivative.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._style.fwd(arrays, nothing)[0]

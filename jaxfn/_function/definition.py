@@ -15,7 +15,7 @@ from jaxfn._base import errors
 
 @dataclasses.dataclass(slots=True)
 class Definition:
-    """What a class defines.
+    """The rules that a class defines, and what it says of them.
 
     Attributes:
         cls: the class.

@@ -12,7 +12,7 @@ from jaxfn._base import Scoped
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Hooks:
-    """A pair of hooks.
+    """A pair of saved-tensor hooks.
 
     Two pairs of the same functions are equal: what was traced under the one serves the
     other, also when a context is entered again and again.

@@ -204,6 +204,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         return () if self._rule == "jvp" else self.saved_tensors
 
     def _clears(self) -> bool:
+        """Does the class let backward read saved_tensors only once?"""
         value = self._forward_cls.clear_saved_tensors_on_access
         if not isinstance(value, bool):
             raise errors.RuleTypeError(

@@ -18,7 +18,7 @@ Put = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """What saved-tensor hooks made of the leaves.
+    """What saved-tensor hooks made of the leaves, and how to read it.
 
     Attributes:
         n: how many leaves there were before.

@@ -68,7 +68,7 @@ def batch_outputs(
 
 
 def _sketch(spec: Spec) -> str:
-    """A structure, in a message: `PyTreeDef((*, *)) of array, static`."""
+    """Write a structure for a message: `PyTreeDef((*, *)) of array, static`."""
     kinds = ["array" if leaf is ARRAY else "static" for leaf in spec.leaves]
     return f"{spec.treedef} of {', '.join(kinds)}"
 

@@ -79,9 +79,10 @@ class _TracedSetup:
 
 
 class Separate(Style):
-    """`forward(*args)` and `setup_context(ctx, inputs, output)`.
+    """The style of `forward(*args)` and `setup_context(ctx, inputs, output)`.
 
     Args:
+        *args: those of `Style`.
         forward: forward on flat arrays, with the vmap rule if there is one.
     """
 

@@ -47,7 +47,7 @@ class Record:
 
 
 class Style:
-    """What both styles share.
+    """What both styles of forward share.
 
     Args:
         definition: the rules of the class.
@@ -143,7 +143,7 @@ class Saved:
 
 
 class Combined(Style):
-    """`forward(ctx, *args)`: see `onepass`."""
+    """The style of `forward(ctx, *args)`, which saves while it computes (`onepass`)."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

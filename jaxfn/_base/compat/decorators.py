@@ -71,7 +71,7 @@ def set_debug_info(
 
 
 class _SymbolicZeros:
-    """`True`, but for readers in JAX that refuse it where nothing is differentiated.
+    """A value that is True, but not for readers in JAX that would refuse it.
 
     An eager shard_map and the kernels of Pallas run or lower the function alone, and
     never look at its rules. All the same they refuse a function whose rules want

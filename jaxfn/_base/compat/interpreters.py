@@ -105,6 +105,7 @@ def _meet_pallas() -> None:
 
 
 def _fill_tables(module: str, name: str) -> None:
+    """Add our primitives to all tables that a module has under this name."""
     try:
         tables = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):  # this JAX has no such compiler
@@ -122,6 +123,8 @@ def _meet_checkify() -> None:
     checkify: Any = sys.modules["jax._src.checkify"]
 
     def rule_for(staged: Callable[..., Any]) -> Rule:
+        """Make the rule that checks what is inside of the traced function."""
+
         def rule(*args: Any, **params: Any) -> Any:
             # JAX 0.12 passes a context first, JAX 0.10 does not.
             at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
@@ -142,6 +145,8 @@ def _meet_sparsify() -> None:
     sparse: Any = sys.modules["jax.experimental.sparse.transform"]
 
     def call_rule(prim: Any, staged: Callable[..., Any]) -> Rule:
+        """Make the rule that evaluates the traced function on sparse values."""
+
         def rule(env: Any, *values: Any, **params: Any) -> Any:
             # Dense values keep the primitive, and with it its derivative and transpose.
             if not any(x.is_sparse() for x in values):

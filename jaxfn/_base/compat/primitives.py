@@ -17,10 +17,9 @@ from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_a
 class Named:
     """A function as a parameter of a primitive: a jaxpr shows its name alone.
 
-    Two are equal only where they are the same object, so that no cache of JAX takes the
-    rule of one equation for that of another. A `Box` equals every other, and would let
-    it; the aux data of a pytree, on the other hand, must equal that of a second trace,
-    which a `Named` never does.
+    The function itself would show its address, another one in every run. A `Box` and a
+    `_Same` carry values as aux data of pytrees, and a parameter is no pytree: it is
+    called and printed as it is.
     """
 
     def __init__(self, name: str, fun: Callable[..., Any]) -> None:
@@ -35,7 +34,7 @@ class Named:
 
 
 class BatchAxis:
-    """The axis that a batch rule is called for."""
+    """The axis of a vmap, for which a batch rule is called."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

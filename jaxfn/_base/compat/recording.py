@@ -13,7 +13,13 @@ from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
 class Recording:
-    """What JAX records from now on, where it traces a function whose jaxpr it keeps."""
+    """A look at the equations that JAX records from the moment when this is made.
+
+    There are some only where JAX traces a function whose jaxpr it keeps.
+
+    Attributes:
+        active: whether it does so here.
+    """
 
     def __init__(self) -> None:
         trace = staging()
@@ -115,10 +121,9 @@ def _used_in(jaxpr: Any, index: int) -> list[bool]:
 
 
 def _is_opaque(eqn: Any) -> bool:
-    """May a result not be batched though an operand is?
+    """May a result of this equation not be batched, though an operand is?
 
-    So it is with an equation that holds jaxprs, and with a collective over the axis of
-    the vmap.
+    It may where the equation holds jaxprs, or is a collective over the axis of a vmap.
     """
     params = eqn.params
     if "branches" in params or any(

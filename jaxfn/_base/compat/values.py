@@ -66,7 +66,7 @@ def zeros(aval: Any) -> jax.Array:
 
 
 def varying_axes(x: Any) -> frozenset[Hashable]:
-    """The mesh axes over which `x` varies inside a `shard_map` that checks them."""
+    """Return the mesh axes over which `x` varies, in a `shard_map` that checks them."""
     mat = getattr(_aval(x), "mat", None)
     return frozenset() if mat is None else mat.varying
 
