@@ -519,3 +519,34 @@ def test_a_closed_over_tracer_is_no_silent_zero():
 
     with pytest.raises(RuntimeError, match="closed over"):
         jax.grad(loss)(3.0)
+
+
+MODE = "a"
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_static_residuals_of_two_derivatives_are_kept_apart(transform):
+    # JAX keeps one structure of residuals for a call, that of the last trace of fwd.
+    global MODE
+
+    @jaxfn.custom_function
+    def product(x, y, how):
+        return x * y
+
+    product.defvjp(
+        lambda x, y, how: (x * y, (x, y, MODE)),
+        lambda saved, g: (
+            saved[1] * g * len(saved[2]),
+            saved[0] * g * len(saved[2]),
+            None,
+        ),
+    )
+    f = transform(lambda x, y: product(x, y, "how"))
+    try:
+        MODE = "a"
+        first = jax.vjp(lambda x: f(x, 3.0), 2.0)[1]
+        MODE = "aaa"
+        second = jax.vjp(lambda y: f(2.0, y), 3.0)[1]
+    finally:
+        MODE = "a"
+    assert (first(1.0)[0], second(1.0)[0]) == (3, 6)

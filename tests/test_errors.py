@@ -684,6 +684,6 @@ def test_what_jax_says_of_a_traced_forward_shows_where_it_is(rules):
 
     f = function(forward=forward, **rules)
     line = forward.__code__.co_firstlineno
-    where = rf"the function forward at .*test_errors\.py:{line} for {f.__name__}\."
+    where = rf"the function {f.__name__} at .*test_errors\.py:{line} for "
     with pytest.raises(jax.errors.TracerBoolConversionError, match=where):
         jax.jit(f.apply)(X[0])

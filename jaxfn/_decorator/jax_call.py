@@ -7,12 +7,14 @@ import functools
 import inspect
 from typing import Any
 
+import jax.numpy as jnp
 from jax import tree_util
 
-from jaxfn._base import errors
+from jaxfn._base import ARRAY, Spec, errors
 from jaxfn._decorator.both import Both
 from jaxfn._decorator.jax_rules import JaxRules, Places, Rule, is_pair
 from jaxfn._decorator.static import align, is_static, unwrap, wrap
+from jaxfn._engine import Residuals, Statics
 from jaxfn._engine import call as call_engine
 
 
@@ -105,20 +107,32 @@ def _unwrapping_vjp(
     blank = tree_util.tree_map(lambda _: 0, args)
     rest = [x for i, x in enumerate(blank) if i not in d.nondiff]
 
+    statics = Statics()
+
     @functools.wraps(fwd)
     def fwd_(*xs: Any) -> Any:
         result = fwd(*unwrap(xs))
-        # Static residuals travel as part of the structure, of which JAX keeps that of
-        # the last trace of fwd alone. A rule that sees which arguments are perturbed
-        # could save other values for other sets of them, and JAX would mix them up.
+        # A rule that sees which arguments are perturbed may save another number of
+        # arrays for other sets of them. JAX's own words say that it must not.
         if options.get("symbolic_zeros") or not is_pair(result):
             return result
-        return result[0], wrap(result[1])
+        # Not as part of the structure, of which JAX keeps that of the last trace alone.
+        leaves, tree = tree_util.tree_flatten(result[1])
+        held = [x if is_static(x) else ARRAY for x in leaves]
+        arrays = [jnp.asarray(x) for x in leaves if not is_static(x)]
+        spec = Spec.of(tree, held)
+        key = statics.put(Residuals(arrays, spec, ()), tree_util.tree_leaves(xs))
+        return result[0], (arrays, key)
 
     # JAX calls it with the arguments of nondiff_argnums, the residuals and the ct.
     @functools.wraps(bwd)
     def bwd_(*xs: Any) -> Any:
-        cts = bwd(*xs[:-2], unwrap(xs[-2]), xs[-1])
+        saved = xs[-2]
+        if not options.get("symbolic_zeros"):
+            arrays, key = saved
+            found = statics.get(key, arrays, d.name)
+            saved = found.static.join(found.arrays)
+        cts = bwd(*xs[:-2], saved, xs[-1])
         if not isinstance(cts, (tuple, list)) or len(cts) != len(rest):
             return cts  # JAX says what is wrong
         return tuple(align(ct, x) for ct, x in zip(cts, rest, strict=True))

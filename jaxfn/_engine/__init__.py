@@ -26,4 +26,5 @@ from jaxfn._engine.engines import (
 )
 from jaxfn._engine.onepass import OnePass, Run
 from jaxfn._engine.ownership import Map, belonging
+from jaxfn._engine.residuals import Statics
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules

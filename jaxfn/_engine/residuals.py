@@ -20,7 +20,8 @@ class Statics:
     part would reach the bwd of another trace (and a gradient was lost in silence). What
     does travel with a trace is the shapes of its residuals. So the static part stays
     here under a key, and the key is the length of an array with no elements. An eager
-    call runs fwd once, and needs no key.
+    call runs fwd once, and needs no key. (`Box` and `Static` are aux data, so neither
+    can serve here.)
     """
 
     def __init__(self) -> None:
