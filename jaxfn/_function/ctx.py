@@ -41,17 +41,20 @@ class FunctionCtx:
 
         Call it at most once, in forward or setup_context. Inputs, outputs and
         intermediate values may be saved; all of them keep their derivative at second
-        order. Anything that is no array goes into an attribute of ctx.
+        order. Anything that holds no array goes into an attribute of ctx.
 
         Args:
-            *tensors: arrays of any shape and dtype, or None, which keeps its place.
+            *tensors: arrays of any shape and dtype; pytrees of them (dicts, modules,
+                dataclasses that are registered), which come back in their structure
+                and whose leaves saved-tensor hooks see; or None, which keeps its place.
 
         Raises:
-            TypeError: an argument is neither an array nor None.
+            TypeError: an argument holds no array and is not None.
             RuntimeError: called while a derivative is computed.
 
-        Differs from torch: a non-array is refused at once; saved intermediates keep
-        their derivative (torch loses it in silence); NumPy arrays are copied.
+        Differs from torch: pytrees may be saved; what holds no array is refused at once;
+        saved intermediates keep their derivative (torch loses it in silence); NumPy
+        arrays are copied.
 
         Example:
             >>> import jax, jaxfn
@@ -77,10 +80,11 @@ class FunctionCtx:
         Call it at most once, in forward or setup_context.
 
         Args:
-            *tensors: arrays of any shape and dtype, or None, which keeps its place.
+            *tensors: arrays of any shape and dtype, pytrees of them, or None, as for
+                `save_for_backward`.
 
         Raises:
-            AssertionError: an argument is neither an array nor None (torch's choice).
+            AssertionError: an argument holds no array and is not None (torch's choice).
             RuntimeError: called while a derivative is computed.
 
         Example:

@@ -1,0 +1,247 @@
+"""The slips of a first day: each message names the class, the rule and the way out."""
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import sparse
+
+import jaxfn
+from tests.build import function
+
+X = jnp.array([1.0, 2.0])
+HERE = Path(__file__).name
+
+
+def identity(ctx, x):
+    return 1 * x
+
+
+WAYS = {"plain": lambda f: f, "jit": jax.jit, "grad": jax.grad}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_forward_takes_ctx_beside_setup_context(way):
+    def forward(ctx, x):
+        return x
+
+    f = function(
+        "Late",
+        forward=forward,
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: g,
+    )
+    match = (
+        r"missing 1 required positional argument.*`Late.forward` is called with 1 "
+        r"argument, .*without ctx.*There is a setup_context.*remove ctx"
+    )
+    with pytest.raises(TypeError, match=match):
+        WAYS[way](f.apply)(1.0)
+
+
+def test_too_few_arguments_of_apply_are_pythons_to_report():
+    f = function("Two", forward=lambda ctx, x, y: x, backward=lambda ctx, g: (g, g))
+    match = "missing 1 required positional argument: 'y'"
+    with pytest.raises(TypeError, match=match) as error:
+        f.apply(X)
+    assert "is called with" not in str(error.value)
+
+
+def test_backward_with_too_few_parameters():
+    f = function(
+        "Two", forward=lambda ctx, x: (x, 2 * x), backward=lambda ctx, g: (g, g)
+    )
+    match = (
+        r"takes 2 positional arguments but 3 were given. `Two.backward` is called "
+        r"with 3 arguments: ctx, and a gradient for each output.*got "
+        r"backward\(ctx, g\)"
+    )
+    with pytest.raises(TypeError, match=match):
+        jax.grad(lambda x: f.apply(x)[1])(1.0)
+
+
+def test_jvp_with_too_few_parameters():
+    f = function("Two", forward=lambda ctx, x, y: x * y, jvp=lambda ctx, t: t)
+    match = r"`Two.jvp` is called with 3 arguments: ctx, and a tangent for each arg"
+    with pytest.raises(TypeError, match=match):
+        jax.jvp(f.apply, (1.0, 1.0), (1.0, 1.0))
+
+
+def test_setup_context_with_too_few_parameters():
+    f = function(
+        "Two",
+        forward=lambda x: x,
+        setup_context=lambda ctx, inputs: None,
+        backward=lambda ctx, g: g,
+    )
+    for way in WAYS.values():
+        with pytest.raises(TypeError, match=r"three arguments: ctx, inputs and output"):
+            way(f.apply)(1.0)
+
+
+def test_an_error_of_a_rules_own_calls_is_its_own():
+    def helper(a):
+        return a
+
+    f = function("F", forward=identity, backward=lambda ctx, g: helper(g, g))
+    with pytest.raises(TypeError) as error:
+        jax.grad(f.apply)(1.0)
+    assert "is called with" not in str(error.value)
+
+
+def test_jvp_reads_what_was_saved_for_backward():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 1 * x
+
+    def jvp(ctx, t):
+        (x,) = ctx.saved_tensors
+        return t * x
+
+    f = function("F", forward=forward, jvp=jvp)
+    with pytest.raises(ValueError, match="not enough values to unpack") as error:
+        jax.jvp(f.apply, (1.0,), (1.0,))
+    assert "`F.jvp` found nothing in ctx.saved_tensors" in error.value.__notes__[0]
+    assert "Call save_for_forward too" in error.value.__notes__[0]
+
+
+def test_an_index_that_needs_input_grad_has_not():
+    def forward(ctx, x):
+        assert ctx.needs_input_grad == (True,) or not ctx.needs_input_grad[0]
+        assert isinstance(ctx.needs_input_grad, tuple)
+        assert repr(ctx.needs_input_grad) in ("(True,)", "(False,)")
+        return x * ctx.needs_input_grad[1]
+
+    f = function("F", forward=forward, backward=lambda ctx, g: g)
+    match = r"a rule of `F` read ctx.needs_input_grad\[1\]: expected an index below 1"
+    with pytest.raises(IndexError, match=match):
+        jax.grad(f.apply)(1.0)
+
+
+def test_an_instance_is_not_a_call():
+    f = function("F", forward=identity, backward=lambda ctx, g: g)
+    with pytest.warns(DeprecationWarning, match=r"Call `F.apply\(...\)`"):
+        f(1.0)
+
+
+def test_a_python_number_is_saved():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    f = function("F", forward=forward, backward=lambda ctx, g: g)
+    match = r"got 3.0, in `F.forward`.*is static: it has no gradient.*jnp.asarray\(x\)"
+    with pytest.raises(TypeError, match=match):
+        f.apply(3.0)
+
+
+def test_taylor_mode():
+    f = function("F", forward=identity, backward=lambda ctx, g: g)
+    from jax.experimental.jet import jet
+
+    with pytest.raises(RuntimeError, match=r"`F` was called inside of jax.*nest jax"):
+        jet(f.apply, (1.0,), ((1.0, 0.0),))
+
+
+def test_a_gradient_with_other_flags():
+    def backward(ctx, g):
+        return sparse.BCOO((jnp.full(2, g), ctx.indices), shape=(2, 2))
+
+    def forward(ctx, m):
+        ctx.indices = m.indices
+        return m.data.sum()
+
+    f = function("F", forward=forward, backward=backward)
+    m = sparse.BCOO.fromdense(jnp.eye(2))
+    match = "Both are a BCOO, which differ in what they hold beside their arrays"
+    with pytest.raises(ValueError, match=match):
+        jax.grad(f.apply, allow_int=True)(m)
+
+
+# ---- where the rule is
+
+
+class Wrong(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+
+class Raises(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        raise KeyError("mine")
+
+
+@pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_a_message_about_a_rule_tells_its_file_and_line(transform):
+    with pytest.raises(ValueError, match="incorrect number") as error:
+        transform(Wrong.apply)(1.0)
+    line = Wrong.backward.__code__.co_firstlineno
+    assert str(error.value).endswith(f"{HERE}:{line}.)")
+    assert str(error.value).count("`Wrong.backward` is at") == 1
+
+
+def test_the_innermost_rule_is_told():
+    def backward(ctx, g):
+        return jax.grad(Wrong.apply)(g)
+
+    outer = function("Outer", forward=identity, backward=backward)
+    with pytest.raises(ValueError, match="incorrect number") as error:
+        jax.grad(outer.apply)(1.0)
+    assert "`Wrong.backward` is at" in str(error.value)
+    assert "`Outer.backward` is at" not in str(error.value)
+
+
+CALLS = {
+    "grad": lambda: jax.grad(Wrong.apply)(1.0),
+    "jit of grad": lambda: jax.jit(jax.grad(Wrong.apply))(1.0),
+    "plain": lambda: Raises.apply(X),
+    "jit": lambda: jax.jit(Raises.apply)(X),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_tracebacks_show_the_users_frames_alone(call):
+    with pytest.raises((ValueError, KeyError)) as error:
+        CALLS[call]()
+    files = {f.filename for f in traceback.extract_tb(error.value.__traceback__)}
+    package = str(Path(jaxfn.__file__).parent)
+    assert any(Path(name).name == HERE for name in files)
+    assert not [name for name in files if name.startswith(package)]
+
+
+def test_all_frames_are_shown_on_request():
+    code = (
+        "import jax, jaxfn, traceback\n"
+        "class F(jaxfn.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): raise KeyError\n"
+        "try: F.apply(jax.numpy.ones(1))\n"
+        "except KeyError: print(traceback.format_exc())\n"
+    )
+    env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert "_function" in run.stdout, run.stderr
+
+
+def test_jaxprs_show_the_names_of_rules():
+    text = str(jax.make_jaxpr(Wrong.apply)(1.0))
+    for words in ("name=Wrong\n", "fwd=Wrong.forward", "bwd=Wrong.backward"):
+        assert words in text
+    both = function(
+        "Both", forward=identity, backward=lambda c, g: g, jvp=lambda c, t: t
+    )
+    text = str(jax.make_jaxpr(both.apply)(1.0))
+    assert "name=Both\n" in text
+    assert "Both.jvp" in text
