@@ -52,7 +52,7 @@ class FunctionCtx:
             TypeError: an argument holds no array and is not None.
             RuntimeError: called while a derivative is computed.
 
-        Differs from torch: pytrees may be saved; what holds no array is refused at once;
+        Differs from torch: pytrees may be saved; what holds none is refused at once;
         saved intermediates keep their derivative (torch loses it in silence); NumPy
         arrays are copied.
 
