@@ -13,7 +13,21 @@ from tests.devices.layers import AXIS, numbers
 
 engines = pytest.mark.parametrize("engine", layers.ENGINES)
 reverse = pytest.mark.parametrize("engine", ["backward", "both", "derived"])
-checks = pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
+both_checks = pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
+
+
+def checks(test):
+    """With JAX's check of what varies over the mesh, and without.
+
+    A normal run leaves out what another engine does too: a derived jvp is the backward
+    of another, transposed, and a Function with both rules has those of the others.
+    """
+    return pytest.mark.full(unless=is_normal)(both_checks(test))
+
+
+def is_normal(engine, vma, **_):
+    return engine == "both" or (vma and engine != "derived")
+
 
 X, W, C = numbers(8, 3), numbers(3, 8, shift=0.4), numbers(8, 8, shift=1.0)
 DX, DW = numbers(8, 3, shift=2.0), numbers(3, 8, shift=3.0)
@@ -100,6 +114,8 @@ def test_automatic_sharding_is_that_of_a_built_in_op(engine, places, what):
         shardings_agree(got, jax.jit(DERIVED[what](layers.dense))(*args))
 
 
+# Under jit its types are those of the eager run, and XLA has its own test above.
+@pytest.mark.full(unless=lambda engine, jit, **_: not jit or engine == "both")
 @engines
 @everything
 @pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
@@ -192,7 +208,7 @@ def test_all_replicated_in_shard_map(engine, vma):
     close(got, jax.grad(loss(layers.dense), (0, 1))(X, W))
 
 
-@checks
+@both_checks
 def test_a_plain_custom_vjp_refuses_where_the_weight_is_replicated(vma):
     """What JAX does by itself; a Function sums the gradient instead."""
 

@@ -44,6 +44,10 @@ STACKS = {
 }
 
 
+NORMAL = ("jit tangent", "jit second gradient", "eager gradient")
+
+
+@pytest.mark.full(unless=lambda engine, stack: stack in NORMAL)
 @engines
 @pytest.mark.parametrize("stack", STACKS)
 def test_vmap_of_shard_map_over_a_mesh_axis(engine, stack):
