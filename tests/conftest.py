@@ -88,11 +88,6 @@ def pytest_configure(config):
 SLOW_NOTEBOOKS = ("03_every_order", "04_memory", "05_surrogate_gradients", "06_kernels")
 
 
-def pytest_itemcollected(item):
-    if item.path.suffix == ".ipynb" and item.path.stem in SLOW_NOTEBOOKS:
-        item.add_marker(pytest.mark.full)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     if config.option.full and not config.option.rest:
@@ -105,6 +100,8 @@ def pytest_collection_modifyitems(config, items):
 
 def is_left_out(item):
     """Does a normal run leave it out?"""
+    if item.path.suffix == ".ipynb":
+        return item.path.stem in SLOW_NOTEBOOKS
     found = [mark.kwargs.get("unless") for mark in item.iter_markers("full")]
     return not all(unless and unless(**item.callspec.params) for unless in found)
 
