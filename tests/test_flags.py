@@ -230,6 +230,7 @@ CARGO = {
 }
 
 
+@pytest.mark.full(unless=lambda engine, **_: engine in ("backward", "both"))
 @pytest.mark.parametrize("kind", CARGO)
 @engines
 def test_ctx_carries_anything_twice_through_one_scan(kind, engine):
