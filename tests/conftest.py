@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 
 import hypothesis
+import pytest
 
 FLAGS = ["force_host_platform_device_count=8", "backend_optimization_level=0"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
@@ -37,18 +38,34 @@ _SETTINGS = {
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
 hypothesis.settings.register_profile(
-    "normal", max_examples=500, derandomize=True, **_SETTINGS
+    "normal", max_examples=40, derandomize=True, **_SETTINGS
 )
 hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
 hypothesis.settings.load_profile("normal")
+
+
+# ---- how much runs
+#
+# A normal run has every mechanism, and of many cells of one kind those that differ
+# most. It takes four minutes on two cores. What it leaves out is marked `full`.
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--full",
         action="store_true",
-        help="twenty times the sample of the laws, thousands of random programs, and "
-        "check on all of the catalogues",
+        help="all tests: every cell, more random programs, the slower notebooks",
+    )
+    parser.addoption(
+        "--rest",
+        action="store_true",
+        help="what --full has and a normal run leaves out",
+    )
+    parser.addoption(
+        "--sample",
+        type=int,
+        help="--full with so many times the samples of tests/laws/ (20 take hours), "
+        "and with check on the slowest Functions too",
     )
     parser.addoption(
         "--programs", type=int, help="how many random programs tests/laws/ runs"
@@ -56,6 +73,37 @@ def pytest_addoption(parser):
     parser.addoption(
         "--programs-seed", type=int, default=0, help="the number of the first of them"
     )
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "full(unless=None): not in a normal run, unless this says so of its parameters",
+    )
+    option = config.option
+    option.full = option.full or option.rest or option.sample is not None
+
+
+# The others compile for 8 to 30 seconds each, what tests compile in smaller pieces.
+NORMAL_NOTEBOOKS = ("01_first_function", "02_porting_from_pytorch")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    if config.option.full and not config.option.rest:
+        return
+    kept = [item for item in items if is_left_out(item) == config.option.rest]
+    left = [item for item in items if is_left_out(item) != config.option.rest]
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
+
+
+def is_left_out(item):
+    """Does a normal run leave it out?"""
+    if item.path.suffix == ".ipynb":
+        return item.path.stem not in NORMAL_NOTEBOOKS
+    found = [mark.kwargs.get("unless") for mark in item.iter_markers("full")]
+    return not all(unless and unless(**item.callspec.params) for unless in found)
 
 
 def pytest_terminal_summary(terminalreporter):

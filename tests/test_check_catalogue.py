@@ -1,11 +1,9 @@
 """`check` on the catalogues of the laws and of parity: no right Function fails, every
 wrong one does.
 
-Without `--full`, a seeded part of the laws' catalogue and one Function of each of some
-families of the other.
+A normal run has a few of them, which take 4 seconds each; `--full` has all but the
+slowest, and `--sample` these too.
 """
-
-import random
 
 import pytest
 
@@ -13,6 +11,7 @@ import jaxfn
 from tests.laws.catalogue import BY_NAME as LAWS
 from tests.parity.catalogue import FAMILIES
 from tests.purposes import PURPOSES, Purpose
+from tests.sizes import only, parametrize
 
 ON_PURPOSE = {
     "StraightThrough",  # the derivative is not that of the value
@@ -34,25 +33,19 @@ SLOW = {
     *("ode_adjoint", "fixed_point", "quadratic_program", "attention"),
     *("DB-05", "DB-06"),
 }
-SEED, FEW, FEW_FAMILIES = 3, 3, 7
+FEW = ("ExpSavesItsOutput", "LinearBackward")
+FEW_OF_PARITY = ("clip_norm", "fast_sigmoid")
 
 
 def pytest_generate_tests(metafunc):
-    full = metafunc.config.getoption("--full")
-    chosen = random.Random(SEED)
-    if "law" in metafunc.fixturenames:
-        some = RIGHT if full else sorted(chosen.sample(RIGHT, FEW))
-        metafunc.parametrize("law", some)
-    if "twin" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "twin",
-            PARITY
-            if full
-            else [
-                chosen.choice([case.name for case in cases if case.name not in SLOW])
-                for cases in chosen.sample(list(FAMILIES.values()), FEW_FAMILIES)
-            ],
-        )
+    parametrize(metafunc, "law", FEW, lambda times: RIGHT)
+    slow = SLOW if metafunc.config.option.sample is None else {}
+    parametrize(
+        metafunc,
+        "twin",
+        FEW_OF_PARITY,
+        lambda times: [name for name in PARITY if name not in slow],
+    )
 
 
 def test_a_function_of_the_laws_passes(law):
@@ -83,7 +76,10 @@ def test_each_purpose_is_of_a_function_of_the_catalogue():
     assert set(PURPOSES) <= set(PARITY)
 
 
-@pytest.mark.parametrize("name", ["round", "reverse", "batch_norm", "inherited"])
+@pytest.mark.parametrize(
+    "name",
+    only(["round", "reverse", "batch_norm", "inherited"], lambda x: x != "batch_norm"),
+)
 def test_what_differs_on_purpose_fails_if_check_is_not_told(name):
     case = PARITY[name]
     report = jaxfn.check(case.jax, *case.arrays("float32"))
@@ -96,6 +92,7 @@ def test_what_differs_on_purpose_fails_without_a_reference(name):
     assert "backward" in report.wrong_rules
 
 
+@pytest.mark.full
 def test_bfloat16_as_it_is_given():
     case = LAWS["Bfloat16Swish"]
     report = jaxfn.check(case.call, *case.args(), precision="given")

@@ -87,6 +87,7 @@ MADE = {
     "jax, symbolic zeros": lambda: jax_style(through_itself=True, symbolic=True),
     "torch": torch_style,
 }
+NORMAL = (MADE["jax"], MADE["torch"])
 made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
@@ -118,6 +119,9 @@ def test_every_forward_mode(make, mode):
     np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
 
 
+@pytest.mark.full(
+    unless=lambda make, wrapper, **_: make in NORMAL or wrapper == "plain"
+)
 @made
 @pytest.mark.parametrize("wrapper", CORE)
 @pytest.mark.parametrize("order", HESSIANS)

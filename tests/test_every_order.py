@@ -155,6 +155,14 @@ def test_second_derivative_differentiates_the_inner_rule(engine, style, wrapper,
         np.testing.assert_allclose(f(scalar()), -factor * SIN, rtol=1e-6)
 
 
+# Engines of both styles share all but how forward is called: in a normal run one style
+# alone has what is compiled at length.
+in_one_style = pytest.mark.full(
+    unless=lambda style, wrapper, **_: style == "separate" or wrapper == "plain"
+)
+
+
+@in_one_style
 @engines
 @styles
 @core
@@ -166,6 +174,7 @@ def test_third_derivative(engine, style, wrapper):
 
 # The value of a Function that an outer derivative meets carries the rule too: the
 # derivative of f(x)^2 / 2 is f f', and that of f f' needs f' again, from the rule.
+@in_one_style
 @engines
 @styles
 @core

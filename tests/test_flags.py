@@ -120,6 +120,13 @@ def product(engine, style, *, materialize, seen, transposed=False):
     return call
 
 
+# A normal run has the other style eagerly alone: they differ in how forward is called.
+in_one_style = pytest.mark.full(
+    unless=lambda style, place, **_: style == "combined" or place == "eager"
+)
+
+
+@in_one_style
 @places
 @engines
 @styles
@@ -223,6 +230,7 @@ CARGO = {
 }
 
 
+@pytest.mark.full(unless=lambda engine, **_: engine in ("backward", "both"))
 @pytest.mark.parametrize("kind", CARGO)
 @engines
 def test_ctx_carries_anything_twice_through_one_scan(kind, engine):
@@ -256,6 +264,7 @@ def test_ctx_carries_anything_twice_through_one_scan(kind, engine):
 # ---- what JAX can't differentiate
 
 
+@in_one_style
 @places
 @engines
 @pytest.mark.parametrize("style", ["combined", "separate"])

@@ -3,7 +3,7 @@
 A plan says everything about a Function: its arguments, a tree of arrays and statics; a
 few operations, each on earlier values; which values are outputs, in which tree; which
 are saved, where; the style; the engine. What is not saved, the rules compute again from
-what is. 500 plans in a normal run, always the same;
+what is. 40 plans in a normal run and 500 with `--full`, always the same;
 `pytest --hypothesis-profile=thorough tests/test_property.py` tries 20,000 others.
 """
 
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -389,8 +389,22 @@ def directional(f: Any, mode: str, way: list[Any]) -> Any:
 MODES = st.sampled_from(["reverse", "forward"])
 
 
-@given(plan=plans(), inner=MODES, outer=MODES)
+random = given(plan=plans(), inner=MODES, outer=MODES)
+
+
+@random
 def test_a_random_function_has_the_derivatives_of_its_mathematics(plan, inner, outer):
+    check(plan, inner, outer)
+
+
+@pytest.mark.full
+@settings(max_examples=500)
+@random
+def test_many_random_functions_have_them(plan, inner, outer):
+    check(plan, inner, outer)
+
+
+def check(plan, inner, outer):
     event(f"{plan.engine}, {plan.style}")
     rng = np.random.default_rng(plan.seed)
     xs = [jnp.asarray(rng.uniform(-1, 1, s), jnp.float32) for s in plan.shapes]

@@ -114,7 +114,7 @@ def plain(d, b):
     return jnp.linalg.solve(matrix(d), b)
 
 
-HESSIAN = jax.hessian(energy(plain))(D)
+HESSIAN = jax.jit(jax.hessian(energy(plain)))(D)
 
 
 @pytest.mark.parametrize("name", SOLVES)

@@ -27,6 +27,13 @@ class Wrong(NamedTuple):
 
 WRONG: dict[str, Wrong] = {}
 
+# Found by the same check of the same rule as another that a normal run has.
+ALIKE = {
+    *("Sign", "Transposed", "MissingTerm", "WrongArgument", "MeanForSum", "RowForSum"),
+    *("WrongOutput", "SwappedNeeds", "StoppedCotangent", "JvpJacobian", "JvpNone"),
+    *("JvpMissingTerm", "VmapFactor", "VmapIgnoresInDims", "VmapFirstOnly"),
+}
+
 V = np.array([0.7, -1.3, 0.4], np.float32)
 W = np.array([1.1, 0.6, -0.9], np.float32)
 A = np.array([[0.3, 1.2, -0.5], [0.8, -0.2, 1.9], [0.1, 0.4, -1.1]], np.float32)

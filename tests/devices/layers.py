@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tests.build import function
@@ -182,4 +183,5 @@ def numbers(*shape: int, shift: float = 0.0) -> jax.Array:
     n = 1
     for k in shape:
         n *= k
-    return jnp.sin(jnp.arange(float(n)) * 0.7 + shift).reshape(shape)
+    x = np.sin(np.arange(n) * 0.7 + shift).reshape(shape)
+    return jnp.asarray(x, jnp.float32)

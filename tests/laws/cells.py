@@ -166,6 +166,33 @@ def pairs() -> list[Cell]:
     return [cell for cell in cells if cell.is_valid()]
 
 
+def some_pairs() -> list[Cell]:
+    """All pairs for each engine, in one of its styles.
+
+    Each style has each transformation inside of six others and outside of six.
+    """
+    style = {case.name: i % 2 for i, case in enumerate(SINES)}
+    place = {name: i for i, name in enumerate(PAIRS)}
+    return [c for c in pairs() if sum(place[n] for n in c.stack) % 2 == style[c.name]]
+
+
+def some(cells: list[Cell]) -> list[Cell]:
+    """A quarter of the sample: each transformation and mode, with many Functions.
+
+    The two that are for linear Functions only have a few cells: all are kept.
+    """
+    of: dict[str, list[Cell]] = {}
+    for cell in cells:
+        of.setdefault(cell.name, []).append(cell)
+    return [
+        cell
+        for i, found in enumerate(of.values())
+        for k, cell in enumerate(found)
+        if k % 4 == i % 4 or any(t.linear for t in cell.transformations)
+    ]
+
+
+@functools.cache
 def sample(times: int = 1) -> list[Cell]:
     """A seeded sample of depth 3: each Function meets each transformation and mode."""
     cells: dict[Cell, None] = {}

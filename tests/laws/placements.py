@@ -245,29 +245,32 @@ class Seen:
 AXES = ("kind", "rule", "acts", "outside", "taken", "wrapping")
 
 CANDIDATES = 6000
-FULL = 20  # times the sample, with --full
 
 
 def sample(
-    acts: Iterable[str], is_wanted: Callable[[Cell], bool], times: int = 1
+    acts: Iterable[str],
+    is_wanted: Callable[[Cell], bool],
+    times: int = 0,
 ) -> list[Cell]:
-    """A seeded sample in which nearly all parts that can meet do, two by two.
+    """A seeded sample in which most parts that can meet do, two by two.
 
     Args:
         acts: the names of the contexts or effects.
         is_wanted: which cells have a meaning.
-        times: how many such samples.
+        times: how many samples in which nearly all do. None is what a normal run has:
+            without cells that compile much, and of the others those that bring many
+            parts together that have not met before.
     """
     rules = ("forward", "setup_context", "backward", "jvp", "vmap")
     parts = [list(p) for p in (KINDS, rules, acts, OUTSIDE, TAKEN, WRAPPINGS)]
     found: dict[Cell, None] = {}
-    for k in range(times):
+    for k in range(times or 1):
         chosen = random.Random(f"{SEED} {k}")
         cells = [Cell(*map(chosen.choice, parts)) for _ in range(CANDIDATES)]
-        cells = [c for c in cells if c.is_valid() and (times > 1 or c.is_cheap())]
+        cells = [c for c in cells if c.is_valid() and (times or c.is_cheap())]
         meetings = {c: c.meetings() for c in cells if is_wanted(c)}
         met: set[Any] = set()
-        for least in (6, 4):  # one cell brings many new ones together
+        for least in (6, 4) if times else (6,):
             for cell, meeting in meetings.items():
                 if len(meeting - met) >= least:
                     met |= meeting

@@ -8,8 +8,8 @@ Value, dtype and derivative equal plain JAX, and every array that a rule sees is
 and NumPy that a rule itself keeps on ctx may come back as it was kept: it may be needed
 where a trace has no values (`jnp.transpose(g, ctx.order)`).
 
-In the normal run each kind meets each place and (but for twins) each control flow in
-some cell, as does each maker of a Function each place; `--full` has ten covers of all
+In the normal run each kind meets each place in some cell, as does each maker of a
+Function, and most derivatives are compiled as a whole; `--full` has a cover of all
 pairs.
 """
 
@@ -29,9 +29,9 @@ from jax import lax
 
 import jaxfn
 from tests.build import function
+from tests.sizes import parametrize
 
 SEED = 20
-FULL = 10
 
 # ---- kinds: make(value, dtype) prepares, and what it returns makes the constant
 
@@ -583,19 +583,20 @@ LISTS: dict[str, list[Any]] = {
     "wide": [False, True],
 }
 ALL_PAIRS = list(itertools.combinations(LISTS, 2))
-SOME_PAIRS = [("maker", "place"), ("maker", "wide"), ("place", "kind")] + [
-    ("kind", "context"),
-    ("kind", "wide"),
-    ("context", "wide"),
-]
+SOME_PAIRS = [("maker", "place"), ("place", "kind"), ("context", "wide")]
 # How often: eager derivatives compile each operation, and second ones have many.
-WEIGHTS = {"jit": 3, "jit of grad": 4, "grad of jit": 2, "jit of jvp": 4}
+SECOND = ("hessian", "hessian of jit", "jit of hessian", "grad of grad") + (
+    "jit of jacfwd of jacfwd",
+)
+WEIGHTS = {"jit": 3, "jit of grad": 8, "grad of jit": 3, "jit of jvp": 8}
+WEIGHTS |= dict.fromkeys(SECOND, 0.4)
 
 
-def cells(full: bool = False) -> list[Cell]:
-    """Cells in which the pairs of entries meet that may."""
-    covers = range(FULL if full else 1)
-    pairs = ALL_PAIRS if full else SOME_PAIRS
+@functools.cache
+def cells(times: int = 0) -> list[Cell]:
+    """Cells in which pairs of entries meet; or so many covers of all that may."""
+    covers = range(times or 1)
+    pairs = ALL_PAIRS if times else SOME_PAIRS
     found = [_cover(random.Random(SEED + k), pairs) for k in covers]
     return list(dict.fromkeys(itertools.chain(*found)))
 
@@ -603,8 +604,6 @@ def cells(full: bool = False) -> list[Cell]:
 def _cover(chosen: random.Random, pairs: list[tuple[str, str]]) -> list[Cell]:
     """The next pair that is left, in that cell of a few which has the most others."""
     todo = [{i: a, j: b} for i, j in pairs for a in LISTS[i] for b in LISTS[j]]
-    if pairs is SOME_PAIRS:
-        todo = [pair for pair in todo if not ("kind" in pair and is_twin(pair))]
     chosen.shuffle(todo)
     left = {tuple(pair.items()): pair for pair in todo}
     found: list[Cell] = []
@@ -621,11 +620,6 @@ def _cover(chosen: random.Random, pairs: list[tuple[str, str]]) -> list[Cell]:
         for k in met[best]:
             left.pop(k)
     return found
-
-
-def is_twin(entries: dict[str, Any]) -> bool:
-    """Is it a control flow that JAX makes of another?"""
-    return entries.get("context") in ("map", "switch", "nothing")
 
 
 def _with(chosen: random.Random, fixed: dict[str, Any]) -> Cell | None:
@@ -645,9 +639,7 @@ def _has(cell: Cell, pair: tuple[tuple[str, Any], ...]) -> bool:
 
 
 def pytest_generate_tests(metafunc):
-    if "cell" in metafunc.fixturenames:
-        full = metafunc.config.getoption("--full")
-        metafunc.parametrize("cell", cells(full), ids=str)
+    parametrize(metafunc, "cell", cells(), cells)
 
 
 def test_the_gradient_of_a_jitted_call_with_a_number_made_in_it():

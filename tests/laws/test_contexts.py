@@ -3,7 +3,7 @@
 Each cell is a Function, one of its rules that reads a context, and a program that
 enters the context around a transformed call. The same program in plain JAX says what is
 right: the numbers, what the context leaves in the lowered text, and how often the
-Python of each rule runs. `--full` makes the sample twenty times as big.
+Python of each rule runs. `--full` has a bigger sample.
 """
 
 import dataclasses
@@ -19,7 +19,6 @@ from tests.laws.placements import (
     AXES,
     DIFFERENT,
     EXCEPTIONS,
-    FULL,
     OUTSIDE,
     TAKEN,
     WEIGHTS,
@@ -30,6 +29,7 @@ from tests.laws.placements import (
     sample,
 )
 from tests.laws.rules import KINDS, Kind
+from tests.sizes import parametrize
 
 
 def has_a_meaning(cell: Cell) -> bool:
@@ -61,10 +61,12 @@ ALWAYS = [
 
 
 def pytest_generate_tests(metafunc):
-    if "cell" in metafunc.fixturenames:
-        times = FULL if metafunc.config.getoption("--full") else 1
-        found = ALWAYS + sample(CONTEXTS, has_a_meaning, times)
-        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
+    parametrize(
+        metafunc,
+        "cell",
+        normal=ALWAYS + sample(CONTEXTS, has_a_meaning),
+        full=lambda times: sample(CONTEXTS, has_a_meaning, times),
+    )
 
 
 def test_a_rule_runs_in_the_contexts_of_its_caller(cell: Cell, record_property):

@@ -2,7 +2,7 @@
 
 Each cell is a Function, one of its rules that has an effect, and a program. The same
 program in plain JAX says what is right: the numbers, what one sees of the effects, and
-how often the Python of each rule runs. `--full` makes the sample twenty times as big.
+how often the Python of each rule runs. `--full` has a bigger sample.
 """
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from tests.laws.effects import EFFECTS
 from tests.laws.placements import (
     AXES,
-    FULL,
     TAKEN,
     WRAPPINGS,
     Cell,
@@ -18,6 +17,7 @@ from tests.laws.placements import (
     sample,
 )
 from tests.laws.rules import KINDS, Kind
+from tests.sizes import parametrize
 
 
 def has_a_meaning(cell: Cell) -> bool:
@@ -56,10 +56,12 @@ ALWAYS = [
 
 
 def pytest_generate_tests(metafunc):
-    if "cell" in metafunc.fixturenames:
-        times = FULL if metafunc.config.getoption("--full") else 1
-        found = ALWAYS + sample(EFFECTS, has_a_meaning, times)
-        metafunc.parametrize("cell", list(dict.fromkeys(found)), ids=str)
+    parametrize(
+        metafunc,
+        "cell",
+        normal=ALWAYS + sample(EFFECTS, has_a_meaning),
+        full=lambda times: sample(EFFECTS, has_a_meaning, times),
+    )
 
 
 def test_a_rule_has_the_effects_of_a_plain_one(cell: Cell, record_property):

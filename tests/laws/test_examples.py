@@ -4,7 +4,7 @@ Random Functions of three numbers with two outputs, whose rules are *not* the de
 of what forward computes: an output may depend on none of the arguments, and still have
 a derivative that differs between examples. Each is called under one vmap or two, some
 arguments mapped and some not, and compared with a loop over the examples. `--full`
-tries twenty times as many.
+tries more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import pytest
 from jax import lax
 
 from tests.build import function
+from tests.sizes import parametrize
 
-COUNT, FULL = 24, 20
+NORMAL, FULL = 12, 48
 SIZES = (3, 2)  # of the outer axis and the inner one
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "first": lambda a, b, c: a,
@@ -160,9 +161,7 @@ def _wave(shape: Any, shift: int) -> jax.Array:
 
 
 def pytest_generate_tests(metafunc):
-    if "seed" in metafunc.fixturenames:
-        times = FULL if metafunc.config.getoption("--full") else 1
-        metafunc.parametrize("seed", range(COUNT * times))
+    parametrize(metafunc, "seed", range(NORMAL), lambda times: range(FULL * times))
 
 
 def test_an_example_has_the_derivatives_that_it_has_alone(seed):
@@ -199,5 +198,5 @@ def assert_close(got: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("part", ["engine", "jit", "separate"])
 def test_the_plans_differ(part):
-    found = {getattr(Plan.draw(seed), part) for seed in range(COUNT)}
+    found = {getattr(Plan.draw(seed), part) for seed in range(NORMAL)}
     assert len(found) == {"engine": 4, "jit": 3, "separate": 2}[part]

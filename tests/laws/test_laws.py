@@ -1,8 +1,9 @@
 """Every cell equals plain JAX, or is refused as notebooks/reference/refusals.md says.
 
-All pairs of a dozen transformations run for one Function of each engine and style; the
-rest is a seeded sample of depth 3 in which each Function of the catalogue meets each
-transformation and each mode. `--full` makes that sample twenty times as big.
+All pairs of a dozen transformations run for one Function of each engine; the rest is a
+quarter of a seeded sample of depth 3. With `--full` the pairs run for each engine in
+each style, and in the whole sample each Function of the catalogue meets each
+transformation and each mode.
 """
 
 import re
@@ -10,18 +11,20 @@ import re
 import numpy as np
 import pytest
 
-from tests.laws.catalogue import CASES
-from tests.laws.cells import Cell, pairs, sample
+from tests.laws.catalogue import CASES, SINES
+from tests.laws.cells import Cell, pairs, sample, some, some_pairs
 from tests.laws.modes import MODES
-from tests.laws.stacks import TRANSFORMATIONS
-
-FULL = 20
+from tests.laws.stacks import PAIRS, TRANSFORMATIONS
+from tests.sizes import parametrize
 
 
 def pytest_generate_tests(metafunc):
-    if "cell" in metafunc.fixturenames:
-        cells = pairs() + sample(FULL if metafunc.config.getoption("--full") else 1)
-        metafunc.parametrize("cell", list(dict.fromkeys(cells)), ids=str)
+    parametrize(
+        metafunc,
+        "cell",
+        normal=some_pairs() + some(sample()),
+        full=lambda times: pairs() + sample(times),
+    )
 
 
 def test_a_cell_is_right_or_refused(cell: Cell, record_property):
@@ -85,6 +88,29 @@ def test_there_are_all_pairs_of_a_dozen():
         per_function.setdefault(cell.name, set()).add(cell.stack)
     assert {len(stacks) for stacks in per_function.values()} == {144}
     assert len(per_function) == 8
+
+
+def engine(name):
+    return name.removesuffix("Combined").removesuffix("Separate")
+
+
+def test_a_normal_run_has_all_pairs_for_each_engine():
+    cells = some_pairs()
+    met = {(engine(cell.name), *cell.stack) for cell in cells}
+    assert len(met) == len(cells) == 4 * 144
+    for place in (0, 1):
+        met = {(cell.name, cell.stack[place]) for cell in cells}
+        assert len(met) == len(SINES) * len(PAIRS)
+
+
+def test_a_normal_run_has_each_transformation_and_mode_with_many_functions():
+    cells = some(sample())
+    assert {cell.name for cell in cells} == {case.name for case in CASES}
+    for t, transformation in TRANSFORMATIONS.items():
+        names = {cell.name for cell in cells if t in cell.stack}
+        assert len(names) >= (3 if transformation.linear else 6), t
+    for mode in MODES:
+        assert len({cell.name for cell in cells if cell.mode == mode}) >= 5, mode
 
 
 def test_a_wrong_rule_shows():

@@ -11,17 +11,21 @@ import pytest
 
 from tests.laws.draws import shrink
 from tests.laws.programs import Program
+from tests.sizes import parametrize
 
-NORMAL, FULL = 25, 3000
+NORMAL, FULL = 6, 60
 SECONDS = 30
 
 
 def pytest_generate_tests(metafunc):
-    if "number" in metafunc.fixturenames:
-        option = metafunc.config.getoption
-        n = option("--programs") or (FULL if option("--full") else NORMAL)
-        first = option("--programs-seed")
-        metafunc.parametrize("number", range(first, first + n))
+    option = metafunc.config.option
+    first, n = option.programs_seed, option.programs or NORMAL
+    parametrize(
+        metafunc,
+        "number",
+        normal=range(first, first + n),
+        full=lambda times: range(first, first + (option.programs or FULL * times)),
+    )
 
 
 def test_a_program_gives_what_plain_jax_gives(number):

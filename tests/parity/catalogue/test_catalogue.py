@@ -17,6 +17,7 @@ from tests.parity.catalogue.measure import (
     measure,
     outputs,
 )
+from tests.sizes import only
 
 # Relative to the biggest element of an array, or to 1 where that is smaller, as a sum
 # of big terms may be small. Rounding is 6e-8 and 1e-16; neither framework's order of
@@ -30,7 +31,6 @@ CASES = [
     for case in cases
 ]
 cases = pytest.mark.parametrize(("family", "case"), CASES)
-dtypes = pytest.mark.parametrize("dtype", record.DTYPES)
 
 
 def assert_close(got, expected, dtype, what):
@@ -57,7 +57,7 @@ def x64(dtype):
 
 
 @cases
-@dtypes
+@pytest.mark.parametrize("dtype", only(record.DTYPES, lambda dtype: dtype == "float32"))
 def test_equals_what_torch_computed(family, case, dtype, recorded):
     expected = recorded[family][case.name][dtype]
     with x64(dtype):
@@ -81,7 +81,7 @@ def test_equals_the_plain_derivatives_of_the_same_mathematics(family, case):
 if importlib.util.find_spec("torch"):
 
     @cases
-    @dtypes
+    @pytest.mark.parametrize("dtype", record.DTYPES)
     def test_the_recording_is_what_torch_computes(family, case, dtype, recorded):
         found, kept = record.measure(case, dtype), recorded[family][case.name][dtype]
         assert set(found) == set(kept)
@@ -153,6 +153,15 @@ TRANSFORMATIONS = {
 }
 
 
+# In a normal run every other Function meets one of them, the next another.
+TURNS = {p.values[1].name: i for i, p in enumerate(CASES)}
+
+
+def is_normal(family, case, transformation):
+    return TURNS[case.name] % 10 == 2 * list(TRANSFORMATIONS).index(transformation)
+
+
+@pytest.mark.full(unless=is_normal)
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize(
     ("family", "case"), [p for p in CASES if not p.values[1].concrete]
