@@ -519,3 +519,29 @@ def test_a_closed_over_tracer_is_no_silent_zero():
 
     with pytest.raises(RuntimeError, match="closed over"):
         jax.grad(loss)(3.0)
+
+
+@pytest.mark.parametrize("rule_calls_it", [False, True])
+def test_what_all_examples_share_is_differentiated_under_jit(rule_calls_it):
+    @jaxfn.custom_function
+    def f(x, y):
+        return jnp.sin(y), x * y, jnp.argmax(y)
+
+    @f.defjvp
+    def f_jvp(primals, tangents):
+        (x, y), (tx, ty) = primals, tangents
+        out = f(x, y) if rule_calls_it else (jnp.sin(y), x * y, jnp.argmax(y))
+        none = np.zeros((), jax.dtypes.float0)
+        return out, (ty * jnp.cos(y), 3 * tx * y + x * ty, none)
+
+    def g(x, y):
+        return jax.vmap(lambda x: f(x, y)[:2])(x)
+
+    x, y = jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 2.0])
+    outs, dots = jax.jvp(jax.jit(g), (x, y), (x, jnp.ones(2)))
+    assert np.allclose(outs[0], np.sin([[1, 2], [1, 2]]))
+    assert np.allclose(outs[1], [[1, 4], [3, 8]])
+    assert np.allclose(dots[0], np.cos([[1, 2], [1, 2]]))
+    assert np.allclose(dots[1], 3 * x * y + x)
+    total = jax.grad(lambda y: sum(map(jnp.sum, jax.jit(g)(x, y))))(y)
+    assert np.allclose(total, 2 * np.cos(y) + x.sum(0))
