@@ -1,5 +1,6 @@
 """`custom_function`: rules in JAX's terms and in torch's, alone and together."""
 
+import contextvars
 import copy
 import functools
 import pickle
@@ -545,3 +546,33 @@ def test_what_all_examples_share_is_differentiated_under_jit(rule_calls_it):
     assert np.allclose(dots[1], 3 * x * y + x)
     total = jax.grad(lambda y: sum(map(jnp.sum, jax.jit(g)(x, y))))(y)
     assert np.allclose(total, 2 * np.cos(y) + x.sum(0))
+
+
+@pytest.mark.parametrize("direction", ["jvp", "grad"])
+def test_the_derivative_of_a_batch_rule_is_that_of_what_ran(direction):
+    """Also where it is taken outside of the context that the rule ran in."""
+    scale, runs = contextvars.ContextVar("scale", default=1.0), []
+
+    @jaxfn.custom_function
+    def f(x):
+        return x * x
+
+    @f.def_vmap
+    def f_vmap(size, batched, x):
+        runs.append(size)
+        return scale.get() * x * x, True
+
+    @jax.jit
+    def g(xs):
+        token = scale.set(3.0)
+        try:
+            return jax.vmap(f)(xs)
+        finally:
+            scale.reset(token)
+
+    xs = jnp.array([1.0, 2.0])
+    if direction == "jvp":
+        assert jax.jvp(g, (xs,), (xs,))[1].tolist() == [6, 24]
+    else:
+        assert jax.grad(lambda xs: g(xs).sum())(xs).tolist() == [6, 12]
+    assert runs == [2]

@@ -373,15 +373,6 @@ DIFFERENT = [
     Different(
         lambda cell: (
             cell.kind.engine == "none"
-            and "vmap" in (cell.rule, cell.wrapping)
-            and cell.modes != ()
-        ),
-        Cell(NONE, "vmap", "callback", "jit", "jvp", "vmap"),
-        "A batch rule runs for the value, and is differentiated for the tangent.",
-    ),
-    Different(
-        lambda cell: (
-            cell.kind.engine == "none"
             and (_shows_in_text(cell) or cell.wrapping == "checkpoint")
             and cell.modes != ()
         ),
