@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfn._engine.attachment import attach, stop_gradient
+from jaxfn._engine.attachment import _Rule, attach, stop_gradient
 from tests.build import function
 from tests.jaxprs import primitives
 
@@ -100,3 +100,84 @@ def test_an_eager_derivative_commits_no_array_to_its_device():
     x = jnp.ones(3)
     assert not x.committed
     assert not jax.grad(lambda x: f.apply(x).sum())(x).committed
+
+
+# ---- how often the rule is asked
+
+
+def counted(runs):
+    """x^3 with 10 x^2 for its derivative, and a list of the runs of the rule."""
+
+    def f(x):
+        def tangents(inputs, outs, dots):
+            runs.append(inputs[0].shape)
+            return [None if dots[0] is None else 10 * inputs[0] ** 2 * dots[0]]
+
+        return attach(tangents, [x], [stop_gradient([x])[0] ** 3], name="cube")[0]
+
+    return f
+
+
+BODIES = {
+    "cond": lambda f: lambda x: jax.lax.cond(x[0] < 9, f, lambda x: x, x),
+    "scan": lambda f: lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, None, 1)[0],
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_rule_is_asked_once_where_jax_differentiates_twice(body):
+    runs = []
+    g = BODIES[body](counted(runs))
+    allclose(jax.jit(lambda x: jax.jvp(g, (x,), (x,))[1])(X), 10 * X**3)
+    assert len(runs) == 1
+
+
+def test_the_rule_is_asked_again_for_other_types_and_for_other_tangents():
+    seen = []
+
+    def tangents(inputs, outs, dots):
+        seen.append([d is not None for d in dots])
+        return [sum(d * x for d, x in zip(dots, inputs, strict=True) if d is not None)]
+
+    def f(x, y):
+        inside = stop_gradient([x, y])
+        return attach(tangents, [x, y], [inside[0] * inside[1]], name="f")[0]
+
+    f = jax.jit(f)
+
+    @jax.jit
+    def derivatives(x, y):
+        both = jax.jvp(f, (x, y), (x, y))[1]
+        one = jax.jvp(lambda x: f(x, y), (x,), (x,))[1]
+        return both, one, jax.jvp(lambda y: f(x, y), (y,), (y,))[1]
+
+    both, first, second = derivatives(X, 2 * X)
+    allclose(both, X * X + 4 * X * X)
+    allclose(first, X * X)
+    allclose(second, 4 * X * X)
+    assert seen == [[True, True], [True, False], [False, True]]
+
+
+def test_a_tracer_that_a_rule_closes_over_is_not_remembered():
+    seen = []
+
+    def f(x, scale):
+        rule = _Rule("f", lambda inputs, outs, dots: [scale * dots[0]])
+        seen.append(rule)
+        return rule.along([x], [x], [x])[0]
+
+    allclose(jax.jit(f)(X, 2.0), 2 * X)
+    allclose(jax.grad(lambda s: jax.jit(f)(X, s).sum())(1.0), X.sum())
+    assert not any(rule._traced for rule in seen)
+
+
+def test_the_rule_gets_values_where_they_are_known():
+    def tangents(inputs, outs, dots):
+        return [np.asarray(inputs[0]) * dots[0]]  # a NumPy body can't be traced
+
+    def f(x):
+        return attach(tangents, [x], [stop_gradient([x])[0]], name="f")[0]
+
+    allclose(jax.jvp(f, (X,), (X,))[1], X * X)
+    allclose(jax.grad(lambda x: f(x).sum())(X), X)
+    allclose(jax.jit(lambda t: jax.jvp(f, (X,), (t,))[1])(X), X * X)

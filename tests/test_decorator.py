@@ -1,5 +1,6 @@
 """`custom_function`: rules in JAX's terms and in torch's, alone and together."""
 
+import contextvars
 import copy
 import functools
 import pickle
@@ -554,3 +555,59 @@ def test_static_residuals_of_two_derivatives_are_kept_apart(transform):
     finally:
         MODE = "a"
     assert (first(1.0)[0], second(1.0)[0]) == (3, 6)
+
+
+@pytest.mark.parametrize("rule_calls_it", [False, True])
+def test_what_all_examples_share_is_differentiated_under_jit(rule_calls_it):
+    @jaxfn.custom_function
+    def f(x, y):
+        return jnp.sin(y), x * y, jnp.argmax(y)
+
+    @f.defjvp
+    def f_jvp(primals, tangents):
+        (x, y), (tx, ty) = primals, tangents
+        out = f(x, y) if rule_calls_it else (jnp.sin(y), x * y, jnp.argmax(y))
+        none = np.zeros((), jax.dtypes.float0)
+        return out, (ty * jnp.cos(y), 3 * tx * y + x * ty, none)
+
+    def g(x, y):
+        return jax.vmap(lambda x: f(x, y)[:2])(x)
+
+    x, y = jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 2.0])
+    outs, dots = jax.jvp(jax.jit(g), (x, y), (x, jnp.ones(2)))
+    assert np.allclose(outs[0], np.sin([[1, 2], [1, 2]]))
+    assert np.allclose(outs[1], [[1, 4], [3, 8]])
+    assert np.allclose(dots[0], np.cos([[1, 2], [1, 2]]))
+    assert np.allclose(dots[1], 3 * x * y + x)
+    total = jax.grad(lambda y: sum(map(jnp.sum, jax.jit(g)(x, y))))(y)
+    assert np.allclose(total, 2 * np.cos(y) + x.sum(0))
+
+
+@pytest.mark.parametrize("direction", ["jvp", "grad"])
+def test_the_derivative_of_a_batch_rule_is_that_of_what_ran(direction):
+    """Also where it is taken outside of the context that the rule ran in."""
+    scale, runs = contextvars.ContextVar("scale", default=1.0), []
+
+    @jaxfn.custom_function
+    def f(x):
+        return x * x
+
+    @f.def_vmap
+    def f_vmap(size, batched, x):
+        runs.append(size)
+        return scale.get() * x * x, True
+
+    @jax.jit
+    def g(xs):
+        token = scale.set(3.0)
+        try:
+            return jax.vmap(f)(xs)
+        finally:
+            scale.reset(token)
+
+    xs = jnp.array([1.0, 2.0])
+    if direction == "jvp":
+        assert jax.jvp(g, (xs,), (xs,))[1].tolist() == [6, 24]
+    else:
+        assert jax.grad(lambda xs: g(xs).sum())(xs).tolist() == [6, 12]
+    assert runs == [2]

@@ -112,7 +112,11 @@ class JaxRules:
             return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         method, args, options = self.jvp
-        primal = _keeping(self) if compat.SCAN_DROPS_JVP else self.primal
+        primal = self.primal
+        if compat.SCAN_DROPS_JVP:
+            primal = _keeping(self)
+            # A rule of defjvps gives no value: JAX takes that of the function.
+            args = (_spreading(self, args[0]),) if method == "defjvp" else args
         return jax_jvp(primal, method, args, options, nondiff=self.nondiff)
 
     @functools.cached_property
@@ -211,6 +215,32 @@ def _keeping(d: JaxRules) -> Rule:
         return outs.static.whole.join(values)
 
     return primal
+
+
+def _spreading(d: JaxRules, rule: Rule) -> Rule:
+    """The rule, whose values are batched where those of `_keeping` are.
+
+    JAX goes by the latter when it batches both. There a value belongs to each example,
+    even if it is the same for all.
+    """
+
+    @functools.wraps(rule)
+    def spreading(*args: Any) -> Any:
+        found = rule(*args)
+        if not is_pair(found):
+            return found  # JAX has a message for it
+        outs = pytree.outputs(found[0])
+        leaves, n = tree_util.tree_leaves(args[-2]), len(outs.arrays)
+
+        def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
+            return list(dots[:n])
+
+        inputs = [*outs.arrays, *leaves]
+        values = stop_gradient(outs.arrays)
+        values = attach(tangents, inputs, values, name=d.name)
+        return outs.static.whole.join(values), found[1]
+
+    return spreading
 
 
 def _folded(d: JaxRules, *args: Any) -> Any:

@@ -59,7 +59,7 @@ def attach(
         *inputs,
         *others,
         *values,
-        tangents=compat.Named(name, tangents),
+        tangents=_Rule(name, tangents),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(others),
         owned=owned,
@@ -130,6 +130,49 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
     return y
 
 
+class _Rule(compat.Named):
+    """The rule of one call; of the same types it is asked once.
+
+    JAX differentiates a branch, and the body of a loop, until it knows which of its
+    results have a tangent, and remembers what the rule of a custom_jvp gave. So does
+    this, in a jaxpr that holds no tracer. Where values are known the rule gets them.
+    """
+
+    def __init__(self, name: str, fun: Tangents) -> None:
+        super().__init__(name, fun)
+        self._traced: dict[Any, tuple[list[Any], compat.Staged, list[bool]]] = {}
+
+    def along(self, inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
+        """The tangents of the outs, None for zero."""
+        moving = [d is not None for d in dots]
+        values = [*inputs, *outs, *[d for d in dots if d is not None]]
+        if not compat.is_staging() or not all(map(compat.is_abstract, values)):
+            return list(self(inputs, outs, dots))
+        key = (*map(jax.typeof, values), *moving)
+        traced = self._traced.get(key) or self._trace(moving, inputs, outs, values)
+        held, staged, present = traced
+        if not any(map(compat.is_tracer, held)):
+            self._traced[key] = traced
+        found = iter(staged(*held, *values))
+        return [next(found) if is_there else None for is_there in present]
+
+    def _trace(
+        self, moving: list[bool], inputs: list[Any], outs: list[Any], values: list[Any]
+    ) -> tuple[list[Any], compat.Staged, list[bool]]:
+        n_in, n = len(inputs), len(inputs) + len(outs)
+        present: list[bool] = []
+
+        def flat(*values: Any) -> list[Any]:
+            given = iter(values[n:])
+            dots = [next(given) if moves else None for moves in moving]
+            found = self(list(values[:n_in]), list(values[n_in:n]), dots)
+            present[:] = [t is not None for t in found]
+            return [t for t in found if t is not None]
+
+        held, staged = compat.Staged.trace(flat, (), *values)
+        return held, staged, present
+
+
 def _impl(*args: Any, n_in: int, n_closed: int | None, **_: Any) -> list[Any]:
     return list(args[n_in + (n_closed or 0) :])
 
@@ -145,7 +188,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     outs = _bind(*primals, **params)
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
-    found = params["tangents"](list(primals[:n_in]), outs, list(dots[:n_in]))
+    found = params["tangents"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
     return outs, found
 
 

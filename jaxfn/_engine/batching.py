@@ -242,10 +242,60 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        run = with_batch_rule(lambda *xs: Outputs(ran(*held, *xs), specs[0]), batch)
+        batches = _Batches(batch)
+        run = with_batch_rule(
+            lambda *xs: Outputs(ran(*held, *xs), specs[0]), batches.run
+        )
         outs = differentiable(
-            run, lambda *xs: Outputs(still(*held, *xs), specs[0]), batch, name=name
+            run,
+            lambda *xs: Outputs(still(*held, *xs), specs[0]),
+            batches.again,
+            name=name,
         )(*leaves)
         return outs.static.whole.join(outs.arrays)
 
     return call
+
+
+class _Batches:
+    """The batch rule of one call: its derivative is that of what ran for the value.
+
+    A derivative may be taken later, outside of the contexts that the rule ran in.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._ran: dict[Any, Callable[[list[Any]], tuple[Outputs, Outputs]]] = {}
+
+    def run(
+        self, size: int, batched: Sequence[bool], arrays: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        """Run the rule, for the value."""
+        if not all(map(compat.is_abstract, arrays)):
+            return self._batch(size, batched, arrays)
+        found: list[tuple[Outputs, Outputs]] = []
+
+        def flat(*arrays: Any) -> list[Any]:
+            outs, flags = self._batch(size, batched, list(arrays))
+            found[:] = [(Outputs([], outs.static), flags)]
+            return outs.arrays
+
+        held, ran = compat.Staged.trace(flat, (), *arrays)
+        ((empty, flags),), still = found, ran.without_effects()
+        if not any(map(compat.is_tracer, held)):
+            self._ran[_key(size, batched, arrays)] = lambda arrays: (
+                Outputs(still(*held, *arrays), empty.static),
+                flags,
+            )
+        return Outputs(ran(*held, *arrays), empty.static), flags
+
+    def again(
+        self, size: int, batched: Sequence[bool], arrays: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        """What ran, to be differentiated; where nothing has, the rule."""
+        ran = self._ran.get(_key(size, batched, arrays))
+        return self._batch(size, batched, arrays) if ran is None else ran(arrays)
+
+
+def _key(size: int, batched: Sequence[bool], arrays: list[Any]) -> Any:
+    return (size, *batched, *map(jax.typeof, arrays))

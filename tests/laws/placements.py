@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.laws.contexts import Runs, X
+from tests.laws.contexts import CONTEXTS, Runs, X
 from tests.laws.plain import PUSH, levels, twin
 from tests.laws.rules import KINDS, Flat, Kind, Rules, ours
 
@@ -328,26 +328,7 @@ EXCEPTIONS = [
         "A rule of defjvp computes the value beside its tangent; fwd computes it too, "
         "and what the transpose of the tangent map needs.",
     ),
-    MoreOften(
-        lambda cell, _: _asked_twice(cell) and cell.kind.has_jvp,
-        "jvp",
-        lambda *_: 1,
-        "JAX differentiates a branch twice, to see what has a derivative. It remembers "
-        "what a custom rule gave; of an attached value it asks again.",
-    ),
-    MoreOften(
-        lambda cell, _: _asked_twice(cell) and not cell.kind.has_jvp,
-        "backward",
-        lambda *_: 1,
-        "The same, where the tangent map is backward, transposed.",
-    ),
 ]
-
-
-def _asked_twice(cell: Cell) -> bool:
-    """Is a value that was attached in a branch of cond differentiated?"""
-    second = len(cell.modes) == 2 and not cell.kind.is_native
-    return second and cell.wrapping == "cond"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,7 +346,17 @@ class Different:
     why: str
 
 
-DECORATED = Kind("decorator", "both")
+def _shows_in_text(cell: Cell) -> bool:
+    return cell.acts in CONTEXTS and CONTEXTS[cell.acts].text is not None
+
+
+def _has_two_directions(cell: Cell) -> bool:
+    """Is there a tangent map whose transpose is a rule of its own?"""
+    return cell.kind.has_backward and cell.kind.engine in ("both", "derived")
+
+
+BOTH = Kind("separate", "both")
+DECORATED, NONE = Kind("decorator", "both"), Kind("decorator", "none", batch=True)
 DIFFERENT = [
     Different(
         lambda cell: (
@@ -384,28 +375,38 @@ DIFFERENT = [
     ),
     Different(
         lambda cell: (
-            cell.kind.engine == "none" and cell.rule == "vmap" and cell.modes != ()
+            cell.kind.engine == "none"
+            and (_shows_in_text(cell) or cell.wrapping == "checkpoint")
+            and cell.modes != ()
         ),
-        Cell(Kind("decorator", "none", True), "vmap", "callback", "jit", "jvp", "vmap"),
-        "A batch rule runs for the value, and is differentiated for the tangent.",
+        Cell(NONE, "forward", "named scope", "jit", "jvp", "alone"),
+        "What ran is differentiated without its effects. That computes the value again "
+        "(XLA drops and merges it), and nothing runs once more in jax.checkpoint.",
     ),
-]
-DIFFERENT.append(
     Different(
         lambda cell: (
-            cell.wrapping == "scan"
-            and cell.outside == "jvp of jit"
-            and len(cell.modes) == 2
-            and not cell.kind.is_native
+            _has_two_directions(cell)
+            and cell.wrapping == "scan"
+            and cell.taken == "jvp"
+            and cell.modes == ("forward", "reverse")
         ),
-        Cell(
-            Kind("separate", "both"), "forward", "global", "jvp of jit", "jvp", "scan"
+        Cell(BOTH, "backward", "global", "grad", "jvp", "scan"),
+        "The second turn's tangent depends on the first one's, so the derivative from "
+        "outside transposes the tangent map: by backward, where and when it is "
+        "transposed. JAX transposes what the twin's tangent rule did.",
+    ),
+    Different(
+        lambda cell: (
+            _has_two_directions(cell)
+            and cell.acts == "named scope"
+            and cell.taken == "jvp"
+            and cell.modes == ("forward", "forward")
         ),
-        "A loop is differentiated until it is settled which parts of its carry have a "
-        "tangent. JAX remembers what a custom rule gave, and asks an attached value "
-        "again.",
-    )
-)
+        Cell(BOTH, "jvp", "named scope", "jvp of jit", "jvp", "jit"),
+        "The derivative of a tangent map, by what it saved, computes its tangent "
+        "again. XLA merges the two.",
+    ),
+]
 if jax.__version_info__ < (0, 12):
     DIFFERENT.append(
         Different(

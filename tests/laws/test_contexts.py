@@ -41,6 +41,9 @@ def has_a_meaning(cell: Cell) -> bool:
         # What setup_context computes stands in the text also where nobody uses it, and
         # once more for each derivative of the outputs. XLA drops and merges it.
         return cell.modes == ("reverse",)
+    if cell.acts == "x64" and cell.wrapping == "constant too":
+        # Outside, JAX makes a zero of a type that it has inside alone, and warns.
+        return cell.modes == () or cell.rule != "forward"
     if cell.acts == "hooks":
         is_class = kind.face != "decorator"
         return is_class and kind.has_backward and len(cell.modes) == 1
@@ -57,6 +60,10 @@ ALWAYS = [
     Cell(
         Kind("separate", "jvp"), "setup_context", "global", "jvp of jit", "jvp", "jit"
     ),
+    # JAX differentiates a branch twice, and a loop until it is settled.
+    Cell(BOTH, "forward", "global", "grad of jit", "grad", "cond"),
+    Cell(BACKWARD, "forward", "global", "grad of jit", "grad", "cond"),
+    Cell(BOTH, "forward", "global", "jvp of jit", "jvp", "scan"),
 ]
 
 
@@ -154,14 +161,11 @@ def test_the_twin_of_a_batch_rule_computes_what_one_computes_by_hand():
         assert same(cell.plain(CONTEXTS["global"]).what, expected)
 
 
-BRANCH = ("forward", "global", "grad of jit", "grad", "cond")
 EXAMPLES = [
     Cell(BOTH, "forward", "global", "eager", "grad", "alone"),
     Cell(BACKWARD, "forward", "global", "eager", "grad of grad", "alone"),
     Cell(Kind("combined", "derived"), "forward", "hooks", "eager", "grad", "alone"),
     Cell(Kind("decorator", "both"), "backward", "global", "eager", "jvp", "alone"),
-    Cell(BOTH, *BRANCH),
-    Cell(BACKWARD, *BRANCH),
 ]
 
 

@@ -35,8 +35,8 @@ def is_refused(cell: Cell) -> bool:
             or cell.wrapping == "checkpoint"
             or ("ordered" in cell.acts and cell.wrapping == "vmap")
         )
-    if cell.acts == "check":
-        return kind.batch and before  # checkify does not look into a custom_vmap
+    if "check" in cell.acts and kind.batch and before:
+        return True  # checkify does not look into a custom_vmap
     # What has no reference any more is made of a custom_vjp, but not of others.
     is_primal = before and (cell.modes == () or cell.wrapping == "constant too")
     return cell.acts == "ref" and (kind.batch or is_primal)

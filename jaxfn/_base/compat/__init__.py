@@ -22,8 +22,8 @@ from jaxfn._base.compat.recording import Recording
 from jaxfn._base.compat.staged import Failed, Staged
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, has_other_tangents, has_value, in_forward_mode, in_jet,
-    is_differentiated, is_eager_forward, is_final, is_leaked, is_lost, is_staging,
-    is_tracer, is_transforming,
+    is_abstract, is_differentiated, is_eager_forward, is_final, is_leaked, is_lost,
+    is_staging, is_tracer, is_transforming,
 )
 from jaxfn._base.compat.values import (
     SymbolicZero, as_array, has_type, is_sharded, is_sharded_otherwise, is_zero,

@@ -94,6 +94,16 @@ def has_value(x: Any) -> bool:
     return not is_tracer(inside(x))
 
 
+def is_abstract(x: Any) -> bool:
+    """Is nothing known of `x` but its type, whatever transforms it?"""
+    while is_tracer(x):
+        known = x.primal if isinstance(x, _DIFFERENTIATED) else inside(x)
+        if known is x:
+            return True
+        x = known
+    return False
+
+
 def is_transforming() -> bool:
     """Is a transformation under way, even if no argument of the call is a tracer?"""
     return not isinstance(trace_ctx.trace, EvalTrace)
