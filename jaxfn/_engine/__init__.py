@@ -4,8 +4,8 @@ Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, w
 builds the JAX function, with `residuals` (what fwd hands to bwd), `linear` (a tangent
 map given with its transpose), `derive` (a jvp from a backward), `barrier` (no second
 derivative) and `batching` (custom_vmap). `attachment` gives values a derivative after
-they were computed; `onepass` and `ownership` stand on it. `linearity` and `solves`
-prove that a traced function is linear.
+they were computed; `onepass` (with `runs`) and `ownership` stand on it. `linearity` and
+`solves` prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
 `_function` and `_decorator`, are for.
@@ -24,7 +24,8 @@ from jaxfn._engine.engines import (
     jax_vjp,
     push_forward,
 )
-from jaxfn._engine.onepass import OnePass, Run
+from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import Map, belonging
 from jaxfn._engine.residuals import Statics
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
+from jaxfn._engine.runs import Run

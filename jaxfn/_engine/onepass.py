@@ -16,7 +16,6 @@ there `lax.stop_gradient(x)` is `x` itself. Where it matters, forward is traced 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,46 +23,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
+from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import Gate, attach, stop_gradient
 from jaxfn._engine.engines import derivatives, push_forward
 from jaxfn._engine.ownership import Map, belonging
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-
-
-@dataclasses.dataclass(slots=True)
-class Run:
-    """What one run gave, without the arrays.
-
-    Attributes:
-        out: structure of the outputs.
-        perturbed: for each array argument, whether it is differentiated.
-        pattern_used: may what was saved depend on `perturbed`?
-        saved: what was saved; of the face's own kind.
-        sources: for each leaf that was saved where its value comes from: ("input", i),
-            ("output", i) or ("other", i), counting within each kind. Filled in last.
-        marks: indices of the outputs that were marked as without derivative.
-        constants: where NumPy values of float type were kept.
-        opaque: where objects were kept that hide arrays.
-    """
-
-    out: OutSpec
-    perturbed: Perturbed
-    pattern_used: bool
-    saved: Any
-    sources: tuple[tuple[str, int], ...] = ()
-    marks: frozenset[int] = frozenset()
-    constants: tuple[str, ...] = ()
-    opaque: tuple[str, ...] = ()
-
-    def fits(self, perturbed: Perturbed) -> bool:
-        """Is this also what would be saved with these inputs perturbed?"""
-        return not self.pattern_used or perturbed == self.perturbed
-
-    def others(self, leaves: Arrays) -> list[Any]:
-        """The leaves that are neither inputs nor outputs."""
-        pairs = zip(leaves, self.sources, strict=True)
-        return [leaf for leaf, (kind, _) in pairs if kind == "other"]
+from jaxfn._engine.runs import Run
 
 
 class OnePass:
