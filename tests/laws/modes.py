@@ -11,8 +11,8 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from tests.laws.catalogue import Flat
+from tests.laws.leaks import checking_leaks
 from tests.laws.stacks import like, of_inexact, smooth
-from tests.leaks import checking_leaks
 
 Run = Callable[[Flat, tuple[Any, ...]], Any]
 

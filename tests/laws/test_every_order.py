@@ -9,7 +9,7 @@ from jax import lax
 
 from tests import wrong
 from tests.jaxprs import primitives
-from tests.leaks import checking_leaks
+from tests.laws.leaks import checking_leaks
 
 X = 0.7
 SIN, COS = np.sin(X), np.cos(X)

@@ -12,7 +12,7 @@ import pytest
 from jaxfn.__main__ import main
 from jaxfn._check import cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 SOURCE = """
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import pytest
 import jaxfn
 from jaxfn.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import jaxfn
 from tests import wrong
-from tests.leaks import checking_leaks
-from tests.test_every_order import (
+from tests.laws.leaks import checking_leaks
+from tests.laws.test_every_order import (
     CORE,
     COS,
     FORWARD,

@@ -10,7 +10,7 @@ import pytest
 
 from jaxfn.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 REFERENCE = sorted((ROOT / "notebooks/reference").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -8,9 +8,9 @@ slowest, and `--sample` these too.
 import pytest
 
 import jaxfn
+from tests.check.purposes import PURPOSES, Purpose
 from tests.laws.catalogue import BY_NAME as LAWS
 from tests.parity.catalogue import FAMILIES
-from tests.purposes import PURPOSES, Purpose
 from tests.sizes import only, parametrize
 
 ON_PURPOSE = {

@@ -12,8 +12,7 @@ import jaxfn
 from jaxfn._check.report import CheckError
 from jaxfn._demo.examples import EXAMPLES
 from tests.build import function, saving
-from tests.sizes import only
-from tests.wrong_functions import (
+from tests.check.wrong_functions import (
     ALIKE,
     WRONG,
     A,
@@ -24,6 +23,7 @@ from tests.wrong_functions import (
     right_times,
     times,
 )
+from tests.sizes import only
 
 
 @functools.cache

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from jax.experimental import hijax
 
-from tests.feature_table import PEERS, ROWS, cell, has
+from tests.package.feature_table import PEERS, ROWS, cell, has
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "notebooks/reference/beside_other_ways.md").read_text()
 LINES = [
     [part.strip() for part in line.removeprefix("|").removesuffix("|").split("|")]

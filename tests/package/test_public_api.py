@@ -13,7 +13,7 @@ import pytest
 
 import jaxfn
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 NAMESPACES = [jaxfn, jaxfn.amp, jaxfn.autograd, jaxfn.autograd.graph]
 PUBLIC = [

@@ -1,6 +1,6 @@
 """The table of notebooks/reference/beside_other_ways.md: its cells, run.
 
-    python -m tests.feature_table
+    python -m tests.package.feature_table
 
 prints what the ways to give JAX a rule of one's own can do, with rules that are wrong
 on purpose: the value is sin x, a reverse rule says 2 cos x, a forward rule 3 cos x, a
