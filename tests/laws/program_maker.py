@@ -56,7 +56,11 @@ class Maker:
 
     def __init__(self, choices: Choices, name: str, want: Want, pool: Pool) -> None:
         self.c, self.name, self.want, self.pool = choices, name, want, pool
-        self.style = choices.one(STYLES)
+        # What a `with` sets must reach the rules of each style and mode. Rules in JAX's
+        # style are left to JAX, but for those of both kinds: more of them here.
+        self.in_scope = want.scope > 0 and want.settings == "rules"
+        more = 3 if self.in_scope and want.forward else 0
+        self.style = choices.one(STYLES + ("jax decorator",) * more)
         self.engine = self._draw_engine()
         self.static = self._draw_static()
         # Are settings saved, so that the rules don't read them?
@@ -150,6 +154,8 @@ class Maker:
             engines[-1:] = [] if refused else ["batch"]
         if self.want.linear or not self.want.reverse:
             engines.remove("backward")
+        if self.in_scope and self.style == "jax decorator":
+            engines += ["both"] * 4
         return self.c.one(engines)
 
     def _draw_static(self) -> tuple[str, ...]:
@@ -162,7 +168,7 @@ class Maker:
     # ---- operations
 
     def _draw_operation(self) -> None:
-        kinds = ["constant", "setting", "setting"]
+        kinds = ["constant", "setting", "setting", *["setting"] * 4 * self.in_scope]
         if not self.want.linear:
             kinds += ["sin", "multiply", "multiply", "add", "sum", "call", "linear"]
             kinds += ["static"] if self.static else []

@@ -179,11 +179,14 @@ class Writer:
         c, value = self.c, None
         names: list[list[str]] = [[], []]
         part = 0
-        before = c.below(4) if c.chance(70) else depth
+        before = c.below(2) if c.chance(70) else depth
         for i in range(c.below(depth + 1)):
             part = int(i >= before)
             allowed = [n for n in NAMES if site.allows(n)]
-            names[part].append(c.one(allowed))
+            # More derivatives that run the rules of forward mode in a `with`.
+            pushes = [n for n in allowed if kinds(n) == ("forward",)]
+            wanted = pushes if part and pushes and c.chance(40) else allowed
+            names[part].append(c.one(wanted))
             site = site.under(names[part][-1])
         if not part or site.rules_around:
             return names[0] + names[1], [], None
