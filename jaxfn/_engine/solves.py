@@ -104,8 +104,9 @@ class _Run:
         n_b = len(values) - n_consts
         given = eqn.invars[n_matrix:n_consts]
         b = eqn.invars[n_consts:]
-        # A matrix that moves makes the solve no linear map. Where nothing of the solver
-        # moves there is nothing to do, and without a transposed solver nothing helps.
+        # If the matrix moves, the solve is not linear. If nothing of the solver moves,
+        # there is nothing to do. Without a transposed solver JAX can't transpose it.
+        # And the solve that is made below has no auxiliary results.
         if (
             any(moves[:n_matrix])
             or not any(moves[n_matrix:n_consts])
@@ -113,16 +114,16 @@ class _Run:
             or len(eqn.outvars) != n_b
         ):
             return None
-        # Can the solver's parameters be computed from b? Not if the arguments reach them
-        # in another way than through it.
+        # Its parameters can be computed from b, unless the arguments reach them in
+        # another way than through b.
         before = self._jaxpr.eqns[:i]
         arguments = self._moving & {id(x) for x in self._jaxpr.invars}
         otherwise = _reached(before, arguments, cut={id(x) for x in b})
         if any(id(x) in otherwise for x in given):
             return None
 
-        # Of the right-hand side `rhs` that it is given, a solver computes its parameters
-        # as the program has computed them of b.
+        # A solver computes its parameters from the right-hand side that it is given, as
+        # the program has computed them from b.
         def solver(jaxpr: Any, start: int, length: int) -> Callable[..., Any]:
             consts = given[start : start + length]
 
@@ -211,6 +212,7 @@ def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
 def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
     """Evaluate a cond, in whose branches solves are rewritten."""
+
     def choice(body: Any) -> Callable[..., list[Any]]:
         return lambda *args: _Run(body, args, moves[1:]).outs()
 
@@ -253,7 +255,7 @@ def _has_solve(closed: Any) -> bool:
 
 
 def _bodies(eqn: Any) -> Sequence[Any]:
-    """Return the jaxprs of an operation, if it is one of those that are rebuilt here."""
+    """Return the jaxprs of an operation if it is one that is rebuilt here."""
     name, params = eqn.primitive.name, eqn.params
     if name == "cond":
         return params["branches"]
