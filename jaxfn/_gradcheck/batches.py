@@ -63,9 +63,10 @@ class Batches:
         ts = [random(x, self._generator) for x in xs]
         for i, x in enumerate(xs):
             given = jacobians.replaced(ts, i, jnp.zeros_like(x))
+            # A jvp rule gets zeros for a tangent of zeros, and for a constant none.
             with_zero = jax.jvp(f, xs, given)[1]
             others = [k for k in range(len(xs)) if k != i]
-            if not others:
+            if not others:  # nothing moves
                 continue
 
             def of_others(*moving: Any, others: list[int] = others) -> Any:

@@ -119,7 +119,7 @@ class Call:
                     "the inputs are not of double precision floating point or "
                     f"complex. It is {x.dtype}: enable jax_enable_x64 and pass "
                     "float64.",
-                    stacklevel=4,
+                    stacklevel=4,  # the line that calls gradcheck
                 )
         if not self.xs:
             raise ValueError(

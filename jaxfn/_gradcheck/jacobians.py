@@ -122,6 +122,7 @@ class Reverse:
         As in torch the other outputs are not used at all: their cotangents are not
         zeros, but absent.
         """
+        # Forward runs once for an output; backward runs whenever this is called.
         if j not in self._pull_one:
             self._pull_one[j] = jax.vjp(lambda *xs: self.f(*xs)[j], *self.xs)[1]
         return tuple(g.conj() for g in self._pull_one[j](ct))

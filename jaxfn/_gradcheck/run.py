@@ -63,6 +63,7 @@ class Gradcheck:
         """Return `f` with real outputs: as it is, or in two parts, as torch does."""
         if not any(map(jacobians.is_complex, f(*self.xs))):
             return [(f, None)]
+        # In torch's order: the message names the first part that fails.
         return [
             (jacobians.part_of_outputs(f, jnp.imag), "imaginary"),
             (jacobians.part_of_outputs(f, jnp.real), "real"),
@@ -99,6 +100,7 @@ class Gradcheck:
             self.check_reverse_fast(f, reverse)
             return
         numerical = jacobians.numerical(f, self.xs, self.options.eps)
+        # `f` has real outputs only; a real one of the function is no part of anything.
         complex_out = [jacobians.is_complex(o) for o in self.floats(*self.xs)]
         for j in range(len(reverse.outputs)):
             analytical = self.twice(lambda j=j: reverse.jacobians(j))
@@ -153,6 +155,7 @@ class Gradcheck:
         first, second = run(), run()
         tolerance = self.options.nondet_tol
         for a, b, x in zip(first, second, self.xs, strict=True):
+            # Without elements it is a matrix that `jacobians` made, of no one's dtype.
             if self.options.check_grad_dtypes and a.size and a.dtype != x.dtype:
                 raise errors.GradcheckError(
                     f"Gradient has dtype mismatch: expected {x.dtype}, got {a.dtype} "
