@@ -4,9 +4,9 @@
 
 `values` were computed from `stop_gradient(inputs)`, so JAX sees no derivative in them.
 `outs` are equal to them, and their derivative with respect to `inputs` is what
-`tangents(inputs, outs, input_tangents) -> out_tangents` says (None: zero). It runs only
-if somebody differentiates, and sees the outs, attached again: a derivative of any order
-meets the rule, never the body.
+`tangents(inputs, outs, input_tangents) -> out_tangents` says, where None stands for
+zero. It runs only if somebody differentiates. It is given the outs with their
+derivative, so that a derivative of any order meets the rule, and never the body.
 
 Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
 - forward ran once, with its ctx; calling the decorated function would run it again;
@@ -40,7 +40,7 @@ def attach(
     closed_over: Sequence[Any] | None = None,
     owned: bool = False,
 ) -> list[Any]:
-    """The values, with the derivative that `tangents` gives; see the module.
+    """Return the values, with the derivative that `tangents` gives; see the module.
 
     Args:
         tangents: the rule.
@@ -52,6 +52,7 @@ def attach(
         owned: are the values batched wherever their derivative is (`ownership`)? Then
             one that is not keeps its one value under vmap; else each example gets one.
     """
+    # Where nothing is traced, nobody can differentiate what comes of it.
     if not any(compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
     others = closed_over or ()
@@ -82,7 +83,7 @@ class Gate:
         self.open = False
 
     def enter(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays behind the gate; one that is no tracer is passed as it is.
+        """Return the arrays behind the gate; one that is no tracer is passed as it is.
 
         What was saved is found by identity. Under eager transformations a concrete
         array stands behind a tracer, and perhaps it is used elsewhere too: as another
@@ -92,7 +93,8 @@ class Gate:
         traced = [compat.is_tracer(x) for x in arrays]
         if not any(traced):
             return list(arrays)
-        # One by one: of several together, one that is linear would make all linear.
+        # One by one. JAX transposes an equation as a whole: of several arrays together,
+        # one that is linear (a tangent that is transposed later) would make all linear.
         inside: list[Any] = []
         for x, is_traced in zip(arrays, traced, strict=True):
             if is_traced:
@@ -106,12 +108,12 @@ class Gate:
 
 
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays without derivative: behind a gate that stays closed."""
+    """Return the arrays without derivative: behind a gate that stays closed."""
     return Gate().enter(arrays)
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays, each an object of its own, as they always are in a trace."""
+    """Return the arrays, each an object of its own, as they always are in a trace."""
     found: list[Any] = []
     for x in arrays:
         found.append(_own(x, found) if any(x is known for known in found) else x)
@@ -119,10 +121,14 @@ def distinct(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _own(x: Any, known: Sequence[Any]) -> Any:
-    """Another object than the known ones, with the buffer of `x`; a tracer as it is."""
+    """Return another object than the known ones, with the buffer of `x`.
+
+    A tracer is returned as it is.
+    """
     if compat.is_tracer(x):
         return x
     y = x
+    # On several devices each buffer holds only a part of the array.
     if type(x) is compat.ConcreteArray and len(x.sharding.device_set) == 1:
         y = x.addressable_data(0)  # cheap, and commits the array to no device
     if any(y is other for other in known):
@@ -131,11 +137,12 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
 
 
 class _Rule(compat.Named):
-    """The rule of one call; of the same types it is asked once.
+    """The rule of one call, which is asked only once for the same types.
 
-    JAX differentiates a branch, and the body of a loop, until it knows which of its
-    results have a tangent, and remembers what the rule of a custom_jvp gave. So does
-    this, in a jaxpr that holds no tracer. Where values are known the rule gets them.
+    JAX differentiates a branch, and the body of a loop, several times: until it knows
+    which of its results have a tangent. It remembers what the rule of a custom_jvp
+    gave. This class does the same, with a jaxpr of the rule. Where values are known the
+    rule gets them instead, and runs each time.
     """
 
     def __init__(self, name: str, fun: Tangents) -> None:
@@ -143,14 +150,17 @@ class _Rule(compat.Named):
         self._traced: dict[Any, tuple[list[Any], compat.Staged, list[bool]]] = {}
 
     def along(self, inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
-        """The tangents of the outs, None for zero."""
+        """Return the tangents of the outs, None for zero."""
         moving = [d is not None for d in dots]
         values = [*inputs, *outs, *[d for d in dots if d is not None]]
+        # A rule that is given values may need them: one in NumPy can't be traced.
         if not compat.is_staging() or not all(map(compat.is_abstract, values)):
             return list(self(inputs, outs, dots))
         key = (*map(jax.typeof, values), *moving)
         traced = self._traced.get(key) or self._trace(moving, inputs, outs, values)
         held, staged, present = traced
+        # `held` is what the rule closed over. A tracer among it must not be remembered:
+        # it would outlive its trace.
         if not any(map(compat.is_tracer, held)):
             self._traced[key] = traced
         found = iter(staged(*held, *values))
@@ -159,6 +169,12 @@ class _Rule(compat.Named):
     def _trace(
         self, moving: list[bool], inputs: list[Any], outs: list[Any], values: list[Any]
     ) -> tuple[list[Any], compat.Staged, list[bool]]:
+        """Trace the rule.
+
+        Returns:
+            What it closes over; the traced rule, which gives the tangents that are not
+            zero; and for each output whether it has one of these.
+        """
         n_in, n = len(inputs), len(inputs) + len(outs)
         present: list[bool] = []
 
@@ -174,26 +190,35 @@ class _Rule(compat.Named):
 
 
 def _impl(*args: Any, n_in: int, n_closed: int | None, **_: Any) -> list[Any]:
+    """Return the values, which stand last among the arguments."""
     return list(args[n_in + (n_closed or 0) :])
 
 
+# The values are a function of the inputs, outs = F(inputs), whose derivative the rule
+# gives:  d outs = tangents(inputs, outs, d inputs).  The tangents of `values` have no
+# part in it. The rule gets `outs`, bound anew, and not the values: so what it computes
+# from them is differentiated by this rule again.
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     n_in, n_closed = params["n_in"], params["n_closed"]
-    # Where values may have no derivative, one that they have comes from elsewhere.
+    # The values were computed from inputs without derivative. If they have one all the
+    # same, forward closed over what it came from, and the rule would lose it. Where
+    # they have the body's own (closed_over is given), its sources are looked at.
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
         raise errors.ClosedOverError(
             errors.CLOSED_OVER.format(name=params["tangents"].name)
         )
     outs = _bind(*primals, **params)
+    # Only the values move, by the body's derivative, which is dropped.
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
     found = params["tangents"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
     return outs, found
 
 
-# A value keeps its batch axis where it is: JAX compares it with that of the function
-# which was not differentiated.
+# The rule of a batch is the rule under vmap: each example's tangents come from its own
+# inputs and outs. A value keeps its batch axis where it is: JAX compares it with that
+# of the function which was not differentiated.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
     start = n_in + (n_closed or 0)
@@ -202,11 +227,15 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         list(dims[:n_in]),
         list(dims[start:]),
     )
+    # Each example has an output of its own, though the values are equal. JAX would sum
+    # the cotangents of a shared one first, and the rule of each example, which may give
+    # another derivative, would get the sum.
     for i, d in enumerate(out_dims):
         if d is None and not params["owned"]:
             values[i], out_dims[i] = axis.to_front(values[i], None), 0
 
     def tangents(inputs: Any, outs: Any, dots: Any) -> list[Any]:
+        # A tangent has the shape of its input, and the batch axis in the same place.
         found = axis.vmap(rule, (in_dims, out_dims, in_dims))(inputs, outs, dots)
         return [
             None if t is None else _like(t, d)
@@ -225,9 +254,9 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 
 
 def _like(t: Any, dim: int | None) -> Any:
-    """A tangent with its batch axis, which is first, where that of the value is.
+    """Move the batch axis of a tangent from the front to where that of the value is.
 
-    The tangent of a value that all examples share is the same for all.
+    The tangent of a value that all examples share is the same for all: any will do.
     """
     return t[0] if dim is None else jnp.moveaxis(t, 0, dim)
 
@@ -236,7 +265,8 @@ def _like(t: Any, dim: int | None) -> Any:
 
 
 # A linear call may be transposed as it stands (jax.linear_transpose). That transposes
-# what forward computes, as for a jax.custom_jvp; the rule has no part in it.
+# what forward computes, as for a jax.custom_jvp; the rule has no part in it. As an
+# operation this is outs = values: the cotangents go to the values, none to the inputs.
 def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
     return [None] * (len(args) - len(cts)) + list(cts)
 
@@ -252,6 +282,8 @@ _bind = compat.define_primitive(
 )
 
 
+# y = x, and  dy = dx  where the gate is open, dy = 0 where it is closed. Which of them
+# is asked here, when JAX differentiates, and not when x passed: see `Gate`.
 def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
     return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
 

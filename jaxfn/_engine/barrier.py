@@ -14,11 +14,12 @@ from jaxfn._engine.rules import Arrays, spread
 
 
 def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
-    """The arrays, with tangents that can be transposed but not computed.
+    """Return the arrays, with tangents that can be transposed but not computed.
 
-    JAX says the same of what a custom_vjp makes of them, but without a name where it
-    compiles. It must not be said before: tangents that are traced may be transposed
-    yet, as in `jax.grad` of a function whose own rule calls `jax.jvp`.
+    JAX, too, refuses to compute the tangents of a custom_vjp, but without its name if
+    that happens when it compiles. To refuse earlier than JAX would be wrong: tangents
+    that are traced may be transposed yet, as in `jax.grad` of a function whose own rule
+    calls `jax.jvp`.
     """
 
     def refuse(*_: Any) -> Arrays:
@@ -26,6 +27,8 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
         error.add_note(errors.NO_JVP_NOTE.format(name=name))
         raise error
 
+    # The tangent map is t -> t, so that its transpose is ct -> ct. Evaluated, it
+    # raises: at once where the tangents have values, else when it is compiled.
     def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
         given = [d for d in dots if d is not None]
         avals = [jax.typeof(d) for d in given]
@@ -36,11 +39,14 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
 
 
 def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Arrays:
-    """`run(inputs)`, refusing to be differentiated with respect to the inputs."""
+    """Return `run(inputs)`, which refuses to be differentiated by the inputs."""
 
     def refuse(*_: Any) -> Arrays:
         raise refused_once(name)
 
+    # JAX never differentiates what runs here, since its inputs have no derivative; the
+    # rule that is attached instead raises. To transpose is not to differentiate:
+    # cotangents pass through both primitives, so a jvp can be derived from `run`.
     results = run(stop_gradient(inputs))
     kept = [r for r in results if r is not None]
     kept = attach(refuse, inputs, kept, name=f"{name}.backward")
@@ -48,7 +54,7 @@ def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Ar
 
 
 def refused_once(name: str) -> errors.SecondDerivativeError:
-    """The error of differentiating a backward that is `once_differentiable`."""
+    """Make the error for a derivative of a `once_differentiable` backward."""
     return errors.SecondDerivativeError(
         f"{errors.ONCE}. `{name}.backward` was differentiated: expected "
         "first derivatives only, got a derivative of the gradient. Remove the "

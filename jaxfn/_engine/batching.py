@@ -23,7 +23,7 @@ Spread = Callable[[Sequence[bool], int, Sequence[int]], list[bool]]
 
 
 def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
-    """`fun(*arrays)`, batched by `batch(size, batched, arrays) -> outs, outs batched`.
+    """Return `fun(*arrays)` with `batch(size, batched, arrays) -> outs, outs batched`.
 
     Batch axes are first, and `batched` says which arrays have one. Where no argument is
     a tracer there is nothing to batch, and `fun` runs as it is: custom_vmap would trace
@@ -64,7 +64,7 @@ def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
 
 
 def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
-    """`run`, with the derivative of `fun` and, batched, of `batch`.
+    """Return `run`, with the derivative of `fun` and, batched, of `batch`.
 
     Args:
         run: `fun` with the rule `batch`; it is not differentiated.
@@ -73,6 +73,7 @@ def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
         name: for messages and in jaxprs.
     """
 
+    # With J the Jacobian of `fun`: push is t -> J t, pull, its transpose, ct -> J^T ct.
     def tangents(inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
         moving = [i for i, d in enumerate(dots) if d is not None]
         smooth = [is_inexact(o) for o in outs]
@@ -84,6 +85,7 @@ def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
         pull = derivative.directed(_pull, _each_its_own)
 
         def transposed(res: list[Any], cts: list[Any]) -> list[Any]:
+            # `pull` is a function of arrays, so zeros are made.
             given = [
                 compat.zeros(a) if ct is None else ct
                 for a, ct in zip(avals, cts, strict=True)
@@ -110,7 +112,10 @@ def differentiable(run: Fun, fun: Fun, batch: Batch, *, name: str) -> Fun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Derivative:
-    """The derivative of `fun` in the arguments `moving` and the outputs `smooth`."""
+    """The derivative of `fun`, which has the batch rule `batch` and `n` arguments.
+
+    It is taken in the arguments at `moving` and the outputs that are `smooth`.
+    """
 
     fun: Fun
     batch: Batch
@@ -120,7 +125,7 @@ class _Derivative:
     name: str
 
     def directed(self, direction: Direction, spread: Spread) -> Fun:
-        """One of its directions: arguments, then (co)tangents, to (co)tangents.
+        """Make one of its directions: from arguments and (co)tangents to (co)tangents.
 
         Args:
             direction: of a function that returns the smooth outputs.
@@ -139,6 +144,8 @@ class _Derivative:
             pairs = zip(values, batched, now, strict=True)
             values = [_repeat(x, size) if b and not was else x for x, was, b in pairs]
 
+            # Even where the user's rule says that all examples share an output, each
+            # has a tangent or cotangent of its own.
             def value(at: Arrays) -> list[Any]:
                 outs, flags = self.batch(size, now[:n], list(at))
                 pairs = zip(outs.arrays, flags.arrays, strict=True)
@@ -156,6 +163,7 @@ class _Derivative:
 def _push(
     value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, ts: Arrays
 ) -> list[Any]:
+    """Compute J t, for the Jacobian J of `value` in the arguments `moving`."""
     along = _in(value, moving, at)
     return jax.jvp(along, tuple(at[i] for i in moving), tuple(ts))[1]
 
@@ -163,6 +171,7 @@ def _push(
 def _pull(
     value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, cts: Arrays
 ) -> list[Any]:
+    """Compute J^T ct, for the Jacobian J of `value` in the arguments `moving`."""
     along = _in(value, moving, at)
     return list(jax.vjp(along, *[at[i] for i in moving])[1](list(cts)))
 
@@ -170,7 +179,7 @@ def _pull(
 def _in(
     value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays
 ) -> Callable[..., list[Any]]:
-    """`value` as a function of the arguments `moving` alone."""
+    """Return `value` as a function of the arguments `moving` alone."""
 
     def along(*values: Any) -> list[Any]:
         full = list(at)
@@ -184,7 +193,10 @@ def _in(
 def _with_own_tangent(
     batched: Sequence[bool], n: int, moving: Sequence[int]
 ) -> list[bool]:
-    """An argument and its tangent are batched together."""
+    """Say to batch an argument where its tangent is batched, and the other way round.
+
+    `jax.jvp` of the batch rule wants a tangent that has the shape of its argument.
+    """
     now = list(batched)
     for k, i in enumerate(moving):
         now[i] = now[n + k] = batched[i] or batched[n + k]
@@ -192,7 +204,10 @@ def _with_own_tangent(
 
 
 def _each_its_own(batched: Sequence[bool], n: int, moving: Sequence[int]) -> list[bool]:
-    """Each example has its own arguments, so that each gets its own cotangents."""
+    """Say to batch all cotangents, and all arguments that get one.
+
+    Of any other, `jax.vjp` of the batch rule would give the sum over the examples.
+    """
     return [b or i >= n or i in moving for i, b in enumerate(batched)]
 
 
@@ -208,10 +223,10 @@ def _repeat(x: Any, size: int) -> Any:
 
 
 def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.custom_batching.custom_vmap` with a derivative in every mode.
+    """Make a `jax.custom_batching.custom_vmap` that has a derivative in every mode.
 
-    JAX traces `fun` at the call. So do we, once: its derivative is that of what ran,
-    without the effects, which it had.
+    JAX traces `fun` at the call. So does this, once: the derivative is that of what
+    ran, without its effects, which the value has had.
     """
     native = jax.custom_batching.custom_vmap(fun)
     native.def_vmap(rule)
@@ -258,9 +273,10 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
 
 
 class _Batches:
-    """The batch rule of one call: its derivative is that of what ran for the value.
+    """The batch rule of one call, whose derivative is that of what ran for the value.
 
-    A derivative may be taken later, outside of the contexts that the rule ran in.
+    A derivative may be taken later, outside of the contexts that the rule ran in, where
+    the rule may compute something else.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -271,6 +287,7 @@ class _Batches:
         self, size: int, batched: Sequence[bool], arrays: list[Any]
     ) -> tuple[Outputs, Outputs]:
         """Run the rule, for the value."""
+        # A rule that is given values may need them (NumPy).
         if not all(map(compat.is_abstract, arrays)):
             return self._batch(size, batched, arrays)
         found: list[tuple[Outputs, Outputs]] = []
@@ -282,6 +299,7 @@ class _Batches:
 
         held, ran = compat.Staged.trace(flat, (), *arrays)
         ((empty, flags),), still = found, ran.without_effects()
+        # Not with a tracer that the rule closes over: it would outlive its trace here.
         if not any(map(compat.is_tracer, held)):
             self._ran[_key(size, batched, arrays)] = lambda arrays: (
                 Outputs(still(*held, *arrays), empty.static),
@@ -292,7 +310,7 @@ class _Batches:
     def again(
         self, size: int, batched: Sequence[bool], arrays: list[Any]
     ) -> tuple[Outputs, Outputs]:
-        """What ran, to be differentiated; where nothing has, the rule."""
+        """Run, for the derivative, what ran for the value; the rule if that is gone."""
         ran = self._ran.get(_key(size, batched, arrays))
         return self._batch(size, batched, arrays) if ran is None else ran(arrays)
 

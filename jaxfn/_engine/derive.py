@@ -21,12 +21,25 @@ def transposed(
     tangents: Arrays,
     avals: Sequence[Any],
 ) -> list[Any]:
-    """Backward is ct -> J^T ct; transposed, t -> J t."""
+    """Return the tangents of the outputs: backward, transposed, at the tangents.
+
+    Args:
+        rules: of the Function; `bwd` is one of them.
+        residuals: what bwd gets.
+        moving: which arguments have a tangent.
+        tangents: theirs.
+        avals: the types of the tangents of the smooth outputs.
+
+    Raises:
+        RuleValueError: bwd is not linear in its cotangents, or JAX can't transpose it.
+    """
     assert rules.bwd is not None
     bwd = rules.bwd
 
     def of_cts(cts: list[Any]) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.smooth))
+        # bwd returns None for zero. Here it must be an array: each tangent is to meet
+        # the gradient of its argument, also one that is zero.
         return [
             compat.zeros(compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
             for i, t in zip(moving, tangents, strict=True)
@@ -36,12 +49,16 @@ def transposed(
     # it is not varying in a shard_map, and the result is too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = jax.make_jaxpr(of_cts)(example)
+    # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and drops c in
+    # silence; of one that ignores ct it makes zero. Both are no derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):
         got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
         raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
         return _transpose(jaxpr, example, list(tangents))
     except Exception as error:  # JAX raises errors of many kinds
+        # Without generate_jvp_rule the transpose is wanted by forward mode over reverse
+        # mode. That is a second derivative, which this Function refuses anyway.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
         expected = (
@@ -52,7 +69,11 @@ def transposed(
 
 
 def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
-    """The transpose of a jaxpr in any way there is; else JAX's error in the first."""
+    """Apply the transpose of a jaxpr, found in any of three ways.
+
+    Where all fail, what is raised is JAX's error in the first.
+    """
+    # All three start from the jaxpr, so that backward's Python runs once.
 
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
@@ -70,7 +91,11 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
 def _by_separation(
     jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
-    """The transpose where solvers were given what depends on the right-hand side."""
+    """Apply the transpose with linear solves rewritten (`solves`), or return None.
+
+    JAX transposes no solve to which something beside its right-hand side is given that
+    depends on it.
+    """
     try:
         return jax.linear_transpose(separated(jaxpr), example)(tangents)[0]
     except Exception:  # noqa: BLE001  (there is none, whatever it raised)
@@ -80,12 +105,15 @@ def _by_separation(
 def _by_derivative(
     jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
-    """The transpose where JAX has none of some operation; None if there is no proof.
+    """Apply the transpose where JAX has none of some operation; None without a proof.
 
-    A scatter that sets has none, but a derivative in reverse mode. Where that does not
-    depend on the cotangents, it is the transpose.
+    A scatter that sets has no transpose in JAX, but it has a derivative in reverse
+    mode, from which the transpose is made.
     """
 
+    # For B linear, the derivative of B at any ct is B itself, and its transpose, the
+    # vjp of B at ct, is B^T. Conversely, a vjp that is the same at every ct shows that
+    # B is affine, and that B(0) = 0 has been proved before.
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
         return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
@@ -101,8 +129,9 @@ def _by_derivative(
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:
-    """What JAX could not transpose, and its error if it tells the user something."""
+    """Say what JAX could not transpose; give its error if it tells a user something."""
     said = str(error)
+    # All that JAX says of such a solve is to open an issue.
     if "open an issue" in said:
         return (
             "a linear solve (lax.custom_linear_solve, or one of jax.scipy.sparse."
@@ -112,7 +141,10 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
 
 
 def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
-    """The error; who never asked for a derived jvp is told who needs it."""
+    """Make the error for a backward that has no transpose.
+
+    A user who never asked for a derived jvp is told what needs it.
+    """
     name = rules.name
     use = (
         "to get a jvp (generate_jvp_rule)"

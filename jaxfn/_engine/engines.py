@@ -31,10 +31,13 @@ Rule = Callable[..., Any]
 def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
+        # Else JAX would refuse at once what may be transposed later, which is allowed.
         if not has_forward_mode(rules) and compat.in_forward_mode(arrays):
             arrays = only_transposable(arrays, name=rules.name)
         outs = engine(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
+        # JAX raises it for a tracer that the rules closed over. It does so under jet,
+        # too, whatever the rules do.
         if compat.in_jet(arrays):
             raise errors.RuleError(errors.JET.format(name=rules.name)) from error
         raise errors.ClosedOverError(
@@ -47,6 +50,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
             ) from error
         raise
     except TypeError as error:
+        # The error passes every Function around it; the innermost has named itself.
         if str(error) == compat.FORWARD_MODE_REFUSAL and not hasattr(
             error, "__notes__"
         ):
@@ -56,7 +60,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
 
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
-    """The JAX function of flat arrays that has these rules."""
+    """Make the JAX function of flat arrays that has these rules."""
     return _forward(rules) if has_forward_mode(rules) else _reverse(rules)
 
 
@@ -66,9 +70,10 @@ def has_forward_mode(rules: Rules) -> bool:
 
 
 def _primal(rules: Rules) -> Callable[..., Outputs]:
-    """The primal, under the name that jaxprs and profiles show."""
+    """Make the primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
+        # JAX hands constants on as numbers and NumPy arrays; rules get JAX arrays.
         return rules.primal(*map(compat.as_array, args))
 
     primal.__name__ = rules.name
@@ -83,12 +88,14 @@ _JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
 def _described(
     fun: Rule, rules: Rules, rule: str, signature: inspect.Signature
 ) -> Rule:
-    """The function, with what JAX asks of every one it is given.
+    """Tell JAX what it would look up about a function, and return the function.
 
-    To find that out takes longer than all that is done here. It is what jaxprs and
-    JAX's errors show: the Function's name for the function itself, and `Name.rule` for
-    a rule, with its file and line.
+    JAX inspects every function that it is given: its signature, its name, and its file
+    and line, which jaxprs and errors show. Told here, it shows the Function's name for
+    the function itself and `Name.rule` for a rule, with the user's file and line.
     """
+    # `inspect.signature` reads this attribute first. Without it, it takes longer than
+    # everything else that is done here.
     fun.__dict__["__signature__"] = signature
     if rules.origin is not None:
         place = rules.origin.sources.get(rule or "forward")
@@ -102,12 +109,13 @@ def _described(
 
 
 def _reverse(rules: Rules) -> Callable[..., Outputs]:
+    """Make the custom_vjp of a Function that has a backward alone."""
     statics = Statics()
     width = Width(rules)
 
     def fwd(*primals: Any) -> Any:
         args = [compat.as_array(p.value) for p in primals]
-        # JAX's next implementation says it of integers, too.
+        # JAX's next implementation says of integers, too, that they are perturbed.
         moving = zip(args, primals, strict=True)
         perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
         outs, residuals = rules.fwd(args, perturbed)
@@ -136,6 +144,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 
 
 def _forward(rules: Rules) -> Callable[..., Outputs]:
+    """Make the custom_jvp of a Function that has a jvp, or one derived."""
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
@@ -145,6 +154,8 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [
+                # Zeros that JAX can see: it computes nothing with them, and an integer
+                # has no other tangent (its type is float0).
                 compat.SymbolicZero(compat.tangent_aval(o)) if t is None else t
                 for o, t in zip(outs.arrays, dots, strict=True)
             ],
@@ -160,13 +171,17 @@ def _forward(rules: Rules) -> Callable[..., Outputs]:
 def push_forward(
     rules: Rules, residuals: Residuals, outs: Arrays, tangents: Arrays
 ) -> Arrays:
-    """The tangents of the outputs, transposable by the Function's own backward.
+    """Return the tangents of the outputs, transposable by the Function's own backward.
+
+    These are J t, for the Jacobian J of the Function. Where there is a backward,
+    ct -> J^T ct, the two are bound together as one linear map and its transpose.
 
     This is the derivative of the Function wherever JAX needs one beside the first: in
     the engines above, and for outputs that a derivative rule computed (`attachment`).
     """
     if rules.bwd is None:
         assert rules.jvp is not None
+        # JAX transposes what the jvp computes.
         return rules.jvp(residuals, tangents)
     # What the functions below close over outlives this trace: no arrays among it.
     static, smooth, n_args = residuals.static, residuals.smooth, len(tangents)
@@ -175,6 +190,8 @@ def push_forward(
     if not moving or not avals:
         return [None] * len(outs)
 
+    # The arrays are arguments of the linear map: where it is batched or differentiated,
+    # they are others than those that it was made from.
     def rebuild(arrays: Arrays) -> Residuals:
         return Residuals(arrays, static, smooth)
 
@@ -188,6 +205,8 @@ def push_forward(
             def derived(arrays: Arrays) -> Arrays:
                 return transposed(rules, rebuild(arrays), moving, ts, avals)
 
+            # J t may be transposed. With respect to what was saved, its derivative is
+            # one of backward, which refuses.
             if rules.once:
                 return once(derived, arrays, name=rules.name)
             return derived(arrays)
@@ -207,14 +226,16 @@ def push_forward(
 
 
 def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
-    """The cotangents of the arguments, by the Function's own backward.
+    """Return the cotangents of the arguments, by the Function's own backward.
 
-    That of a `once_differentiable` Function runs without derivative, and a rule that
-    raises is attached to what it returns.
+    The backward of a `once_differentiable` Function runs without derivative, and what
+    it returns raises where it is differentiated.
     """
     assert rules.bwd is not None
     if not rules.once:
         return rules.bwd(residuals, cts)
+    # Its result depends on the cotangents as well as on what was saved: a derivative
+    # with respect to either is one of backward.
     given = [ct is not None for ct in cts]
     inputs = [*residuals.arrays, *[ct for ct in cts if ct is not None]]
     n_res = len(residuals.arrays)
@@ -230,10 +251,11 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 def derivatives(
     rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays
 ) -> list[Map] | None:
-    """The derivative that a Function defines, for `belonging` to look at.
+    """Return the derivative that a Function defines, for `belonging` to look at.
 
-    None where it is one with two directions (`linear`), which is batched as a whole, or
-    one that is attached beside JAX's own: the two need not agree.
+    Return None where there are two derivatives, which need not agree on what examples
+    share: a `linear` map has two directions, and is batched as a whole; and where
+    scans drop the rule of a custom_jvp, the jvp is attached beside JAX's own.
     """
     attached = rules.bwd is not None or compat.SCAN_DROPS_JVP
     if has_forward_mode(rules) and attached:
@@ -249,6 +271,8 @@ def derivatives(
         given = [t if is_inexact(x) else None for t, x in pairs]
         return rules.jvp(residuals, given)
 
+    # Arguments to trace the maps with. What stands in the place of an integer is not
+    # read, but it must be something that can be traced.
     def examples(arrays: Arrays) -> list[Any]:
         zeros = [compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
         rest = iter(zeros)
@@ -270,7 +294,7 @@ def jax_vjp(
     *,
     nondiff: tuple[int, ...],
 ) -> Rule:
-    """`jax.custom_vjp` with these rules."""
+    """Make a `jax.custom_vjp` with these rules."""
     f = jax.custom_vjp(primal, nondiff_argnums=nondiff)
     f.defvjp(fwd, bwd, **options)
     return f
@@ -284,7 +308,7 @@ def jax_jvp(
     *,
     nondiff: tuple[int, ...],
 ) -> Rule:
-    """`jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
+    """Make a `jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
     f = jax.custom_jvp(primal, nondiff_argnums=nondiff)
     getattr(f, method)(*rules, **options)
     return f

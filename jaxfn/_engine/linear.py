@@ -41,6 +41,8 @@ def linear(
     name: str,
 ) -> list[Any]:
     """Bind the primitive. All values are arrays; see the module's docstring."""
+    # Nothing is traced, so nobody can transpose, batch or compile what comes of it: the
+    # rule runs on values, and may be written in NumPy.
     if not any(map(compat.is_tracer, (*residuals, *tangents))):
         return list(evaluate(list(residuals), list(tangents)))
     n_res = len(residuals)
@@ -54,6 +56,7 @@ def linear(
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
         # a jvp in NumPy, say, which can't be traced.
         values, staged = residuals, compat.Failed(error)
+    # `values` are the residuals, and after them whatever else `evaluate` closes over.
     return _bind(
         *values,
         *tangents,
@@ -67,6 +70,7 @@ def linear(
 
 
 def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
+    """Evaluate: y = E(r) t, for values r and tangents t."""
     return staged(*args)
 
 
@@ -84,6 +88,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     outs = _bind(*primals, **params)
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
+        # E(r) dt: the primitive takes a value for each tangent, so zeros are made.
         dots = [
             compat.zeros(compat.tangent_aval(t)) if d is None else d
             for t, d in zip(ts, tangents[n:], strict=True)
@@ -91,7 +96,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         terms.append(_bind(*values, *dots, **params))
     moving = [i for i, d in enumerate(tangents[:n]) if d is not None]
     if moving:
-
+        # (dE(r) dr) t, along those of the values that move.
         def of_values(*some: Any) -> list[Any]:
             at = list(values)
             for i, value in zip(moving, some, strict=True):
@@ -103,8 +108,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
+# The transpose of  t -> E(r) t  is what `transpose` computes from r and the cts. With
+# respect to r there is none: y is not linear in r, and the rules say nothing of it.
 def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     n = params["n"]
+    # A linear map takes zero to zero: the user's rule need not run to find that out.
     if all(ct is None for ct in cts):
         return [None] * len(args)
     if any(x is None for x in args[:n]):
@@ -116,6 +124,7 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     return [None] * n + list(params["transpose"](list(args[:n]), cts))
 
 
+# Of a batch y_i = E(r_i) t_i, so both directions are those of one example under vmap.
 # Linear arguments that are not batched are repeated first, as an operation of their
 # own: its transpose is the sum over the batch, so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:

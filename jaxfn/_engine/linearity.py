@@ -1,10 +1,10 @@
 """Is a traced function linear, or only affine?
 
-`jax.linear_transpose` refuses an operation that has no transpose (sign, clip), but
-takes `2*g + 1` and drops the 1, and takes `ones_like(x)` and gives zero. A function
-made of operations that can be transposed is affine, but for one that rounds
-(`astype(int)`, of which it makes zero); it is linear if it also maps zero to zero. That
-is what is proved here, by following zeros through the jaxpr:
+`jax.linear_transpose` refuses an operation that has no transpose (sign, clip). But it
+takes `2*g + 1` and drops the 1, and it takes `ones_like(x)` and gives zero. A function
+made of operations that it transposes is affine, f(x) = A x + f(0), unless one of them
+rounds (`astype(int)`, of which it makes zero). Such a function is linear if f(0) = 0.
+That is what is proved here, by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero where the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero;
@@ -53,7 +53,7 @@ class Fact(NamedTuple):
 
 
 def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
-    """The outputs not proved zero when all inputs are: (index, why)."""
+    """Find the outputs that are not proved zero where all inputs are: (index, why)."""
     n_in = len(compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
     return [
@@ -72,15 +72,18 @@ def depends_on_first(jaxpr: Any, n: int) -> bool:
 
 
 def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]:
-    """For each output of a linear function, which inputs it may depend on.
+    """Say for each output of a linear function which inputs it may depend on.
 
     Args:
         jaxpr: of the function.
-        batched: for each constant, whether examples have their own.
+        batched: for each constant, whether each example has its own.
 
     Returns:
-        The inputs; and those among them whose coefficient is not the same for all.
+        For each output, the indices of the inputs that it may depend on; and those
+        among them whose coefficient may be another for each example.
     """
+    # For each variable these two sets, and whether its value may be another for each
+    # example because of a constant or the place along a mapped axis.
     opened, _ = compat.open_jaxpr(jaxpr)
     nothing: tuple[set[int], set[int], bool] = (set(), set(), False)
     env: dict[Any, tuple[set[int], set[int], bool]] = {
@@ -91,6 +94,8 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
         used = {i for found, _, _ in ins for i in found}
         mixed = {i for _, found, _ in ins for i in found}
+        # In x * c, with a c of each example's own, the coefficient of x is c. In x + c
+        # it is 1 all the same.
         own = any(flag for _, _, flag in ins) or compat.has_named_axes(eqn)
         if own and eqn.primitive.name not in _PLAIN_SUMS:
             mixed |= used
@@ -102,9 +107,10 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
 def is_smooth(jaxpr: Any) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
-    Not where an operation is constant in pieces (sign) or has a derivative of its own
-    (custom_jvp, and ours): all that its inputs reach must be operations that JAX can
-    transpose, or scatters that set, which lack but the transpose.
+    It is not where an operation is constant in pieces (sign has the derivative 0), or
+    has a derivative that its author chose (custom_jvp, and ours). So all operations
+    that its inputs reach must be some that JAX can transpose, or scatters that set,
+    which JAX differentiates but does not transpose.
     """
     jaxpr, _ = compat.open_jaxpr(jaxpr)
     reached = {id(var) for var in jaxpr.invars}
@@ -121,12 +127,17 @@ def is_smooth(jaxpr: Any) -> bool:
     return True
 
 
+# Their result is zero where all their operands are: sums of these, or arrays made of
+# their elements.
 _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
     + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
-# Without those where an operand says which others count, or where they go.
+# The same without those that have an operand which says which elements of the others
+# count, or where they go: if it is another for each example, so is the coefficient.
 _PLAIN_SUMS = frozenset(("add", "add_any", "sub", "concatenate"))
+# Of a zero constant these make zeros again. JAX writes jnp.zeros as a 0 that is
+# broadcast, and a sum with it must not count as one with a constant.
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
     + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
@@ -137,6 +148,7 @@ _OURS = ("gate", "attach", "linear")
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
+    """Say what is known of the outputs of a jaxpr, from what is of its inputs."""
     jaxpr, consts = compat.open_jaxpr(jaxpr)
     env: dict[Any, Fact] = dict(zip(jaxpr.invars, ins, strict=True))
     for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -154,8 +166,10 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
 
 
 def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
+    """Say what is known of the results of an equation."""
     name, params = eqn.primitive.name, eqn.params
     if name == "attach":
+        # It returns the last of its arguments, the values.
         return ins[-len(eqn.outvars) :]
     if name == "scan":
         return _scan(params, ins)
@@ -163,6 +177,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         index, *rest = ins
         outs = [_outputs(branch, rest) for branch in params["branches"]]
         facts = [_join(*branch) for branch in zip(*outs, strict=True)]
+        # Each branch may be linear, and yet a choice between them by x is not.
         if not index.depends:
             return facts
         return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
@@ -170,6 +185,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         return _solve(eqn, ins)
     if name in PAIRED:
         return ins
+    # A call, unless its jaxpr takes other arguments than the equation.
     body = next((params[k] for k in _CALLS if k in params), None)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
@@ -177,7 +193,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 
 def _plain(eqn: Any, ins: list[Fact]) -> Fact:
-    """What is known of the results of an operation that is no function of functions."""
+    """Say what is known of the results of an operation that holds no jaxpr."""
     name = eqn.primitive.name
     depends = any(fact.depends for fact in ins)
     if depends and name == "while":
@@ -185,6 +201,9 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
     if name in _SUMS:
         operands = _summands(eqn, ins)
     elif depends:
+        # JAX transposes an operation only with respect to operands in which it is
+        # linear, as x in x * c or x / c, and refuses the others: so all those that
+        # depend on the inputs are such operands.
         operands = [fact for fact in ins if fact.depends]
     elif name == "mul":
         return Fact(depends, zero=any(fact.zero for fact in ins))
@@ -203,7 +222,11 @@ def _why(facts: Sequence[Fact]) -> str:
 
 
 def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """The contract of a linear solve: of its right-hand side it is a linear map."""
+    """Say what is known of a linear solve, which maps its right-hand side linearly.
+
+    That is the contract of lax.custom_linear_solve. How the solver does it, with a
+    while loop as a rule, is not looked at.
+    """
     n_consts = sum(eqn.params["const_lengths"])
     b = ins[n_consts:]
     depends = any(fact.depends for fact in ins)
@@ -224,7 +247,7 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """The operands of a sum that are values: not the indices of a scatter, say."""
+    """Find the operands of a sum that are values: not the indices of a scatter, say."""
     if not _is_inexact(eqn.outvars[0].aval):
         return ins
     return [
@@ -235,11 +258,13 @@ def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 
 def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
+    """Say what is known of a scan, at the end of any number of steps."""
     n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts, carry, xs = ins[:n_consts], ins[n_consts:n_head], ins[n_head:]
     while True:  # facts only ever change from zero to not, so this ends
         outs = _outputs(params["jaxpr"], [*consts, *carry, *xs])
+        # What holds of the carry must hold before the first step and after each.
         joined = [_join(a, b) for a, b in zip(carry, outs[:n_carry], strict=True)]
         if joined == carry:
             return [*carry, *outs[n_carry:]]
@@ -247,6 +272,7 @@ def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
 
 
 def _join(*facts: Fact) -> Fact:
+    """Say what is known of a value that may be any one of several."""
     return Fact(
         depends=any(fact.depends for fact in facts),
         zero=all(fact.zero for fact in facts),
@@ -255,6 +281,7 @@ def _join(*facts: Fact) -> Fact:
 
 
 def _is_zero(value: Any) -> bool:
+    """Is this constant known to be zero? Nothing is known of a tracer."""
     if isinstance(value, (bool, int, float, complex)):  # a literal may be one
         value = np.asarray(value)
     if compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):

@@ -6,12 +6,13 @@ What forward computed on its way and saved has the derivative of what ran. For t
 runs behind a gate (`attachment.Gate`), which opens if such a value was saved.
 
 Where a derivative is taken while forward runs, JAX asks the gate before forward has
-ended. There it is traced first, and the jaxpr evaluated, which runs no Python. A body
-that can't be traced, since it needs values, runs with them; then the derivative of what
-it saved on its way is refused.
+ended. There forward is traced first, and then the jaxpr is evaluated, which runs no
+Python. A body that can't be traced, since it needs values, runs with them; then the
+derivative of what it saved on its way is refused.
 
-What is an input or an output is known by identity. Outside of a trace that can lie:
-there `lax.stop_gradient(x)` is `x` itself. Where it matters, forward is traced to see.
+Whether a value is an input or an output is known by identity. Outside of a trace that
+can be wrong: there `lax.stop_gradient(x)` is `x` itself. Where this matters, forward is
+traced to see.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from jaxfn._engine.runs import Run
 
 
 class OnePass:
-    """The `fwd` of `Rules`; a face says how to run forward, and what residuals are.
+    """The `fwd` of `Rules` for a forward that saves while it computes.
+
+    A face says how to run forward, and what the residuals are.
 
     Args:
         run: `run(inputs, perturbed) -> outputs, leaves saved, Run`.
@@ -55,8 +58,10 @@ class OnePass:
         self._rule = rule
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        """The outputs, with their derivative, and the residuals."""
+        """Return the outputs, with their derivative, and the residuals."""
         outs, leaves, run, closed_over = self._ran(arrays, perturbed)
+        # The rules need what forward computed on its way, and as inputs of `attach` it
+        # reaches them wherever they are called: batched under vmap, say.
         others = run.others(leaves)
         values = attach(
             partial(self._tangents, run, len(arrays)),
@@ -64,13 +69,13 @@ class OnePass:
             outs,
             name=self._rules().name,
             closed_over=closed_over,
-            owned=True,
+            owned=True,  # by `belonging`
         )
         residuals = self._substitute(run, arrays, values, others, perturbed)
         return Outputs(values, run.out), residuals
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        """The outputs alone, where nothing is differentiated."""
+        """Return the outputs alone, where nothing is differentiated."""
         recording = compat.Recording()
         outs, leaves, run = self._run(arrays, perturbed)
         maps = partial(self._maps, run, leaves, arrays, outs)
@@ -81,6 +86,7 @@ class OnePass:
     def _maps(
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
     ) -> list[Map] | None:
+        """Return the derivatives of this run in all its inputs, for `belonging`."""
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
         residuals = self._substitute(run, arrays, outs, others, everything)
         return derivatives(self._rules(), residuals, arrays, outs)
@@ -88,9 +94,10 @@ class OnePass:
     # ---- one run
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
-        """Outputs and leaves of one run, whose derivatives are those of what ran."""
+        """Run forward once, so that what it saved has the derivative of what ran."""
         if any(map(compat.is_differentiated, arrays)):
             return self._ran_live(arrays, perturbed)
+        # The gate is asked when forward has ended: its Python can run as it is.
         found = outs, _, run, _ = self._behind(Gate(), arrays, perturbed)
         # Where there are values, an output and what lax.stop_gradient makes of it are
         # one object: then both count as marked, and a trace must tell them apart.
@@ -110,7 +117,7 @@ class OnePass:
         return traced(arrays)
 
     def _ran_live(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
-        """A run where a derivative of what it gives is being taken."""
+        """Run forward where a derivative of what it gives is being taken."""
         try:
             traced = self._trace(arrays, perturbed)
         except errors.RuleError:
@@ -119,6 +126,8 @@ class OnePass:
             why = type(error).__name__
         else:
             return traced(arrays)
+        # With values, and with no derivative: it would be that of the body, and there
+        # is no gate that could open in time.
         still = stop_gradient(arrays)
         outs, leaves, run = self._run(still, perturbed)
         self._check_untraceable(still, run)
@@ -127,7 +136,11 @@ class OnePass:
     def _trace(
         self, arrays: Arrays, perturbed: Perturbed
     ) -> Callable[[Arrays], _Found]:
-        """A run in a trace of its own: what gives its values."""
+        """Run forward in a trace of its own; return what evaluates that trace.
+
+        Its equations run when forward has ended, and the gate, which is one of them, is
+        asked with the answer known.
+        """
         runs: list[Run] = []
         gate = Gate()
 
@@ -141,15 +154,18 @@ class OnePass:
 
         def found(arrays: Arrays) -> _Found:
             outs, leaves = tree.unflatten(compat.evaluate(jaxpr, arrays))
+            # What else the values were computed from, for `attach`.
             consts = filter(compat.is_tracer, compat.constants(jaxpr))
             return outs, leaves, runs[-1], list(consts) if gate.open else None
 
         return found
 
     def _behind(self, gate: Gate, arrays: Arrays, perturbed: Perturbed) -> _Found:
-        """A run behind the gate."""
+        """Run forward behind the gate, and open it if an intermediate was saved."""
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._run(inside, perturbed)
+        # A saved intermediate has the derivative of the body: it must come through. The
+        # outputs get it too, and `attach` drops it from them.
         gate.open = any(map(is_inexact, run.others(leaves)))
         closed_over = recording.closed_over(outs, inside) if gate.open else None
         maps = partial(self._maps, run, leaves, inside, outs)
@@ -160,6 +176,7 @@ class OnePass:
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[list[Any], list[Any], Run]:
+        """Run forward, and note where each leaf that it saved comes from."""
         outs, leaves, run = self._forward(inputs, perturbed)
         places = {id(x): ("output", i) for i, x in enumerate(outs)}
         # Last: an input that is returned as it is and saved counts as the input.
@@ -177,7 +194,7 @@ class OnePass:
     # ---- a body that needs values, differentiated again
 
     def _check_untraceable(self, still: Arrays, run: Run) -> None:
-        """Refuse such a run where something that it saved would be lost."""
+        """Refuse such a run where the derivative of what it saved would be lost."""
         for what, places in (
             ("NumPy values", run.constants),
             ("objects that hide arrays", run.opaque),
@@ -190,6 +207,8 @@ class OnePass:
                     "or outputs that are JAX arrays, and compute the rest in the "
                     "rules; keep what is constant outside of ctx."
                 )
+        # Here lax.stop_gradient(x) is x, so if it was saved it counts as the input.
+        # Under jax.jvp it is another object: a run there finds other sources.
         try:
             saved = self._with_values(still, run.perturbed).sources
         except Exception:  # noqa: BLE001  (a body in NumPy has no lax.stop_gradient)
@@ -203,7 +222,11 @@ class OnePass:
             )
 
     def _with_values(self, inputs: Arrays, perturbed: Perturbed) -> Run:
-        """The rest of a run in which arrays are objects of their own, with values."""
+        """Run forward again under jax.jvp, to see what it saves.
+
+        There arrays are tracers, so that each result is an object of its own, and have
+        values all the same.
+        """
         moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
         runs: list[Run] = []
 
@@ -221,7 +244,7 @@ class OnePass:
     def _refusing(
         self, run: Run, arrays: Arrays, leaves: Arrays, why: str
     ) -> list[Any]:
-        """The leaves, where those that were computed refuse to be differentiated."""
+        """Return the leaves; those that were computed refuse to be differentiated."""
 
         def refuse(*_: Any) -> Any:
             raise NotImplementedError(
@@ -250,7 +273,7 @@ class OnePass:
         others: Arrays,
         perturbed: Perturbed,
     ) -> Residuals:
-        """What was saved, with the real inputs and the attached outputs in place."""
+        """Return what was saved, with real inputs and attached outputs in place."""
         of_kind = {"input": arrays, "output": outs, "other": others}
         leaves = [of_kind[kind][i] for kind, i in run.sources]
         return self._residuals(run, leaves, arrays, outs, perturbed)
@@ -258,12 +281,16 @@ class OnePass:
     def _tangents(
         self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
     ) -> Arrays:
+        """Return the tangents of the outputs, by the rules: the rule of `attach`."""
+        # The tangents of what forward computed on its way are left out: by the inputs
+        # alone the rules give the whole derivative.
         arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
         moving = tuple([d is not None for d in dots])
         if run.fits(moving):
             residuals = self._substitute(run, arrays, outs, others, moving)
         else:
-            # Other inputs are differentiated than those that forward was told of.
+            # Forward looked at which inputs are differentiated, and now others are: it
+            # may have saved too little, so it must run again.
             again, residuals = self.fwd(arrays, moving)
             self._check_same(outs, again.arrays)
         return push_forward(self._rules(), residuals, outs, dots)
@@ -285,5 +312,5 @@ class OnePass:
 
 
 _Found = tuple[list[Any], list[Any], Run, list[Any] | None]
-"""Outputs, leaves that were saved, the rest of a run; and where the outputs have the
-derivative of what ran, what else they were computed from."""
+"""The outputs, the leaves that were saved, and the rest of a run. Last comes what else
+the outputs were computed from, if they have the derivative of what ran; or None."""

@@ -14,14 +14,14 @@ from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 class Statics:
     """Takes the static part of residuals from fwd to the bwd of the same trace.
 
-    JAX keeps one residual structure per custom_vjp call, that of the last trace of fwd.
-    But one call in a jitted function is traced again for each set of perturbed
-    arguments, and the traces of all are in use at once: as pytree aux data the static
-    part would reach the bwd of another trace (and a gradient was lost in silence). What
-    does travel with a trace is the shapes of its residuals. So the static part stays
-    here under a key, and the key is the length of an array with no elements. An eager
-    call runs fwd once, and needs no key. (`Box` and `Static` are aux data, so neither
-    can serve here.)
+    JAX keeps one structure of residuals for each custom_vjp call, that of the last
+    trace of fwd. But one call in a jitted function is traced again for each set of
+    perturbed arguments, and all these traces are in use at once. If the static part
+    were aux data of the residuals' pytree, it would reach the bwd of another trace, and
+    a gradient would be lost in silence. What does travel with a trace is the shapes of
+    its residuals. So the static part stays here under a key, and the key travels as the
+    length of an array that has no elements. An eager call runs fwd once, and needs no
+    key. (`Box` and `Static` are aux data, so neither can serve here.)
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,11 @@ class Statics:
         self._next = itertools.count()
 
     def put(self, residuals: Residuals, args: Arrays) -> Any:
+        """Keep the static part; return the key that is to travel with the arrays."""
         eager = None not in self._items and not any(map(compat.is_tracer, args))
         key = None if eager else next(self._next)
+        # Shapes in place of the arrays, which would not outlive their trace: bwd can
+        # see whether it was given those of its own trace.
         self._items[key] = Residuals(
             [_shape(x) for x in residuals.arrays],
             residuals.static,
@@ -39,7 +42,9 @@ class Statics:
         return None if key is None else np.zeros((0, key), np.bool_)
 
     def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
+        """Return the residuals of the trace that this key is from."""
         item = self._items[None if key is None else key.shape[1]]
+        # The first ones: `Width` may have put empty arrays after them.
         arrays = [compat.as_array(x) for x in arrays[: len(item.arrays)]]
         if [_shape(x) for x in arrays] != list(item.arrays):
             raise NotImplementedError(
@@ -61,13 +66,13 @@ _ROOM = 16
 class Width:
     """Keeps the number of residuals of one call the same for all its traces.
 
-    For the reason told in `Statics`, JAX fails if it differs. It can only differ where
-    the rule looks at which inputs are perturbed. Then the first trace leaves places
-    free, filled with arrays that have no elements: for another set of inputs, of which
-    nothing is known yet, other arrays may be saved. (To run forward for that set, to
-    see, would be to run it for a derivative that nobody takes.) A rule that looks saves
-    some of what the full set needs, and that is rarely more than its arguments and a
-    few values beside.
+    For the reason told in `Statics`, JAX fails if the number differs. It can only
+    differ where the rule looks at which inputs are perturbed. Then the first trace
+    leaves places free, filled with arrays that have no elements: for another set of
+    inputs, of which nothing is known yet, other arrays may be saved. (To run forward
+    for that set, in order to see, would be to run it for a derivative that nobody
+    takes.) A rule that looks saves some of what the full set needs, and that is rarely
+    more than its arguments and a few values beside.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -75,6 +80,7 @@ class Width:
         self._width: int | None = None
 
     def pad(self, residuals: Residuals, args: Arrays, perturbed: Perturbed) -> Any:
+        """Return the arrays of the residuals, with empty ones up to the width."""
         n = len(residuals.arrays)
         if self._width is None:
             traced = any(map(compat.is_tracer, args))

@@ -4,8 +4,8 @@ Both faces (classes in torch's terms, the decorator in JAX's) are translated int
 `Rules`; an engine (`engines`) turns them into a JAX function. None stands for a
 zero tangent or cotangent throughout.
 
-Here and elsewhere, a dataclass that every call makes anew is not frozen: so it takes a
-third of the time to make. Nothing writes to it all the same.
+Here and elsewhere, a dataclass that every call makes anew is not frozen, because one
+that is takes three times as long to make. Nothing writes to it all the same.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ class Rules:
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
-    """One entry for each place: the next value where it is True, else None."""
+    """Return one entry for each place: the next value where it is True, else None."""
     rest = iter(values)
     return [next(rest) if place else None for place in places]

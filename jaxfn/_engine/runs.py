@@ -39,6 +39,6 @@ class Run:
         return not self.pattern_used or perturbed == self.perturbed
 
     def others(self, leaves: Arrays) -> list[Any]:
-        """The leaves that are neither inputs nor outputs."""
+        """Return the leaves that are neither inputs nor outputs."""
         pairs = zip(leaves, self.sources, strict=True)
         return [leaf for leaf, (kind, _) in pairs if kind == "other"]

@@ -1,16 +1,17 @@
 """A jaxpr with linear solves, as a function that JAX can transpose.
 
-`jax.lax.custom_linear_solve` is linear in its right-hand side b by contract, and JAX
-transposes it: if nothing else that it is given depends on b. That is more than the
-contract asks, and the solvers of `jax.scipy.sparse.linalg` break it:
+`jax.lax.custom_linear_solve` finds x with A x = b, and is linear in b by contract:
+x = A^-1 b, transposed ct -> A^-T ct, which is another solve. JAX transposes it only if
+nothing else that the solve is given depends on b. That is more than the contract asks,
+and the solvers of `jax.scipy.sparse.linalg` break it:
 
-- an initial guess of zeros goes through one `device_put` together with b, an operation
-  for all operands, so that the guess seems to depend on b;
+- an initial guess of zeros goes through one `device_put` together with b. That is one
+  operation for all operands, so that the guess seems to depend on b;
 - gmres computes its tolerance from the norm of b, outside of the solve.
 
-So an operation of several independent operands is made two here, and what a solver is
-given beside its matrix is computed anew inside the solve, from the right-hand side that
-the solver gets there. In the transposed solve that is another one than b, and the
+So an operation of several independent operands is split into two here. And what a
+solver is given beside its matrix is computed anew inside the solve, from the right-hand
+side that the solver gets there. In the transposed solve that is ct and not b, and the
 tolerance is relative to it, as it should be.
 """
 
@@ -27,20 +28,27 @@ from jaxfn._base import compat
 PAIRED = frozenset(("device_put", "optimization_barrier"))
 """Operations of many operands, each with a result of its own."""
 
+# Calls that are evaluated in place, since the solves in them must be rewritten too.
 _INLINED = frozenset(("jit", "pjit", "closed_call"))
 
 
 def separated(closed: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """The function of a jaxpr, in which solves depend on their right-hand side alone.
+    """Return the function of a jaxpr, with solves that JAX can transpose.
 
-    Where that can't be had, the solve is as it was.
+    A solve that can't be rewritten is left as it was.
     """
     n_in = len(compat.open_jaxpr(closed)[0].invars)
     return lambda args: _Run(closed, args, [True] * n_in).outs()
 
 
 class _Run:
-    """One evaluation of a jaxpr, which knows what depends on the arguments."""
+    """One evaluation of a jaxpr, which knows what depends on the arguments.
+
+    Args:
+        closed: the jaxpr.
+        args: its arguments.
+        moving: for each, whether it depends on what is transposed.
+    """
 
     def __init__(
         self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
@@ -53,6 +61,7 @@ class _Run:
         self._write(self._jaxpr.invars, args)
 
     def outs(self) -> list[Any]:
+        """Evaluate the equations one by one, and return the outputs."""
         for i, eqn in enumerate(self._jaxpr.eqns):
             self._write(eqn.outvars, self._equation(i, eqn))
             self._moving |= _reached([eqn], self._moving)
@@ -62,6 +71,7 @@ class _Run:
         self._env.update(zip(map(id, names), values, strict=True))
 
     def _equation(self, i: int, eqn: Any) -> list[Any]:
+        """Evaluate one equation, rewritten if solves need it."""
         values = [_read(self._env, x) for x in eqn.invars]
         moves = [id(x) in self._moving for x in eqn.invars]
         name = eqn.primitive.name
@@ -76,6 +86,7 @@ class _Run:
                 return _Run(_bodies(eqn)[0], values, moves).outs()
             if name == "scan":
                 return _scan(eqn, values, moves)
+            # A branch that is chosen by what is transposed is not linear, in any way.
             if name == "cond" and not moves[0]:
                 return _cond(eqn, values, moves)
         return compat.evaluate_equation(eqn, values)
@@ -83,13 +94,19 @@ class _Run:
     def _solve(
         self, i: int, eqn: Any, values: list[Any], moves: list[bool]
     ) -> list[Any] | None:
-        """The results of a solve that depends on its right-hand side; None if not."""
+        """Evaluate a solve whose parameters depend on its right-hand side.
+
+        Return None for any other: JAX can transpose it as it is, or not at all.
+        """
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
         n_matrix = lengths.matvec + lengths.vecmat
         n_consts = sum(lengths)
         n_b = len(values) - n_consts
         given = eqn.invars[n_matrix:n_consts]
         b = eqn.invars[n_consts:]
+        # If the matrix moves, the solve is not linear. If nothing of the solver moves,
+        # there is nothing to do. Without a transposed solver JAX can't transpose it.
+        # And the solve that is made below has no auxiliary results.
         if (
             any(moves[:n_matrix])
             or not any(moves[n_matrix:n_consts])
@@ -97,12 +114,16 @@ class _Run:
             or len(eqn.outvars) != n_b
         ):
             return None
+        # Its parameters can be computed from b, unless the arguments reach them in
+        # another way than through b.
         before = self._jaxpr.eqns[:i]
         arguments = self._moving & {id(x) for x in self._jaxpr.invars}
         otherwise = _reached(before, arguments, cut={id(x) for x in b})
         if any(id(x) in otherwise for x in given):
             return None
 
+        # A solver computes its parameters from the right-hand side that it is given, as
+        # the program has computed them from b.
         def solver(jaxpr: Any, start: int, length: int) -> Callable[..., Any]:
             consts = given[start : start + length]
 
@@ -129,7 +150,10 @@ class _Run:
     def _again(
         self, eqns: Sequence[Any], b: Sequence[Any], rhs: Sequence[Any], want: Any
     ) -> list[Any]:
-        """The values of `want` where that of `b` is `rhs`."""
+        """Compute the values that `want` would have if that of `b` were `rhs`.
+
+        Only equations that `want` needs and that depend on `b` are evaluated again.
+        """
         changed = dict(zip(map(id, b), rhs, strict=True))
         env = {**self._env, **changed}
         stale = {id(x) for x in b}
@@ -145,6 +169,7 @@ class _Run:
             values = [_read(env, x) for x in eqn.invars]
             stale |= {id(x) for x in eqn.outvars}
             found = compat.evaluate_equation(eqn, values)
+            # What depends on a part of b may compute another part: that stays rhs.
             for x, value in zip(eqn.outvars, found, strict=True):
                 env[id(x)] = changed.get(id(x), value)
         return [_read(env, x) for x in want]
@@ -157,9 +182,10 @@ def _read(env: dict[int, Any], x: Any) -> Any:
 def _reached(
     eqns: Sequence[Any], sources: set[int], cut: AbstractSet[int] = frozenset()
 ) -> set[int]:
-    """The variables that depend on the sources, and these; not through the cut."""
+    """Find what depends on the sources, and these, but not through the cut."""
     reached = sources - cut
     for eqn in eqns:
+        # Each of its results depends on one operand alone.
         if eqn.primitive.name in PAIRED:
             pairs = zip(eqn.invars, eqn.outvars, strict=True)
             found = {id(y) for x, y in pairs if id(x) in reached}
@@ -172,7 +198,10 @@ def _reached(
 
 
 def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
-    """Two operations of one: zeros stand where the operands of the other were."""
+    """Evaluate one operation as two: of what moves, and of what does not.
+
+    In each of them zeros stand where the operands of the other were.
+    """
     zeros = [compat.zeros(jax.typeof(x)) for x in values]
     trios = list(zip(values, zeros, moves, strict=True))
     moving = compat.evaluate_equation(eqn, [x if m else o for x, o, m in trios])
@@ -182,6 +211,8 @@ def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
 
 def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Evaluate a cond, in whose branches solves are rewritten."""
+
     def choice(body: Any) -> Callable[..., list[Any]]:
         return lambda *args: _Run(body, args, moves[1:]).outs()
 
@@ -190,6 +221,7 @@ def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
 
 def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Evaluate a scan, in whose body solves are rewritten."""
     params, body = eqn.params, eqn.params["jaxpr"]
     n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
@@ -223,7 +255,7 @@ def _has_solve(closed: Any) -> bool:
 
 
 def _bodies(eqn: Any) -> Sequence[Any]:
-    """What an operation evaluates, of those that are rebuilt here."""
+    """Return the jaxprs of an operation if it is one that is rebuilt here."""
     name, params = eqn.primitive.name, eqn.params
     if name == "cond":
         return params["branches"]

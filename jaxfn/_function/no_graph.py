@@ -20,6 +20,7 @@ class NoGraph:
     """
 
     def __getattr__(self, attribute: str) -> Any:
+        """Refuse a name of torch's graph, and any other that was not found."""
         # Python calls it for what was not found. What is no name of the graph gets
         # Python's own words, with the class.
         if attribute in _GRAPH:
@@ -32,6 +33,7 @@ class NoGraph:
 
 
 def _no_graph(ctx: NoGraph, name: str) -> errors.NoGraphError:
+    """Make the error for a name of torch's graph."""
     return errors.NoGraphError(
         f"ctx.{name} of {type(ctx).__name__} belongs to torch's autograd graph: JAX "
         "has no graph of nodes, so there is nothing to read or to assign. For an "

@@ -90,6 +90,7 @@ def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
 
 
 def _to_front(x: Any, dim: Any, size: int, where: Where) -> Any:
+    """Move a batch axis to the front, if `dim` names one of the right size."""
     if dim is None:
         return x
     # Python counts True as the integer 1, and would take it for the second axis.

@@ -81,7 +81,7 @@ def _is_whole(result: Any, spec: Spec) -> bool:
 
 
 def _same_type(grad: Any, spec: Spec) -> str:
-    """What to do where a gradient's type is right, and what is static in it is not."""
+    """Say what to do where a gradient has the right type, with other static parts."""
     mine, own = spec.treedef.node_data(), jax.tree.structure(grad).node_data()
     if mine is None or own is None or mine[0] is not own[0]:
         return ""
@@ -135,6 +135,7 @@ def _gradient(grad: Any, aval: Any, where: Where) -> Any:
     dtypes are cast; a complex value for a real argument is refused. Mesh axes over
     which only the gradient varies are summed over.
     """
+    # An integer takes no gradient, so what was returned for one is ignored.
     if grad is None or not pytree.is_inexact(aval):
         return None
     if not pytree.is_array(grad):

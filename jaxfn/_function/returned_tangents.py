@@ -39,6 +39,7 @@ def tangents(
             f"output of forward: expected {n}, got {len(found)}. Return None for an "
             "output that has no derivative."
         )
+    # One entry for each array: what is static in an output has none.
     dots: list[Any] = []
     rest = iter(zip(avals, smooth, strict=True))
     for position, (spec, t) in enumerate(zip(out.parts, found, strict=True)):

@@ -28,6 +28,8 @@ class Where(NamedTuple):
 
 
 def check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
+    """Refuse an array that is sharded in another way than its type says."""
+    # Only where types say it: elsewhere the compiler moves arrays by itself.
     if compat.is_sharded_otherwise(x, aval):
         raise errors.RuleTypeError(
             f"{what} of another sharding for {where.label}: expected {short(aval)}, "
@@ -45,4 +47,5 @@ def cast(x: Any, aval: Any) -> Any:
 
 
 def is_complex(aval: Any) -> bool:
+    """Is the type that of complex numbers?"""
     return jnp.issubdtype(aval.dtype, jnp.complexfloating)

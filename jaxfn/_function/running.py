@@ -30,6 +30,8 @@ _PARAMETERS = {
 class running:  # noqa: N801  (used as a function is; a generator is slower)
     """A `with` block in which a rule is called, and what it returned is checked.
 
+    It lets errors pass, and says more in these:
+
     - An error of ours tells the file and the line of the rule.
     - Where the rule's parameters don't fit, Python counts arguments that the user never
       wrote: the message says what they are.
@@ -42,7 +44,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         rule: its name.
         function: the rule.
         given: what it is called with.
-        hint: what else to say where the parameters don't fit.
+        hint: gives what else to say where the parameters don't fit.
     """
 
     __slots__ = ("_function", "_given", "_hint", "_name", "_rule")
@@ -62,11 +64,12 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         self._hint = hint
 
     def __enter__(self) -> None:
-        pass
+        """Do nothing: all that this block does is done where an error leaves it."""
 
     def __exit__(
         self, _: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Say more in an error of a kind that is known; raise another where needed."""
         if error is None:
             return
         if isinstance(error, errors.RuleError):
@@ -79,6 +82,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             self._show_empty(error)
 
     def _locate(self, error: errors.RuleError) -> None:
+        """Add the file and the line of the rule to an error of ours."""
         # The innermost rule is the one that the message is about.
         if self._function is None or "_located" in error.__dict__:
             return
@@ -89,6 +93,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             error.args = (text, *error.args[1:])
 
     def _show_way_out(self, error: BaseException) -> None:
+        """Say what to write where NumPy was given a traced array."""
         # The error passes every rule around it; the innermost has named itself.
         if _HOST in "".join(getattr(error, "__notes__", ())):
             return
@@ -116,11 +121,13 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         )
 
     def _explain(self, error: TypeError) -> None:
+        """Raise in place of a TypeError of the call what the parameters should be."""
         if self._function is None:
             return
         signature = inspect.signature(self._function)
         if self._rule == "forward" and not self._takes_ctx_too(signature):
             return  # apply was called with too few or too many: Python's words do
+        # Parameters that take what was given are not what the error is about.
         try:
             signature.bind(*self._given)
         except TypeError:
@@ -147,7 +154,7 @@ def explain(error: Exception, *about: Any) -> None:
 
 
 def without_ctx() -> str:
-    """What to do about a forward with ctx beside a setup_context."""
+    """Say what to do about a forward with ctx beside a setup_context."""
     return (
         " There is a setup_context(ctx, inputs, output), which saves: remove ctx from "
         "the parameters of forward, or save in forward and remove setup_context."
@@ -155,7 +162,7 @@ def without_ctx() -> str:
 
 
 def several_outputs(out: OutSpec) -> str:
-    """Why a namedtuple that forward returned has a gradient for each field."""
+    """Say why a namedtuple that forward returned has a gradient for each field."""
     kind = out.kind
     if kind is tuple or len(out.parts) < 2:
         return ""
@@ -169,6 +176,8 @@ def several_outputs(out: OutSpec) -> str:
 
 def _is_ours(trace: TracebackType | None) -> bool:
     """Was the error raised at the call itself, and not inside of the rule?"""
+    # Where the arguments don't fit, Python makes no frame for the rule: the last frame
+    # is that of the call, in jaxfn.
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:

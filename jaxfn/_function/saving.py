@@ -12,12 +12,13 @@ def can_be_saved(x: Any) -> bool:
     """Is `x` an array, None, or a pytree that holds arrays?"""
     if x is None or pytree.is_array(x):
         return True
+    # An empty container holds no arrays and nothing else: there is nothing to lose.
     arrays, spec = pytree.split(x)
     return bool(arrays) or not spec.leaves
 
 
 def advice(x: Any) -> str:
-    """What to do with something that can't be saved."""
+    """Say what to do with something that can't be saved."""
     if isinstance(x, (int, float, complex)):
         return (
             "A Python number that apply is given is static: it has no gradient. Pass "
@@ -33,11 +34,13 @@ class Needs(tuple[bool, ...]):
     _name: str
 
     def __new__(cls, needs: Sequence[bool], name: str) -> Self:
+        """Make it of the flags, for the Function of this name."""
         made = super().__new__(cls, needs)
         made._name = name
         return made
 
     def __getitem__(self, index: Any) -> Any:
+        """Return an entry; an index out of range is told how many there are."""
         try:
             return super().__getitem__(index)
         except IndexError:
@@ -49,4 +52,5 @@ class Needs(tuple[bool, ...]):
             ) from None
 
     def __reduce__(self) -> Any:
+        """Copy and pickle as a plain tuple: `__new__` takes more than the entries."""
         return tuple, (tuple(self),)

@@ -209,6 +209,7 @@ def gradgradcheck(
         cts = [jnp.asarray(ct) for ct in as_tuple(grad_outputs)]
     n = len(call.xs)
 
+    # x, ct -> J^T ct: its derivatives in the inputs and in the cotangents are checked.
     def gradients(*given: Any) -> Any:
         return jax.vjp(floats, *given[:n])[1](list(given[n:]))
 
@@ -232,5 +233,6 @@ def gradgradcheck(
 
 
 def _refuse(wrong: bool, message: str) -> None:
+    """Raise what torch raises for options that contradict each other."""
     if wrong:
         raise AssertionError(message)  # what torch raises

@@ -1,4 +1,4 @@
-"""Derivatives in batches, for zeros, and where inputs or outputs take no part."""
+"""Checks of derivatives in batches, for zeros, and for inputs or outputs unused."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Batches:
         self._floats, self._options, self._generator = floats, options, generator
 
     def forward(self) -> None:
+        """Check that forward mode gives the same under vmap, input by input."""
         for i, x in enumerate(self._xs):
             ts = [random(x, self._generator) for _ in range(2)]
             self._same(
@@ -39,7 +40,7 @@ class Batches:
             )
 
     def _same(self, f: Callable[[Any], Any], rows: list[Any], at: int) -> None:
-        """Does f give the same under vmap?"""
+        """Check that `f` gives the same for a batch of rows as for one at a time."""
         expected = [np.stack(row) for row in zip(*map(f, rows), strict=True)]
         try:
             got = jax.vmap(f)(jnp.stack(rows))
@@ -58,13 +59,14 @@ class Batches:
                 )
 
     def constant_inputs(self, f: Fun, xs: list[Any]) -> None:
-        """Is a constant input like one with zero tangent?"""
+        """Check that a constant input is like one with zero tangent."""
         ts = [random(x, self._generator) for x in xs]
         for i, x in enumerate(xs):
             given = jacobians.replaced(ts, i, jnp.zeros_like(x))
+            # A jvp rule gets zeros for a tangent of zeros, and for a constant none.
             with_zero = jax.jvp(f, xs, given)[1]
             others = [k for k in range(len(xs)) if k != i]
-            if not others:
+            if not others:  # nothing moves
                 continue
 
             def of_others(*moving: Any, others: list[int] = others) -> Any:
@@ -84,12 +86,13 @@ class Batches:
                     )
 
     def cotangents(self) -> None:
-        """Backward under vmap, for zero cotangents, and with unused outputs."""
+        """Check backward under vmap, for zero cotangents, and with unused outputs."""
         reverse = Reverse(self._floats, self._xs)
         if self._options.check_batched_grad:
             for j, o in enumerate(reverse.outputs):
                 rows = [random(o, self._generator, low=-1.0) for _ in range(2)]
                 self._same(lambda ct, j=j: reverse.pull(j, ct), rows, j)
+        # Backward is linear in the cotangents: zero gives zero.
         if any(np.any(g != 0) for g in reverse.pull_all(reverse.zeros())):
             raise errors.GradcheckError(
                 "backward not multiplied by grad_output: the backward of "
@@ -99,6 +102,7 @@ class Batches:
         n = len(reverse.outputs)
         if not self._options.check_undefined_grad or n == 1:
             return
+        # One at a time: where no output is used, JAX does not run backward at all.
         for unused in range(n):
             rest = [j for j in range(n) if j != unused]
 

@@ -16,11 +16,17 @@ from jaxfn._gradcheck import jacobians
 
 
 class OutputError(TypeError, AttributeError):
-    """The function to check returned something else than arrays."""
+    """The function to check returned something else than arrays.
+
+    torch raises an AttributeError there, since it reads `requires_grad`. As jaxfn names
+    errors it is a TypeError, a value of the wrong kind; so it is both.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
+    """The options of `gradcheck` that say what to check and how closely."""
+
     eps: float
     atol: float
     rtol: float
@@ -35,11 +41,15 @@ class Options:
 
 
 def as_tuple(x: Any) -> tuple[Any, ...]:
+    """Return the arguments that torch's one argument `inputs` stands for."""
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
 def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
-    """Uniform numbers between `low` and 1 (and so many times i) in the space of `x`."""
+    """Draw numbers between `low` and 1, with the shape and dtype of `x`.
+
+    The imaginary parts of complex ones are between these bounds, too.
+    """
     numbers: Any = generator.uniform(low, 1.0, x.shape)
     if jacobians.is_complex(x):
         numbers = numbers + 1j * generator.uniform(low, 1.0, x.shape)
@@ -49,7 +59,7 @@ def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
 class Call:
     """A function of its float and complex inputs alone, with a flat list of outputs.
 
-    The first call is at the inputs, the others are there or `eps` beside them.
+    The first call is at the inputs themselves; the others are there or `eps` away.
     """
 
     def __init__(self, func: Callable[..., Any], inputs: Any, eps: float) -> None:
@@ -64,10 +74,12 @@ class Call:
         self.xs = [self._arrays[i] for i in self._at]
 
     def __call__(self, *xs: Any) -> list[Any]:
+        """Call the function with these in place of its float and complex inputs."""
         arrays = list(self._arrays)
         for i, x in zip(self._at, xs, strict=True):
             arrays[i] = x
         out = self.func(*self._spec.join(arrays))
+        # JAX takes None for an empty tree; here it is an output that is no array.
         outputs = jax.tree.leaves(out, is_leaf=lambda o: o is None)
         for j, o in enumerate(outputs):
             if not pytree.is_array(o):
@@ -107,7 +119,7 @@ class Call:
                     "the inputs are not of double precision floating point or "
                     f"complex. It is {x.dtype}: enable jax_enable_x64 and pass "
                     "float64.",
-                    stacklevel=4,
+                    stacklevel=4,  # the line that calls gradcheck
                 )
         if not self.xs:
             raise ValueError(

@@ -2,8 +2,8 @@
 
 A Jacobian is a NumPy matrix with a row for each element of the input and a column for
 each element of the output, as torch's gradcheck prints it. The gradient of a real
-output by a complex input z = x + iy is ds/dx + i ds/dy: torch's convention, the
-conjugate of JAX's.
+output s by a complex input z = x + iy is ds/dx + i ds/dy. That is torch's convention;
+JAX's gradient is the conjugate.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Jacobians: TypeAlias = list[list[np.ndarray]]
 
 
 def is_complex(x: Any) -> bool:
+    """Is it an array of complex numbers?"""
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
 def basis(x: Any, unit: complex = 1.0) -> Iterator[Any]:
-    """The unit vectors of the space of `x`, times `unit`."""
+    """Yield the unit vectors of the space of `x`, times `unit`."""
     zeros = np.zeros(x.size, jnp.promote_types(x.dtype, type(unit)))
     for k in range(x.size):
         e = zeros.copy()
@@ -37,6 +38,7 @@ def basis(x: Any, unit: complex = 1.0) -> Iterator[Any]:
 
 
 def replaced(xs: Sequence[Any], i: int, x: Any) -> list[Any]:
+    """Return the arrays with `x` in place of number `i`."""
     return [x if j == i else y for j, y in enumerate(xs)]
 
 
@@ -48,10 +50,11 @@ def difference(
     eps: float,
     index: tuple[int, ...] | None = None,
 ) -> Outputs:
-    """How all outputs change along `step`, per `eps`: a central difference.
+    """Compute how all outputs change along `step`, per `eps`: a central difference.
 
-    Exact integers and short floats are subtracted in float64. `index` is the one
-    element of input i that `step` changes, for messages.
+    That is (f(x + step) - f(x - step)) / (2 eps), for input i alone. The error is of
+    the order of eps^2; it would be of the order of eps with f(x) in place of one of the
+    two. `index` is the one element of the input that `step` changes, for messages.
     """
     try:
         high = f(*replaced(xs, i, xs[i] + step))
@@ -63,11 +66,15 @@ def difference(
 
 
 def _wide(x: Any) -> np.ndarray:
+    """Return a vector in which integers and short floats are subtracted exactly."""
     return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64).ravel()
 
 
 def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
-    """By central differences, in the dtype of the inputs."""
+    """Compute all Jacobians by central differences, in the dtype of the inputs.
+
+    For a complex input z = x + iy the rows are df/dx + i df/dy, as torch has them.
+    """
     found: Jacobians = []
     sizes = [o.size for o in f(*xs)]
     for i, x in enumerate(xs):
@@ -85,13 +92,14 @@ def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
 def _differences(
     f: Fun, xs: Sequence[Any], i: int, unit: complex, eps: float
 ) -> list[Outputs]:
-    """The differences along each element of input i, times `unit`."""
+    """Compute the differences along each element of input i, times `unit`."""
     steps = zip(np.ndindex(xs[i].shape), basis(xs[i], unit), strict=True)
     return [difference(f, xs, i, eps * e, eps, index) for index, e in steps]
 
 
 def _stack(rows: Sequence[Sequence[Any]], j: int, size: int) -> np.ndarray:
-    """The matrix of the jth part of each row, which has this size."""
+    """Make a matrix of the jth part of each row, which has this size."""
+    # Of an array without elements there are no rows, and np.stack wants at least one.
     parts = [np.asarray(row[j]).ravel() for row in rows]
     return np.stack(parts) if parts else np.zeros((0, size))
 
@@ -105,28 +113,36 @@ class Reverse:
         self.f, self.xs = f, xs
 
     def zeros(self) -> Outputs:
+        """Make a zero cotangent for each output."""
         return [jnp.zeros_like(o) for o in self.outputs]
 
     def pull(self, j: int, ct: Any) -> tuple[Any, ...]:
-        """The gradients for this cotangent of output j, in torch's convention.
+        """Compute the gradients for this cotangent of output j, as torch has them.
 
-        As in torch the other outputs are not used: they have no zeros, but nothing.
+        As in torch the other outputs are not used at all: their cotangents are not
+        zeros, but absent.
         """
+        # Forward runs once for an output; backward runs whenever this is called.
         if j not in self._pull_one:
             self._pull_one[j] = jax.vjp(lambda *xs: self.f(*xs)[j], *self.xs)[1]
         return tuple(g.conj() for g in self._pull_one[j](ct))
 
     def pull_all(self, cts: Outputs) -> tuple[Any, ...]:
+        """Compute the gradients for a cotangent of each output."""
         return self._pull(cts)
 
     def jacobians(self, j: int) -> list[np.ndarray]:
-        """Of output j, for each input."""
+        """Compute the Jacobians of output j, one for each input."""
+        # Each unit cotangent gives a column, the gradient of one element of the output.
         rows = [self.pull(j, e) for e in basis(self.outputs[j])]
         return [_stack(rows, i, x.size).T for i, x in enumerate(self.xs)]
 
 
 def forward(f: Fun, xs: Sequence[Any]) -> Jacobians:
-    """By forward mode, for real inputs."""
+    """Compute all Jacobians by forward mode, for real inputs.
+
+    Each unit tangent gives a row.
+    """
     found: Jacobians = []
     sizes = [o.size for o in f(*xs)]
     for i in range(len(xs)):
@@ -136,25 +152,25 @@ def forward(f: Fun, xs: Sequence[Any]) -> Jacobians:
 
 
 def push(f: Fun, xs: Sequence[Any], i: int, t: Any) -> Outputs:
-    """The tangents of the outputs for this one of input i, and zeros of the others."""
+    """Compute the tangents of the outputs, for this tangent of input i alone."""
     zeros = [jnp.zeros_like(x) for x in xs]
     return jax.jvp(f, list(xs), replaced(zeros, i, t))[1]
 
 
 def of_floats(f: Fun) -> Fun:
-    """The float and complex outputs of `f` alone."""
+    """Return `f` with its float and complex outputs alone."""
     return lambda *xs: [o for o in f(*xs) if pytree.is_inexact(o)]
 
 
 def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:
-    """The real or imaginary part of the complex outputs of `f`."""
+    """Return `f` with this part, real or imaginary, of its complex outputs."""
     return lambda *xs: [part(o) if is_complex(o) else o for o in f(*xs)]
 
 
 def part_of_inputs(f: Fun, xs: Sequence[Any], imaginary: bool) -> tuple[Fun, list[Any]]:
-    """`f` as a function of the real or imaginary part of its complex inputs, and these.
+    """Return `f` as a function of one part of its complex inputs, and these parts.
 
-    The other part is a constant.
+    It is the real or the imaginary part; the other is a constant.
     """
 
     def of_part(*given: Any) -> Outputs:

@@ -17,7 +17,7 @@ from jaxfn._gradcheck.jacobians import Fun, Reverse
 
 
 class Gradcheck:
-    """One run of gradcheck."""
+    """One run of gradcheck: of one function, at one point, with its options."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Options) -> None:
         self.call = Call(func, inputs, options.eps)
@@ -25,6 +25,7 @@ class Gradcheck:
         self.generator = np.random.default_rng(0)
 
     def run(self) -> None:
+        """Check by check, raise GradcheckError for the first that fails."""
         options = self.options
         self.call.warn()
         outputs = self.call(*self.xs)
@@ -49,7 +50,7 @@ class Gradcheck:
 
     @contextlib.contextmanager
     def torch_words(self) -> Iterator[None]:
-        """JAX refuses forward mode with a TypeError; torch says what to do."""
+        """Raise torch's error where JAX refuses forward mode with a TypeError."""
         try:
             yield
         except TypeError as error:
@@ -59,16 +60,17 @@ class Gradcheck:
             raise NotImplementedError(text) from error
 
     def real_outputs(self, f: Fun) -> list[tuple[Fun, str | None]]:
-        """`f` with real outputs: as it is, or in two parts, as torch takes it."""
+        """Return `f` with real outputs: as it is, or in two parts, as torch does."""
         if not any(map(jacobians.is_complex, f(*self.xs))):
             return [(f, None)]
+        # In torch's order: the message names the first part that fails.
         return [
             (jacobians.part_of_outputs(f, jnp.imag), "imaginary"),
             (jacobians.part_of_outputs(f, jnp.real), "real"),
         ]
 
     def real_inputs(self, f: Fun) -> list[tuple[Fun, list[Any], str | None]]:
-        """`f` with real inputs: as it is, or in two parts, as torch takes it."""
+        """Return `f` with real inputs: as it is, or in two parts, as torch does."""
         if not any(map(jacobians.is_complex, self.xs)):
             return [(f, self.xs, None)]
         return [
@@ -77,11 +79,13 @@ class Gradcheck:
         ]
 
     def is_fast(self, *arrays: Any) -> bool:
+        """Is `fast_mode` on, and can it be used? It is for real arrays only."""
         return self.options.fast_mode and not any(map(jacobians.is_complex, arrays))
 
     # ---- the checks, in torch's order
 
     def expect_constant(self) -> None:
+        """Check that outputs which have no derivative don't change."""
         for per_output in jacobians.numerical(self.call, self.xs, self.options.eps):
             if any(np.any(jacobian != 0) for jacobian in per_output):
                 raise errors.GradcheckError(
@@ -90,12 +94,13 @@ class Gradcheck:
                 )
 
     def check_reverse(self, f: Fun, part: str | None) -> None:
-        """The Jacobian of each output by backward, run twice."""
+        """Compare the Jacobian of each output by backward, which runs twice."""
         reverse = Reverse(f, self.xs)
         if self.is_fast(*self.xs, *reverse.outputs):
             self.check_reverse_fast(f, reverse)
             return
         numerical = jacobians.numerical(f, self.xs, self.options.eps)
+        # `f` has real outputs only; a real one of the function is no part of anything.
         complex_out = [jacobians.is_complex(o) for o in self.floats(*self.xs)]
         for j in range(len(reverse.outputs)):
             analytical = self.twice(lambda j=j: reverse.jacobians(j))
@@ -103,7 +108,11 @@ class Gradcheck:
                 self.compare(a, numerical[i][j], j, i, part if complex_out[j] else None)
 
     def check_reverse_fast(self, f: Fun, reverse: Reverse) -> None:
-        """A random projection of each Jacobian, v J u: `fast_mode`."""
+        """Compare a random projection of each Jacobian, as `fast_mode` asks.
+
+        For random u and v it is v^T J u: a difference along u, times v, on one side,
+        and on the other the gradient J^T v, times u.
+        """
         eps = self.options.eps
         for j, o in enumerate(reverse.outputs):
             v = random(o, self.generator)
@@ -118,7 +127,7 @@ class Gradcheck:
                 self.compare(a, n, j, i, None, scale=scale)
 
     def check_forward(self, f: Fun, xs: list[Any], part: str | None) -> None:
-        """The Jacobian of each output by jvp."""
+        """Compare the Jacobian of each output by jvp."""
         complex_in = [jacobians.is_complex(x) for x in self.xs]
         if self.is_fast(*xs, *f(*xs)):
             self.check_forward_fast(f, xs)
@@ -130,20 +139,23 @@ class Gradcheck:
                 self.compare(a, numerical[i][j], j, i, at, forward=True)
 
     def check_forward_fast(self, f: Fun, xs: list[Any]) -> None:
+        """Compare J u for a random u, as `fast_mode` asks."""
         eps = self.options.eps
         for i, x in enumerate(xs):
             u = random(x, self.generator)
             numerical = jacobians.difference(f, xs, i, eps * u, eps)
             pushed = jacobians.push(f, xs, i, u)
             for j, (t, n) in enumerate(zip(pushed, numerical, strict=True)):
+                # Each element of J may be off by atol: so J u by sum(u), as u > 0.
                 a, scale = np.asarray(t).ravel(), float(u.sum())
                 self.compare(a, n, j, i, None, scale=scale, forward=True)
 
     def twice(self, run: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
-        """What backward gives, if it gives the same again and has the right dtypes."""
+        """Return what backward gives, if it does so twice and in the right dtypes."""
         first, second = run(), run()
         tolerance = self.options.nondet_tol
         for a, b, x in zip(first, second, self.xs, strict=True):
+            # Without elements it is a matrix that `jacobians` made, of no one's dtype.
             if self.options.check_grad_dtypes and a.size and a.dtype != x.dtype:
                 raise errors.GradcheckError(
                     f"Gradient has dtype mismatch: expected {x.dtype}, got {a.dtype} "
@@ -171,6 +183,17 @@ class Gradcheck:
         scale: float = 1.0,
         forward: bool = False,
     ) -> None:
+        """Refuse a Jacobian that differs from the numerical one.
+
+        Args:
+            a: by the rules.
+            n: by differences.
+            j: the output.
+            i: the input.
+            part: which part of complex numbers is looked at.
+            scale: what the absolute tolerance is multiplied by.
+            forward: whether it is of forward mode.
+        """
         options = self.options
         if np.allclose(a, n, rtol=options.rtol, atol=options.atol * scale):
             return
