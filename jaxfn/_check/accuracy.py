@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from jaxfn._check import noise, numbers
 from jaxfn._check.case import Case
@@ -20,9 +20,20 @@ for r = 0.9. Two results are then at most ten jumps from each other.
 NAMES = {"value": "forward", "gradient": "backward", "tangent": "jvp"}
 
 
-def along(case: Case, ts: Sequence[Any]) -> list[float]:
-    """Of each output, on a line through the arguments."""
-    return jumps(case.quick_f, case.xs, ts)
+LINES = 2
+"""In random directions, beside those along each argument."""
+
+
+def of(case: Case, what: str) -> list[float]:
+    """Of each value, gradient or tangent near the arguments.
+
+    An iteration may be smooth along one line, with the same number of steps, and as
+    inaccurate as along another, where it jumps.
+    """
+    if what not in case.accuracy:
+        found = [jumps(*line) for line in _lines(case, what)]
+        case.accuracy[what] = [max(column) for column in zip(*found, strict=True)]
+    return case.accuracy[what]
 
 
 def jumps(f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> list[float]:
@@ -30,23 +41,26 @@ def jumps(f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> list[f
     return noise.jumps(line(f, xs, ts))
 
 
-def of(case: Case, what: str) -> list[float]:
-    """Of each value, gradient or tangent, where all that it depends on moves."""
-    if what not in case.accuracy:
-        generator, n = case.rng(), len(case.at)
-        xs, cts = case.xs, case.cts(generator)
-        ts = case.ts(generator)
-        if what == "value":
-            case.accuracy[what] = along(case, ts)
-        else:
-            given = cts if what == "gradient" else ts
-            f = _derivative(case, what, n)
-            others = [numbers.direction(x, generator) for x in given]
-            case.accuracy[what] = jumps(f, [*xs, *given], [*ts, *others])
-    return case.accuracy[what]
+Line: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Sequence[Any]]
 
 
-def _derivative(case: Case, what: str, n: int) -> Callable[..., Any]:
+def _lines(case: Case, what: str) -> Iterator[Line]:
+    """What moves: everything together, and for a value each argument alone."""
+    generator, n, xs = case.rng(), len(case.at), case.xs
+    f = _function(case, what, n)
+    # What nothing traces is slow: one line must do.
+    for _ in range(LINES if case.is_traced else 1):
+        cts, ts = case.cts(generator), case.ts(generator)
+        given = {"value": [], "gradient": cts, "tangent": ts}[what]
+        yield f, [*xs, *given], [*ts, *(numbers.direction(x, generator) for x in given)]
+    if what == "value" and case.is_traced:
+        for i, t in enumerate(case.ts(generator)):
+            yield f, xs, [t if j == i else None for j in range(n)]
+
+
+def _function(case: Case, what: str, n: int) -> Callable[..., Any]:
+    if what == "value":
+        return case.quick_f
     if what == "tangent":
         return lambda *args: case.quick_push(list(args[n:]), *args[:n])
     # Before it is known that compiling makes no difference: here it makes none.

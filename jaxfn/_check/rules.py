@@ -68,7 +68,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
     outcome = _paired(case, i, t, slopes_of(case, along), grads)
     if outcome is None or not outcome.ok:
         # What is wrong may be the value, by the tolerance of a solver.
-        accuracies = accuracy.along(case, along)
+        accuracies = accuracy.of(case, "value")
         of_gradient = accuracy.of(case, "gradient")
         if any(accuracies) or any(of_gradient):
             slopes = slopes_of(case, along, accuracies)
@@ -282,7 +282,7 @@ def jvp(case: Case) -> Outcome:
         )
         outcome = _tangent(case, i, got, slopes_of(case, along))
         if outcome is None or not outcome.ok:
-            accuracies = accuracy.along(case, along)
+            accuracies = accuracy.of(case, "value")
             if any(accuracies):
                 slopes = slopes_of(case, along, accuracies)
                 outcome = _tangent(case, i, got, slopes)
