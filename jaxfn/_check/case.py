@@ -188,6 +188,20 @@ class Case:
     def is_traced(self) -> bool:
         return "value under jit" in self.passed
 
+    @functools.cached_property
+    def is_batched_by_jax(self) -> bool:
+        """Do no rules of the user batch it?
+
+        Then batches along one axis are as good as along each: JAX's rules are right.
+        """
+        programs = [(self.run_program, self.arrays)]
+        if "backward under jit" in self.passed:
+            programs.append((self.pull_program, [self.first_cts, *self.arrays]))
+        if "jvp under jit" in self.passed:
+            ts = self.ts(self.rng())
+            programs.append((self.push_program, [ts, *self.arrays]))
+        return self.is_traced and all(p.is_batched_by_jax(*xs) for p, xs in programs)
+
     def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f`, compiled where the function and its backward can be."""
         return Program(f) if "backward under jit" in self.passed else f

@@ -7,7 +7,8 @@ what is measured here can't hide that a rule is wrong.
 
 To find a jump, the function is evaluated along a line, and where it departs most from a
 polynomial the interval is divided by eight, again and again. What a smooth function
-departs from a cubic shrinks by thousands each time, at a kink by 8, at a jump not at all.
+departs from a cubic shrinks by thousands each time, at a kink by 8, at a jump not at
+all.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -22,24 +22,39 @@ EXAMPLES = 3
 # ---- vmap
 
 
-def _axes(case: Case) -> list[tuple[int | None, ...]]:
-    """All arrays batched first and last, and each of them alone."""
+Axes: TypeAlias = tuple[int | None, ...]
+
+
+def _axes(case: Case) -> list[Axes]:
+    """All arrays batched first and last, and each of them alone.
+
+    Not alone where that makes no difference.
+    """
     n = len(case.arrays)
     if n == 0:
         raise Skip("there is no array to batch")
-    last = tuple(
-        0 if numbers.is_key(x) else x.ndim  # a key has a hidden last axis
-        for x in case.arrays
-    )
-    found = [(0,) * n, last]
-    if n > 1:
+    found = [(0,) * n, _last(case)]
+    if n > 1 and not case.is_batched_by_jax:
         found += [tuple(0 if j == i else None for j in range(n)) for i in range(n)]
     return list(dict.fromkeys(found))
 
 
-def _batched(
-    rows: Sequence[Arrays], axes: Sequence[int | None]
-) -> tuple[Arrays, list[Arrays]]:
+def _axes_of_derivatives(case: Case, shared: int) -> list[Axes]:
+    """As for the value; or every other array batched last, where that is enough."""
+    if not case.is_batched_by_jax or not case.arrays:
+        return _axes(case)
+    last = _last(case)
+    if len(last) == 1:
+        return [last]
+    return [tuple(None if i % 2 == shared else axis for i, axis in enumerate(last))]
+
+
+def _last(case: Case) -> Axes:
+    # A key has a hidden last axis.
+    return tuple(0 if numbers.is_key(x) else x.ndim for x in case.arrays)
+
+
+def _batched(rows: Sequence[Arrays], axes: Axes) -> tuple[Arrays, list[Arrays]]:
     """The batched arrays, and the examples that they hold."""
     arrays, examples = [], [list(row) for row in rows]
     for i, axis in enumerate(axes):
@@ -52,11 +67,11 @@ def _batched(
     return arrays, examples
 
 
-Batch = Callable[[Sequence[int | None]], Callable[..., Arrays]]
+Batch: TypeAlias = Callable[[Axes], Callable[..., Arrays]]
 """What is batched, for the axes of its arguments."""
 
 
-def _batches(case: Case, f: Batch, chosen: Sequence[Any]) -> list[Arrays]:
+def _batches(case: Case, f: Batch, chosen: Sequence[Axes]) -> list[Arrays]:
     """What `f` gives for each of these axes, in one program."""
     rows = case.batch(EXAMPLES)
     given = [_batched(rows, axes)[0] for axes in chosen]
@@ -64,14 +79,16 @@ def _batches(case: Case, f: Batch, chosen: Sequence[Any]) -> list[Arrays]:
     def every(given: list[Arrays]) -> list[Arrays]:
         return [f(axes)(*xs) for axes, xs in zip(chosen, given, strict=True)]
 
+    if not case.is_traced:
+        return every(given)
     # Not compiled, each of many axes would compile each operation anew.
-    return (Program(every) if case.is_traced else every)(given)
+    return Program(every)(given)
 
 
 def _against_loop(
     case: Case,
     batches: Sequence[Arrays],
-    chosen: Sequence[Any],
+    chosen: Sequence[Axes],
     f: Callable[..., Arrays],
     names: Callable[[int], list[str]],
 ) -> Outcome:
@@ -91,28 +108,30 @@ def vmap(case: Case) -> Outcome:
 
     One is not compiled, for a rule that nothing can trace.
     """
-    first, *others = _axes(case)
-    arrays, _ = _batched(case.batch(EXAMPLES), first)
-    got = [jax.vmap(case.run, in_axes=first)(*arrays)]
-    if others:
-        got += _batches(case, lambda axes: jax.vmap(case.run, in_axes=axes), others)
-    return _against_loop(case, got, [first, *others], case.quick_run, outputs)
+    chosen = _axes(case)
+    got = _batches(case, lambda axes: jax.vmap(case.run, in_axes=axes), chosen[1:])
+    got = [_not_compiled(case), *got]
+    return _against_loop(case, got, chosen, case.quick_run, outputs)
+
+
+def _not_compiled(case: Case) -> Arrays:
+    arrays, _ = _batched(case.batch(EXAMPLES), (0,) * len(case.arrays))
+    return jax.vmap(case.run)(*arrays)
 
 
 def vmap_jit(case: Case) -> Outcome:
     arrays, _ = _batched(case.batch(EXAMPLES), (0,) * len(case.arrays))
-    expected = jax.vmap(case.run)(*arrays)
     got = jit(jax.vmap(case.run))(*arrays)
-    return case.compare(got, expected, outputs(len(got)))
+    return case.compare(got, _not_compiled(case), outputs(len(got)))
 
 
 def vmap_backward(case: Case) -> Outcome:
     """The gradient under vmap, against a loop."""
 
-    def batched(axes: Sequence[int | None]) -> Callable[..., Arrays]:
+    def batched(axes: Axes) -> Callable[..., Arrays]:
         return jax.vmap(lambda *xs: case.gradients(case.first_cts, *xs), in_axes=axes)
 
-    chosen = _axes(case)
+    chosen = _axes_of_derivatives(case, 1)
     got = _batches(case, batched, chosen)
     return _against_loop(case, got, chosen, partial_gradients(case), named)
 
@@ -130,7 +149,7 @@ def backward_vmap(case: Case) -> Outcome:
     """The gradient of vmap against a loop of gradients; sums over what is shared."""
     cts = [numbers.stack([ct] * EXAMPLES) for ct in case.first_cts]
 
-    def batched(axes: Sequence[int | None]) -> Callable[..., Arrays]:
+    def batched(axes: Axes) -> Callable[..., Arrays]:
         def gradients(*arrays: Any) -> Arrays:
             def f(*xs: Any) -> Arrays:
                 found = jax.vmap(case.run, in_axes=axes)(*case.whole(xs, arrays))
@@ -140,7 +159,8 @@ def backward_vmap(case: Case) -> Outcome:
 
         return gradients
 
-    chosen, rows, found = _axes(case), case.batch(EXAMPLES), []
+    chosen = _axes_of_derivatives(case, 0)
+    rows, found = case.batch(EXAMPLES), []
     for axes, got in zip(chosen, _batches(case, batched, chosen), strict=True):
         examples = _batched(rows, axes)[1]
         each = [partial_gradients(case)(*example) for example in examples]
@@ -167,7 +187,7 @@ def vmap_jvp(case: Case) -> Outcome:
     """The jvp under vmap, against a loop."""
     ts = case.ts(case.rng())
 
-    def batched(axes: Sequence[int | None]) -> Callable[..., Arrays]:
+    def batched(axes: Axes) -> Callable[..., Arrays]:
         return jax.vmap(lambda *xs: case.tangents(ts, *xs), in_axes=axes)
 
     def names(n: int) -> list[str]:
@@ -176,7 +196,7 @@ def vmap_jvp(case: Case) -> Outcome:
     def loop(*arrays: Any) -> Arrays:
         return case.quick_tangents(ts, *arrays)
 
-    chosen = _axes(case)
+    chosen = _axes_of_derivatives(case, 1)
     return _against_loop(case, _batches(case, batched, chosen), chosen, loop, names)
 
 

@@ -14,8 +14,8 @@ from jaxfn._base.compat.decorators import (
     set_debug_info, source_of,
 )
 from jaxfn._base.compat.jaxprs import (
-    constants, evaluate, evaluate_equation, has_named_axes, has_transpose, open_jaxpr,
-    scan_counts,
+    constants, evaluate, evaluate_equation, has_named_axes, has_transpose,
+    is_batched_by_jax, open_jaxpr, scan_counts,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording
