@@ -40,6 +40,11 @@ def check(
     precision, and a search for leaked tracers. A check that builds on one that failed
     is not run, so what fails names the rule that is wrong.
 
+    A value that comes from an iteration is no more accurate than its tolerance. Where a
+    comparison fails, that is measured, by the jumps of the function near the arguments,
+    and allowed; the report says it ("forward is accurate to about 1e-10 here"). A jump
+    above 1e-4 of the value is none of accuracy.
+
     Differences need a value that is smooth around the arguments: choose generic ones,
     not zeros.
 
@@ -57,6 +62,12 @@ def check(
             report says; everything else is checked. A backward that limits gradients
             (clips them, say) is not linear: `skip=["backward is linear"]`.
         skip: names of checks to leave out.
+        order: 1 leaves out the second derivatives, for a function that has none.
+        rtol: the tolerance of every comparison, relative to the largest element; by
+            default 5e-7 with finite differences and 1.5e-8 of two ways to compute the
+            same, in float64. The low precision has its own, a tenth.
+        atol: by how much an element of a value, gradient or tangent may differ,
+            whatever its size.
         precision: "float64" casts all float arguments to it, and complex ones to
             complex128; "given" leaves them, with larger tolerances.
         low_precision: the dtype to try in the end; None for none.
@@ -70,7 +81,8 @@ def check(
 
     Raises:
         CheckError: (an AssertionError) a check failed, with raise_on_failure.
-        ValueError: an unknown precision, or name of a check.
+        ValueError: an unknown precision, order, or name of a check; or a tolerance
+            below 0.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -88,6 +100,25 @@ def check(
         (False, ('backward',))
         >>> report.failures[0].message.partition(": ")[0]
         'gradient of argument 0 (f32[2]) at [1]'
+
+        A value from an iteration, with what it says of it:
+
+        >>> import jax
+        >>> class Root(jaxfn.Function):  # y * y = x, by Newton's method
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         def off(y):
+        ...             return jnp.abs(y * y - x).max() > 1e-5
+        ...         y = jax.lax.while_loop(off, lambda y: (y + x / y) / 2, 1 + 0 * x)
+        ...         ctx.save_for_backward(y)
+        ...         return y
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (y,) = ctx.saved_tensors
+        ...         return grad / (2 * y)
+        >>> report = jaxfn.check(Root, jnp.array([1.3, 2.9]))
+        >>> report.ok, "forward is accurate to about" in str(report)
+        (True, True)
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html
     and https://juliadiff.org/ChainRulesTestUtils.jl/stable/

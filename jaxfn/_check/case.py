@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import pytree, short
+from jaxfn._base import compat, pytree, short
 from jaxfn._check import numbers
-from jaxfn._check.compiled import Program
+from jaxfn._check.compiled import Once, Program
 from jaxfn._check.differences import moved
 from jaxfn._check.numbers import Arrays
 from jaxfn._decorator import custom_function
@@ -194,17 +194,24 @@ class Case:
 
         Then batches along one axis are as good as along each: JAX's rules are right.
         """
-        programs = [(self.run_program, self.arrays)]
+        return self.is_traced and all(map(compat.is_batched_by_jax, self._jaxprs()))
+
+    @property
+    def may_not_end(self) -> bool:
+        """Does it iterate until a float is small, however many steps that takes?"""
+        return self.is_traced and any(map(compat.may_not_end, self._jaxprs()))
+
+    def _jaxprs(self) -> Iterator[Any]:
+        """Of the function and the derivatives of which it is known that they trace."""
+        yield self.run_program.jaxpr(*self.arrays)
         if "backward under jit" in self.passed:
-            programs.append((self.pull_program, [self.first_cts, *self.arrays]))
+            yield self.pull_program.jaxpr(self.first_cts, *self.arrays)
         if "jvp under jit" in self.passed:
-            ts = self.ts(self.rng())
-            programs.append((self.push_program, [ts, *self.arrays]))
-        return self.is_traced and all(p.is_batched_by_jax(*xs) for p, xs in programs)
+            yield self.push_program.jaxpr(self.ts(self.rng()), *self.arrays)
 
     def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f`, compiled where the function and its backward can be."""
-        return Program(f) if "backward under jit" in self.passed else f
+        return Once(f) if "backward under jit" in self.passed else f
 
     def quick_run(self, *arrays: Any) -> Arrays:
         return self.run_program(*arrays) if self.is_traced else self.run(*arrays)

@@ -1,4 +1,4 @@
-"""Programs that are compiled once, and quickly."""
+"""Programs that are compiled once, and quickly; or evaluated, where that is quicker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ _QUICKLY = {"xla_backend_optimization_level": 0}
 """A program of check runs a few times: compiling it well takes longer than it gains.
 
 It halves the time, on a CPU; other devices don't know the option.
+"""
+
+MANY = 300
+ALIKE = 12
+"""So many operations, of which so many are alike, are evaluated one by one.
+
+On a CPU to compile an operation of its own takes about 25 ms, and one among many 2 ms.
 """
 
 
@@ -31,14 +38,36 @@ class Program:
     def __call__(self, *args: Any) -> Any:
         if self.is_traced:
             try:
-                return self.compiled(*args)
+                return self._traced(*args)
             except Exception:  # noqa: BLE001  (`f` raises what is to be seen)
                 self.is_traced = False
         return self._f(*args)
 
-    def is_batched_by_jax(self, *args: Any) -> bool:
-        """Is there no batching rule of a user in it, as far as can be told?"""
-        try:
-            return compat.is_batched_by_jax(self.compiled.trace(*args).jaxpr)
-        except Exception:  # noqa: BLE001  (it can't be told)
-            return False
+    def _traced(self, *args: Any) -> Any:
+        return self.compiled(*args)
+
+    def jaxpr(self, *args: Any) -> Any:
+        return self.compiled.trace(*args).jaxpr
+
+
+class Once(Program):
+    """A program that runs once: a long one of few operations is not compiled."""
+
+    def _traced(self, *args: Any) -> Any:
+        traced = self.compiled.trace(*args)
+        if not _is_repetitive(traced.jaxpr):
+            return self.compiled(*args)
+        outs = compat.evaluate(traced.jaxpr, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs)
+
+
+def _is_repetitive(jaxpr: Any) -> bool:
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    if len(eqns) < MANY:
+        return False
+    kinds = {(eqn.primitive, *map(_type, eqn.invars)) for eqn in eqns}
+    return len(eqns) > ALIKE * len(kinds)
+
+
+def _type(x: Any) -> str:
+    return str(x.aval)

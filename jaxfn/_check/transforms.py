@@ -12,7 +12,7 @@ import numpy as np
 from jaxfn._base import pytree
 from jaxfn._check import accuracy, differences, numbers
 from jaxfn._check.case import Case
-from jaxfn._check.compiled import Program, jit
+from jaxfn._check.compiled import Once, Program, jit
 from jaxfn._check.numbers import Arrays, Outcome, Skip
 from jaxfn._check.rules import outputs
 
@@ -82,7 +82,7 @@ def _batches(case: Case, f: Batch, chosen: Sequence[Axes]) -> list[Arrays]:
     if not case.is_traced:
         return every(given)
     # Not compiled, each of many axes would compile each operation anew.
-    return Program(every)(given)
+    return Once(every)(given)
 
 
 def _against_loop(
