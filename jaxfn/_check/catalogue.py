@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from jaxfn._check import programs, rules, transforms
+from jaxfn._check import programs, rules, tangents, transforms
 from jaxfn._check.case import Case
 from jaxfn._check.numbers import Outcome
 
@@ -52,13 +52,13 @@ CHECKS: dict[str, Check] = {
     "backward, unused outputs": Check(
         "backward", rules.backward_unused, _BACKWARD, about=_GRADIENT
     ),
-    "jvp": Check("jvp", rules.jvp),
-    "jvp is linear": Check("jvp", rules.jvp_linear, _JVP, about=_TANGENT),
-    "jvp of subsets": Check("jvp", rules.jvp_subsets, _JVP, about=_TANGENT),
-    "jvp under jit": Check("jvp", rules.jvp_jit, (*_TRACED, "jvp"), about=_TANGENT),
+    "jvp": Check("jvp", tangents.jvp),
+    "jvp is linear": Check("jvp", tangents.jvp_linear, _JVP, about=_TANGENT),
+    "jvp of subsets": Check("jvp", tangents.jvp_subsets, _JVP, about=_TANGENT),
+    "jvp under jit": Check("jvp", tangents.jvp_jit, (*_TRACED, "jvp"), about=_TANGENT),
     "adjoint": Check(
         "backward or jvp",
-        rules.adjoint,
+        tangents.adjoint,
         (*_BACKWARD, "jvp"),
         about=(*_GRADIENT, *_TANGENT),
     ),

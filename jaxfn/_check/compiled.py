@@ -23,7 +23,7 @@ On a CPU to compile an operation of its own takes about 25 ms, and one among man
 """
 
 
-def jit(f: Callable[..., Any]) -> Callable[..., Any]:
+def jit(f: Callable[..., Any]) -> Any:
     on_cpu = jax.default_backend() == "cpu"
     return jax.jit(f, compiler_options=_QUICKLY if on_cpu else None)
 

@@ -51,7 +51,9 @@ def jumps(line: Line) -> list[float]:
 
 
 def _reals(x: np.ndarray) -> np.ndarray:
-    return (np.stack([x.real, x.imag]) if np.iscomplexobj(x) else x).ravel()
+    return (
+        np.stack([np.real(x), np.imag(x)]).ravel() if np.iscomplexobj(x) else x.ravel()
+    )
 
 
 def _suspects(nodes: np.ndarray, table: np.ndarray) -> list[tuple[int, int]]:
