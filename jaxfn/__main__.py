@@ -1,4 +1,4 @@
-"""The command line: `python -m jaxfn demo`, `check` and `--version`."""
+"""The command line: `python -m jaxfn demo`, `check`, `explain` and `--version`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jaxfn import __version__, _demo
 from jaxfn._check import cli
+from jaxfn._explain import explain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=_demo.BROKEN,
         help="make this rule wrong, and see which cells it reaches",
     )
-    cli.add_parser(commands)
+    cli.add_parsers(commands)
     options = parser.parse_args(argv)
     if options.command == "check":
         return cli.run(options)
+    if options.command == "explain":
+        return cli.run_explain(options, explain)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

@@ -1,9 +1,11 @@
 """`jaxfn.check`: is each rule of a Function what it must be?
 
-Read `api` (what users call), `case` (the Function and its arguments), `numbers` (how
-results are compared), then the checks: `rules` (each rule for itself), `transforms`
-(under jit, vmap, scan, ...) and `programs` (second order, several together). `report`
-is what users get, `cli` the command line.
+Read `api` (what users call), `catalogue` (all checks) and `run` (one of them), `case`
+(the Function and its arguments) and `compiled` (how it is run), `numbers`,
+`differences` and `accuracy` (how results are compared), then the checks: `rules` (value
+and backward), `tangents` (jvp), `transforms` (vmap, second order) and `programs` (scan,
+precision).
+`report` is what users get, `cli` and `target` the command line.
 
 Imported at first use. Nothing that a Function needs to run belongs here.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import pytree, short
+from jaxfn._base import compat, pytree, short
 from jaxfn._check import numbers
+from jaxfn._check.compiled import Once, Program
+from jaxfn._check.differences import moved
 from jaxfn._check.numbers import Arrays
 from jaxfn._decorator import custom_function
 from jaxfn._function import Function
@@ -29,6 +32,12 @@ class Case:
         surrogate: do the rules differ from the derivative of forward on purpose?
         eps: rounding error of the precision.
         sources: the rule that another one is derived from: {"backward": "jvp"}.
+        slope_tolerance: of comparisons with finite differences.
+        same_tolerance: of comparisons of two ways to compute the same.
+        atol: a difference that passes whatever the size.
+        low: the same function in a low precision, if it is to be tried.
+        passed: the names of the checks that passed so far.
+        accuracy: of the value, the gradients and the tangents, once it was measured.
     """
 
     def __init__(
@@ -40,6 +49,8 @@ class Case:
         surrogate: bool,
         precision: str,
         seed: int,
+        rtol: float | None = None,
+        atol: float = 0.0,
     ) -> None:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
@@ -52,6 +63,16 @@ class Case:
         self.eps = numbers.eps_of(self.arrays)
         self.seed = seed
         self.sources = _sources(fun)
+        self.slope_tolerance = self.eps**0.4 if rtol is None else rtol
+        self.same_tolerance = self.eps**0.5 if rtol is None else rtol
+        self.atol = atol
+        self.low: Case | None = None
+        self.passed: set[str] = set()
+        self.accuracy: dict[str, list[float]] = {}
+        self.run_program = Program(self.run)
+        self.pull_program = Program(self.gradients)
+        self.push_program = Program(self.tangents)
+        self.reference_program = Program(self._tangents_of_reference)
 
     def rng(self) -> np.random.Generator:
         """Random numbers; the same for each check, whichever of them run."""
@@ -65,63 +86,152 @@ class Case:
     def x_labels(self) -> list[str]:
         return [self.labels[i] for i in self.at]
 
-    @property
-    def slope_tolerance(self) -> float:
-        return self.eps**0.4
-
-    @property
-    def same_tolerance(self) -> float:
-        return self.eps**0.5
-
     # ---- the function
 
     def run(self, *arrays: Any) -> Arrays:
         """The arrays that the function returns for these arrays."""
-        return self._run(self.fun, arrays)
+        return self.run_of(self.fun, arrays)
 
-    def _run(self, fun: Callable[..., Any], arrays: Sequence[Any]) -> Arrays:
+    def run_of(self, fun: Callable[..., Any], arrays: Sequence[Any]) -> Arrays:
         return pytree.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
 
     def f(self, *xs: Any) -> Arrays:
         """The float outputs, as a function of the float arrays alone."""
-        return self.floats_of(self.fun, xs)
+        return floats(self.run(*self.whole(xs)))
 
     def reference_f(self, *xs: Any) -> Arrays:
         assert self.reference is not None
-        return self.floats_of(self.reference, xs)
+        return floats(self.run_of(self.reference, self.whole(xs)))
 
-    def floats_of(self, fun: Callable[..., Any], xs: Sequence[Any]) -> Arrays:
-        arrays = list(self.arrays)
+    def whole(self, xs: Sequence[Any], arrays: Sequence[Any] | None = None) -> Arrays:
+        """All arrays, with these in the places of the float ones."""
+        arrays = list(self.arrays if arrays is None else arrays)
         for i, x in zip(self.at, xs, strict=True):
             arrays[i] = x
-        return [o for o in self._run(fun, arrays) if pytree.is_inexact(o)]
+        return arrays
 
-    def only(self, chosen: Sequence[int]) -> Callable[..., Arrays]:
-        """`f` of these of its arguments; the others are constants."""
+    def only(self, chosen: Sequence[int], xs: Sequence[Any]) -> Callable[..., Arrays]:
+        """`f` of these of its arguments; the others, of `xs`, are constants."""
 
         def of_chosen(*some: Any) -> Arrays:
-            xs = self.xs
+            every = list(xs)
             for i, x in zip(chosen, some, strict=True):
-                xs[i] = x
-            return self.f(*xs)
+                every[i] = x
+            return self.f(*every)
 
         return of_chosen
+
+    def compare(
+        self, got: Arrays, expected: Arrays, labels: list[str], floor: float = 0.0
+    ) -> numbers.Outcome:
+        """Two ways to compute the same."""
+        tolerance, atol = self.same_tolerance, self.atol
+        return numbers.compare(got, expected, labels, tolerance, floor=floor, atol=atol)
 
     # ---- its derivatives
 
     def cts(self, generator: np.random.Generator) -> Arrays:
-        return [numbers.like(o, generator) for o in self.f(*self.xs)]
+        return [numbers.like(o, generator) for o in self.out_types]
 
     def ts(self, generator: np.random.Generator) -> Arrays:
         return [numbers.direction(x, generator) for x in self.xs]
 
+    @functools.cached_property
+    def out_types(self) -> list[jax.ShapeDtypeStruct]:
+        """Of the float outputs."""
+        outs = floats(self.first_value)
+        return [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
+
     def pull(self, cts: Arrays, *xs: Any) -> Arrays:
         """Cotangents of the float arrays: the reverse mode."""
-        return list(jax.vjp(self.f, *xs)[1](cts))
+        return self.gradients(cts, *self.whole(xs))
 
     def push(self, ts: Arrays, *xs: Any) -> Arrays:
         """Tangents of the float outputs: the forward mode."""
-        return jax.jvp(self.f, xs, tuple(ts))[1]
+        return self.tangents(ts, *self.whole(xs))
+
+    def gradients(self, cts: Arrays, *arrays: Any) -> Arrays:
+        """`pull`, as a function of all arrays."""
+        f, xs = self._of_floats(arrays)
+        return list(jax.vjp(f, *xs)[1](cts))
+
+    def tangents(self, ts: Arrays, *arrays: Any) -> Arrays:
+        """`push`, as a function of all arrays."""
+        f, xs = self._of_floats(arrays)
+        return jax.jvp(f, xs, list(ts))[1]
+
+    def _tangents_of_reference(self, ts: Arrays, *xs: Any) -> Arrays:
+        return jax.jvp(self.reference_f, xs, tuple(ts))[1]
+
+    def _of_floats(self, arrays: Sequence[Any]) -> tuple[Callable[..., Arrays], Arrays]:
+        def f(*xs: Any) -> Arrays:
+            return floats(self.run(*self.whole(xs, arrays)))
+
+        return f, [arrays[i] for i in self.at]
+
+    @functools.cached_property
+    def first_cts(self) -> Arrays:
+        return self.cts(self.rng())
+
+    @functools.cached_property
+    def first_value(self) -> Arrays:
+        """Of the first run, which nothing traces but the function itself."""
+        return self.run(*self.arrays)
+
+    @functools.cached_property
+    def first_gradients(self) -> Arrays:
+        return self.pull(self.first_cts, *self.xs)
+
+    # ---- the same, compiled as soon as it is known that this makes no difference
+
+    @property
+    def is_traced(self) -> bool:
+        return "value under jit" in self.passed
+
+    @functools.cached_property
+    def is_batched_by_jax(self) -> bool:
+        """Do no rules of the user batch it?
+
+        Then batches along one axis are as good as along each: JAX's rules are right.
+        """
+        return self.is_traced and all(map(compat.is_batched_by_jax, self._jaxprs()))
+
+    @property
+    def may_not_end(self) -> bool:
+        """Does it iterate until a float is small, however many steps that takes?"""
+        return self.is_traced and any(map(compat.may_not_end, self._jaxprs()))
+
+    def _jaxprs(self) -> Iterator[Any]:
+        """Of the function and the derivatives of which it is known that they trace."""
+        yield self.run_program.jaxpr(*self.arrays)
+        if "backward under jit" in self.passed:
+            yield self.pull_program.jaxpr(self.first_cts, *self.arrays)
+        if "jvp under jit" in self.passed:
+            yield self.push_program.jaxpr(self.ts(self.rng()), *self.arrays)
+
+    def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """`f`, compiled where the function and its backward can be."""
+        return Once(f) if "backward under jit" in self.passed else f
+
+    def quick_run(self, *arrays: Any) -> Arrays:
+        return self.run_program(*arrays) if self.is_traced else self.run(*arrays)
+
+    def quick_f(self, *xs: Any) -> Arrays:
+        return floats(self.quick_run(*self.whole(xs)))
+
+    def quick_gradients(self, cts: Arrays, *arrays: Any) -> Arrays:
+        known = "backward under jit" in self.passed
+        return (self.pull_program if known else self.gradients)(cts, *arrays)
+
+    def quick_pull(self, cts: Arrays, *xs: Any) -> Arrays:
+        return self.quick_gradients(cts, *self.whole(xs))
+
+    def quick_tangents(self, ts: Arrays, *arrays: Any) -> Arrays:
+        # "jvp under jit" compares it with one that is not compiled.
+        return (self.push_program if self.is_traced else self.tangents)(ts, *arrays)
+
+    def quick_push(self, ts: Arrays, *xs: Any) -> Arrays:
+        return self.quick_tangents(ts, *self.whole(xs))
 
     def subsets(self) -> list[tuple[int, ...]]:
         """Of the float arrays: all of them, for five or more only the extreme ones."""
@@ -143,9 +253,13 @@ class Case:
         for _ in range(n - 1):
             row = list(self.arrays)
             for i in self.at:
-                row[i] = row[i] + 0.05 * numbers.direction(row[i], generator)
+                row[i] = moved(row[i], 0.05, numbers.direction(row[i], generator))
             rows.append(row)
         return rows
+
+
+def floats(outs: Arrays) -> Arrays:
+    return [o for o in outs if pytree.is_inexact(o)]
 
 
 def _sources(fun: Any) -> dict[str, str]:

@@ -103,10 +103,77 @@ def test_options_are_passed_on(rules, capsys):
         ("{}:Round", ["float[2]"], "is no array type: expected one such as f32[3,4]"),
         ("{}:Round", ["f32[a]"], "is no array type"),
         ("{}:Round", ["f32[2]", "--skip", "nothing"], "expected a list of names"),
+        ("{}:Round", ["f32[3,4"], "'f32[3,4' is no array type: expected one such as"),
+        ("{}:Round", ["f32(3,4)"], "is no array type"),
+        ("{}:Round", ["f32[3.5]"], "is no array type"),
+        ("{}:Round", ["[1, 2"], "'[1, 2' is no Python literal"),
+        ("{}:Round", [], "`Round` takes (x): got 0 arguments, missing a required"),
+        ("{}:Round", ["f32[2]", "3"], "got 2 arguments, too many positional"),
+        ("{}:Round", ["f32[2]", "--rtol", "-1"], "--rtol -1.0: expected 0 or more"),
     ],
 )
 def test_a_wrong_command_gives_2(rules, capsys, target, args, message):
     assert main(["check", target.format(rules), *args]) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+@pytest.mark.parametrize("spec", ["f32[3,4", "f33[2]"])
+def test_a_malformed_type_is_refused_before_any_code_runs(
+    tmp_path, capsys, command, spec
+):
+    path = tmp_path / "raises.py"
+    path.write_text("raise SystemExit('ran')")
+    assert main([command, f"{path}:F", spec]) == 2
+    assert spec[:3] in capsys.readouterr().err
+
+
+def test_the_number_of_arguments_is_refused_before_forward_runs(tmp_path, capsys):
+    path = tmp_path / "raises_when_called.py"
+    path.write_text("def f(x, y):\n    raise SystemExit('ran')\n")
+    for command in ("check", "explain"):
+        assert main([command, f"{path}:f", "f32[2]"]) == 2
+        assert "missing a required argument: 'y'" in capsys.readouterr().err
+    sys.modules.pop("raises_when_called", None)
+
+
+def test_tolerances_and_order(rules, capsys):
+    target = [f"{rules}:Scale", "f32[3]", "i32[2]", "2.0"]
+    options = ["--order", "1", "--rtol", "1e-3", "--atol", "0.5"]
+    assert main(["check", *target, *options]) == 0
+    out = capsys.readouterr().out
+    assert "skipped: order=1" in out
+    assert "1e-03" in out
+    assert "5e-07" not in out
+
+
+def test_the_help_lists_the_names_of_checks(capsys):
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    text = capsys.readouterr().out
+    for name in ("value under jit", "backward, unused outputs", "low precision"):
+        assert f'"{name}"' in " ".join(text.split())
+
+
+def test_explain(rules, capsys):
+    assert main(["explain", f"{rules}:Scale", "f32[3]", "i32[2]", "2.0"]) == 0
+    out, err = capsys.readouterr()
+    assert "jax.custom_vjp" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "message"),
+    [
+        ("{}:Missing", [], "has no Missing"),
+        ("{}:identity", ["f32[2]"], "explain"),
+        ("{}:Round", [], "missing a required argument: 'x'"),
+    ],
+)
+def test_a_wrong_explain_gives_2(rules, capsys, target, args, message):
+    assert main(["explain", target.format(rules), *args]) == 2
     out, err = capsys.readouterr()
     assert message in err
     assert out == ""

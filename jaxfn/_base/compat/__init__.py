@@ -14,8 +14,8 @@ from jaxfn._base.compat.decorators import (
     is_batched_constant, place_of, set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
-    constants, evaluate, evaluate_equation, has_named_axes, has_transpose, open_jaxpr,
-    scan_counts,
+    constants, evaluate, evaluate_equation, has_named_axes, has_transpose,
+    is_batched_by_jax, may_not_end, open_jaxpr, scan_counts,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
+import jax.numpy as jnp
 from jax._src.core import jaxpr_as_fun
+from jax.extend.core import Primitive, primitives
 from jax.interpreters import ad
 
 from jaxfn._base.compat.values import as_array
@@ -15,6 +17,56 @@ from jaxfn._base.compat.values import as_array
 def has_transpose(primitive: Any) -> bool:
     """Can `jax.linear_transpose` transpose this operation?"""
     return primitive in ad.primitive_transposes
+
+
+_BATCHED_AS_TOLD = {
+    *("custom_vmap_call", "custom_partitioning", "ffi_call"),
+    *("pure_callback", "io_callback"),
+}
+_OF_JAX = {p for p in vars(primitives).values() if isinstance(p, Primitive)}
+_MORE = {  # of JAX, but not in that list; and ours that compute nothing
+    *("stack", "unstack", "random_wrap", "random_unwrap"),
+    *("attach", "gate"),
+}
+
+
+def is_batched_by_jax(jaxpr: Any) -> bool:
+    """Has nobody but JAX a say in how a jaxpr is batched?"""
+    if isinstance(jaxpr, (tuple, list)):
+        return all(map(is_batched_by_jax, jaxpr))
+    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
+        known = eqn.primitive in _OF_JAX or eqn.primitive.name in _MORE
+        if not known or eqn.primitive.name in _BATCHED_AS_TOLD:
+            return False
+        if not all(map(is_batched_by_jax, eqn.params.values())):
+            return False
+    return True
+
+
+def may_not_end(jaxpr: Any) -> bool:
+    """Is there a while_loop that only a float ends, and no count of its steps?"""
+    if isinstance(jaxpr, (tuple, list)):
+        return any(map(may_not_end, jaxpr))
+    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
+        if eqn.primitive.name == "while":
+            compared = _compared(eqn.params["cond_jaxpr"])
+            if compared and not any(jnp.issubdtype(d, jnp.integer) for d in compared):
+                return True
+        if any(map(may_not_end, eqn.params.values())):
+            return True
+    return False
+
+
+def _compared(jaxpr: Any) -> set[Any]:
+    """The dtypes of what a jaxpr compares."""
+    if isinstance(jaxpr, (tuple, list)):
+        return set().union(*map(_compared, jaxpr))
+    found: set[Any] = set()
+    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
+        if eqn.primitive.name in ("lt", "le", "gt", "ge", "eq", "ne"):
+            found |= {x.aval.dtype for x in eqn.invars}
+        found |= _compared(list(eqn.params.values()))
+    return found
 
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,125 @@
+"""What the command line names: a Function, and its arguments."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._base import short
+from jaxfn._check.case import name_of
+
+_SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\]")
+_NEARLY = re.compile(r"\w+\s*\[|(bool|bf16|[fiuc]\d+)\s*[\](){}]")
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+
+
+class UsageError(Exception):
+    """What was asked for can't be found or understood."""
+
+
+def load(target: str) -> Any:
+    """The object that `file.py:Name` or `module:Name` means; Name may have dots."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise UsageError(
+            f"{target!r} is no target: expected FILE_OR_MODULE:NAME, such as "
+            "rules.py:Square or package.rules:Square."
+        )
+    found = _module(place)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise UsageError(f"{place} has no {name}: {error}.") from error
+    if not callable(found):
+        raise UsageError(
+            f"{target} is {short(found)}: expected a Function or another callable."
+        )
+    return found
+
+
+def _module(place: str) -> Any:
+    path = Path(place)
+    if path.suffix != ".py":
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # `python -m` has the current folder, a script not
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"there is no module {place}: {error}.") from error
+    if not path.is_file():
+        raise UsageError(f"there is no file {place}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does
+    spec.loader.exec_module(module)
+    return module
+
+
+def argument(text: str, generator: np.random.Generator) -> Any:
+    """A random array for `f32[3,4]`; a Python value or a string for anything else."""
+    match = _SPEC.fullmatch(text.replace(" ", ""))
+    if match is None:
+        return _literal(text)
+    name, sizes = match.groups()
+    shape = tuple(int(n) for n in sizes.split(",") if n)
+    dtype = _dtype(name)
+    if name == "bool":
+        return generator.integers(0, 2, shape).astype(bool)
+    if name[0] in "iu":
+        return np.asarray(generator.integers(0, 3, shape), dtype)
+    numbers: Any = generator.standard_normal(shape)
+    if name[0] == "c":
+        numbers = numbers + 1j * generator.standard_normal(shape)
+    return np.asarray(numbers, dtype)
+
+
+def _dtype(name: str) -> Any:
+    long = {"bf16": "bfloat16", "bool": "bool"}.get(name)
+    try:
+        return jnp.dtype(long or f"{_KINDS[name[0]]}{name[1:]}")
+    except TypeError as error:
+        raise UsageError(f"there is no dtype {name}.") from error
+
+
+def _literal(text: str) -> Any:
+    """A Python value, or the text itself if it is nothing else gone wrong."""
+    if _NEARLY.match(text):
+        raise UsageError(
+            f"{text!r} is no array type: expected one such as f32[3,4], bf16[], "
+            "c64[2], i32[5], bool[3]. A string that looks like one needs quotes inside."
+        )
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError) as error:
+        if text[:1] in ("[", "(", "{"):
+            raise UsageError(f"{text!r} is no Python literal: {error}.") from error
+        return text
+
+
+def expect_fits(fun: Any, args: Sequence[Any]) -> None:
+    """Refuse arguments that are not as many as `fun` takes, before it is called."""
+    call: Callable[..., Any] = getattr(fun, "apply", fun)
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return  # of a builtin, say
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        raise UsageError(
+            f"`{name_of(fun)}` takes {signature}: got {len(args)} arguments, {error}."
+        ) from error

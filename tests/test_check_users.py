@@ -1,0 +1,179 @@
+"""`check` passes Functions as users write them, and says how accurate they are."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxfn
+from tests.build import function, saving
+from tests.user_functions import USERS, Bisection, Conjugate, FixedPoint, Root
+from tests.wrong_functions import V
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_no_false_alarm(name):
+    user = USERS[name]
+    report = jaxfn.check(user.fun, *user.args, **user.options)
+    assert report.ok, str(report)
+    ran = {r.check for r in report.results if r.status == "ok"}
+    assert {"backward", "vmap of backward", "scan", "checkpoint"} <= ran, str(report)
+
+
+SOLVERS = {
+    "fixed point": (FixedPoint, USERS["fixed point"].args[:-1]),
+    "root": (Root, USERS["root"].args[:-1]),
+    "conjugate gradients": (Conjugate, USERS["conjugate gradients"].args[:-1]),
+    "bisection": (Bisection, USERS["root"].args[:-1]),
+}
+FEW = [("bisection", 1e-6), ("root", 1e-6), ("fixed point", 1e-8)]
+MANY = [(name, tol) for name in SOLVERS for tol in (1e-6, 1e-8, 1e-11, 1e-13, 1e-15)]
+
+
+def pytest_generate_tests(metafunc):
+    if "solver" in metafunc.fixturenames:
+        full = metafunc.config.getoption("--full")
+        # A halved interval is no shorter than the distance of two floats.
+        some = [case for case in MANY if case != ("bisection", 1e-15)]
+        metafunc.parametrize(("solver", "tol"), some if full else FEW)
+
+
+def test_a_solver_with_a_tolerance_is_no_false_alarm(solver, tol):
+    fun, args = SOLVERS[solver]
+    report = jaxfn.check(fun, *args, tol, order=1)
+    assert report.ok, str(report)
+
+
+def message_of(report, check):
+    return next(r for r in report.results if r.check == check).message
+
+
+def test_the_accuracy_is_said():
+    fun, args = SOLVERS["bisection"]
+    report = jaxfn.check(fun, *args, 1e-9, order=1)
+    assert report.ok, str(report)
+    assert "forward is accurate to about " in message_of(report, "backward")
+    assert "e-10 here" in message_of(report, "backward") or "e-09 here" in str(report)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 0.99, 1.002])
+@pytest.mark.parametrize("tol", [1e-6, 1e-10])
+def test_a_wrong_gradient_of_a_solver_is_found(factor, tol):
+    class Wrong(Bisection):
+        @staticmethod
+        def backward(ctx, g):
+            a, b, tol = Bisection.backward(ctx, g)
+            return a, factor * b, tol
+
+    report = jaxfn.check(Wrong, *SOLVERS["bisection"][1], tol, order=1)
+    assert report.wrong_rules == ("backward",), str(report)
+    assert "gradient of argument 1" in report.failures[0].message
+
+
+def test_jumps_that_are_no_rounding_excuse_nothing():
+    steps = function(
+        setup_context=saving(),
+        forward=lambda x: x + jnp.round(100 * x) / 1000,
+        backward=lambda ctx, g: 1.01 * g,
+    )
+    assert jaxfn.check(steps, V, order=1).wrong_rules == ("backward",)
+
+
+def test_a_loop_without_a_limit_is_not_tried_in_a_low_precision():
+    fun, args = SOLVERS["bisection"]
+    report = jaxfn.check(fun, *args, 1e-9, order=1)
+    assert "without a limit: maybe forever in bfloat16" in message_of(
+        report, "low precision"
+    )
+
+
+# ---- the second order, and the tolerances
+
+STOPPED = function(
+    setup_context=saving(),
+    forward=jnp.sin,
+    backward=lambda ctx, g: g * jnp.cos(lax.stop_gradient(ctx.saved_tensors[0])),
+)
+
+
+def test_a_failure_of_second_order_says_what_would_be_right():
+    report = jaxfn.check(STOPPED, V)
+    assert [r.check for r in report.failures] == ["backward of backward"]
+    assert "The first derivative is right" in report.failures[0].message
+    assert "once_differentiable" in report.failures[0].message
+    assert "order=1" in report.failures[0].message
+
+
+def test_order_1_leaves_the_second_derivatives_out():
+    report = jaxfn.check(STOPPED, V, order=1)
+    assert report.ok
+    left = {r.check for r in report.skipped if r.message == "order=1"}
+    assert left == {
+        "backward of backward",
+        "jvp of backward",
+        "backward of jvp",
+        "jvp of jvp",
+    }
+
+
+def off(factor=1.0, constant=0.0):
+    return function(
+        setup_context=saving(),
+        forward=jnp.sin,
+        backward=lambda ctx, g: g * (factor * jnp.cos(ctx.saved_tensors[0]) + constant),
+    )
+
+
+def test_rtol_and_atol_allow_for_what_differs():
+    assert not jaxfn.check(off(1.0001), V, order=1).ok
+    assert jaxfn.check(off(1.0001), V, order=1, rtol=1e-3).ok
+    assert not jaxfn.check(off(1.01), V, order=1, rtol=1e-3).ok
+    assert not jaxfn.check(off(constant=1e-4), V, order=1).ok
+    assert jaxfn.check(off(constant=1e-4), V, order=1, atol=1e-3).ok
+    assert not jaxfn.check(off(constant=1e-2), V, order=1, atol=1e-3).ok
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"order": 3}, "check got order=3: expected 1 or 2"),
+        ({"rtol": -1.0}, "check got rtol=-1.0: expected 0 or more"),
+        ({"atol": float("nan")}, "check got atol=nan: expected 0 or more"),
+    ],
+)
+def test_wrong_options_are_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        jaxfn.check(STOPPED, V, **option)
+
+
+# ---- low precision
+
+
+def test_a_gradient_that_fails_in_low_precision_is_of_backward():
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * jnp.cos(x) * (2 if x.dtype == jnp.bfloat16 else 1)
+
+    wrong = function(setup_context=saving(), forward=jnp.sin, backward=backward)
+    report = jaxfn.check(wrong, V)
+    assert [r.check for r in report.failures] == ["low precision"]
+    assert report.wrong_rules == ("backward",)
+    assert "gradient 0 in bfloat16" in report.failures[0].message
+
+
+def test_a_rounding_that_decides_is_no_failure_in_low_precision():
+    user = USERS["learned step"]
+    for seed in range(3):
+        report = jaxfn.check(user.fun, *user.args, **user.options, seed=seed, order=1)
+        assert report.ok, str(report)
+
+
+def test_many_kinks_are_near():
+    x = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
+    hinges = function(
+        setup_context=saving(),
+        forward=lambda x: jnp.abs(x).sum(),
+        backward=lambda ctx, g: g * jnp.sign(ctx.saved_tensors[0]),
+    )
+    report = jaxfn.check(hinges, x, order=1, low_precision=None)
+    assert report.ok, str(report)
