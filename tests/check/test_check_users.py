@@ -7,7 +7,7 @@ from jax import lax
 
 import jaxfn
 from tests.build import function, saving
-from tests.user_functions import USERS, Bisection, Conjugate, FixedPoint, Root
+from tests.check.user_functions import USERS, Bisection, Conjugate, FixedPoint, Root
 from tests.wrong_functions import V
 
 
