@@ -1,4 +1,4 @@
-"""Exceptions and the words of messages.
+"""Exceptions, and messages that several modules share; others stand where they arise.
 
 A mistake in a rule is reported as `` `Name.rule` did what: expected <what>, got
 <what>. What to do. `` Where torch has a first sentence that is known and true, it

@@ -1,9 +1,10 @@
 """The face in JAX's terms: `custom_function`, to whose rules JAX's strictness applies.
 
 Read `decorator` (the object; its `def*` methods), `jax_rules` (what they define),
-`jax_call` (a call) and `both` (rules of both kinds, as `Rules`). `static` carries
-arguments that JAX can't hold; `jax_own` is what only the installed JAX's own decorators
-have. Rules in torch's terms make a class (`torch_rules`).
+`jax_call` (a call) and `both` (rules of both kinds, as `Rules`, and their checks, as
+strict as JAX's). `static` carries arguments that JAX can't hold; `jax_own` is what only
+the installed JAX's own decorators have. Rules in torch's terms make a class
+(`torch_rules`).
 
 How rules of either kind become JAX functions belongs in `_engine`, ctx in `_function`.
 """

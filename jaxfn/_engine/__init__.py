@@ -1,11 +1,12 @@
 """`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and two primitives.
 
 Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, which
-builds the JAX function, with `residuals` (what fwd hands to bwd), `linear` (a tangent
-map given with its transpose), `derive` (a jvp from a backward), `barrier` (no second
-derivative) and `batching` (custom_vmap). `attachment` gives values a derivative after
-they were computed; `onepass` (with `runs`) and `ownership` stand on it. `linearity` and
-`solves` prove that a traced function is linear.
+builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
+(a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
+(the refusals: forward mode without jvp, a second derivative after once_differentiable)
+and `batching` (custom_vmap). `attachment` gives values a derivative after they were
+computed; `onepass` (with `runs`) and `ownership` stand on it. `linearity` and `solves`
+prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
 `_function` and `_decorator`, are for.
@@ -15,6 +16,7 @@ from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach, distinct, stop_gradient
 from jaxfn._engine.barrier import only_transposable
 from jaxfn._engine.batching import Batch, Fun, differentiable, vmapped, with_batch_rule
+from jaxfn._engine.carrying import Statics
 from jaxfn._engine.engines import (
     call,
     derivatives,
@@ -26,6 +28,5 @@ from jaxfn._engine.engines import (
 )
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import Map, belonging
-from jaxfn._engine.residuals import Statics
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run

@@ -1,4 +1,7 @@
-"""Values that refuse a derivative, with the name of the rule to blame."""
+"""Values that refuse a derivative, with the name of the rule to blame.
+
+Forward mode where there is no jvp, and a second derivative after `once_differentiable`.
+"""
 
 from __future__ import annotations
 

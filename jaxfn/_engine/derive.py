@@ -131,8 +131,7 @@ def _by_derivative(
 def _words(error: Exception) -> tuple[str, Exception | None]:
     """Say what JAX could not transpose; give its error if it tells a user something."""
     said = str(error)
-    # All that JAX says of such a solve is to open an issue.
-    if "open an issue" in said:
+    if compat.is_refused_solve(error):
         return (
             "a linear solve (lax.custom_linear_solve, or one of jax.scipy.sparse."
             "linalg) whose matrix, guess or tolerance is computed from them"

@@ -1,11 +1,13 @@
 """Engines: `Rules` into a JAX function.
 
-| rules        | definition | reverse mode       | forward mode            |
-|--------------|------------|--------------------|-------------------------|
-| bwd          | custom_vjp | bwd                | refused by JAX          |
-| jvp          | custom_jvp | jvp transposed     | jvp                     |
-| bwd, jvp     | custom_jvp | bwd (see `linear`)  | jvp                     |
-| bwd, derive  | custom_jvp | bwd (see `linear`)  | bwd transposed          |
+| rules       | definition | reverse mode       | forward mode                |
+|-------------|------------|--------------------|-----------------------------|
+| bwd         | custom_vjp | bwd                | refused (`barrier`, or JAX) |
+| jvp         | custom_jvp | jvp transposed     | jvp                         |
+| bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                         |
+| bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed              |
+
+Forward over reverse mode (jvp of grad) of rules with bwd alone transposes bwd too.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import numpy as np
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
 from jaxfn._engine.barrier import once, only_transposable
+from jaxfn._engine.carrying import Statics, Width
 from jaxfn._engine.derive import transposed
 from jaxfn._engine.linear import linear
 from jaxfn._engine.ownership import Map
-from jaxfn._engine.residuals import Statics, Width
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
 
 Rule = Callable[..., Any]
@@ -61,7 +63,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
     """Make the JAX function of flat arrays that has these rules."""
-    return _forward(rules) if has_forward_mode(rules) else _reverse(rules)
+    return (_as_custom_jvp if has_forward_mode(rules) else _as_custom_vjp)(rules)
 
 
 def has_forward_mode(rules: Rules) -> bool:
@@ -108,7 +110,7 @@ def _described(
 # ---- custom_vjp
 
 
-def _reverse(rules: Rules) -> Callable[..., Outputs]:
+def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
     """Make the custom_vjp of a Function that has a backward alone."""
     statics = Statics()
     width = Width(rules)
@@ -143,7 +145,7 @@ def _reverse(rules: Rules) -> Callable[..., Outputs]:
 # ---- custom_jvp
 
 
-def _forward(rules: Rules) -> Callable[..., Outputs]:
+def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
     """Make the custom_jvp of a Function that has a jvp, or one derived."""
     f = jax.custom_jvp(_primal(rules))
 

@@ -63,7 +63,7 @@ class Rules:
             array; the results have the types of the args.
         jvp: `jvp(residuals, tangents) -> out tangents`, or None. A tangent for each
             argument; the results have the types of the outputs.
-        derive_jvp: use the transpose of `bwd` for forward mode.
+        derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
         once: refuse to differentiate `bwd`.
         origin: of the arguments, for JAX's errors.
     """

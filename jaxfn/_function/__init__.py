@@ -4,10 +4,15 @@ Follow a call: `function` (the class; `apply`), `arguments` (bound to positions,
 apart), then `plain` where no transformation is active, else `definition` (the rules of
 the class at this moment) and `class_rules`. A forward runs in one of two `styles`, of
 which `separate` is the one with setup_context. `node` is the ctx that rules get, `ctx`
-its public part, `no_graph` what it can't have, `saving` what may be saved, `capture`
-and `packed` what is kept of it. Rules are called inside of `running`, which says more
-where they fail; `returned_*` check their results. `hooks` and `policies` (autocast) are
-settings of a `with` block; `legacy` holds torch's older classes.
+its public part, `no_graph` what it can't have, `savable` what may be saved. Rules are
+called inside of `running`, which says more where they fail; `returned_gradients`,
+`returned_tangents` and `returned_batch` check what they returned, and word the errors.
+`hooks` and `policies` (autocast) are settings of a `with` block; `legacy` holds torch's
+older classes.
+
+A saved array: `node.save_for_backward`, taken out by `capture` (and `packed`, for
+hooks), made residuals in `styles`, carried by `_engine`, put into a fresh ctx by
+`class_rules`, read by `node.saved_tensors`.
 
 torch's names and leniency belong here; how JAX is told belongs in `_engine`.
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._function.ctx import FunctionCtx
 from jaxfn._function.no_graph import NoGraph
-from jaxfn._function.saving import Needs, advice, can_be_saved
+from jaxfn._function.savable import Needs, advice, can_be_saved
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")

@@ -18,7 +18,7 @@ from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
 from jaxfn._decorator import jax_rules
-from jaxfn._engine import attachment, residuals
+from jaxfn._engine import attachment, carrying
 from jaxfn._function import class_rules
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
@@ -65,7 +65,7 @@ def with_the_last_residuals() -> Any:
         item = self._items[list(self._items)[-1]]
         return type(item)(arrays[: len(item.arrays)], item.static, item.smooth)
 
-    return mock.patch.object(residuals.Statics, "get", get)
+    return mock.patch.object(carrying.Statics, "get", get)
 
 
 def with_late_rules() -> Any:

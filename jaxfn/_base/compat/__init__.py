@@ -5,13 +5,19 @@ Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name h
 nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
 knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs`, then
 `recording`, `staged`, `primitives` and `interpreters`, on which our own primitives
-stand; `decorators` is about JAX's.
+stand; `decorators` holds what JAX's three say and ask for: error texts, debug info,
+hidden frames, symbolic zeros.
+
+Names of operations, and forms of equations, are also known to those who read jaxprs:
+`linearity` and `solves` of `_engine`, `trace` of `_explain`. New methods of JAX's
+decorators are found by `_decorator.jax_own`.
 """
 
 # fmt: off
 from jaxfn._base.compat.decorators import (
     FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS, hide_frames,
-    is_batched_constant, place_of, set_debug_info, with_hidden_frames,
+    is_batched_constant, is_refused_solve, place_of, set_debug_info,
+    with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
     constants, evaluate, evaluate_equation, has_named_axes, has_transpose,

@@ -25,6 +25,14 @@ FORWARD_MODE_REFUSAL = (
 """What JAX says when forward mode meets a custom_vjp function."""
 
 
+def is_refused_solve(error: Exception) -> bool:
+    """Is it what JAX says of a linear solve that it can't transpose?
+
+    All that it says of one is to open an issue.
+    """
+    return "open an issue" in str(error)
+
+
 def is_batched_constant(error: AssertionError) -> bool:
     """Is it what custom_vmap says of a batched value that is closed over?"""
     # JAX has no words for this: it asserts that no constant of the function is

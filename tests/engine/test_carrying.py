@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxfn._engine.residuals import Statics
+from jaxfn._engine.carrying import Statics
 from jaxfn._engine.rules import Residuals
 
 X = jnp.ones(3)

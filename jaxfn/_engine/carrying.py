@@ -1,4 +1,7 @@
-"""Residuals that JAX carries from a custom_vjp's fwd to its bwd, trace by trace."""
+"""How `Residuals` get from a custom_vjp's fwd to its bwd, trace by trace.
+
+The arrays are carried by JAX; the static part stays here, under a key.
+"""
 
 from __future__ import annotations
 
