@@ -23,7 +23,7 @@ Line = Callable[[float], list[np.ndarray]]
 LARGEST = 1e-4
 """Of a jump, relative to its array: a larger one is no rounding or tolerance."""
 
-_REACHES = (0.5, 0.15, 0.04)
+_REACHES = (0.5, 0.2, 0.05)
 _POINTS, _DEGREE, _SUSPECTS = 41, 24, 3
 _PARTS, _DEPTH = 8, 12
 _LASTS = 0.3
