@@ -10,6 +10,7 @@ builtin that says what kind of mistake it was.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -87,8 +88,8 @@ CLOSED_OVER = (
 )
 
 JET = (
-    "`{name}` was called inside of jax.experimental.jet, which can't go through custom "
-    "rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one of JAX's "
+    "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
+    "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one of JAX's "
     "other transformations. For derivatives of higher order nest jax.jvp."
 )
 
@@ -156,13 +157,18 @@ def shown(x: Any) -> str:
     if isinstance(x, (jax.Array, np.ndarray, np.generic)):
         return short(x)
     try:
-        text = repr(tree_util.tree_map(_Type, x))
+        text = repr(tree_util.tree_map(_Type, x, is_leaf=_is_iterator))
     except Exception:  # noqa: BLE001  (a user's node or __repr__ may raise anything)
         return f"an object of type {type_name(x)}"
     return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 
 _MOST = 200
+
+
+def _is_iterator(x: Any) -> bool:
+    # JAX takes one for a leaf, and warns that it will refuse it.
+    return isinstance(x, Iterator)
 
 
 class _Type:

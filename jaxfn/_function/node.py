@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxfn._base import compat, errors, pytree, type_name
 from jaxfn._function.ctx import FunctionCtx
 from jaxfn._function.no_graph import NoGraph
-from jaxfn._function.savable import Needs, advice, can_be_saved
+from jaxfn._function.savable import advice, can_be_saved
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -154,9 +154,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         What is assigned to it is found in the rules, too.
         """
         self.needs_read = True
-        if "_own_needs" in self.__dict__:
-            return self.__dict__["_own_needs"]
-        return Needs(self._needs, self._name())
+        return self.__dict__.get("_own_needs", self._needs)
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:

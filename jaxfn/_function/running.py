@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import OutSpec, compat, errors
+from jaxfn._function.node import BackwardCFunction
 
 _HOST = "jaxfn.host_function("
 
@@ -79,7 +80,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         elif isinstance(error, TypeError) and _is_ours(trace):
             self._explain(error)
         elif isinstance(error, (ValueError, IndexError)):
-            self._show_empty(error)
+            self._show_sizes(error)
 
     def _locate(self, error: errors.RuleError) -> None:
         """Add the file and the line of the rule to an error of ours."""
@@ -110,15 +111,24 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         first = next(iter(signature.parameters), None)
         return first == "ctx" and self._hint is without_ctx
 
-    def _show_empty(self, error: BaseException) -> None:
-        """Say of a jvp that unpacks nothing why nothing was saved."""
-        if self._rule != "jvp" or not self._given or self._given[0].saved_tensors:
+    def _show_sizes(self, error: ValueError | IndexError) -> None:
+        """Say how much is in the tuples of a ctx, to a rule that wanted more."""
+        ctx = next(iter(self._given), None)
+        if not isinstance(ctx, BackwardCFunction):
             return
-        error.add_note(
-            f"`{self._name}.jvp` found nothing in ctx.saved_tensors: in jvp it holds "
-            "what ctx.save_for_forward was given, and in backward what "
-            "ctx.save_for_backward was. Call save_for_forward too."
-        )
+        if self._rule == "jvp" and ctx.saved_tensors == ():
+            error.add_note(
+                f"`{self._name}.jvp` found nothing in ctx.saved_tensors: in jvp it "
+                "holds what ctx.save_for_forward was given, and in backward what "
+                "ctx.save_for_backward was. Call save_for_forward too."
+            )
+        if ctx.needs_read and isinstance(error, IndexError):
+            n = len(ctx.needs_input_grad)
+            error.add_note(
+                f"`{self._name}.{self._rule}` read ctx.needs_input_grad, of length "
+                f"{n}: it has an entry for each argument that apply was called with, and ctx "
+                "is none of them."
+            )
 
     def _explain(self, error: TypeError) -> None:
         """Raise in place of a TypeError of the call what the parameters should be."""

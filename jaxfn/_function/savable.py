@@ -1,9 +1,8 @@
-"""What a context is asked for and given: what may be saved, and needs_input_grad."""
+"""What may be saved on a context, and what to do with anything else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from jaxfn._base import pytree
 
@@ -26,31 +25,3 @@ def advice(x: Any) -> str:
             "ctx.<name> = ..."
         )
     return "Save it as an attribute: ctx.<name> = ..."
-
-
-class Needs(tuple[bool, ...]):
-    """What `needs_input_grad` gives: a tuple that says what its indices are."""
-
-    _name: str
-
-    def __new__(cls, needs: Sequence[bool], name: str) -> Self:
-        """Make it of the flags, for the Function of this name."""
-        made = super().__new__(cls, needs)
-        made._name = name
-        return made
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return an entry; an index out of range is told how many there are."""
-        try:
-            return super().__getitem__(index)
-        except IndexError:
-            n = len(self)
-            raise IndexError(
-                f"tuple index out of range: a rule of `{self._name}` read "
-                f"ctx.needs_input_grad[{index}]: expected an index below {n}, for the "
-                f"{n} argument{'' if n == 1 else 's'} of this call (ctx is none)."
-            ) from None
-
-    def __reduce__(self) -> Any:
-        """Copy and pickle as a plain tuple: `__new__` takes more than the entries."""
-        return tuple, (tuple(self),)

@@ -112,15 +112,14 @@ def test_jvp_reads_what_was_saved_for_backward():
 
 def test_an_index_that_needs_input_grad_has_not():
     def forward(ctx, x):
-        assert ctx.needs_input_grad == (True,) or not ctx.needs_input_grad[0]
-        assert isinstance(ctx.needs_input_grad, tuple)
-        assert repr(ctx.needs_input_grad) in ("(True,)", "(False,)")
         return x * ctx.needs_input_grad[1]
 
     f = function("F", forward=forward, backward=lambda ctx, g: g)
-    match = r"a rule of `F` read ctx.needs_input_grad\[1\]: expected an index below 1"
-    with pytest.raises(IndexError, match=match):
-        jax.grad(f.apply)(1.0)
+    for way in WAYS.values():
+        with pytest.raises(IndexError, match="tuple index out of range") as error:
+            way(f.apply)(1.0)
+        note = error.value.__notes__[0]
+        assert "`F.forward` read ctx.needs_input_grad, of length 1" in note
 
 
 def test_an_instance_is_not_a_call():
@@ -144,7 +143,7 @@ def test_taylor_mode():
     f = function("F", forward=identity, backward=lambda ctx, g: g)
     from jax.experimental.jet import jet
 
-    with pytest.raises(RuntimeError, match=r"`F` was called inside of jax.*nest jax"):
+    with pytest.raises(RuntimeError, match=r"`F` was called inside of jet.*nest jax"):
         jet(f.apply, (1.0,), ((1.0, 0.0),))
 
 
