@@ -1,0 +1,154 @@
+"""What is watched while a rule's Python runs on tensors without values."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from jaxfn.torch import _experimental
+from jaxfn.torch._refusal import HOST, TorchRefusal, is_users, place_now
+
+
+class NeedsRead(BaseException):
+    """A rule asked which inputs are differentiated, and nobody knows yet.
+
+    No Exception, so that a rule does not catch it.
+    """
+
+
+_NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)  # type: ignore[attr-defined]
+_REBOUND = {
+    torch.Tensor.data.__set__: "y.data = …",  # type: ignore[attr-defined]
+    torch.Tensor.set_: "y.set_(…)",
+    torch.Tensor.resize_: "y.resize_(…)",
+    torch.Tensor.resize_as_: "y.resize_as_(…)",
+}
+_IN_PLACE = "Write y.copy_(…) or y = … in the rule."
+
+
+class Watch(TorchFunctionMode):
+    """Sees each call of torch that the rule's Python makes.
+
+    Args:
+        inputs: the tensors that the rule may ask for `requires_grad`.
+        known: is it known which of them are differentiated?
+    """
+
+    def __init__(self, inputs: Sequence[Any], *, known: bool) -> None:
+        super().__init__()
+        self._inputs = () if known else tuple(inputs)
+        self.last = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        caller = sys._getframe(1)
+        if func in _NEEDS:
+            return self._needs(func, args, is_users(caller.f_code.co_filename))
+        place = place_now(caller)
+        self.last = getattr(func, "__name__", str(func))
+        if func in _REBOUND and args:
+            raise TorchRefusal(
+                operation=_REBOUND[func],
+                reason="it gives a tensor another memory, which JAX arrays don't have.",
+                way_out=f"{_IN_PLACE} Or: {HOST[0].lower()}{HOST[1:]}",
+                where=place,
+            )
+        _experimental.note_place(place)
+        if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
+            return _set_where(*args)
+        return func(*args, **(kwargs or {}))
+
+    def _needs(self, func: Any, args: Any, by_user: bool) -> Any:
+        if by_user and any(args[0] is x for x in self._inputs):
+            raise NeedsRead
+        return func(*args)
+
+
+def _is_0d_mask(args: Any) -> bool:
+    _, key, value = args
+    return (
+        isinstance(key, torch.Tensor)
+        and key.dtype == torch.bool
+        and key.ndim == 0
+        and (not isinstance(value, torch.Tensor) or value.ndim == 0)
+    )
+
+
+# torch asks for the value of a mask that is one number.
+def _set_where(x: Any, mask: Any, value: Any) -> None:
+    value = torch.as_tensor(value, dtype=x.dtype)
+    x.copy_(torch.where(mask, value, x))
+
+
+class Draws(TorchDispatchMode):
+    """Counts random draws, and tells them apart by the state of the generator.
+
+    So a rule that saves the state and sets it again draws the same numbers again.
+
+    Args:
+        seed: where the states begin; None where draws are refused.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        self._seed = seed
+        self.found: list[int] = []
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _experimental.has_draws(func):
+            self._note(func, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(self, func: Any, kwargs: Any) -> None:
+        place = place_now(sys._getframe(2))
+        if self._seed is None:
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it draws random numbers, and JAX's need a key.",
+                way_out="Pass random=True to from_torch: apply then takes a PRNG key "
+                "as its first argument.",
+                where=place,
+            )
+        if kwargs.get("generator") is not None:
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it draws from a generator of its own.",
+                where=place,
+            )
+        generator = torch.default_generator
+        state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
+        self.found.append(state)
+        generator.manual_seed(state)
+
+
+def watched(
+    run: Callable[[Sequence[Any]], list[Any]], watch: list[Watch], draws: Draws, known: bool
+) -> Callable[..., Any]:
+    """`run` with both watchers, as a function for the first pass."""
+
+    def body(*tensors: Any) -> list[Any]:
+        mode = Watch(tensors, known=known)
+        watch[:] = [mode]
+        with mode, draws:
+            return [_own(x) for x in run(tensors)]
+
+    return body
+
+
+def _own(x: Any) -> Any:
+    # A real tensor is a constant of the graph: it must come from an operation.
+    if isinstance(x, torch.Tensor) and not _experimental.is_fake(x):
+        return x.detach().clone()
+    return x
