@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,8 @@ import torch
 
 import jaxfn
 from jaxfn.torch import _host
-from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
-from jaxfn.torch._program import Program
+from jaxfn.torch._dtypes import is_inexact, to_jax_dtype, to_torch_dtype
+from jaxfn.torch._paths import Tree
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._trace import Example, Run, trace
 
@@ -39,6 +39,7 @@ class Body:
         host: may it run on the host?
         known: is it known which inputs are differentiated?
         types: the shapes and (JAX's) dtypes of the results, where they are known.
+        note: what `run` found out, which must be the same on all paths.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class Body:
         host: bool = False,
         known: bool = True,
         types: Sequence[Any] | None = None,
+        note: Callable[[], Any] = lambda: None,
     ) -> None:
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.host, self.types = seed, keep, host, types
-        self._shown, self._known = shown, known
-        self._programs: OrderedDict[Any, Program | TorchRefusal] = OrderedDict()
+        self._shown, self._known, self._note = shown, known, note
+        self._programs: OrderedDict[Any, Tree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, Body] = {}
 
     def examples(self, types: Sequence[Any]) -> list[Example]:
@@ -68,7 +70,7 @@ class Body:
             for t, s in zip(types, shown, strict=True)
         ]
 
-    def program(self, types: Sequence[Any]) -> Program:
+    def program(self, types: Sequence[Any]) -> Tree:
         """The program for inputs of these types; made once.
 
         Raises:
@@ -86,19 +88,34 @@ class Body:
             raise found
         return found
 
-    def _traced(self, examples: Sequence[Example]) -> Program:
-        how: Any = {"seed": self.seed, "keep": self.keep, "known": self._known}
+    def _traced(self, examples: Sequence[Example]) -> Tree:
+        how: Any = {
+            "seed": self.seed,
+            "keep": self.keep,
+            "known": self._known,
+            "note": self._note,
+        }
         try:
-            return trace(self.run, examples, **how)
+            return self._tried(trace(self.run, examples, **how), examples)
         except Exception:
             wide = widened(examples)
             if wide is None:
                 raise
             try:
-                return trace(self.run, wide, **how)
+                return self._tried(trace(self.run, wide, **how), examples)
             except Exception:  # noqa: BLE001  (the first says what is wrong)
                 pass
             raise
+
+    def _tried(self, tree: Tree, examples: Sequence[Example]) -> Tree:
+        """The tree, evaluated without values where that might be refused."""
+        if self.host or any(path.is_dynamic for path in tree.paths):
+            types = [
+                jax.ShapeDtypeStruct(x.shape, to_jax_dtype(x.dtype)) for x in examples
+            ]
+            key = jax.eval_shape(lambda: jax.random.key(0))
+            jax.eval_shape(lambda key, xs: tree(xs, key), key, types)
+        return tree
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays (and this key, where it draws)."""

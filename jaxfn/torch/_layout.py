@@ -136,10 +136,10 @@ class Layout:
             shown=shown,
             keep=self._keep,
             known=needs is not None,
+            note=lambda: self._last,
         )
         self.program = self.body.program(call.arrays)
-        assert self._last is not None
-        self.record = self._last
+        self.record: Record = self.program.note
         self._derived: dict[Any, Body] = {}
         # In a class, where jaxfn looks for no arrays.
         self.kept = type("Layout", (), {"layout": self})

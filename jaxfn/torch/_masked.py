@@ -73,6 +73,8 @@ def run(step: Any, args: Any, kwargs: Any) -> Any:
     name = step.name.split(".")[1]
     if name == "index_put":
         return _written(step, args)
+    if name == "masked_scatter" and not has_masked(args[:2]):
+        return _scattered(step, *args)
     if name in _REDUCTIONS and _reduces_all(args, kwargs):
         return _reduced(step, name, args[0])
     raise refusal(step.name, "it is applied to what a mask picked")
@@ -115,6 +117,12 @@ def _written(step: Any, args: Any) -> Any:
     lead = values.mask.shape + (1,) * (x.ndim - values.mask.ndim)
     new = values.whole.astype(x.dtype)
     return jnp.where(values.mask.reshape(lead), x + new if accumulate else new, x)
+
+
+def _scattered(step: Any, x: Any, mask: Any, source: Masked) -> Any:
+    if source.key != step.mask_key or source.mask.shape != x.shape:
+        raise refusal(step.name, "it is written under another mask")
+    return jnp.where(mask, source.whole.astype(x.dtype), x)
 
 
 def _reduces_all(args: Any, kwargs: Any) -> bool:

@@ -77,6 +77,7 @@ class Program:
         constants: real tensors that it reads.
         steps: its operations, in order.
         outputs: for each result a `Ref`, or None.
+        types: of the results.
         draws: does it draw random numbers?
     """
 
@@ -84,7 +85,17 @@ class Program:
     constants: list[Any]
     steps: list[Step]
     outputs: list[Any]
+    types: list[Any]
     draws: bool
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Does the shape of a value depend on other values?"""
+        return any(
+            isinstance(t, Type) and t.shape is None
+            for step in self.steps
+            for t in (step.out if isinstance(step.out, tuple) else (step.out,))
+        )
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays."""
@@ -167,7 +178,12 @@ def _fill(x: Any, values: list[Any]) -> Any:
 
 
 def build(
-    module: torch.fx.GraphModule, draws: Sequence[int], n_inputs: int
+    module: torch.fx.GraphModule,
+    draws: Sequence[int],
+    n_inputs: int,
+    *,
+    drop: int = 0,
+    only: int | None = None,
 ) -> Program:
     """The program of a graph that writes nothing.
 
@@ -175,17 +191,25 @@ def build(
         module: what the second pass gave.
         draws: which draw each random operation is, in order.
         n_inputs: how many inputs it has.
+        drop: so many of the first results are not wanted.
+        only: the one result that is wanted.
 
     Raises:
         TorchRefusal: an operation that the table does not have.
     """
-    return _Builder(module, list(draws), n_inputs).program()
+    wanted = slice(drop, None) if only is None else slice(only, only + 1)
+    return _Builder(module, list(draws), n_inputs, wanted).program()
 
 
 class _Builder:
     def __init__(
-        self, module: torch.fx.GraphModule, draws: list[int], n_inputs: int
+        self,
+        module: torch.fx.GraphModule,
+        draws: list[int],
+        n_inputs: int,
+        wanted: slice,
     ) -> None:
+        self._wanted = wanted
         self._module, self._draws, self._n_inputs = module, draws, n_inputs
         self._refs: dict[torch.fx.Node, Any] = {}
         self._keys: dict[int, Any] = {i: ("input", i) for i in range(n_inputs)}
@@ -201,21 +225,29 @@ class _Builder:
         for n in nodes:
             if n.op == "get_attr":
                 self._constant(n)
-        used = _used(nodes)
-        outputs: list[Any] = []
+        last = nodes[-1].args[0]
+        outputs = list(last if isinstance(last, (list, tuple)) else [last])
+        outputs = outputs[self._wanted]
+        used = _used(nodes, outputs)
         for n in nodes:
-            if n.op == "call_function" and (n in used or _experimental.has_draws(n.target)):
+            if n.op == "call_function" and n in used:
                 self._step(n)
-            elif n.op == "output":
-                outputs = self._ref(n.args[0])
+            elif _experimental.has_draws(n.target):
+                self._drawn += 1
         if self._drawn != len(self._draws):
             raise TorchRefusal(
                 operation="random draws",
                 reason=f"torch's trace lost count of them ({self._drawn} of "
                 f"{len(self._draws)}).",
             )
+        types = [_type(n.meta["val"]) if n is not None else None for n in outputs]
         return Program(
-            self._n_inputs, self._constants, self._steps, outputs, self._drawn > 0
+            self._n_inputs,
+            self._constants,
+            self._steps,
+            self._ref(outputs),
+            types,
+            self._drawn > 0,
         )
 
     def _constant(self, node: torch.fx.Node) -> None:
@@ -267,9 +299,8 @@ class _Builder:
 
     def _mask_key(self, args: Any) -> Any:
         at = args[1] if len(args) > 1 else None
-        if isinstance(at, list) and len(at) == 1 and type(at[0]) is Ref:
-            return self._keys[at[0]]
-        return None
+        at = at[0] if isinstance(at, list) and len(at) == 1 else at
+        return self._keys[at] if type(at) is Ref else None
 
     def _ref(self, x: Any) -> Any:
         if isinstance(x, torch.fx.Node):
@@ -290,11 +321,11 @@ class _Builder:
         return (type(x), repr(x))
 
 
-def _used(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
+def _used(nodes: list[torch.fx.Node], outputs: list[Any]) -> set[torch.fx.Node]:
     """The nodes on which the outputs depend."""
-    used: set[torch.fx.Node] = set()
+    used = {n for n in outputs if n is not None}
     for n in reversed(nodes):
-        if n.op == "output" or n in used:
+        if n in used:
             used.update(n.all_input_nodes)
     return used
 

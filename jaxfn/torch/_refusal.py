@@ -76,3 +76,11 @@ def place_now(frame: FrameType | None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Was it raised by a line of a user's file?"""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb is not None and is_users(tb.tb_frame.f_code.co_filename)

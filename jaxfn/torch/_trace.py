@@ -9,11 +9,15 @@ from typing import Any
 import torch
 
 from jaxfn.torch import _experimental
-from jaxfn.torch._program import Program, build
-from jaxfn.torch._refusal import HOST, TorchRefusal, is_users, place_of
-from jaxfn.torch._watch import Draws, NeedsRead, Watch, watched
+from jaxfn.torch._paths import Fork, Node, Raised, Tree
+from jaxfn.torch._program import build
+from jaxfn.torch._refusal import HOST, TorchRefusal, place_of, raised_by_user
+from jaxfn.torch._statics import fingerprint
+from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
+MOST_PATHS = 24
+"""How many paths through a rule are traced before it is refused."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ def trace(
     seed: int | None = None,
     known: bool = True,
     keep: Sequence[Any] = (),
-) -> Program:
+    note: Callable[[], Any] = lambda: None,
+) -> Tree:
     """The program of `run` for inputs of these types.
 
     Args:
@@ -47,55 +52,119 @@ def trace(
         seed: tells the draws apart; None refuses them.
         known: is it known which inputs are differentiated?
         keep: real tensors whose `grad` the rule must not change.
+        note: is called after each run; what it returns must be the same on all paths.
 
     Raises:
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
     """
     with _experimental.LOCK, torch.random.fork_rng(devices=[]), _Kept(keep):
+        tracer = _Tracer(run, examples, seed, note, known=known, symbolic=False)
         try:
-            return _two_passes(run, examples, seed, known, symbolic=False)
+            return tracer.tree()
         except _experimental.needs_values() as error:
             first = error
+        tracer = _Tracer(run, examples, seed, note, known=known, symbolic=True)
         try:
-            return _two_passes(run, examples, seed, known, symbolic=True)
+            return tracer.tree()
         except _experimental.needs_values() as error:
             raise _asks_for_value(error) from first
 
 
-def _two_passes(
-    run: Run, examples: Sequence[Example], seed: int | None, known: bool, *, symbolic: bool
-) -> Program:
-    fakes = _experimental.Fakes(symbolic=symbolic)
-    inputs = [
-        fakes(x.shape, x.dtype).requires_grad_(x.requires_grad) for x in examples
-    ]
-    watch: list[Watch] = []
-    draws = Draws(seed)
-    try:
-        with torch.no_grad():
-            module = _experimental.record(
-                watched(run, watch, draws, known), inputs, fakes
+class _Tracer:
+    """Traces all paths through a rule: one for each way its conditions come out.
+
+    A path is kept, or the whole is refused.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        examples: Sequence[Example],
+        seed: int | None,
+        note: Callable[[], Any],
+        *,
+        known: bool,
+        symbolic: bool,
+    ) -> None:
+        self._run, self._examples, self._seed = run, examples, seed
+        self._note, self._known, self._symbolic = note, known, symbolic
+        self._notes: list[Any] = []
+        self._paths = 0
+
+    def tree(self) -> Tree:
+        """All paths."""
+        root = self._from(())
+        if not self._notes:
+            raise self._error
+        return Tree(root, len(self._examples), self._notes[0])
+
+    def _from(self, begin: tuple[bool, ...]) -> Node:
+        """All paths that begin with these choices."""
+        self._paths += 1
+        path = Path(self._run, begin, self._seed, known=self._known)
+        module = self._record(path)
+        n = len(path.choices.conditions)
+        if path.raised is not None:
+            self._error = path.raised
+            node: Node = Raised(path.raised)
+        else:
+            self._same(self._note())
+            node = build(module, path.draws, len(self._examples), drop=n)
+        for i in reversed(range(len(begin), n)):
+            if self._paths >= MOST_PATHS:
+                raise _too_many(path)
+            condition = build(module, path.draws, len(self._examples), only=i)
+            other = self._from((*path.choices.taken[:i], False))
+            node = Fork(condition, node, other)
+        return node
+
+    def _same(self, note: Any) -> None:
+        self._notes.append(note)
+        if note is not None and _key(note) != _key(self._notes[0]):
+            raise TorchRefusal(
+                operation="bool(tensor)",
+                reason="what is returned or saved has another form where the condition "
+                "comes out otherwise.",
             )
-        _check_writes(module)
-        module = _experimental.functional(module, fakes)
-    except (TorchRefusal, NeedsRead):
-        raise
-    except _experimental.needs_values() as error:
-        error._jaxfn_last = watch[0].last if watch else ""  # type: ignore[attr-defined]
-        raise
-    except Exception as error:
-        raise _refused(error) or error from error
-    return build(module, draws.found, len(examples))
+
+    def _record(self, path: Path) -> torch.fx.GraphModule:
+        fakes = _experimental.Fakes(symbolic=self._symbolic)
+        inputs = [
+            fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
+            for x in self._examples
+        ]
+        try:
+            with torch.no_grad():
+                module = _experimental.record(path, inputs, fakes)
+            _check_writes(module)
+            return _experimental.functional(module, fakes)
+        except (TorchRefusal, NeedsRead):
+            raise
+        except _experimental.needs_values() as error:
+            error._jaxfn_last = path.last  # type: ignore[attr-defined]
+            raise
+        except Exception as error:
+            if raised_by_user(error):
+                raise
+            raise _refused(error) from error
 
 
-def _refused(error: Exception) -> Exception | None:
-    """The refusal for what torch raised; None for what the rule itself raised."""
-    tb, last = error.__traceback__, None
-    while tb is not None:
-        last, tb = tb, tb.tb_next
-    if last is not None and is_users(last.tb_frame.f_code.co_filename):
-        return None
+def _key(note: Any) -> Any:
+    return fingerprint([getattr(note, f.name) for f in dataclasses.fields(note)])
+
+
+def _too_many(path: Path) -> TorchRefusal:
+    return TorchRefusal(
+        operation="bool(tensor)",
+        reason=f"its conditions on values make more than {MOST_PATHS} paths.",
+        way_out=f"Write it with torch.where. Or: {HOST[0].lower()}{HOST[1:]}",
+        where=path.place,
+    )
+
+
+def _refused(error: Exception) -> TorchRefusal:
+    """The refusal for what torch raised."""
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),

@@ -12,7 +12,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jaxfn.torch import _experimental
-from jaxfn.torch._refusal import HOST, TorchRefusal, is_users, place_now
+from jaxfn.torch._refusal import (
+    HOST,
+    TorchRefusal,
+    is_users,
+    place_now,
+    raised_by_user,
+)
 
 
 class NeedsRead(BaseException):
@@ -32,18 +38,54 @@ _REBOUND = {
 _IN_PLACE = "Write y.copy_(…) or y = … in the rule."
 
 
+class Choices:
+    """How the conditions on values come out, on one path through a rule.
+
+    Args:
+        begin: how the first ones come out; all others hold.
+    """
+
+    def __init__(self, begin: Sequence[bool]) -> None:
+        self.taken = list(begin)
+        self.conditions: list[Any] = []
+
+    def __call__(self, condition: Any) -> bool:
+        """How this one comes out."""
+        self.conditions.append(condition.reshape(()) != 0)
+        if len(self.conditions) > len(self.taken):
+            self.taken.append(True)
+        return self.taken[len(self.conditions) - 1]
+
+
+def _equal(x: Any, y: Any) -> Any:
+    return (x == y).all() if x.shape == y.shape else torch.tensor(False)
+
+
+_CONDITIONS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__bool__: lambda x: x,
+    torch.is_nonzero: lambda x: x,
+    torch.Tensor.is_nonzero: lambda x: x,
+    torch.equal: _equal,
+    torch.Tensor.equal: _equal,
+    torch.allclose: lambda *args, **how: torch.isclose(*args, **how).all(),
+    torch.Tensor.allclose: lambda *args, **how: torch.isclose(*args, **how).all(),
+}
+
+
 class Watch(TorchFunctionMode):
     """Sees each call of torch that the rule's Python makes.
 
     Args:
         inputs: the tensors that the rule may ask for `requires_grad`.
         known: is it known which of them are differentiated?
+        choices: how conditions on values come out.
     """
 
-    def __init__(self, inputs: Sequence[Any], *, known: bool) -> None:
+    def __init__(self, inputs: Sequence[Any], choices: Choices, *, known: bool) -> None:
         super().__init__()
         self._inputs = () if known else tuple(inputs)
-        self.last = ""
+        self._choices = choices
+        self.last = self.place = ""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -52,7 +94,7 @@ class Watch(TorchFunctionMode):
         if func in _NEEDS:
             return self._needs(func, args, is_users(caller.f_code.co_filename))
         place = place_now(caller)
-        self.last = getattr(func, "__name__", str(func))
+        self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in _REBOUND and args:
             raise TorchRefusal(
                 operation=_REBOUND[func],
@@ -63,7 +105,19 @@ class Watch(TorchFunctionMode):
         _experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
+        if func in _CONDITIONS:
+            return self._condition(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+    def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
+        if any(_experimental.is_fake(x) for x in args):
+            condition = _CONDITIONS[func](*args, **kwargs)
+            if condition.numel() == 1:
+                try:
+                    return bool(condition)  # of a constant
+                except _experimental.needs_values():
+                    return self._choices(condition)
+        return func(*args, **kwargs)
 
     def _needs(self, func: Any, args: Any, by_user: bool) -> Any:
         if by_user and any(args[0] is x for x in self._inputs):
@@ -133,18 +187,60 @@ class Draws(TorchDispatchMode):
         generator.manual_seed(state)
 
 
-def watched(
-    run: Callable[[Sequence[Any]], list[Any]], watch: list[Watch], draws: Draws, known: bool
-) -> Callable[..., Any]:
-    """`run` with both watchers, as a function for the first pass."""
+class Path:
+    """One run of a rule's Python.
 
-    def body(*tensors: Any) -> list[Any]:
-        mode = Watch(tensors, known=known)
-        watch[:] = [mode]
-        with mode, draws:
-            return [_own(x) for x in run(tensors)]
+    Args:
+        run: from tensors to tensors (or None).
+        begin: how the first conditions on values come out.
+        seed: where the draws begin; None refuses them.
+        known: is it known which inputs are differentiated?
 
-    return body
+    Attributes:
+        choices: the conditions that were met.
+        draws: the draws that were made.
+        raised: what the rule raised on this path, after a condition.
+        last: the name of the last function of torch that was called.
+        place: where that was.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Any]], list[Any]],
+        begin: Sequence[bool],
+        seed: int | None,
+        *,
+        known: bool,
+    ) -> None:
+        self._run, self._seed, self._known = run, seed, known
+        self.choices = Choices(begin)
+        self.draws: list[int] = []
+        self.raised: Exception | None = None
+        self.last = self.place = ""
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """The conditions, and then the results; for the first pass."""
+        watch = Watch(tensors, self.choices, known=self._known)
+        draws = Draws(self._seed)
+        found: list[Any] = []
+        with watch, draws:
+            try:
+                found = [_own(x) for x in self._run(tensors)]
+            except Exception as error:
+                if not self.choices.conditions or not _is_users_own(error):
+                    raise
+                self.raised = error
+            finally:
+                self.last, self.place = watch.last, watch.place
+                self.draws = draws.found
+            return [*self.choices.conditions, *found]
+
+
+def _is_users_own(error: Exception) -> bool:
+    """Was it raised by a line of the rule itself, and not by torch?"""
+    if isinstance(error, (TorchRefusal, *_experimental.needs_values())):
+        return False
+    return raised_by_user(error)
 
 
 def _own(x: Any) -> Any:

@@ -208,6 +208,12 @@ rows(
 )
 
 
+@row("aten.masked_select")
+def masked_select(x: Any, mask: Any) -> Any:
+    """The elements where the mask is true."""
+    return _masked.pick(*jnp.broadcast_arrays(x, mask))
+
+
 @row("aten.masked_scatter")
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The first elements of `source`, in order, where the mask is true."""
