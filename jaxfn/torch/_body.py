@@ -38,7 +38,8 @@ class Body:
         keep: real tensors whose `grad` must not change.
         host: may it run on the host?
         known: is it known which inputs are differentiated?
-        types: the shapes and (JAX's) dtypes of the results, where they are known.
+        only_host: is it never traced?
+        types: gives the shapes and (JAX's) dtypes of the results, where they are known.
         note: what `run` found out, which must be the same on all paths.
     """
 
@@ -53,12 +54,15 @@ class Body:
         keep: Sequence[Any] = (),
         host: bool = False,
         known: bool = True,
-        types: Sequence[Any] | None = None,
+        only_host: bool = False,
+        types: Callable[[Sequence[Any]], list[Any]] | None = None,
         note: Callable[[], Any] = lambda: None,
     ) -> None:
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.host, self.types = seed, keep, host, types
         self._shown, self._known, self._note = shown, known, note
+        self.only_host = only_host
+        self.host_types: dict[Any, list[Any]] = {}
         self._programs: OrderedDict[Any, Tree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, Body] = {}
 
@@ -82,10 +86,11 @@ class Body:
             try:
                 found = self._traced(self.examples(types))
             except TorchRefusal as refusal:
-                found = refusal.of(self.name, self.rule)
+                remember(self._programs, key, refusal.of(self.name, self.rule).bare())
+                raise
             remember(self._programs, key, found)
         if isinstance(found, TorchRefusal):
-            raise found
+            raise found.bare()
         return found
 
     def _traced(self, examples: Sequence[Example]) -> Tree:
@@ -119,18 +124,21 @@ class Body:
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays (and this key, where it draws)."""
+        if self.only_host:
+            return self._on_host(arrays, key)
         try:
-            program = self.program(arrays)
-        except TorchRefusal:
+            return self.program(arrays)(arrays, key)
+        except TorchRefusal as refusal:
+            refusal.of(self.name, self.rule)
             if not self.host:
                 raise
-            return _host.call(self, arrays, key)
+        return self._on_host(arrays, key)
+
+    def _on_host(self, arrays: Sequence[Any], key: Any) -> list[Any]:
         try:
-            return program(arrays, key)
-        except TorchRefusal as refusal:
-            if not self.host:
-                raise refusal.of(self.name, self.rule) from None
             return _host.call(self, arrays, key)
+        except TorchRefusal as refusal:
+            raise refusal.of(self.name, self.rule) from None
 
     # ---- derivatives
 
@@ -150,6 +158,12 @@ class Body:
                 seed=self.seed,
                 keep=self.keep,
                 host=self.host,
+                only_host=self.only_host,
+                types=lambda arrays: [
+                    (tuple(x.shape), x.dtype)
+                    for x, need in zip(arrays, needs, strict=False)
+                    if need
+                ],
             )
         return self._derived[where]
 
@@ -168,6 +182,7 @@ class Body:
                 seed=self.seed,
                 keep=self.keep,
                 host=self.host,
+                only_host=self.only_host,
             )
         return self._derived[where]
 

@@ -17,7 +17,8 @@ import jaxfn
 from jaxfn.torch import _experimental
 from jaxfn.torch._body import remember, types_key
 from jaxfn.torch._context import is_separate
-from jaxfn.torch._layout import Call, Layout, Settings
+from jaxfn.torch._layout import Call, Layout, Needs, Settings
+from jaxfn.torch._on_host import HostCall
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Same, join
 from jaxfn.torch._watch import NeedsRead
@@ -111,6 +112,8 @@ class Bridge:
         call = Call(args, _is_array)
         call.arrays = [jax.numpy.asarray(x) for x in call.arrays]
         layout = self.layout(call, ctx)
+        if isinstance(layout, HostCall):
+            return self._forward_on_host(ctx, layout, call, key)
         if layout.has_intermediates():
             results = list(layout.body.function.apply(key, *call.arrays))
         else:
@@ -120,7 +123,19 @@ class Bridge:
         outs = results[: layout.record.n_outputs]
         return join(layout.record.output, outs)
 
-    def layout(self, call: Call, ctx: Any) -> Layout:
+    def _forward_on_host(
+        self, ctx: Any, layout: HostCall, call: Call, key: Any
+    ) -> Any:
+        results = layout.body(call.arrays, key)
+        ctx.jaxfn_torch = layout.kept
+        ctx.save_for_backward(*call.arrays)
+        ctx.save_for_forward(*call.arrays)
+        ctx.set_materialize_grads(False)
+        if key is not None:
+            ctx.jaxfn_key = key
+        return layout.outputs(results)
+
+    def layout(self, call: Call, ctx: Any) -> Layout | HostCall:
         """The trace for this kind of call; made once."""
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in ("forward", "setup_context"))
@@ -128,7 +143,7 @@ class Bridge:
         found = self._layouts.get(key)
         if found is None:
             try:
-                found = Layout(cls, call, None, self.settings)
+                found = self._made_layout(call, None)
             except NeedsRead:
                 found = _READS
             remember(self._layouts, key, found)
@@ -144,9 +159,17 @@ class Bridge:
         key = (*key, needs)
         found = self._layouts.get(key)
         if found is None:
-            found = Layout(cls, call, needs, self.settings)
+            found = self._made_layout(call, needs)
             remember(self._layouts, key, found)
         return found
+
+    def _made_layout(self, call: Call, needs: Needs | None) -> Layout | HostCall:
+        try:
+            return Layout(self.cls, call, needs, self.settings)
+        except TorchRefusal as refusal:
+            if not self.settings.host:
+                raise
+            return HostCall(self.cls, call, self.settings, refusal.bare())
 
     def _save(self, ctx: Any, layout: Layout, results: list[Any], key: Any) -> None:
         record = layout.record
@@ -184,7 +207,7 @@ class Bridge:
         return [at[i] for i in wanted]
 
     def _backward(self, ctx: Any, *grads: Any) -> Any:
-        layout: Layout = ctx.jaxfn_torch.layout
+        layout: Layout | HostCall = ctx.jaxfn_torch.layout
         key = getattr(ctx, "jaxfn_key", None)
         needs = tuple(ctx.needs_input_grad)
         needs = needs[1:] if self.settings.random else needs
@@ -192,6 +215,9 @@ class Bridge:
             need and top is not None
             for need, top in zip(needs, layout.tops, strict=True)
         )
+        if isinstance(layout, HostCall):
+            found = layout.gradients(ctx.saved_tensors, key, needs, grads)
+            return (None, *found) if self.settings.random else tuple(found)
         cts = [
             g if i is not None else None
             for g, i in zip(grads, layout.record.is_output, strict=True)
@@ -203,13 +229,15 @@ class Bridge:
         return (None, *found) if self.settings.random else tuple(found)
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
-        layout: Layout = ctx.jaxfn_torch.layout
+        layout: Layout | HostCall = ctx.jaxfn_torch.layout
         key = getattr(ctx, "jaxfn_key", None)
         tangents = tangents[1:] if self.settings.random else tangents
         dots = [
             t if top is not None else None
             for t, top in zip(tangents, layout.tops, strict=True)
         ]
+        if isinstance(layout, HostCall):
+            return layout.tangents(ctx.saved_tensors, key, dots)
         given = tuple(t is not None for t in dots)
         leaves = self._leaves(ctx, layout.record.for_forward, layout.forward_leaves)
         body = layout.jvp(given)

@@ -202,7 +202,7 @@ class Layout:
                 shown=shown,
                 keep=self._keep,
                 host=self._settings.host,
-                types=[
+                types=lambda _: [
                     None if top is None or not need else self._types[top]
                     for top, need in zip(self.tops, needs, strict=True)
                 ],

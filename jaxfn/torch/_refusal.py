@@ -46,6 +46,16 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
             self.name, self.rule = name, rule
         return self
 
+    def bare(self) -> TorchRefusal:
+        """The same without what led to it, which holds on to a whole trace."""
+        same = TorchRefusal(
+            operation=self.operation,
+            reason=self.reason,
+            way_out=self.way_out,
+            where=self.where,
+        )
+        return same.of(self.name, self.rule)
+
     def __str__(self) -> str:
         at = f" ({self.where})" if self.where else ""
         return (

@@ -24,6 +24,7 @@ class _Rebuilt:
 
     make: Callable[[Any], Any]
     parts: Any
+    kind: type
 
 
 _PLAIN = (
@@ -72,7 +73,7 @@ class Taker:
             return kind([self(x) for x in value])
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             parts = [self(x) for x in value]
-            return _Rebuilt(lambda p, kind=kind: kind(*p), parts)
+            return _Rebuilt(lambda p, kind=kind: kind(*p), parts, kind)
         if isinstance(value, dict):
             parts = {k: self(x) for k, x in value.items()}
             if kind is dict:
@@ -114,7 +115,7 @@ class Taker:
         return self._if_held(value, parts, make)
 
     def _if_held(self, value: Any, parts: Any, make: Callable[[Any], Any]) -> Any:
-        return _Rebuilt(make, parts) if has_slot(parts) else value
+        return _Rebuilt(make, parts, type(value)) if has_slot(parts) else value
 
 
 def parts_of(template: Any) -> list[Any]:
@@ -190,14 +191,18 @@ class Same:
         return id(self.value)
 
 
-def fingerprint(value: Any) -> Any:
+def fingerprint(value: Any, *, by_identity: bool = True) -> Any:
     """A key that differs where a trace may differ: by type and value, floats by bits.
 
     Objects are looked into, as their attributes may change between calls. What is too
     big to be looked into is never the same twice.
+
+    Args:
+        value: anything.
+        by_identity: does it matter which object it is, beside what is in it?
     """
     try:
-        return _Fingerprint()(value)
+        return _Fingerprint(by_identity)(value)
     except _TooBigError:
         return Same(object())
 
@@ -207,7 +212,8 @@ class _TooBigError(Exception):
 
 
 class _Fingerprint:
-    def __init__(self) -> None:
+    def __init__(self, by_identity: bool) -> None:
+        self._by_identity = by_identity
         self._seen: dict[int, int] = {}
         self._held: list[Any] = []
 
@@ -253,13 +259,16 @@ class _Fingerprint:
             return Same(value.__func__), self(value.__self__)
         if isinstance(value, functools.partial):
             return kind, self(value.func), self(value.args), self(value.keywords)
+        if isinstance(value, _Rebuilt):
+            return value.kind, self(value.parts)
         held = getattr(value, "__dict__", None)
         slots = [
             getattr(value, name, None)
             for base in kind.__mro__
             for name in _slots(base)
         ]
-        return Same(value), self(held), self(slots)
+        own = Same(value) if self._by_identity else kind
+        return own, self(held), self(slots)
 
 
 def _slots(base: type) -> tuple[str, ...]:

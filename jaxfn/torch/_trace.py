@@ -16,8 +16,10 @@ from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
-MOST_PATHS = 24
+MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
+MOST_NODES = 8_000
+"""And how many operations they may have together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class _Tracer:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
         self._notes: list[Any] = []
-        self._paths = 0
+        self._paths = self._nodes = 0
 
     def tree(self) -> Tree:
         """All paths."""
@@ -105,6 +107,7 @@ class _Tracer:
         path = Path(self._run, begin, self._seed, known=self._known)
         module = self._record(path)
         n = len(path.choices.conditions)
+        self._nodes += len(module.graph.nodes)
         if path.raised is not None:
             self._error = path.raised
             node: Node = Raised(path.raised)
@@ -112,7 +115,7 @@ class _Tracer:
             self._same(self._note())
             node = build(module, path.draws, len(self._examples), drop=n)
         for i in reversed(range(len(begin), n)):
-            if self._paths >= MOST_PATHS:
+            if self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
                 raise _too_many(path)
             condition = build(module, path.draws, len(self._examples), only=i)
             other = self._from((*path.choices.taken[:i], False))
@@ -151,13 +154,15 @@ class _Tracer:
 
 
 def _key(note: Any) -> Any:
-    return fingerprint([getattr(note, f.name) for f in dataclasses.fields(note)])
+    parts = [getattr(note, f.name) for f in dataclasses.fields(note)]
+    return fingerprint(parts, by_identity=False)
 
 
 def _too_many(path: Path) -> TorchRefusal:
     return TorchRefusal(
         operation="bool(tensor)",
-        reason=f"its conditions on values make more than {MOST_PATHS} paths.",
+        reason="its conditions on values make too many paths (more than "
+        f"{MOST_PATHS}, or {MOST_NODES} operations).",
         way_out=f"Write it with torch.where. Or: {HOST[0].lower()}{HOST[1:]}",
         where=path.place,
     )

@@ -34,6 +34,8 @@ class _Anything(type):
 
 
 def _make(name: str) -> Any:
+    if name.endswith(("Type", "Meta")):
+        return type(name, (type,), {})
     members = {
         "__call__": lambda self, *args, **_: args[0] if args else self,
         "__getattr__": lambda self, name: _missing(name),
