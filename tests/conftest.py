@@ -7,9 +7,11 @@ spend long on machine code that hardly runs. JAX must be told before it starts.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 
@@ -41,6 +43,17 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
 hypothesis.settings.load_profile("normal")
+
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NEEDS_TORCH = ["jaxfn/torch", "tests/torch"]
+
+
+def pytest_configure(config):
+    if not HAS_TORCH:  # tests/test_torch_extra.py says what holds then
+        root = Path(__file__).parent.parent
+        ignored = [str(root / path) for path in NEEDS_TORCH]
+        config.option.ignore = [*(config.option.ignore or []), *ignored]
 
 
 def pytest_addoption(parser):

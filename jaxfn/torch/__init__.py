@@ -6,6 +6,14 @@ backward and jvp run as JAX operations, under every transformation, compiled by 
     pip install 'jaxfn[torch]'
 """
 
+try:
+    import torch as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "jaxfn.torch needs PyTorch, which is not installed here: "
+        "pip install 'jaxfn[torch]'."
+    ) from error
+
 from jaxfn.torch._bridge import from_torch
 from jaxfn.torch._explain import TorchExplanation, explain
 from jaxfn.torch._refusal import TorchRefusal

@@ -16,7 +16,7 @@ import torch
 import jaxfn
 from jaxfn.torch import _experimental
 from jaxfn.torch._body import remember, types_key
-from jaxfn.torch._context import is_separate
+from jaxfn.torch._context import is_once_differentiable, is_separate
 from jaxfn.torch._layout import Call, Layout, Needs, Settings
 from jaxfn.torch._on_host import HostCall
 from jaxfn.torch._refusal import TorchRefusal
@@ -43,7 +43,8 @@ def from_torch(
     return Bridge(cls, Settings(host=fallback == "host", random=random)).made()
 
 
-def _is_array(x: Any) -> bool:
+def is_array(x: Any) -> bool:
+    """Is it an array for JAX?"""
     return isinstance(x, (jax.Array, np.ndarray, np.generic))
 
 
@@ -66,13 +67,25 @@ class Bridge:
             "forward": staticmethod(self._forward_rule()),
             "jaxfn_torch_bridge": self,
         }
-        base = torch.autograd.Function
-        own = {n for n in ("backward", "vjp", "jvp") if getattr(cls, n) is not getattr(base, n)}
-        if own & {"backward", "vjp"}:
-            members["backward"] = staticmethod(self._backward)
-        if "jvp" in own:
+        if self.has_backward:
+            rule = self._backward_rule()
+            members["backward"] = staticmethod(rule)
+        if self._own("jvp"):
             members["jvp"] = staticmethod(self._jvp)
         return type(cls.__name__, (jaxfn.Function,), members)
+
+    def _own(self, rule: str) -> bool:
+        return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
+
+    @property
+    def has_backward(self) -> bool:
+        """Does the class define backward, under one of its names?"""
+        return self._own("backward") or self._own("vjp")
+
+    def _backward_rule(self) -> Any:
+        own = self.cls.vjp if self._own("vjp") else self.cls.backward
+        once = is_once_differentiable(own)
+        return jaxfn.once_differentiable(self._backward) if once else self._backward
 
     def _forward_rule(self) -> Any:
         def forward(ctx: Any, *args: Any) -> Any:
@@ -109,7 +122,7 @@ class Bridge:
             key, *rest = args
             args = tuple(rest)
             _check_key(self.cls.__name__, key)
-        call = Call(args, _is_array)
+        call = Call(args, is_array)
         call.arrays = [jax.numpy.asarray(x) for x in call.arrays]
         layout = self.layout(call, ctx)
         if isinstance(layout, HostCall):
@@ -118,6 +131,12 @@ class Bridge:
             results = list(layout.body.function.apply(key, *call.arrays))
         else:
             results = layout.body(call.arrays, key)
+        if self.settings.random and not layout.draws():
+            raise ValueError(
+                f"`{self.cls.__name__}` was made with random=True and draws no random "
+                "numbers: expected a class that does. Leave random=True out, and the "
+                "key with it."
+            )
         results = _as_they_were(layout, call.arrays, results)
         self._save(ctx, layout, results, key)
         outs = results[: layout.record.n_outputs]

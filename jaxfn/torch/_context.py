@@ -75,3 +75,13 @@ def is_separate(cls: Any) -> bool:
     """Does the class have a setup_context of its own?"""
     base = torch.autograd.Function.setup_context
     return cls.setup_context is not base
+
+
+def is_once_differentiable(rule: Any) -> bool:
+    """Does torch's decorator of this name stand around a backward?"""
+    made = torch.autograd.function.once_differentiable.__code__.co_consts
+    while rule is not None:
+        if getattr(rule, "__code__", None) in made:
+            return True
+        rule = getattr(rule, "__wrapped__", None)
+    return False

@@ -12,6 +12,8 @@ from jaxfn.torch import _experimental
 from jaxfn.torch._body import Body
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
 from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
+from jaxfn.torch._paths import Tree
+from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import (
     Same,
     Slot,
@@ -141,6 +143,7 @@ class Layout:
         self.program = self.body.program(call.arrays)
         self.record: Record = self.program.note
         self._derived: dict[Any, Body] = {}
+        self._draws_back: bool | None = None
         # In a class, where jaxfn looks for no arrays.
         self.kept = type("Layout", (), {"layout": self})
 
@@ -175,6 +178,29 @@ class Layout:
             self.record.inexact[i] and self.is_intermediate(i)
             for i in range(n, len(self.program.outputs))
         )
+
+    def draws(self) -> bool:
+        """Does a rule draw random numbers?"""
+        if any(path.draws for path in self.program.paths):
+            return True
+        if self._draws_back is None:
+            self._draws_back = self._draws_in_backward()
+        return self._draws_back
+
+    def _draws_in_backward(self) -> bool:
+        try:
+            tree = self.whole_backward(tuple(top is not None for top in self.tops))
+        except TorchRefusal:
+            return True  # it says what is wrong when it runs
+        return any(path.draws for path in tree.paths)
+
+    def whole_backward(self, needs: Needs) -> Tree:
+        """The graph of backward, with a gradient for each output."""
+        given = tuple(i is not None for i in self.record.is_output)
+        types = self.program.types
+        outs = [i for i in self.record.is_output if i is not None]
+        wanted = [types[i] for i in (*self.saved_leaves, *outs)]
+        return self.backward(needs, given).program(wanted)
 
     # ---- backward and jvp
 

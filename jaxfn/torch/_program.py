@@ -121,6 +121,12 @@ def _run(step: Step, values: list[Any], key: Any) -> Any:
     except TorchRefusal as refusal:
         refusal.where = refusal.where or step.where
         raise
+    except NotImplementedError as error:
+        raise TorchRefusal(
+            operation=step.name,
+            reason=f"jaxfn's table does not have {error}.",
+            where=step.where,
+        ) from error
     return checked(step, found)
 
 

@@ -6,13 +6,14 @@ import os
 import traceback
 from types import FrameType, TracebackType
 
+import jax
 import torch
 
 import jaxfn
 
 _OURS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), "")  # noqa: PTH118, PTH100, PTH120
-    for package in (torch, jaxfn)
+    for package in (torch, jax, jaxfn)
 )
 _GENERATED = ("<eval_with_key>", "<string>", "<frozen", "<__array_function__")
 HOST = (

@@ -60,13 +60,14 @@ def trace(
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
     """
-    with _experimental.LOCK, torch.random.fork_rng(devices=[]), _Kept(keep):
-        tracer = _Tracer(run, examples, seed, note, known=known, symbolic=False)
+    kept = _Kept(keep)
+    with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
         try:
             return tracer.tree()
         except _experimental.needs_values() as error:
             first = error
-        tracer = _Tracer(run, examples, seed, note, known=known, symbolic=True)
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=True)
         try:
             return tracer.tree()
         except _experimental.needs_values() as error:
@@ -85,12 +86,14 @@ class _Tracer:
         examples: Sequence[Example],
         seed: int | None,
         note: Callable[[], Any],
+        kept: _Kept,
         *,
         known: bool,
         symbolic: bool,
     ) -> None:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
+        self._kept = kept
         self._notes: list[Any] = []
         self._paths = self._nodes = 0
 
@@ -140,9 +143,13 @@ class _Tracer:
         try:
             with torch.no_grad():
                 module = _experimental.record(path, inputs, fakes)
+            self._kept.check(path.backward_at or path.place)
             _check_writes(module)
             return _experimental.functional(module, fakes)
-        except (TorchRefusal, NeedsRead):
+        except TorchRefusal as refusal:
+            refusal.where = refusal.where or path.place
+            raise
+        except NeedsRead:
             raise
         except _experimental.needs_values() as error:
             error._jaxfn_last = path.last  # type: ignore[attr-defined]
@@ -247,14 +254,22 @@ class _Kept:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: object, _: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> bool:
         changed = [(t, g) for t, g in self._before if t.grad is not g]
         for t, g in changed:
             t.grad = g
-        if changed and error is None:
+        return bool(changed)
+
+    def check(self, place: str) -> None:
+        """Refuse a rule that changed one of them."""
+        if self._restore():
             raise TorchRefusal(
                 operation="backward()",
                 reason="it adds gradients to tensors that are not arguments (as to the "
                 "parameters of a module), which would be lost.",
                 way_out="Pass them to apply, and return their gradients. " + HOST,
+                where=place,
             )

@@ -38,6 +38,10 @@ _REBOUND = {
 _IN_PLACE = "Write y.copy_(…) or y = … in the rule."
 
 
+MOST_CONDITIONS = 16
+"""How many conditions on values one path may have."""
+
+
 class Choices:
     """How the conditions on values come out, on one path through a rule.
 
@@ -51,6 +55,14 @@ class Choices:
 
     def __call__(self, condition: Any) -> bool:
         """How this one comes out."""
+        if len(self.conditions) == MOST_CONDITIONS:  # it may be a loop without end
+            raise TorchRefusal(
+                operation="bool(tensor)",
+                reason="what comes next depends on the value of a tensor, and there "
+                "are no values while JAX traces (more than "
+                f"{MOST_CONDITIONS} such conditions on one path).",
+                way_out=f"Write it with torch.where. Or: {HOST[0].lower()}{HOST[1:]}",
+            )
         self.conditions.append(condition.reshape(()) != 0)
         if len(self.conditions) > len(self.taken):
             self.taken.append(True)
@@ -85,7 +97,7 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self._inputs = () if known else tuple(inputs)
         self._choices = choices
-        self.last = self.place = ""
+        self.last = self.place = self.backward_at = ""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -105,6 +117,8 @@ class Watch(TorchFunctionMode):
         _experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
+        if self.last == "backward":
+            self.backward_at = place
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
@@ -162,6 +176,8 @@ class Draws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.is_real:
+            _check_written(func, args)
         if _experimental.has_draws(func):
             self._note(func, kwargs)
         return func(*args, **kwargs)
@@ -190,6 +206,22 @@ class Draws(TorchDispatchMode):
         generator.manual_seed(state)
 
 
+# Refused before it runs: while tracing, torch does write to tensors with values.
+def _check_written(func: Any, args: Any) -> None:
+    for spec, arg in zip(func._schema.arguments, args, strict=False):
+        info = spec.alias_info
+        if info is None or not info.is_write or not isinstance(arg, torch.Tensor):
+            continue
+        if not _experimental.is_fake(arg):
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it writes to a tensor that is not an argument, and the write "
+                "would be lost.",
+                way_out=f"Pass the tensor to apply and return its new value. {HOST}",
+                where=place_now(sys._getframe(2)),
+            )
+
+
 class Path:
     """One run of a rule's Python.
 
@@ -205,6 +237,7 @@ class Path:
         raised: what the rule raised on this path, after a condition.
         last: the name of the last function of torch that was called.
         place: where that was.
+        backward_at: where tensor.backward() was called, if it was.
     """
 
     def __init__(
@@ -219,7 +252,7 @@ class Path:
         self.choices = Choices(begin)
         self.draws: list[int] = []
         self.raised: Exception | None = None
-        self.last = self.place = ""
+        self.last = self.place = self.backward_at = ""
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The conditions, and then the results; for the first pass."""
@@ -235,6 +268,7 @@ class Path:
                 self.raised = error
             finally:
                 self.last, self.place = watch.last, watch.place
+                self.backward_at = watch.backward_at
                 self.draws = draws.found
             return [*self.choices.conditions, *found]
 

@@ -72,6 +72,8 @@ rows(
         "aten.all": lambda x, dim=None, keepdim=False: jnp.all(
             x, axis=reduce_axes(x, dim), keepdims=keepdim and x.ndim > 0
         ),
+        "aten._is_all_true": jnp.all,
+        "aten._is_any_true": jnp.any,
         "aten.count_nonzero": lambda x, dim=None: jnp.sum(
             x != 0, axis=reduce_axes(x, dim)
         ),

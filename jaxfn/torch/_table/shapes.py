@@ -30,6 +30,14 @@ def view_dtype(x: Any, out: Any) -> Any:
     return lax.bitcast_convert_type(x, out.dtype).reshape(out.shape)
 
 
+@row("aten.resize", typed=True)
+def resize(out: Any, x: Any, *_: Any, **__: Any) -> Any:
+    """The same elements in another shape; more of them have no value in torch."""
+    if x.size != np.prod(out.shape, dtype=int):
+        raise NotImplementedError("resize to another number of elements")
+    return jnp.reshape(x, out.shape)
+
+
 rows(
     {
         "aten.expand aten.expand_copy aten.broadcast_to": (
