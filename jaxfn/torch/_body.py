@@ -9,16 +9,17 @@ torch's autograd for it. So every order of derivative is torch's own.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import torch
 
 import jaxfn
 from jaxfn.torch import _host
 from jaxfn.torch._dtypes import is_inexact, to_jax_dtype, to_torch_dtype
+from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Tree
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._trace import Example, Run, trace
@@ -89,9 +90,23 @@ class Body:
                 remember(self._programs, key, refusal.of(self.name, self.rule).bare())
                 raise
             remember(self._programs, key, found)
+            self._warn_of(found)
         if isinstance(found, TorchRefusal):
             raise found.bare()
         return found
+
+    def _warn_of(self, tree: Tree) -> None:
+        """Say which tensors get no gradient, since they are no arguments."""
+        held = {id(t): t for path in tree.paths for t in path.constants}
+        for t in held.values():
+            if t.requires_grad:
+                warnings.warn(
+                    f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
+                    f"{tuple(t.shape)} that requires grad and is no argument: as in "
+                    "torch, it gets no gradient here. Pass it to apply.",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def _traced(self, examples: Sequence[Example]) -> Tree:
         how: Any = {
@@ -266,7 +281,9 @@ def _tracked(x: Any) -> Any:
 def _run_tracked(run: Run, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
     tracked = [_tracked(x) if need else x for x, need in zip(xs, needs, strict=True)]
     # Clones, as a rule may write to what it gets, and to a leaf it may not.
-    outs = run([x.clone() if need else x for x, need in zip(tracked, needs, strict=True)])
+    outs = run(
+        [x.clone() if need else x for x, need in zip(tracked, needs, strict=True)]
+    )
     return [x for x, need in zip(tracked, needs, strict=True) if need], outs
 
 
@@ -316,9 +333,7 @@ def _push(run: Run, given: Sequence[bool], tensors: Sequence[Any]) -> list[Any]:
             pulled = torch.autograd.grad(
                 moving, tracked, free, create_graph=True, allow_unused=True
             )
-        pairs = [
-            (g, t) for g, t in zip(pulled, dots, strict=False) if _has_gradient(g)
-        ]
+        pairs = [(g, t) for g, t in zip(pulled, dots, strict=False) if _has_gradient(g)]
         found: Sequence[Any] = [None] * len(free)
         if pairs:
             found = torch.autograd.grad(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 import numpy as np
-import torch
 
 import jaxfn
 from jaxfn.torch import _experimental
 from jaxfn.torch._body import remember, types_key
 from jaxfn.torch._context import is_once_differentiable, is_separate
 from jaxfn.torch._layout import Call, Layout, Needs, Settings
+from jaxfn.torch._lib import torch
 from jaxfn.torch._on_host import HostCall
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Same, join
@@ -91,7 +90,7 @@ class Bridge:
         def forward(ctx: Any, *args: Any) -> Any:
             return self._forward(ctx, args)
 
-        forward.__signature__ = self._signature()  # type: ignore[attr-defined]
+        forward.__signature__ = self._signature()
         return forward
 
     def _signature(self) -> inspect.Signature:
@@ -142,9 +141,7 @@ class Bridge:
         outs = results[: layout.record.n_outputs]
         return join(layout.record.output, outs)
 
-    def _forward_on_host(
-        self, ctx: Any, layout: HostCall, call: Call, key: Any
-    ) -> Any:
+    def _forward_on_host(self, ctx: Any, layout: HostCall, call: Call, key: Any) -> Any:
         results = layout.body(call.arrays, key)
         ctx.jaxfn_torch = layout.kept
         ctx.save_for_backward(*call.arrays)
@@ -172,8 +169,7 @@ class Bridge:
         if self.settings.random:
             needs = needs[1:]
         needs = tuple(
-            need and top is not None
-            for need, top in zip(needs, call.tops, strict=True)
+            need and top is not None for need, top in zip(needs, call.tops, strict=True)
         )
         key = (*key, needs)
         found = self._layouts.get(key)
@@ -277,8 +273,8 @@ def _as_they_were(
     n, seen = layout.program.n_inputs, {}
     found: list[Any] = []
     marked = set(layout.record.marked)
-    for i, (ref, x) in enumerate(zip(layout.program.outputs, results, strict=True)):
-        x = arrays[ref] if ref < n else seen.setdefault(ref, x)  # noqa: PLW2901
+    for ref, x in zip(layout.program.outputs, results, strict=True):
+        x = arrays[ref] if ref < n else seen.setdefault(ref, x)
         found.append(x)
     unmarked = {id(x) for i, x in enumerate(found) if i not in marked}
     for i in marked:
@@ -289,7 +285,7 @@ def _as_they_were(
 
 def _check_key(name: str, key: Any) -> None:
     is_key = isinstance(key, jax.Array) and (
-        jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         or (key.dtype == np.uint32 and key.ndim == 1)
     )
     if not is_key:
@@ -297,16 +293,3 @@ def _check_key(name: str, key: Any) -> None:
             f"`{name}` was made with random=True: expected a PRNG key as the first "
             f"argument of apply, got {type(key).__name__}. Pass jax.random.key(seed)."
         )
-
-
-def warn_of(name: str, tensor: Any) -> None:
-    """Say that a tensor gets no gradient."""
-    warnings.warn(
-        f"`{name}` uses a tensor of shape {tuple(tensor.shape)} that requires grad and "
-        "is no argument: as in torch, it gets no gradient here. Pass it to apply.",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-__all__ = ["Bridge", "TorchRefusal", "from_torch"]

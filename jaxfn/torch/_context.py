@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch.autograd.function import FunctionCtx
+from jaxfn.torch._lib import FunctionCtx, torch
 
 STATE = frozenset(
-    "to_save saved_for_forward dirty_tensors non_differentiable materialize_grads "
-    "_jaxfn_needs _jaxfn_saved _forward_cls".split()
+    [
+        "to_save",
+        "saved_for_forward",
+        "dirty_tensors",
+        "non_differentiable",
+        "materialize_grads",
+        "_jaxfn_needs",
+        "_jaxfn_saved",
+        "_forward_cls",
+    ]
 )
 """What a ctx holds beside the attributes that rules put there."""
 
@@ -45,7 +52,7 @@ class Ctx(FunctionCtx):
         return self.saved_tensors
 
     def name(self) -> str:
-        """torch's name of the node."""
+        """Torch's name of the node."""
         return f"{self._forward_cls.__name__}Backward"
 
     def attributes(self) -> dict[str, Any]:

@@ -8,14 +8,29 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import torch
 
+from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
 
-_NAMES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 bfloat16 float16 float32 "
-    "float64 complex64 complex128 float8_e4m3fn float8_e5m2"
-).split()
+_NAMES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 _TO_NUMPY: dict[Any, np.dtype] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name, None) or name)
     for name in _NAMES
@@ -32,7 +47,7 @@ X64 = (
 
 
 def to_torch_dtype(dtype: Any) -> Any:
-    """torch's dtype for one of JAX's."""
+    """Torch's dtype for one of JAX's."""
     try:
         return _TO_TORCH[np.dtype(dtype)]
     except (KeyError, TypeError):

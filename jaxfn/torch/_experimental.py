@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+from jaxfn.torch._lib import fx_traceback, torch
 
 TESTED = ("2.13",)
 """The releases of torch with which this module was tested."""
@@ -102,25 +102,23 @@ class Fakes:
             return torch.empty(tuple(shape), dtype=dtype)
 
 
-def record(
-    body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes
-) -> torch.fx.GraphModule:
+def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
     """First pass: the Python, with all that it does, as operations."""
-    with fakes.mode, torch.fx.traceback.preserve_node_meta():
+    with fakes.mode, fx_traceback.preserve_node_meta():
         return name("make_fx")(body)(*examples)
 
 
 def note_place(place: str) -> None:
     """Operations that are recorded from now on come from this line."""
-    torch.fx.traceback.set_stack_trace([place])
+    fx_traceback.set_stack_trace([place])
 
 
-def place_of(node: torch.fx.Node) -> str:
+def place_of(node: Any) -> str:
     """The line of the user's file that an operation comes from."""
     return node.stack_trace or ""
 
 
-def functional(module: torch.fx.GraphModule, fakes: Fakes) -> torch.fx.GraphModule:
+def functional(module: Any, fakes: Fakes) -> Any:
     """Second pass: without writes and views, in few operations."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     with fakes.mode, torch.no_grad():
@@ -130,7 +128,7 @@ def functional(module: torch.fx.GraphModule, fakes: Fakes) -> torch.fx.GraphModu
         ]
         replay = torch.fx.Interpreter(module).run
         run = name("functionalize")(replay, remove="mutations_and_views")
-        with torch.fx.traceback.preserve_node_meta():
+        with fx_traceback.preserve_node_meta():
             return name("make_fx")(run, decomposition_table=_decompositions())(
                 *examples
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 
 from jaxfn.torch._bridge import Bridge, is_array
 from jaxfn.torch._layout import Call, Layout, Settings
@@ -100,9 +100,9 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     """
     bridge = Bridge(cls, Settings(host=False, random=random))
     call = Call(args, is_array)
-    call.arrays = [jax.numpy.asarray(x) for x in call.arrays]
+    call.arrays = [jnp.asarray(x) for x in call.arrays]
     needs = tuple(
-        top is not None and jax.numpy.issubdtype(call.arrays[top].dtype, "inexact")
+        top is not None and jnp.issubdtype(call.arrays[top].dtype, jnp.inexact)
         for top in call.tops
     )
     try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import torch
 
 import jaxfn
 from jaxfn.torch import _experimental
 from jaxfn.torch._dtypes import from_numpy, is_inexact, to_jax_dtype, to_numpy
+from jaxfn.torch._lib import forward_ad, torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._watch import Draws
 
@@ -138,7 +138,9 @@ def _random(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.zeros(shape, dtype)
     values = rng.uniform(0.1, 0.9, shape)
     if len(shape) > 1 and shape[-1] == shape[-2]:  # symmetric and positive definite
-        values = values + np.swapaxes(values, -1, -2) + 2 * shape[-1] * np.eye(shape[-1])
+        values = (
+            values + np.swapaxes(values, -1, -2) + 2 * shape[-1] * np.eye(shape[-1])
+        )
     return values.astype(dtype)
 
 
@@ -178,8 +180,6 @@ def pushed(cls: Any, args: Any, join: Any, given: Sequence[bool]) -> Any:
     """The same with tangents: what torch's forward mode gives."""
 
     def run(tensors: Sequence[Any]) -> list[Any]:
-        from torch.autograd import forward_ad
-
         n = len(given)
         dots: Iterator[Any] = iter(tensors[n:])
         with forward_ad.dual_level(), torch.enable_grad():

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from jaxfn.torch import _experimental
 from jaxfn.torch._body import Body
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
 from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
+from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Tree
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import (

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from jaxfn.torch import _host
 from jaxfn.torch._body import Body
 from jaxfn.torch._layout import Call, Settings
+from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Slot, Taker, fingerprint, join
 

@@ -93,9 +93,7 @@ class Tree:
             return self.root(arrays, key)
         return self._from(self.root, arrays, key)
 
-    def _from(
-        self, node: Node, arrays: Sequence[Any], key: Any
-    ) -> list[Any]:
+    def _from(self, node: Node, arrays: Sequence[Any], key: Any) -> list[Any]:
         if isinstance(node, Raised):
             return [None if t is None else _nothing(t) for t in self.types]
         if isinstance(node, Program):

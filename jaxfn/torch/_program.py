@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from jaxfn.torch import _experimental, _masked, _table
 from jaxfn.torch._dtypes import to_jax, to_jax_dtype
+from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
 
 
@@ -184,7 +184,7 @@ def _fill(x: Any, values: list[Any]) -> Any:
 
 
 def build(
-    module: torch.fx.GraphModule,
+    module: Any,
     draws: Sequence[int],
     n_inputs: int,
     *,
@@ -210,14 +210,14 @@ def build(
 class _Builder:
     def __init__(
         self,
-        module: torch.fx.GraphModule,
+        module: Any,
         draws: list[int],
         n_inputs: int,
         wanted: slice,
     ) -> None:
         self._wanted = wanted
         self._module, self._draws, self._n_inputs = module, draws, n_inputs
-        self._refs: dict[torch.fx.Node, Any] = {}
+        self._refs: dict[Any, Any] = {}
         self._keys: dict[int, Any] = {i: ("input", i) for i in range(n_inputs)}
         self._constants: list[Any] = []
         self._steps: list[Step] = []
@@ -256,7 +256,7 @@ class _Builder:
             self._drawn > 0,
         )
 
-    def _constant(self, node: torch.fx.Node) -> None:
+    def _constant(self, node: Any) -> None:
         value: Any = self._module
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -265,7 +265,7 @@ class _Builder:
         self._keys[self._refs[node]] = ("constant", id(value))
         self._constants.append(value)
 
-    def _step(self, node: torch.fx.Node) -> None:
+    def _step(self, node: Any) -> None:
         name = _name(node.target)
         where = _experimental.place_of(node)
         row = _table.find(name)
@@ -327,7 +327,7 @@ class _Builder:
         return (type(x), repr(x))
 
 
-def _used(nodes: list[torch.fx.Node], outputs: list[Any]) -> set[torch.fx.Node]:
+def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
     """The nodes on which the outputs depend."""
     used = {n for n in outputs if n is not None}
     for n in reversed(nodes):
@@ -354,7 +354,7 @@ def _type(value: Any) -> Any:
     return None
 
 
-def _common(node: torch.fx.Node) -> Any:
+def _common(node: Any) -> Any:
     """The dtype to which torch brings the two operands of an operation."""
     operands = [
         x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in node.args[:2]

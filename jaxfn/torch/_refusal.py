@@ -7,9 +7,9 @@ import traceback
 from types import FrameType, TracebackType
 
 import jax
-import torch
 
 import jaxfn
+from jaxfn.torch._lib import torch
 
 _OURS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), "")  # noqa: PTH118, PTH100, PTH120
@@ -20,6 +20,7 @@ HOST = (
     'Pass fallback="host" to from_torch: what can\'t be traced then runs in torch, on '
     "the host."
 )
+OR_HOST = HOST[0].lower() + HOST[1:]
 
 
 class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no mistake)

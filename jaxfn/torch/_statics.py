@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
+
+from jaxfn.torch._lib import torch
 
 
 class Slot(int):
@@ -225,7 +226,7 @@ class _Fingerprint:
             return kind, repr(value)
         if isinstance(value, slice):
             return kind, self(value.start), self(value.stop), self(value.step)
-        if isinstance(value, _PLAIN) or isinstance(value, enum.Enum):
+        if isinstance(value, (*_PLAIN, enum.Enum)):
             return kind, value
         if isinstance(value, (type, types.ModuleType, torch.Tensor)):
             return Same(value)
@@ -263,9 +264,7 @@ class _Fingerprint:
             return value.kind, self(value.parts)
         held = getattr(value, "__dict__", None)
         slots = [
-            getattr(value, name, None)
-            for base in kind.__mro__
-            for name in _slots(base)
+            getattr(value, name, None) for base in kind.__mro__ for name in _slots(base)
         ]
         own = Same(value) if self._by_identity else kind
         return own, self(held), self(slots)
@@ -279,10 +278,6 @@ def _slots(base: type) -> tuple[str, ...]:
 
 def parameters_in(value: Any) -> list[Any]:
     """Real tensors that collect gradients, found in modules and containers."""
-    found: list[Any] = []
     taker = Taker(lambda x: isinstance(x, torch.Tensor))
     taker(value)
-    for x in taker.leaves:
-        if x.requires_grad:
-            found.append(x)
-    return found
+    return [x for x in taker.leaves if x.requires_grad]

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from jaxfn.torch import _experimental
+from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Fork, Node, Raised, Tree
 from jaxfn.torch._program import build
-from jaxfn.torch._refusal import HOST, TorchRefusal, place_of, raised_by_user
+from jaxfn.torch._refusal import HOST, OR_HOST, TorchRefusal, place_of, raised_by_user
 from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
@@ -134,7 +133,7 @@ class _Tracer:
                 "comes out otherwise.",
             )
 
-    def _record(self, path: Path) -> torch.fx.GraphModule:
+    def _record(self, path: Path) -> Any:
         fakes = _experimental.Fakes(symbolic=self._symbolic)
         inputs = [
             fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
@@ -152,7 +151,7 @@ class _Tracer:
         except NeedsRead:
             raise
         except _experimental.needs_values() as error:
-            error._jaxfn_last = path.last  # type: ignore[attr-defined]
+            error._jaxfn_last = path.last
             raise
         except Exception as error:
             if raised_by_user(error):
@@ -170,7 +169,7 @@ def _too_many(path: Path) -> TorchRefusal:
         operation="bool(tensor)",
         reason="its conditions on values make too many paths (more than "
         f"{MOST_PATHS}, or {MOST_NODES} operations).",
-        way_out=f"Write it with torch.where. Or: {HOST[0].lower()}{HOST[1:]}",
+        way_out=f"Write it with torch.where. Or: {OR_HOST}",
         where=path.place,
     )
 
@@ -213,16 +212,16 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         reason="what comes next depends on the value of a tensor, and there are no "
         "values while JAX traces.",
         where=place_of(error.__traceback__),
-        way_out=f"Write it with torch.where and masks. Or: {HOST[0].lower()}{HOST[1:]}",
+        way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
     )
 
 
 # ---- effects on what is not part of the call
 
 
-def _check_writes(module: torch.fx.GraphModule) -> None:
+def _check_writes(module: Any) -> None:
     """Refuse writes to tensors that are closed over: they would be lost."""
-    roots: dict[torch.fx.Node, torch.fx.Node] = {}
+    roots: dict[Any, Any] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             roots[node] = node
@@ -238,7 +237,8 @@ def _check_writes(module: torch.fx.GraphModule) -> None:
                     operation=str(node.target),
                     reason="it writes to a tensor that is not an argument, and the "
                     "write would be lost.",
-                    way_out=f"Pass the tensor to apply and return its new value. {HOST}",
+                    way_out="Pass the tensor to apply and return its new value. "
+                    + HOST,
                     where=_experimental.place_of(node),
                 )
             if "lift_fresh" not in str(node.target):

@@ -7,13 +7,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from jaxfn.torch import _experimental
+from jaxfn.torch._lib import TorchDispatchMode, TorchFunctionMode, torch
 from jaxfn.torch._refusal import (
     HOST,
+    OR_HOST,
     TorchRefusal,
     is_users,
     place_now,
@@ -28,14 +26,12 @@ class NeedsRead(BaseException):
     """
 
 
-_NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)  # type: ignore[attr-defined]
+_NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
 _REBOUND = {
-    torch.Tensor.data.__set__: "y.data = …",  # type: ignore[attr-defined]
-    torch.Tensor.set_: "y.set_(…)",
+    torch.Tensor.data.__set__: "y.data = …",
     torch.Tensor.resize_: "y.resize_(…)",
     torch.Tensor.resize_as_: "y.resize_as_(…)",
 }
-_IN_PLACE = "Write y.copy_(…) or y = … in the rule."
 
 
 MOST_CONDITIONS = 16
@@ -61,7 +57,7 @@ class Choices:
                 reason="what comes next depends on the value of a tensor, and there "
                 "are no values while JAX traces (more than "
                 f"{MOST_CONDITIONS} such conditions on one path).",
-                way_out=f"Write it with torch.where. Or: {HOST[0].lower()}{HOST[1:]}",
+                way_out=f"Write it with torch.where. Or: {OR_HOST}",
             )
         self.conditions.append(condition.reshape(()) != 0)
         if len(self.conditions) > len(self.taken):
@@ -108,12 +104,7 @@ class Watch(TorchFunctionMode):
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in _REBOUND and args:
-            raise TorchRefusal(
-                operation=_REBOUND[func],
-                reason="it gives a tensor another memory, which JAX arrays don't have.",
-                way_out=f"{_IN_PLACE} Or: {HOST[0].lower()}{HOST[1:]}",
-                where=place,
-            )
+            raise _rebound(_REBOUND[func], place)
         _experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
@@ -155,6 +146,15 @@ def _set_where(x: Any, mask: Any, value: Any) -> None:
     x.copy_(torch.where(mask, value, x))
 
 
+def _rebound(operation: str, place: str) -> TorchRefusal:
+    return TorchRefusal(
+        operation=operation,
+        reason="it gives a tensor another memory, which JAX arrays don't have.",
+        way_out=f"Write y.copy_(…) or y = … in the rule. Or: {OR_HOST}",
+        where=place,
+    )
+
+
 class Draws(TorchDispatchMode):
     """Counts random draws, and tells them apart by the state of the generator.
 
@@ -177,6 +177,8 @@ class Draws(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if not self.is_real:
+            if func.overloadpacket is torch.ops.aten.set_:
+                raise _rebound("y.set_(…)", place_now(sys._getframe(1)))
             _check_written(func, args)
         if _experimental.has_draws(func):
             self._note(func, kwargs)

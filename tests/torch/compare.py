@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 
 import jaxfn.torch
-
 from jaxfn.torch._dtypes import to_jax, to_numpy
 
 MODES = ("eager", "jit", "vmap(grad)", "scan", "grad of scan")
@@ -95,7 +95,7 @@ class Case:
         return [
             x.detach().clone().requires_grad_(i in self.diff)
             if isinstance(x, torch.Tensor) and x.layout is torch.strided
-            else x
+            else copy.copy(x)
             for i, x in enumerate(self.args)
         ]
 
@@ -113,7 +113,10 @@ class Case:
         pairs = [(x, c) for x, c in zip(outs, self.cts, strict=True) if x.requires_grad]
         wanted = [leaves[i] for i in self.diff]
         found = torch.autograd.grad(
-            [x for x, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True
+            [x for x, _ in pairs],
+            wanted,
+            [c.clone() for _, c in pairs],  # a rule may write to it
+            allow_unused=True,
         )
         grads = [
             torch.zeros_like(x) if g is None else g
@@ -169,7 +172,11 @@ class Case:
         outs = smooth(self.cls.apply(*inputs))
         wanted = [leaves[i] for i in self.diff]
         first = torch.autograd.grad(
-            outs, wanted, self.cts, create_graph=True, allow_unused=True
+            outs,
+            wanted,
+            [c.clone() for c in self.cts],
+            create_graph=True,
+            allow_unused=True,
         )
         total = sum((g.real**2).sum() for g in first if g is not None)
         second = torch.autograd.grad(total, wanted, allow_unused=True)

@@ -101,6 +101,8 @@ def load(finder: _Finder, module: str) -> Any:
                 raise
             finder.names.add(root)
             # A package whose import was broken off is imported anew.
-            for name in [n for n in sys.modules if n.split(".")[0] == module.split(".")[0]]:
+            for name in [
+                n for n in sys.modules if n.split(".")[0] == module.split(".")[0]
+            ]:
                 del sys.modules[name]
     raise ImportError(module)

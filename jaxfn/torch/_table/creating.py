@@ -17,7 +17,8 @@ def _filled(out: Any, value: Any) -> Any:
 rows(
     {
         # What is not written before it is read has any value in torch; here it is 0.
-        "aten.empty aten.empty_permuted aten.empty_strided aten.empty_like aten.new_empty "
+        "aten.empty aten.empty_permuted aten.empty_strided aten.empty_like "
+        "aten.new_empty "
         "aten.new_empty_strided aten.zeros aten.zeros_like aten.new_zeros": (
             lambda out, *_, **__: _filled(out, 0)
         ),

@@ -87,7 +87,7 @@ def sign(x: Any) -> Any:
 
 @row("aten.sgn", elementwise=True)
 def sgn(x: Any) -> Any:
-    """x / |x|, and 0 at 0."""
+    """X / |x|, and 0 at 0."""
     if not jnp.iscomplexobj(x):
         return sign(x)
     size = jnp.abs(x)
@@ -198,8 +198,10 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return x / y
     if jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.integer):
-        return jnp.floor_divide(x, y) if rounding_mode == "floor" else lax.div(
-            *_same(x, y)
+        return (
+            jnp.floor_divide(x, y)
+            if rounding_mode == "floor"
+            else lax.div(*_same(x, y))
         )
     if rounding_mode == "floor":
         return _floor_divide(*_same(x, y))
@@ -225,14 +227,14 @@ row("aten.true_divide", "aten.divide", promote="out", elementwise=True)(div)
 
 @row("aten.pow", promote="out", elementwise=True)
 def power(x: Any, y: Any) -> Any:
-    """x ** y."""
+    """X ** y."""
     x, y = jnp.asarray(x), jnp.asarray(y)
     return jnp.power(*_same(x, y))
 
 
 @row("aten.pow.Tensor_Scalar", elementwise=True, typed=True)
 def power_scalar(out: Any, x: Any, y: Any) -> Any:
-    """x ** y for a number: by products where it is a small integer, as torch does."""
+    """X ** y for a number: by products where it is a small integer, as torch does."""
     x = lax.convert_element_type(x, out.dtype) if out.dtype != x.dtype else x
     if isinstance(y, (int, float)) and not isinstance(y, bool):
         if y == 0.5:
@@ -244,7 +246,7 @@ def power_scalar(out: Any, x: Any, y: Any) -> Any:
 
 @row("aten.float_power", elementwise=True, typed=True)
 def float_power(out: Any, x: Any, y: Any) -> Any:
-    """x ** y in double precision."""
+    """X ** y in double precision."""
     return jnp.power(jnp.asarray(x, out.dtype), jnp.asarray(y, out.dtype))
 
 
@@ -275,7 +277,7 @@ rows(
 
 @row("aten.where", elementwise=True, typed=True)
 def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
-    """x where the condition holds, y elsewhere."""
+    """X where the condition holds, y elsewhere."""
     x, y = (jnp.asarray(v).astype(out.dtype) for v in (x, y))
     return jnp.where(condition, x, y)
 
@@ -284,7 +286,7 @@ def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
 
 
 @row("aten.clamp", elementwise=True, typed=True)
-def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     """Between two bounds; above all the upper one; nan stays."""
     x = x.astype(out.dtype)
     if min is not None:
@@ -320,7 +322,7 @@ def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
 
 @row("aten.gelu", elementwise=True)
 def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """x times the normal distribution at x."""
+    """X times the normal distribution at x."""
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
@@ -344,7 +346,7 @@ def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
 
 @row("aten.silu", elementwise=True)
 def silu(x: Any) -> Any:
-    """x times its sigmoid."""
+    """X times its sigmoid."""
     return x * jax.nn.sigmoid(x)
 
 

@@ -52,9 +52,8 @@ def _put_where(x: Any, axis: int, mask: Any, values: Any, accumulate: bool) -> A
     tail = x.ndim - axis - mask.ndim
     # Behind the picked positions, one dimension for them, come those of the tail.
     if values.ndim > tail:
-        if values.ndim != tail + 1 + axis or values.shape[axis] != 1 or axis:
-            if values.ndim != tail + 1 or values.shape[0] != 1:
-                raise _masked.refusal("index_put", "an array of values, one for each")
+        if values.shape[: values.ndim - tail] != (1,):
+            raise _masked.refusal("index_put", "an array of values, one for each")
         values = values.reshape(values.shape[values.ndim - tail :])
     mask = mask.reshape((1,) * axis + mask.shape + (1,) * tail)
     values = values.astype(x.dtype)
@@ -159,13 +158,13 @@ def scatter_reduce(
 def _least(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.inexact):
         return -jnp.inf
-    return False if dtype == bool else jnp.iinfo(dtype).min
+    return False if dtype.kind == "b" else jnp.iinfo(dtype).min
 
 
 def _greatest(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.inf
-    return True if dtype == bool else jnp.iinfo(dtype).max
+    return True if dtype.kind == "b" else jnp.iinfo(dtype).max
 
 
 def _at_dim(x: Any, dim: int, at: Any) -> Any:
@@ -230,9 +229,7 @@ def embedding(weight: Any, at: Any, *_: Any) -> Any:
 
 
 @row("aten.embedding_dense_backward")
-def embedding_backward(
-    g: Any, at: Any, n: int, padding: int, scale: bool
-) -> Any:
+def embedding_backward(g: Any, at: Any, n: int, padding: int, scale: bool) -> Any:
     """The gradient of a table."""
     at, g = at.reshape(-1), g.reshape(-1, g.shape[-1])
     g = jnp.where((at == padding)[:, None], 0, g)

@@ -40,7 +40,7 @@ def _scaled(value: Any, x: Any) -> Any:
 
 @row("aten.addmm", "aten.baddbmm", "aten.addmv", promote="out")
 def addmm(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta c + alpha x @ y; without c where beta is 0, even if it is nan."""
+    """Beta c + alpha x @ y; without c where beta is 0, even if it is nan."""
     product = _scaled(alpha, _matmul(x, y))
     return product if beta == 0 else _scaled(beta, c) + product
 
@@ -122,7 +122,9 @@ def cholesky(x: Any, upper: bool = False) -> Any:
     return cholesky_ex(x, upper=upper)[0]
 
 
-def _triangular(a: Any, b: Any, *, upper: bool, unit: bool = False, how: Any = 0) -> Any:
+def _triangular(
+    a: Any, b: Any, *, upper: bool, unit: bool = False, how: Any = 0
+) -> Any:
     lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = jnp.broadcast_to(a, (*lead, *a.shape[-2:]))
     b = jnp.broadcast_to(b, (*lead, *b.shape[-2:]))
@@ -304,12 +306,6 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
-@row("aten.geqrf")
-def geqrf(x: Any) -> Any:
-    """The factors as reflections."""
-    return lax.linalg.geqrf(x)
-
-
 # ---- Fourier transforms
 
 
@@ -326,8 +322,10 @@ def fft_c2c(x: Any, dim: Any, normalization: int, forward: bool) -> Any:
     """Of complex numbers, to complex numbers."""
     if not dim:
         return x
-    found = jnp.fft.fftn(x, axes=dim) if forward else jnp.fft.ifftn(
-        x, axes=dim, norm="forward"
+    found = (
+        jnp.fft.fftn(x, axes=dim)
+        if forward
+        else jnp.fft.ifftn(x, axes=dim, norm="forward")
     )
     return _norm(found, [x.shape[d] for d in dim], normalization)
 

@@ -73,9 +73,7 @@ def _conv(
 
 
 @row("aten.convolution_backward")
-def convolution_backward(
-    g: Any, x: Any, w: Any, bias_sizes: Any, *how: Any
-) -> Any:
+def convolution_backward(g: Any, x: Any, w: Any, bias_sizes: Any, *how: Any) -> Any:
     """The gradients of a convolution."""
     *options, mask = how
 
@@ -120,8 +118,8 @@ def layer_norm_backward(
     middle = jnp.mean(x, at, keepdims=True)
     y = (x - middle) * rstd
     gy = g if w is None else g * w
-    inner = gy - jnp.mean(gy, at, keepdims=True) - y * jnp.mean(
-        gy * y, at, keepdims=True
+    inner = (
+        gy - jnp.mean(gy, at, keepdims=True) - y * jnp.mean(gy * y, at, keepdims=True)
     )
     gw = None if w is None or not mask[1] else jnp.sum(g * y, lead)
     gb = None if b is None or not mask[2] else jnp.sum(g, lead)
@@ -293,7 +291,9 @@ def upsample_linear(
     "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d",
     typed=True,
 )  # fmt: skip
-def upsample_nearest(out: Any, x: Any, size: Any, scales: Any = None, *more: Any) -> Any:
+def upsample_nearest(
+    out: Any, x: Any, size: Any, scales: Any = None, *more: Any
+) -> Any:
     """Another size, by the nearest in front."""
     del size
     if scales is not None and not isinstance(scales, (list, tuple)):

@@ -58,7 +58,7 @@ def topk(
     k: int,
     dim: int = -1,
     largest: bool = True,
-    sorted: bool = True,  # noqa: A002
+    sorted: bool = True,
 ) -> Any:
     """The k greatest (or least) along a dimension, and where they are."""
     del sorted

@@ -57,9 +57,7 @@ def _max_pool(n: int) -> Any:
         valid = valid.reshape(shape).transpose(order).reshape(*sizes, -1)
         windows = x.reshape(*x.shape[:2], -1)[..., flat]
         least = (
-            -jnp.inf
-            if jnp.issubdtype(x.dtype, jnp.inexact)
-            else jnp.iinfo(x.dtype).min
+            -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
         )
         windows = jnp.where(valid, windows, jnp.asarray(least, x.dtype))
         best = jnp.argmax(windows, -1)
@@ -76,9 +74,7 @@ row("aten.max_pool2d_with_indices", typed=True)(_max_pool(2))
 row("aten.max_pool3d_with_indices", typed=True)(_max_pool(3))
 
 
-@row(
-    "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward"
-)
+@row("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
 def max_pool_backward(g: Any, x: Any, kernel: Any, *rest: Any) -> Any:
     """The gradient goes to where the greatest was."""
     n, at = len(kernel), rest[-1]
@@ -86,9 +82,7 @@ def max_pool_backward(g: Any, x: Any, kernel: Any, *rest: Any) -> Any:
     rows_ = int(np.prod(lead))
     flat = jnp.zeros((rows_, int(np.prod(x.shape[x.ndim - n :]))), g.dtype)
     i = jnp.arange(rows_)[:, None]
-    return (
-        flat.at[i, at.reshape(rows_, -1)].add(g.reshape(rows_, -1)).reshape(x.shape)
-    )
+    return flat.at[i, at.reshape(rows_, -1)].add(g.reshape(rows_, -1)).reshape(x.shape)
 
 
 def _avg_pool(n: int) -> Any:

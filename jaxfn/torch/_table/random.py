@@ -18,9 +18,7 @@ def _uniform(out: Any, key: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
 def _normal(out: Any, key: Any) -> Any:
     if jnp.issubdtype(out.dtype, jnp.complexfloating):
         return jax.random.normal(key, out.shape, out.dtype)
-    return jax.random.normal(
-        key, out.shape, jnp.promote_types(out.dtype, jnp.float32)
-    )
+    return jax.random.normal(key, out.shape, jnp.promote_types(out.dtype, jnp.float32))
 
 
 rows(
@@ -114,8 +112,7 @@ def multinomial(
     """Positions, drawn by weight."""
     logits, shape = jnp.log(p), (*p.shape[:-1], count)
     if replacement:
-        drawn = jax.random.categorical(key, logits[..., None, :], -1, shape)
-        return drawn
+        return jax.random.categorical(key, logits[..., None, :], -1, shape)
     noisy = logits + jax.random.gumbel(key, logits.shape, logits.dtype)
     return jax.lax.top_k(noisy, count)[1]
 

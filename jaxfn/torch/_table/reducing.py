@@ -240,7 +240,12 @@ def log_softmax_backward(g: Any, y: Any, dim: int, *_: Any) -> Any:
 
 @row("aten.linalg_vector_norm", typed=True)
 def vector_norm(
-    out: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any  # noqa: A002
+    out: Any,
+    x: Any,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    **_: Any,
 ) -> Any:
     """The norm of this order of vectors."""
     at, keep = reduce_axes(x, dim), keepdim and x.ndim > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,9 +123,11 @@ def slice_backward(
 @row("aten.select", "aten.select_copy")
 def select(x: Any, dim: int, index: Any) -> Any:
     """One position of a dimension."""
-    return lax.index_in_dim(x, index, dim % x.ndim, keepdims=False) if isinstance(
-        index, int
-    ) else jnp.take(x, index, dim)
+    return (
+        lax.index_in_dim(x, index, dim % x.ndim, keepdims=False)
+        if isinstance(index, int)
+        else jnp.take(x, index, dim)
+    )
 
 
 @row("aten.select_scatter")
@@ -175,7 +178,9 @@ def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """A diagonal in two dimensions of its own."""
     n = x.shape[-1] + abs(offset)
     zeros = jnp.zeros((*x.shape[:-1], n, n), x.dtype)
-    return jnp.moveaxis(diagonal_scatter(zeros, x, offset, -2, -1), (-2, -1), (dim1, dim2))
+    return jnp.moveaxis(
+        diagonal_scatter(zeros, x, offset, -2, -1), (-2, -1), (dim1, dim2)
+    )
 
 
 rows(
@@ -212,7 +217,7 @@ def split_with_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
     at = np.cumsum([0, *sizes])
     return tuple(
         lax.slice_in_dim(x, int(a), int(b), axis=dim % x.ndim)
-        for a, b in zip(at[:-1], at[1:], strict=True)
+        for a, b in itertools.pairwise(at)
     )
 
 
