@@ -18,7 +18,7 @@ import jax
 
 import jaxfn
 from jaxfn.torch import _host
-from jaxfn.torch._dtypes import is_inexact, to_jax_dtype, to_torch_dtype
+from jaxfn.torch._dtypes import has_x64, is_inexact, to_jax_dtype, to_torch_dtype
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Tree
 from jaxfn.torch._refusal import TorchRefusal
@@ -211,7 +211,7 @@ def types_key(types: Sequence[Any]) -> Any:
     """What a trace depends on beside the values of statics."""
     return (
         tuple((tuple(t.shape), str(t.dtype)) for t in types),
-        bool(jax.config.jax_enable_x64),
+        has_x64(),
         torch.get_default_dtype(),
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
@@ -230,7 +230,7 @@ def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 def widened(examples: Sequence[Example]) -> list[Example] | None:
     """The same with int64 for int32, which JAX has for it where x64 is off."""
-    if jax.config.jax_enable_x64 or all(x.dtype != torch.int32 for x in examples):
+    if has_x64() or all(x.dtype != torch.int32 for x in examples):
         return None
     return [
         Example(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxfn
@@ -122,7 +123,7 @@ class Bridge:
             args = tuple(rest)
             _check_key(self.cls.__name__, key)
         call = Call(args, is_array)
-        call.arrays = [jax.numpy.asarray(x) for x in call.arrays]
+        call.arrays = [jnp.asarray(x) for x in call.arrays]
         layout = self.layout(call, ctx)
         if isinstance(layout, HostCall):
             return self._forward_on_host(ctx, layout, call, key)
@@ -156,7 +157,7 @@ class Bridge:
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in ("forward", "setup_context"))
         key = call.key(), types_key(call.arrays), rules
-        found = self._layouts.get(key)
+        found: Any = self._layouts.get(key)
         if found is None:
             try:
                 found = self._made_layout(call, None)
@@ -274,12 +275,13 @@ def _as_they_were(
     found: list[Any] = []
     marked = set(layout.record.marked)
     for ref, x in zip(layout.program.outputs, results, strict=True):
+        assert ref is not None  # what is returned or saved is a tensor
         x = arrays[ref] if ref < n else seen.setdefault(ref, x)
         found.append(x)
     unmarked = {id(x) for i, x in enumerate(found) if i not in marked}
     for i in marked:
         if id(found[i]) in unmarked:  # a mark must not reach what it was copied from
-            found[i] = jax.numpy.array(found[i], copy=True)
+            found[i] = jnp.array(found[i], copy=True)
     return found
 
 

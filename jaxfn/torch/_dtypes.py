@@ -46,6 +46,11 @@ X64 = (
 )
 
 
+def has_x64() -> bool:
+    """May arrays be float64 here?"""
+    return jax.dtypes.canonicalize_dtype("float64") == np.float64
+
+
 def to_torch_dtype(dtype: Any) -> Any:
     """Torch's dtype for one of JAX's."""
     try:
@@ -68,7 +73,7 @@ def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
         raise TorchRefusal(
             operation=f"a tensor of {dtype}", reason="JAX can't hold it.", where=where
         )
-    if dtype in _NARROWED and not jax.config.jax_enable_x64:
+    if dtype in _NARROWED and not has_x64():
         raise TorchRefusal(
             operation=f"a tensor of {dtype}",
             reason="JAX would narrow it, since x64 is off.",

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 import jaxfn
 from jaxfn.torch import _experimental
-from jaxfn.torch._dtypes import from_numpy, is_inexact, to_jax_dtype, to_numpy
+from jaxfn.torch._dtypes import from_numpy, has_x64, is_inexact, to_jax_dtype, to_numpy
 from jaxfn.torch._lib import forward_ad, torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._watch import Draws
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def call(body: Body, arrays: Sequence[Any], key: Any) -> list[Any]:
     """The results of a body, computed by torch: at once, or when the program runs."""
     types = known_types(body, arrays)
-    if types is None and any(isinstance(x, jax.core.Tracer) for x in arrays):
+    if types is None and any(isinstance(x, Tracer) for x in arrays):
         types = _found_out(body, arrays)
         body.host_types[_key(arrays)] = types
     data = [] if key is None else [_key_data(key)]
@@ -55,7 +57,7 @@ def _key(arrays: Sequence[Any]) -> Any:
 
 
 def _key_data(key: Any) -> Any:
-    is_typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(key) if is_typed else key
 
 
@@ -83,8 +85,7 @@ def _run(body: Body, arrays: Sequence[Any], *data: Any) -> list[Any]:
         except TorchRefusal:
             raise
         except Exception:
-            is_narrow = not jax.config.jax_enable_x64
-            if not is_narrow or all(x.dtype != np.int32 for x in arrays):
+            if has_x64() or all(x.dtype != np.int32 for x in arrays):
                 raise
             found = _on(body, arrays, seed, wide=True)
     return [None if x is None else _result(x) for x in found]

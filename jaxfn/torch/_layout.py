@@ -55,7 +55,7 @@ class Call:
 
     def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
         taker = Taker(is_array)
-        self.args = [taker(x) for x in args]
+        self.args: list[Any] = [taker(x) for x in args]
         self.arrays = taker.leaves
         # The same array twice is two arguments, each with a gradient of its own.
         self.tops: list[int | None] = []
@@ -65,7 +65,7 @@ class Call:
                 continue
             slot = self.args[i]
             if slot in self.tops:
-                slot = type(slot)(len(self.arrays))
+                slot = Slot(len(self.arrays))
                 self.arrays.append(x)
                 self.args[i] = slot
             self.tops.append(int(slot))
@@ -168,7 +168,7 @@ class Layout:
         """Is this flat result saved, and neither an input nor an output?"""
         ref = self.program.outputs[i]
         outs = self.program.outputs[: self.record.n_outputs]
-        return ref >= self.program.n_inputs and ref not in outs
+        return ref is not None and ref >= self.program.n_inputs and ref not in outs
 
     def has_intermediates(self) -> bool:
         """Is something saved whose derivative is neither an input's nor an output's?"""
@@ -244,7 +244,7 @@ class Layout:
         if not self.record.inexact[i]:
             return False
         ref = self.program.outputs[i]
-        if ref < self.program.n_inputs:
+        if ref is not None and ref < self.program.n_inputs:
             tops = zip(self.tops, needs, strict=True)
             return any(top == ref and need for top, need in tops)
         is_output = not self.is_intermediate(i)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxfn.torch._program import Program, Type
 from jaxfn.torch._refusal import TorchRefusal
@@ -99,7 +100,7 @@ class Tree:
         if isinstance(node, Program):
             return node(arrays, key)
         (holds,) = node.condition(arrays, key)
-        if not isinstance(holds, jax.core.Tracer):
+        if not isinstance(holds, Tracer):
             node = node.then if holds else node.other
             if isinstance(node, Raised):
                 raise node.error()

@@ -15,6 +15,7 @@ from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
+_LAST = "last function of torch: "
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -151,7 +152,7 @@ class _Tracer:
         except NeedsRead:
             raise
         except _experimental.needs_values() as error:
-            error._jaxfn_last = path.last
+            error.add_note(f"{_LAST}{path.last}")
             raise
         except Exception as error:
             if raised_by_user(error):
@@ -195,7 +196,8 @@ def _operation(error: Exception) -> str:
 
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
-    last = getattr(error, "_jaxfn_last", "")
+    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(_LAST)]
+    last = notes[-1][len(_LAST) :] if notes else ""
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",
@@ -237,8 +239,7 @@ def _check_writes(module: Any) -> None:
                     operation=str(node.target),
                     reason="it writes to a tensor that is not an argument, and the "
                     "write would be lost.",
-                    way_out="Pass the tensor to apply and return its new value. "
-                    + HOST,
+                    way_out="Pass it to apply and return its new value. " + HOST,
                     where=_experimental.place_of(node),
                 )
             if "lift_fresh" not in str(node.target):

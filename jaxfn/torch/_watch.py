@@ -219,7 +219,7 @@ def _check_written(func: Any, args: Any) -> None:
                 operation=str(func),
                 reason="it writes to a tensor that is not an argument, and the write "
                 "would be lost.",
-                way_out=f"Pass the tensor to apply and return its new value. {HOST}",
+                way_out=f"Pass it to apply and return its new value. {HOST}",
                 where=place_now(sys._getframe(2)),
             )
 

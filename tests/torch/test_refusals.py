@@ -103,7 +103,7 @@ ROWS = {
     "mask": (masked, r"aten\.sort", "shape depends on values", "torch.where"),
     "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),
     "draws": (draws, r"aten\.rand_like", "need a key", "random=True"),
-    "closed over": (writes_closed_over, "add_", "would be lost", "Pass the tensor"),
+    "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
     "compiled": (compiled, "operation", "dynamo", 'fallback="host"'),
     "double": (double, "float64", "x64 is off", "jax_enable_x64"),
     "unknown": (unknown, "bessel_j0", "table does not have it", 'fallback="host"'),
