@@ -168,6 +168,10 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = x.real
+    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
+        wide = jax.dtypes.canonicalize_dtype(np.int64)
+        x = jax.lax.convert_element_type(x, wide)
     return jax.lax.convert_element_type(x, dtype)
 
 
