@@ -7,9 +7,11 @@ spend long on machine code that hardly runs. JAX must be told before it starts.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -42,6 +44,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
 hypothesis.settings.load_profile("normal")
+
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NEEDS_TORCH = ["jaxfn/torch", "tests/torch"]
 
 
 # ---- how much runs
@@ -80,6 +86,10 @@ def pytest_configure(config):
         "markers",
         "full(unless=None): not in a normal run, unless this says so of its parameters",
     )
+    if not HAS_TORCH:  # tests/package/test_torch_extra.py says what holds then
+        root = Path(__file__).parent.parent
+        ignored = [str(root / path) for path in NEEDS_TORCH]
+        config.option.ignore = [*(config.option.ignore or []), *ignored]
     option = config.option
     option.full = option.full or option.rest or option.sample is not None
 

@@ -89,8 +89,8 @@ CLOSED_OVER = (
 
 JET = (
     "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
-    "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one of JAX's "
-    "other transformations. For derivatives of higher order nest jax.jvp."
+    "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one "
+    "of JAX's other transformations. For derivatives of higher order nest jax.jvp."
 )
 
 BATCHED_CONSTANT = (

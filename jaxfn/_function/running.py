@@ -126,8 +126,8 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             n = len(ctx.needs_input_grad)
             error.add_note(
                 f"`{self._name}.{self._rule}` read ctx.needs_input_grad, of length "
-                f"{n}: it has an entry for each argument that apply was called with, and ctx "
-                "is none of them."
+                f"{n}: it has an entry for each argument that apply was called with, "
+                "and ctx is none of them."
             )
 
     def _explain(self, error: TypeError) -> None:

@@ -1,0 +1,21 @@
+"""PyTorch Functions in JAX, unmodified.
+
+`from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`: its own forward,
+backward and jvp run as JAX operations, under every transformation, compiled by XLA.
+
+    pip install 'jaxfn[torch]'
+"""
+
+try:
+    import torch as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "jaxfn.torch needs PyTorch, which is not installed here: "
+        "pip install 'jaxfn[torch]'."
+    ) from error
+
+from jaxfn.torch._bridge import from_torch
+from jaxfn.torch._explain import TorchExplanation, explain
+from jaxfn.torch._refusal import TorchRefusal
+
+__all__ = ["TorchExplanation", "TorchRefusal", "explain", "from_torch"]

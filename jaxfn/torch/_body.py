@@ -1,0 +1,353 @@
+"""Functions of flat tensors as JAX functions, with derivatives that torch takes.
+
+A `Body` is a torch function from tensors to tensors. Its graph is evaluated in JAX;
+its derivative is not JAX's derivative of that graph (which has lost the rules of
+nested Functions, and differs at kinks) but a Body again: the torch function that asks
+torch's autograd for it. So every order of derivative is torch's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import jaxfn
+from jaxfn.torch import _host
+from jaxfn.torch._dtypes import has_x64, is_inexact, to_jax_dtype, to_torch_dtype
+from jaxfn.torch._lib import torch
+from jaxfn.torch._paths import Tree
+from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._trace import Example, Run, trace
+
+_MOST = 64
+
+
+class Body:
+    """A torch function of flat tensors.
+
+    Args:
+        run: from tensors to tensors (or None).
+        name: of the class.
+        rule: which of its rules, or what derivative of it.
+        seed: where its draws begin; None refuses them.
+        shown: for each input, whether torch would show that it requires grad.
+        keep: real tensors whose `grad` must not change.
+        host: may it run on the host?
+        known: is it known which inputs are differentiated?
+        only_host: is it never traced?
+        types: gives the shapes and (JAX's) dtypes of the results, where they are known.
+        note: what `run` found out, which must be the same on all paths.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        name: str,
+        rule: str,
+        seed: int | None = None,
+        shown: Sequence[bool] | None = None,
+        keep: Sequence[Any] = (),
+        host: bool = False,
+        known: bool = True,
+        only_host: bool = False,
+        types: Callable[[Sequence[Any]], list[Any]] | None = None,
+        note: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self.run, self.name, self.rule = run, name, rule
+        self.seed, self.keep, self.host, self.types = seed, keep, host, types
+        self._shown, self._known, self._note = shown, known, note
+        self.only_host = only_host
+        self.host_types: dict[Any, list[Any]] = {}
+        self._programs: OrderedDict[Any, Tree | TorchRefusal] = OrderedDict()
+        self._derived: dict[Any, Body] = {}
+
+    def examples(self, types: Sequence[Any]) -> list[Example]:
+        """What to trace with for inputs of these types."""
+        shown = self._shown or (False,) * len(types)
+        return [
+            Example(tuple(t.shape), to_torch_dtype(t.dtype), s)
+            for t, s in zip(types, shown, strict=True)
+        ]
+
+    def program(self, types: Sequence[Any]) -> Tree:
+        """The program for inputs of these types; made once.
+
+        Raises:
+            TorchRefusal: it can't be traced.
+        """
+        key = types_key(types)
+        found = self._programs.get(key)
+        if found is None:
+            try:
+                found = self._traced(self.examples(types))
+            except TorchRefusal as refusal:
+                remember(self._programs, key, refusal.of(self.name, self.rule).bare())
+                raise
+            remember(self._programs, key, found)
+            self._warn_of(found)
+        if isinstance(found, TorchRefusal):
+            raise found.bare()
+        return found
+
+    def _warn_of(self, tree: Tree) -> None:
+        """Say which tensors get no gradient, since they are no arguments."""
+        held = {id(t): t for path in tree.paths for t in path.constants}
+        for t in held.values():
+            if t.requires_grad:
+                warnings.warn(
+                    f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
+                    f"{tuple(t.shape)} that requires grad and is no argument: as in "
+                    "torch, it gets no gradient here. Pass it to apply.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+
+    def _traced(self, examples: Sequence[Example]) -> Tree:
+        how: Any = {
+            "seed": self.seed,
+            "keep": self.keep,
+            "known": self._known,
+            "note": self._note,
+        }
+        try:
+            return self._tried(trace(self.run, examples, **how), examples)
+        except Exception:
+            wide = widened(examples)
+            if wide is None:
+                raise
+            try:
+                return self._tried(trace(self.run, wide, **how), examples)
+            except Exception:  # noqa: BLE001  (the first says what is wrong)
+                pass
+            raise
+
+    def _tried(self, tree: Tree, examples: Sequence[Example]) -> Tree:
+        """The tree, evaluated without values where that might be refused."""
+        if self.host or any(path.is_dynamic for path in tree.paths):
+            types = [
+                jax.ShapeDtypeStruct(x.shape, to_jax_dtype(x.dtype)) for x in examples
+            ]
+            key = jax.eval_shape(lambda: jax.random.key(0))
+            jax.eval_shape(lambda key, xs: tree(xs, key), key, types)
+        return tree
+
+    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
+        """The results for these arrays (and this key, where it draws)."""
+        if self.only_host:
+            return self._on_host(arrays, key)
+        try:
+            return self.program(arrays)(arrays, key)
+        except TorchRefusal as refusal:
+            refusal.of(self.name, self.rule)
+            if not self.host:
+                raise
+        return self._on_host(arrays, key)
+
+    def _on_host(self, arrays: Sequence[Any], key: Any) -> list[Any]:
+        try:
+            return _host.call(self, arrays, key)
+        except TorchRefusal as refusal:
+            raise refusal.of(self.name, self.rule) from None
+
+    # ---- derivatives
+
+    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> Body:
+        """From inputs and cotangents to the gradients of the inputs that need one.
+
+        Args:
+            needs: for each input, whether its gradient is wanted.
+            given: for each result, whether there is a cotangent for it.
+        """
+        where = ("vjp", needs, given)
+        if where not in self._derived:
+            self._derived[where] = Body(
+                functools.partial(_pull, self.run, needs, given),
+                name=self.name,
+                rule=f"{self.rule}, differentiated",
+                seed=self.seed,
+                keep=self.keep,
+                host=self.host,
+                only_host=self.only_host,
+                types=lambda arrays: [
+                    (tuple(x.shape), x.dtype)
+                    for x, need in zip(arrays, needs, strict=False)
+                    if need
+                ],
+            )
+        return self._derived[where]
+
+    def jvp(self, given: tuple[bool, ...]) -> Body:
+        """From inputs and tangents to the tangents of the results.
+
+        Args:
+            given: for each input, whether there is a tangent for it.
+        """
+        where = ("jvp", given)
+        if where not in self._derived:
+            self._derived[where] = Body(
+                functools.partial(_push, self.run, given),
+                name=self.name,
+                rule=f"{self.rule}, differentiated",
+                seed=self.seed,
+                keep=self.keep,
+                host=self.host,
+                only_host=self.only_host,
+            )
+        return self._derived[where]
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """A jaxfn.Function of a key (or None) and arrays, with these derivatives."""
+        return _function(self)
+
+
+def types_key(types: Sequence[Any]) -> Any:
+    """What a trace depends on beside the values of statics."""
+    return (
+        tuple((tuple(t.shape), str(t.dtype)) for t in types),
+        has_x64(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
+
+
+def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and not too many."""
+    cache[key] = value
+    while len(cache) > _MOST:
+        try:
+            cache.popitem(last=False)
+        except KeyError:  # another thread was faster
+            break
+
+
+def widened(examples: Sequence[Example]) -> list[Example] | None:
+    """The same with int64 for int32, which JAX has for it where x64 is off."""
+    if has_x64() or all(x.dtype != torch.int32 for x in examples):
+        return None
+    return [
+        Example(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
+        if x.dtype == torch.int32
+        else x
+        for x in examples
+    ]
+
+
+def _function(body: Body) -> Any:
+    class Graph(jaxfn.Function):
+        @staticmethod
+        def forward(ctx: Any, key: Any, *arrays: Any) -> Any:
+            ctx.save_for_backward(key, *arrays)
+            ctx.save_for_forward(key, *arrays)
+            ctx.set_materialize_grads(False)
+            return tuple(body(arrays, key))
+
+        @staticmethod
+        def backward(ctx: Any, *cts: Any) -> Any:
+            key, *arrays = ctx.saved_tensors
+            needs = tuple(ctx.needs_input_grad[1:])
+            given = tuple(ct is not None for ct in cts)
+            if not any(needs) or not any(given):
+                return (None,) * (len(arrays) + 1)
+            pulled = body.vjp(needs, given).function.apply
+            found = iter(pulled(key, *arrays, *[c for c in cts if c is not None]))
+            return None, *[next(found) if need else None for need in needs]
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            key, *arrays = ctx.saved_tensors
+            given = tuple(t is not None for t in tangents)
+            pushed = body.jvp(given).function.apply
+            return pushed(key, *arrays, *[t for t in tangents if t is not None])
+
+    Graph.__name__ = Graph.__qualname__ = f"{body.name}.{body.rule}"
+    return Graph
+
+
+def _tracked(x: Any) -> Any:
+    """The tensor as one to differentiate by; still part of what it comes from."""
+    if x.requires_grad:
+        return x.view_as(x)
+    return x.detach().requires_grad_()
+
+
+def _run_tracked(run: Run, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
+    tracked = [_tracked(x) if need else x for x, need in zip(xs, needs, strict=True)]
+    # Clones, as a rule may write to what it gets, and to a leaf it may not.
+    outs = run(
+        [x.clone() if need else x for x, need in zip(tracked, needs, strict=True)]
+    )
+    return [x for x, need in zip(tracked, needs, strict=True) if need], outs
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _pull(
+    run: Run, needs: Sequence[bool], given: Sequence[bool], tensors: Sequence[Any]
+) -> list[Any]:
+    again = torch.is_grad_enabled()
+    xs, cts = tensors[: len(needs)], iter(tensors[len(needs) :])
+    with torch.enable_grad():
+        tracked, outs = _run_tracked(run, xs, needs)
+    given_cts = [next(cts) if g else None for g in given]
+    pairs = [
+        (out, ct)
+        for out, ct in zip(outs, given_cts, strict=True)
+        if ct is not None and _has_gradient(out)
+    ]
+    if not pairs:
+        return [torch.zeros_like(x) for x in tracked]
+    found = torch.autograd.grad(
+        [out for out, _ in pairs],
+        tracked,
+        [ct.to(out.dtype) for out, ct in pairs],
+        create_graph=again,
+        allow_unused=True,
+    )
+    return [
+        torch.zeros_like(x) if g is None else g
+        for x, g in zip(tracked, found, strict=True)
+    ]
+
+
+# J t is the gradient of <J^H u, t> by u: torch differentiates its own derivative, and
+# asks nothing of rules but that backward can be differentiated.
+def _push(run: Run, given: Sequence[bool], tensors: Sequence[Any]) -> list[Any]:
+    again = torch.is_grad_enabled()
+    xs, dots = tensors[: len(given)], list(tensors[len(given) :])
+    with torch.enable_grad():
+        tracked, outs = _run_tracked(run, xs, given)
+        moving = [x for x in outs if _has_gradient(x)]
+        free = [torch.zeros_like(x).requires_grad_() for x in moving]
+        pulled: Sequence[Any] = ()
+        if moving:
+            pulled = torch.autograd.grad(
+                moving, tracked, free, create_graph=True, allow_unused=True
+            )
+        pairs = [(g, t) for g, t in zip(pulled, dots, strict=False) if _has_gradient(g)]
+        found: Sequence[Any] = [None] * len(free)
+        if pairs:
+            found = torch.autograd.grad(
+                [g for g, _ in pairs],
+                free,
+                [t for _, t in pairs],
+                create_graph=again,
+                allow_unused=True,
+            )
+    tangents = iter(found)
+    results: list[Any] = []
+    for out in outs:
+        t = next(tangents) if _has_gradient(out) else None
+        if t is None and isinstance(out, torch.Tensor) and is_inexact(out.dtype):
+            t = torch.zeros_like(out)
+        results.append(t)
+    return results

@@ -1,0 +1,395 @@
+"""What one trace of forward found out: where outputs and saved tensors are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxfn.torch import _experimental
+from jaxfn.torch._body import Body
+from jaxfn.torch._context import Ctx, SavedCtx, is_separate
+from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
+from jaxfn.torch._lib import torch
+from jaxfn.torch._paths import Tree
+from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._statics import (
+    Same,
+    Slot,
+    Taker,
+    fingerprint,
+    join,
+    parameters_in,
+    parts_of,
+)
+from jaxfn.torch._watch import NeedsRead
+
+Needs = tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """How a class is brought over.
+
+    Attributes:
+        host: may rules run in torch, on the host?
+        random: may they draw random numbers?
+    """
+
+    host: bool
+    random: bool
+
+    def seed(self, which: int) -> int | None:
+        """Where the draws of a rule begin."""
+        return which if self.random else None
+
+
+class Call:
+    """The arguments of a call of a Function, taken apart.
+
+    Attributes:
+        args: the template of the arguments.
+        arrays: the arrays among them, each once.
+        tops: for each argument that is an array, which; else None.
+    """
+
+    def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
+        taker = Taker(is_array)
+        self.args: list[Any] = [taker(x) for x in args]
+        self.arrays = taker.leaves
+        # The same array twice is two arguments, each with a gradient of its own.
+        self.tops: list[int | None] = []
+        for i, x in enumerate(args):
+            if not is_array(x):
+                self.tops.append(None)
+                continue
+            slot = self.args[i]
+            if slot in self.tops:
+                slot = Slot(len(self.arrays))
+                self.arrays.append(x)
+                self.args[i] = slot
+            self.tops.append(int(slot))
+
+    def key(self) -> Any:
+        """What distinguishes the statics of two calls."""
+        return fingerprint(self.args), tuple(self.tops)
+
+    def keep(self) -> list[Any]:
+        """Tensors that collect gradients, among the statics."""
+        return parameters_in(self.args)
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """What forward left behind.
+
+    Attributes:
+        output: the template of what it returned.
+        n_outputs: how many of the flat results are outputs.
+        is_output: for each top-level output, which flat result it is, or None.
+        saved: templates of what was saved for backward.
+        for_forward: templates of what was saved for jvp.
+        attributes: the template of the attributes of ctx.
+        marked: flat results without derivative.
+        materialize: zeros for gradients that are not there?
+        inexact: for each flat result, can it have a gradient?
+    """
+
+    output: Any
+    n_outputs: int
+    is_output: list[int | None]
+    saved: list[Any]
+    for_forward: list[Any]
+    attributes: dict[str, Any]
+    marked: list[int]
+    materialize: bool
+    inexact: list[bool]
+
+
+class Layout:
+    """Forward of a class for one kind of call, traced, and its derivatives.
+
+    Args:
+        cls: the torch class.
+        call: whose types and statics these are.
+        needs: for each argument, whether it is differentiated; None if not known.
+        settings: of `from_torch`.
+    """
+
+    def __init__(
+        self, cls: Any, call: Call, needs: Needs | None, settings: Settings
+    ) -> None:
+        self.cls, self.needs, self._settings = cls, needs, settings
+        self._args, self.tops = call.args, call.tops
+        self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
+        self._keep = call.keep()
+        self.name = cls.__name__
+        self._last: Record | None = None
+        shown = [False] * len(call.arrays)
+        for i, top in enumerate(call.tops):
+            if top is not None and needs is not None:
+                shown[top] = needs[i]
+        self.body = Body(
+            self._forward,
+            name=self.name,
+            rule="forward",
+            seed=settings.seed(1),
+            shown=shown,
+            keep=self._keep,
+            known=needs is not None,
+            note=lambda: self._last,
+        )
+        self.program = self.body.program(call.arrays)
+        self.record: Record = self.program.note
+        self._derived: dict[Any, Body] = {}
+        self._draws_back: bool | None = None
+        # In a class, where jaxfn looks for no arrays.
+        self.kept = type("Layout", (), {"layout": self})
+
+    # ---- forward
+
+    def _known_needs(self) -> Needs:
+        if self.needs is None:
+            raise NeedsRead
+        return self.needs
+
+    def _forward(self, tensors: Sequence[Any]) -> list[Any]:
+        args = join(self._args, tensors)
+        ctx = Ctx(self.cls, self._known_needs)
+        if is_separate(self.cls):
+            result = self.cls.forward(*args)
+            self.cls.setup_context(ctx, tuple(args), result)
+        else:
+            result = self.cls.forward(ctx, *args)
+        found, self._last = record(ctx, result)
+        return found
+
+    def is_intermediate(self, i: int) -> bool:
+        """Is this flat result saved, and neither an input nor an output?"""
+        ref = self.program.outputs[i]
+        outs = self.program.outputs[: self.record.n_outputs]
+        return ref is not None and ref >= self.program.n_inputs and ref not in outs
+
+    def has_intermediates(self) -> bool:
+        """Is something saved whose derivative is neither an input's nor an output's?"""
+        n = self.record.n_outputs
+        return any(
+            self.record.inexact[i] and self.is_intermediate(i)
+            for i in range(n, len(self.program.outputs))
+        )
+
+    def draws(self) -> bool:
+        """Does a rule draw random numbers?"""
+        if any(path.draws for path in self.program.paths):
+            return True
+        if self._draws_back is None:
+            self._draws_back = self._draws_in_backward()
+        return self._draws_back
+
+    def _draws_in_backward(self) -> bool:
+        try:
+            tree = self.whole_backward(tuple(top is not None for top in self.tops))
+        except TorchRefusal:
+            return True  # it says what is wrong when it runs
+        return any(path.draws for path in tree.paths)
+
+    def whole_backward(self, needs: Needs) -> Tree:
+        """The graph of backward, with a gradient for each output."""
+        given = tuple(i is not None for i in self.record.is_output)
+        types = self.program.types
+        outs = [i for i in self.record.is_output if i is not None]
+        wanted = [types[i] for i in (*self.saved_leaves, *outs)]
+        return self.backward(needs, given).program(wanted)
+
+    # ---- backward and jvp
+
+    def leaves_of(self, templates: Any) -> list[int]:
+        """The flat results that templates hold, in order."""
+        found: dict[int, None] = {}
+        _slots_in(templates, found)
+        return list(found)
+
+    def backward(self, needs: Needs, given: tuple[bool, ...]) -> Body:
+        """From what was saved and the given gradients to those of the arguments."""
+        key = ("backward", needs, given, Same(_rule(self.cls)))
+        if key not in self._derived:
+            leaves = self.saved_leaves
+            shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
+
+            def run(tensors: Sequence[Any]) -> list[Any]:
+                return self._backward(leaves, needs, given, tensors)
+
+            self._derived[key] = Body(
+                run,
+                name=self.name,
+                rule="backward",
+                seed=self._settings.seed(2),
+                shown=shown,
+                keep=self._keep,
+                host=self._settings.host,
+                types=lambda _: [
+                    None if top is None or not need else self._types[top]
+                    for top, need in zip(self.tops, needs, strict=True)
+                ],
+            )
+        return self._derived[key]
+
+    @property
+    def saved_leaves(self) -> list[int]:
+        """The flat results that backward gets."""
+        return self.leaves_of([self.record.saved, self.record.attributes])
+
+    def _is_shown(self, i: int, needs: Needs) -> bool:
+        """Would torch show that this saved tensor requires grad?"""
+        if not self.record.inexact[i]:
+            return False
+        ref = self.program.outputs[i]
+        if ref is not None and ref < self.program.n_inputs:
+            tops = zip(self.tops, needs, strict=True)
+            return any(top == ref and need for top, need in tops)
+        is_output = not self.is_intermediate(i)
+        return is_output and any(needs) and i not in self.record.marked
+
+    def _ctx(
+        self, saved: list[Any], leaves: list[int], needs: Needs, tensors: Sequence[Any]
+    ) -> SavedCtx:
+        at = dict(zip(leaves, tensors, strict=False))
+        values = [at.get(i) for i in range(len(self.program.outputs))]
+        ctx = SavedCtx(self.cls, lambda: needs, join(saved, values))
+        ctx.__dict__.update(join(self.record.attributes, values))
+        ctx.materialize_grads = self.record.materialize
+        return ctx
+
+    def _backward(
+        self,
+        leaves: list[int],
+        needs: Needs,
+        given: tuple[bool, ...],
+        tensors: Sequence[Any],
+    ) -> list[Any]:
+        ctx = self._ctx(self.record.saved, leaves, needs, tensors)
+        cts = iter(tensors[len(leaves) :])
+        grads = [next(cts) if g else None for g in given]
+        rule = _rule(self.cls)
+        if getattr(self.cls, "boxed_grads_call", False):
+            result = rule(ctx, grads)
+        else:
+            result = rule(ctx, *grads)
+        found = result if isinstance(result, tuple) else (result,)
+        return self._gradients(found, needs)
+
+    def _gradients(self, found: tuple[Any, ...], needs: Needs) -> list[Any]:
+        n = len(self.tops)
+        if len(found) < n or any(x is not None for x in found[n:]):
+            raise RuntimeError(
+                f"function {self.name}Backward returned an incorrect number of "
+                f"gradients (expected {n}, got {len(found)})"
+            )
+        grads: list[Any] = []
+        for i, (g, top) in enumerate(zip(found, self.tops, strict=False)):
+            if g is not None and not isinstance(g, torch.Tensor):
+                raise RuntimeError(
+                    f"expected Variable or None (got {type(g).__name__})"
+                )
+            if top is None:
+                if g is not None and not isinstance(self._args[i], torch.Tensor):
+                    raise RuntimeError(
+                        f"function {self.name}Backward returned a gradient different "
+                        f"than None at position {i + 1}, but the corresponding forward "
+                        "input was not a Variable"
+                    )
+                grads.append(None)
+            else:
+                wanted = g is not None and needs[i]
+                grads.append(_like(g, *self._types[top]) if wanted else None)
+        return grads
+
+    def jvp(self, given: tuple[bool, ...]) -> Body:
+        """From what was saved and the given tangents to those of the outputs."""
+        key = ("jvp", given, Same(self.cls.jvp))
+        if key not in self._derived:
+            leaves = self.forward_leaves
+            needs = tuple(given)
+
+            def run(tensors: Sequence[Any]) -> list[Any]:
+                ctx = self._ctx(self.record.for_forward, leaves, needs, tensors)
+                dots = iter(tensors[len(leaves) :])
+                args = [next(dots) if g else None for g in given]
+                result = self.cls.jvp(ctx, *args)
+                return list(result) if isinstance(result, tuple) else [result]
+
+            self._derived[key] = Body(
+                run,
+                name=self.name,
+                rule="jvp",
+                seed=self._settings.seed(3),
+                keep=self._keep,
+                host=self._settings.host,
+            )
+        return self._derived[key]
+
+    @property
+    def forward_leaves(self) -> list[int]:
+        """The flat results that jvp gets."""
+        return self.leaves_of([self.record.for_forward, self.record.attributes])
+
+
+def _rule(cls: Any) -> Any:
+    own = cls.vjp is not torch.autograd.Function.vjp
+    return cls.vjp if own else cls.backward
+
+
+def _slots_in(template: Any, found: dict[int, None]) -> None:
+    if isinstance(template, Slot):
+        found[int(template)] = None
+        return
+    for part in parts_of(template):
+        _slots_in(part, found)
+
+
+def _like(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A gradient in the shape and dtype of its argument, as torch makes it."""
+    wanted = to_torch_dtype(dtype)
+    if not is_inexact(wanted):
+        return None
+    if g.dtype != wanted and g.is_complex() == wanted.is_complex:
+        g = g.to(wanted)
+    if tuple(g.shape) != shape:
+        try:
+            g = g.sum_to_size(shape)
+        except RuntimeError:
+            raise RuntimeError(
+                f"Function returned an invalid gradient: got {list(g.shape)} but "
+                f"expected shape compatible with {list(shape)}"
+            ) from None
+    return g
+
+
+def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
+    """The tensors that forward left behind, and where they were."""
+    outputs = Taker(lambda x: isinstance(x, torch.Tensor))
+    output = outputs(result)
+    tops = output if isinstance(output, tuple) else (output,)
+    n = len(outputs.leaves)
+    saved = Taker(_experimental.is_fake)
+    at = {id(x): i for i, x in enumerate(outputs.leaves)}
+    saved.start(outputs.leaves)
+    templates = [saved(x) for x in ctx.kept("to_save")]
+    for_forward = [saved(x) for x in ctx.kept("saved_for_forward")]
+    attributes = {k: saved(x) for k, x in ctx.attributes().items()}
+    is_output = [int(x) if isinstance(x, Slot) else None for x in tops]
+    marked = [at[id(x)] for x in ctx.kept("non_differentiable") if id(x) in at]
+    # As in torch, what is inside a list or dict has no gradient.
+    marked += [i for i in range(n) if i not in is_output]
+    found = saved.leaves
+    return found, Record(
+        output,
+        n,
+        is_output,
+        templates,
+        for_forward,
+        attributes,
+        marked,
+        getattr(ctx, "materialize_grads", True),
+        [is_inexact(x.dtype) for x in found],
+    )

@@ -1,0 +1,22 @@
+"""The table of operations: how JAX computes what torch's traces are made of.
+
+One row an operation, by jax.numpy and lax, a file a kind. A row need not care for
+dtypes that torch promotes to: each result is cast to what torch's trace had.
+"""
+
+from jaxfn.torch._table import (  # noqa: F401  (they fill the table)
+    creating,
+    elementwise,
+    indexing,
+    linalg,
+    networks,
+    orders,
+    pooling,
+    random,
+    reducing,
+    shapes,
+    special,
+)
+from jaxfn.torch._table._row import ROWS, Row, find
+
+__all__ = ["ROWS", "Row", "find"]

@@ -1,0 +1,402 @@
+"""Products and factors of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import linalg as jsl
+
+from jaxfn.torch._table._row import row, rows
+
+
+def _product(fn: Any) -> Any:
+    # In the precision that torch has on the CPU, wherever the program runs.
+    def product(x: Any, y: Any, *_: Any) -> Any:
+        if x.dtype == bool or jnp.issubdtype(x.dtype, jnp.integer):
+            return fn(x, y)
+        return fn(x, y, precision=lax.Precision.HIGHEST)
+
+    return product
+
+
+_matmul = _product(jnp.matmul)
+rows(
+    {
+        "aten.mm aten.bmm aten.matmul aten.mv": _matmul,
+        "aten.dot": _product(jnp.dot),
+        "aten.vdot": _product(jnp.vdot),
+        "aten.ger aten.outer": lambda x, y: x[:, None] * y[None, :],
+    },
+    promote="out",
+)
+
+
+def _scaled(value: Any, x: Any) -> Any:
+    return x if value == 1 else value * x
+
+
+@row("aten.addmm", "aten.baddbmm", "aten.addmv", promote="out")
+def addmm(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Beta c + alpha x @ y; without c where beta is 0, even if it is nan."""
+    product = _scaled(alpha, _matmul(x, y))
+    return product if beta == 0 else _scaled(beta, c) + product
+
+
+@row("aten.addbmm", promote="out")
+def addbmm(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The same with the sum of products."""
+    product = _scaled(alpha, jnp.sum(_matmul(x, y), 0))
+    return product if beta == 0 else _scaled(beta, c) + product
+
+
+@row("aten.addr", promote="out")
+def addr(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The same with an outer product."""
+    product = _scaled(alpha, x[:, None] * y[None, :])
+    return product if beta == 0 else _scaled(beta, c) + product
+
+
+@row("aten._int_mm")
+def int_mm(x: Any, y: Any) -> Any:
+    """The product of int8 matrices, in int32."""
+    return jnp.matmul(x, y, preferred_element_type=jnp.int32)
+
+
+@row("aten._scaled_mm", typed=True)
+def scaled_mm(
+    out: Any,
+    x: Any,
+    y: Any,
+    scale_x: Any,
+    scale_y: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    *_: Any,
+    **__: Any,
+) -> Any:
+    """The product of float8 matrices with their scales."""
+    product = _matmul(x.astype(jnp.float32), y.astype(jnp.float32))
+    product = product * scale_x * scale_y
+    if bias is not None:
+        product = product + bias.astype(jnp.float32)
+    if scale_result is not None and "float8" in str(out.dtype):
+        product = product * scale_result
+    return product
+
+
+@row("aten.linalg_cross")
+def cross(x: Any, y: Any, *, dim: int = -1) -> Any:
+    """The vector product."""
+    x, y = jnp.broadcast_arrays(x, y)
+    return jnp.cross(x, y, axis=dim)
+
+
+def _h(x: Any) -> Any:
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+# ---- factors
+
+
+def _info(x: Any) -> Any:
+    """0 where a factorisation worked; JAX gives nan where torch has an error."""
+    return jnp.any(jnp.isnan(x), axis=(-2, -1)).astype(jnp.int32)
+
+
+@row("aten.linalg_cholesky_ex")
+def cholesky_ex(x: Any, *, upper: bool = False, **_: Any) -> Any:
+    """The triangular factor, and whether there is one."""
+    # torch reads one triangle only.
+    lower = jnp.tril(_h(x) if upper else x)
+    full = lower + _h(jnp.tril(lower, -1))
+    factor = jnp.tril(lax.linalg.cholesky(full, symmetrize_input=False))
+    return (_h(factor) if upper else factor), _info(factor)
+
+
+@row("aten.cholesky")
+def cholesky(x: Any, upper: bool = False) -> Any:
+    """The triangular factor."""
+    return cholesky_ex(x, upper=upper)[0]
+
+
+def _triangular(
+    a: Any, b: Any, *, upper: bool, unit: bool = False, how: Any = 0
+) -> Any:
+    lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = jnp.broadcast_to(a, (*lead, *a.shape[-2:]))
+    b = jnp.broadcast_to(b, (*lead, *b.shape[-2:]))
+    return jsl.solve_triangular(a, b, lower=not upper, unit_diagonal=unit, trans=how)
+
+
+@row("aten.cholesky_solve")
+def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
+    """Solve with a matrix whose factor is known."""
+    lower = _h(factor) if upper else factor
+    return _triangular(lower, _triangular(lower, b, upper=False), upper=False, how="C")
+
+
+@row("aten.cholesky_inverse")
+def cholesky_inverse(factor: Any, upper: bool = False) -> Any:
+    """The inverse of a matrix whose factor is known."""
+    eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return cholesky_solve(eye, factor, upper)
+
+
+@row("aten.linalg_solve_triangular")
+def solve_triangular(
+    a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """Solve with a triangle."""
+    if left:
+        return _triangular(a, b, upper=upper, unit=unitriangular)
+    turned = _triangular(
+        jnp.swapaxes(a, -1, -2),
+        jnp.swapaxes(b, -1, -2),
+        upper=not upper,
+        unit=unitriangular,
+    )
+    return jnp.swapaxes(turned, -1, -2)
+
+
+@row("aten.triangular_solve")
+def triangular_solve(
+    b: Any,
+    a: Any,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> Any:
+    """The same under its old name, with the triangle."""
+    how = 1 if transpose else 0
+    return _triangular(a, b, upper=upper, unit=unitriangular, how=how), a
+
+
+def _is_vector(a: Any, b: Any) -> bool:
+    return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+
+
+def _solve(a: Any, b: Any, left: bool) -> Any:
+    if _is_vector(a, b):
+        return jnp.linalg.solve(a, b[..., None])[..., 0]
+    if left:
+        return jnp.linalg.solve(a, b)
+    at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
+    return jnp.swapaxes(jnp.linalg.solve(at, bt), -1, -2)
+
+
+def _lu(a: Any) -> tuple[Any, Any]:
+    """Both factors in one matrix, and pivots that count from 1."""
+    lu, pivots, _ = lax.linalg.lu(a)
+    return lu, pivots + 1
+
+
+@row("aten._linalg_solve_ex")
+def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+    """The solution, the factors, and whether there is one."""
+    del check_errors
+    lu, pivots = _lu(a)
+    found = _solve(a, b, left)
+    return found, lu, pivots, _info(lu)
+
+
+@row("aten.linalg_inv_ex")
+def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
+    """The inverse, and whether there is one."""
+    del check_errors
+    found = jnp.linalg.inv(a)
+    return found, _info(found)
+
+
+rows(
+    {
+        "aten.inverse": jnp.linalg.inv,
+        "aten.linalg_matrix_exp": jsl.expm,
+        "aten.linalg_eigvals": jnp.linalg.eigvals,
+        "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
+        "aten.linalg_householder_product aten.orgqr": lax.linalg.householder_product,
+    }
+)
+
+
+@row("aten._linalg_det")
+def det(a: Any) -> Any:
+    """The determinant and the factors."""
+    return jnp.linalg.det(a), *_lu(a)
+
+
+@row("aten._linalg_slogdet")
+def slogdet(a: Any) -> Any:
+    """The sign and logarithm of the determinant, and the factors."""
+    sign, log = jnp.linalg.slogdet(a)
+    return sign, log, *_lu(a)
+
+
+@row("aten.linalg_lu_factor_ex")
+def lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    """Both factors in one matrix, the pivots, and whether there are any."""
+    del check_errors
+    _check_pivot(pivot)
+    lu, pivots = _lu(a)
+    return lu, pivots, _info(lu)
+
+
+def _check_pivot(pivot: bool) -> None:
+    if not pivot:
+        raise NotImplementedError("factors without pivots")
+
+
+@row("aten.lu_unpack")
+def lu_unpack(
+    lu: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Any:
+    """The permutation and both factors."""
+    del unpack_data, unpack_pivots
+    m, n = lu.shape[-2:]
+    k = min(m, n)
+    order = lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
+    eye = jnp.eye(m, dtype=lu.dtype)
+    lower = jnp.tril(lu[..., :, :k], -1) + jnp.eye(m, k, dtype=lu.dtype)
+    return jnp.swapaxes(eye[order], -1, -2), lower, jnp.triu(lu[..., :k, :])
+
+
+@row("aten.linalg_lu")
+def lu(a: Any, *, pivot: bool = True) -> Any:
+    """The permutation and both factors."""
+    _check_pivot(pivot)
+    return lu_unpack(*_lu(a))
+
+
+@row("aten.linalg_lu_solve")
+def lu_solve(
+    lu: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False
+) -> Any:
+    """Solve with a matrix whose factors are known."""
+    p, lower, upper = lu_unpack(lu, pivots)
+    a = p @ lower @ upper
+    return _solve(_h(a) if adjoint else a, b, left)
+
+
+@row("aten._linalg_eigh")
+def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
+    """Eigenvalues and vectors of a Hermitian matrix, of which one triangle is read."""
+    del compute_v
+    lower = jnp.tril(x if uplo.upper() == "L" else _h(x))
+    values, vectors = jnp.linalg.eigh(lower + _h(jnp.tril(lower, -1)))
+    return values, vectors
+
+
+@row("aten._linalg_svd", typed=True)
+def svd(out: Any, x: Any, full_matrices: bool = False, *_: Any, **__: Any) -> Any:
+    """Singular vectors and values."""
+    u, s, vh = jnp.linalg.svd(x, full_matrices=full_matrices)
+    if out[0] is not None and out[0].shape != u.shape:  # only values are asked for
+        u, vh = (jnp.zeros(t.shape, t.dtype) for t in (out[0], out[2]))
+    return u, s, vh
+
+
+@row("aten.linalg_qr", typed=True)
+def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
+    """An orthogonal and a triangular factor."""
+    if mode == "r":
+        return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
+    q, r = jnp.linalg.qr(x, mode=mode)
+    return q, r
+
+
+# ---- Fourier transforms
+
+
+def _norm(x: Any, sizes: Any, how: int) -> Any:
+    count = 1
+    for n in sizes:
+        count *= n
+    # 0: nothing, 1: by the root of the count, 2: by the count.
+    return x / count ** {0: 0, 1: 0.5, 2: 1}[how]
+
+
+@row("aten._fft_c2c")
+def fft_c2c(x: Any, dim: Any, normalization: int, forward: bool) -> Any:
+    """Of complex numbers, to complex numbers."""
+    if not dim:
+        return x
+    found = (
+        jnp.fft.fftn(x, axes=dim)
+        if forward
+        else jnp.fft.ifftn(x, axes=dim, norm="forward")
+    )
+    return _norm(found, [x.shape[d] for d in dim], normalization)
+
+
+@row("aten._fft_r2c")
+def fft_r2c(x: Any, dim: Any, normalization: int, onesided: bool) -> Any:
+    """Of real numbers, to complex numbers."""
+    found = jnp.fft.rfftn(x, axes=dim) if onesided else jnp.fft.fftn(x, axes=dim)
+    return _norm(found, [x.shape[d] for d in dim], normalization)
+
+
+@row("aten._fft_c2r")
+def fft_c2r(x: Any, dim: Any, normalization: int, last: int) -> Any:
+    """Of half of the complex numbers, to real numbers."""
+    sizes = [*[x.shape[d] for d in dim[:-1]], last]
+    found = jnp.fft.irfftn(x, s=sizes, axes=dim, norm="forward")
+    return _norm(found, sizes, normalization)
+
+
+@row("aten._cdist_forward", typed=True)
+def cdist(out: Any, x: Any, y: Any, p: float, mode: Any = None) -> Any:
+    """Distances of all pairs of rows."""
+    del mode
+    gap = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+    return _length(gap, p).astype(out.dtype)
+
+
+def _length(gap: Any, p: float) -> Any:
+    if p == 0:
+        return jnp.sum(gap != 0, -1).astype(gap.dtype)
+    if p == float("inf"):
+        return jnp.max(gap, -1, initial=0)
+    if p == 1:
+        return jnp.sum(gap, -1)
+    if p == 2:
+        return jnp.sqrt(jnp.sum(gap * gap, -1))
+    return jnp.sum(gap**p, -1) ** (1 / p)
+
+
+@row("aten._euclidean_dist")
+def euclidean(x: Any, y: Any) -> Any:
+    """Distances of all pairs of rows."""
+    gap = x[..., :, None, :] - y[..., None, :, :]
+    return _length(jnp.abs(gap), 2)
+
+
+@row("aten._cdist_backward")
+def cdist_backward(g: Any, x: Any, y: Any, p: float, found: Any) -> Any:
+    """The gradient of distances for the first rows; 0 where the distance is 0."""
+    gap = x[..., :, None, :] - y[..., None, :, :]
+    g, far = g[..., None], found[..., None]
+    safe = jnp.where(far == 0, 1, far)
+    if p == 0:
+        part = jnp.zeros_like(gap)
+    elif p == 1:
+        part = jnp.sign(gap) * g
+    elif p == float("inf"):
+        part = jnp.where(jnp.abs(gap) == far, jnp.sign(gap), 0) * g
+    else:
+        slope = jnp.sign(gap) * (jnp.abs(gap) / safe) ** (p - 1)
+        part = jnp.where((far == 0) | ((gap == 0) & (p < 2)), 0, slope) * g
+    return jnp.sum(part, -2)
+
+
+@row("aten._pdist_forward")
+def pdist(x: Any, p: float = 2) -> Any:
+    """Distances of the pairs of rows, each once."""
+    i, j = jnp.triu_indices(x.shape[0], 1)
+    return _length(jnp.abs(x[i] - x[j]), p)
+
+
+def by_vjp(forward: Any, primals: Any, g: Any) -> Any:
+    """The gradient of a smooth row."""
+    return jax.vjp(forward, *primals)[1](g)

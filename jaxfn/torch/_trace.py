@@ -1,0 +1,276 @@
+"""From a torch function of flat tensors to a program in terms of JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxfn.torch import _experimental
+from jaxfn.torch._lib import torch
+from jaxfn.torch._paths import Fork, Node, Raised, Tree
+from jaxfn.torch._program import build
+from jaxfn.torch._refusal import HOST, OR_HOST, TorchRefusal, place_of, raised_by_user
+from jaxfn.torch._statics import fingerprint
+from jaxfn.torch._watch import NeedsRead, Path
+
+Run = Callable[[Sequence[Any]], list[Any]]
+_LAST = "last function of torch: "
+MOST_PATHS = 16
+"""How many paths through a rule are traced before it is refused."""
+MOST_NODES = 8_000
+"""And how many operations they may have together."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """An input to trace with.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: of the tensor, torch's.
+        requires_grad: what torch would show there.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    requires_grad: bool = False
+
+
+def trace(
+    run: Run,
+    examples: Sequence[Example],
+    *,
+    seed: int | None = None,
+    known: bool = True,
+    keep: Sequence[Any] = (),
+    note: Callable[[], Any] = lambda: None,
+) -> Tree:
+    """The program of `run` for inputs of these types.
+
+    Args:
+        run: from tensors to tensors (or None).
+        examples: the types of the inputs.
+        seed: tells the draws apart; None refuses them.
+        known: is it known which inputs are differentiated?
+        keep: real tensors whose `grad` the rule must not change.
+        note: is called after each run; what it returns must be the same on all paths.
+
+    Raises:
+        TorchRefusal: what stands in the way.
+        NeedsRead: `known` is False, and the rule asked.
+    """
+    kept = _Kept(keep)
+    with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
+        try:
+            return tracer.tree()
+        except _experimental.needs_values() as error:
+            first = error
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=True)
+        try:
+            return tracer.tree()
+        except _experimental.needs_values() as error:
+            raise _asks_for_value(error) from first
+
+
+class _Tracer:
+    """Traces all paths through a rule: one for each way its conditions come out.
+
+    A path is kept, or the whole is refused.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        examples: Sequence[Example],
+        seed: int | None,
+        note: Callable[[], Any],
+        kept: _Kept,
+        *,
+        known: bool,
+        symbolic: bool,
+    ) -> None:
+        self._run, self._examples, self._seed = run, examples, seed
+        self._note, self._known, self._symbolic = note, known, symbolic
+        self._kept = kept
+        self._notes: list[Any] = []
+        self._paths = self._nodes = 0
+
+    def tree(self) -> Tree:
+        """All paths."""
+        root = self._from(())
+        if not self._notes:
+            raise self._error
+        return Tree(root, len(self._examples), self._notes[0])
+
+    def _from(self, begin: tuple[bool, ...]) -> Node:
+        """All paths that begin with these choices."""
+        self._paths += 1
+        path = Path(self._run, begin, self._seed, known=self._known)
+        module = self._record(path)
+        n = len(path.choices.conditions)
+        self._nodes += len(module.graph.nodes)
+        if path.raised is not None:
+            self._error = path.raised
+            node: Node = Raised(path.raised)
+        else:
+            self._same(self._note())
+            node = build(module, path.draws, len(self._examples), drop=n)
+        for i in reversed(range(len(begin), n)):
+            if self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
+                raise _too_many(path)
+            condition = build(module, path.draws, len(self._examples), only=i)
+            other = self._from((*path.choices.taken[:i], False))
+            node = Fork(condition, node, other)
+        return node
+
+    def _same(self, note: Any) -> None:
+        self._notes.append(note)
+        if note is not None and _key(note) != _key(self._notes[0]):
+            raise TorchRefusal(
+                operation="bool(tensor)",
+                reason="what is returned or saved has another form where the condition "
+                "comes out otherwise.",
+            )
+
+    def _record(self, path: Path) -> Any:
+        fakes = _experimental.Fakes(symbolic=self._symbolic)
+        inputs = [
+            fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
+            for x in self._examples
+        ]
+        try:
+            with torch.no_grad():
+                module = _experimental.record(path, inputs, fakes)
+            self._kept.check(path.backward_at or path.place)
+            _check_writes(module)
+            return _experimental.functional(module, fakes)
+        except TorchRefusal as refusal:
+            refusal.where = refusal.where or path.place
+            raise
+        except NeedsRead:
+            raise
+        except _experimental.needs_values() as error:
+            error.add_note(f"{_LAST}{path.last}")
+            raise
+        except Exception as error:
+            if raised_by_user(error):
+                raise
+            raise _refused(error) from error
+
+
+def _key(note: Any) -> Any:
+    parts = [getattr(note, f.name) for f in dataclasses.fields(note)]
+    return fingerprint(parts, by_identity=False)
+
+
+def _too_many(path: Path) -> TorchRefusal:
+    return TorchRefusal(
+        operation="bool(tensor)",
+        reason="its conditions on values make too many paths (more than "
+        f"{MOST_PATHS}, or {MOST_NODES} operations).",
+        way_out=f"Write it with torch.where. Or: {OR_HOST}",
+        where=path.place,
+    )
+
+
+def _refused(error: Exception) -> TorchRefusal:
+    """The refusal for what torch raised."""
+    words = str(error).strip().splitlines()
+    return TorchRefusal(
+        operation=_operation(error),
+        reason=f"torch raised {type(error).__name__} while it was traced without "
+        f"values: {words[0] if words else ''}",
+        where=place_of(error.__traceback__),
+    )
+
+
+def _operation(error: Exception) -> str:
+    text = str(error)
+    if ".numpy()" in text or "numpy" in text:
+        return "a NumPy array of a tensor"
+    if "marked with @once_differentiable" in text:
+        return "the derivative of backward"
+    return "an operation"
+
+
+def _asks_for_value(error: BaseException) -> TorchRefusal:
+    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(_LAST)]
+    last = notes[-1][len(_LAST) :] if notes else ""
+    words = {
+        "__bool__": "bool(tensor)",
+        "__int__": "int(tensor)",
+        "__index__": "int(tensor)",
+        "__float__": "float(tensor)",
+        "item": "tensor.item()",
+        "tolist": "tensor.tolist()",
+        "__getitem__": "x[mask]",
+        "__setitem__": "x[mask] = …",
+        "__contains__": "x in tensor",
+    }
+    return TorchRefusal(
+        operation=words.get(last, last or "an operation"),
+        reason="what comes next depends on the value of a tensor, and there are no "
+        "values while JAX traces.",
+        where=place_of(error.__traceback__),
+        way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
+    )
+
+
+# ---- effects on what is not part of the call
+
+
+def _check_writes(module: Any) -> None:
+    """Refuse writes to tensors that are closed over: they would be lost."""
+    roots: dict[Any, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            roots[node] = node
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None:
+            continue
+        for spec, arg in zip(schema.arguments, node.args, strict=False):
+            info = spec.alias_info
+            if info is None or arg not in roots:
+                continue
+            if info.is_write:
+                raise TorchRefusal(
+                    operation=str(node.target),
+                    reason="it writes to a tensor that is not an argument, and the "
+                    "write would be lost.",
+                    way_out="Pass it to apply and return its new value. " + HOST,
+                    where=_experimental.place_of(node),
+                )
+            if "lift_fresh" not in str(node.target):
+                roots[node] = roots[arg]
+
+
+class _Kept:
+    """Around a trace: `grad` of these tensors is as it was, or it is a refusal."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._before = [(t, t.grad) for t in tensors if t.is_leaf]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> bool:
+        changed = [(t, g) for t, g in self._before if t.grad is not g]
+        for t, g in changed:
+            t.grad = g
+        return bool(changed)
+
+    def check(self, place: str) -> None:
+        """Refuse a rule that changed one of them."""
+        if self._restore():
+            raise TorchRefusal(
+                operation="backward()",
+                reason="it adds gradients to tensors that are not arguments (as to the "
+                "parameters of a module), which would be lost.",
+                way_out="Pass them to apply, and return their gradients. " + HOST,
+                where=place,
+            )

@@ -1,0 +1,1 @@
+"""The bridge to PyTorch, where PyTorch is installed."""

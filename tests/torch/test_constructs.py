@@ -1,0 +1,616 @@
+"""What rules of real Functions do: each construct, beside torch."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from jaxfn.torch import from_torch
+
+from .compare import Case
+
+R = torch.Generator()
+R.manual_seed(0)
+
+
+def normal(*shape: int, dtype=torch.float32):
+    return torch.randn(*shape, generator=R, dtype=dtype)
+
+
+class Scale(Function):
+    @staticmethod
+    def forward(ctx, x, k=2.0, unused=None):
+        ctx.k = k
+        ctx.n = ctx.needs_input_grad
+        return x * k
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g * ctx.k, None, None)[: len(ctx.n)]
+
+
+class Saved(Function):
+    """Input, output, an intermediate, None; attributes, nested."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        m = torch.sin(x)
+        y = m * w
+        ctx.save_for_backward(x, None, y, m)
+        ctx.held = {"cos": torch.cos(x), "list": [w, 3.0]}
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, none, y, m = ctx.saved_tensors
+        assert none is None
+        w, three = ctx.held["list"]
+        gx = g * ctx.held["cos"] * w + 0 * y * x
+        return gx, g * m * three / 3.0
+
+
+class Several(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        at = x.argmax(-1)
+        ctx.mark_non_differentiable(at)
+        ctx.save_for_backward(x)
+        return x.exp(), at, None, x.sum()
+
+    @staticmethod
+    def backward(ctx, g, g_at, g_none, g_sum):
+        (x,) = ctx.saved_tensors
+        assert g_at is None
+        assert g_none is None
+        total = torch.zeros_like(x)
+        if g is not None:
+            total = total + g * x.exp()
+        return total if g_sum is None else total + g_sum
+
+
+class InPlace(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        x.mul_(3)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        g.mul_(3)
+        return g
+
+
+class Views(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.zeros_like(x)
+        y[0].copy_(x[0] * 2)
+        y[1:].add_(x[1:])
+        y[:, 1] += 1
+        y.t()[0] *= 5
+        y[x > 1] = 0.5
+        ctx.save_for_backward(x)
+        return y.contiguous()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        grad = g.clone()
+        grad[x > 1] = 0
+        return grad
+
+
+class Autograd(Function):
+    """Autograd inside backward."""
+
+    @staticmethod
+    def forward(ctx, x, fn):
+        ctx.fn = fn
+        ctx.save_for_backward(x)
+        return fn(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.fn(x)
+        torch.autograd.backward(y, g)
+        return x.grad, None
+
+
+class Inner(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 7 * x
+
+
+class Nested(Function):
+    """Another Function in forward and backward, and a kink."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Inner.apply(x) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * Inner.apply(x) * torch.clamp(x, max=1.0)
+
+
+class Itself(Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        ctx.save_for_backward(x)
+        return x**n
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * ctx.n * Itself.apply(x, ctx.n - 1), None
+
+
+class NotStatic(Function):
+    def forward(ctx, x):  # noqa: N805
+        return x * 2
+
+    def backward(ctx, g):  # noqa: N805
+        return g * 2
+
+
+class ByClass(Function):
+    factor = 4.0
+
+    @classmethod
+    def forward(cls, ctx, x):
+        return x * cls.factor
+
+    @classmethod
+    def backward(cls, ctx, g):
+        return g * cls.factor
+
+
+class Heir(ByClass):
+    factor = 6.0
+
+
+class Separate(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, k):
+        return x * k, x.exp()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.k = inputs
+        ctx.save_for_backward(x, output[1])
+
+    @staticmethod
+    def backward(ctx, g, h):
+        _, y = ctx.saved_tensors
+        return g * ctx.k + h * y, None
+
+
+class ReadsNeeds(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        if w.requires_grad:
+            raise RuntimeError("no gradient of w")
+        ctx.leaf = x.is_leaf
+        ctx.save_for_backward(w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        assert ctx.needs_input_grad == (True, False)
+        return g * ctx.saved_tensors[0], None
+
+
+class Broadcast(Function):
+    """A gradient of a broadcast shape, and more of them than arguments."""
+
+    @staticmethod
+    def forward(ctx, x, b):
+        ctx.save_for_backward(x)
+        return x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g, None, None
+
+
+class Branch(Function):
+    @staticmethod
+    def forward(ctx, x):
+        if not torch.isfinite(x).all():
+            raise ValueError("not finite")
+        y = x * 2 if x.sum() > 0 else x.exp()
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if (x > 100).any():
+            return torch.zeros_like(g)
+        return g * (2 if x.sum() > 0 else x.exp())
+
+
+class Masks(Function):
+    @staticmethod
+    def forward(ctx, x):
+        m = x > 0
+        y = torch.zeros_like(x)
+        y[m] = torch.exp(x[m]) * 2 + x[m].mean()
+        ctx.save_for_backward(x)
+        return y, x[x > 0].sum(), x.masked_select(m).amax()
+
+    @staticmethod
+    def backward(ctx, g, h, k):
+        (x,) = ctx.saved_tensors
+        grad = torch.zeros_like(x)
+        m = x > 0
+        grad[m] = g[m] * x[m].exp() * 2 + h
+        grad[~m] = k
+        return grad
+
+
+class ItemValue(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (x.sum().item() + 1.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.sum()
+
+
+class ZeroDim(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 1
+        y[x > 0] = 3.0
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        g = g.clone()
+        g[x > 0] = 0.5
+        return g
+
+
+def swish(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x) * x
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it is deprecated, and in use
+    scripted = torch.jit.script(swish)
+
+
+class Scripted(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return scripted(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s * (1 - s))
+
+
+class Amp(Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x > 0)
+
+
+class Complex(Function):
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return z * z.conj() * 1j
+
+    @staticmethod
+    def backward(ctx, g):
+        (z,) = ctx.saved_tensors
+        return g * z.conj() * 2j + g.conj() * z
+
+
+def made_in_factory(k):
+    class Made(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * k
+
+    return Made
+
+
+class Options(Function):
+    @staticmethod
+    def forward(ctx, x, options):
+        k = options.pop("k")
+        ctx.options = options
+        return x * k
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.options.pop("b"), None
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, w, b=None):
+        ctx.save_for_backward(x, w)
+        ctx.has_bias = b is not None
+        y = x.mm(w.t())
+        return y if b is None else y + b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        gx = g.mm(w) if ctx.needs_input_grad[0] else None
+        gw = g.t().mm(x) if ctx.needs_input_grad[1] else None
+        gb = g.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return (gx, gw, gb)[: len(ctx.needs_input_grad)]
+
+
+CASES = {
+    "scale": (Scale, [normal(4, 3), 3.0]),
+    "defaults": (Scale, [normal(3)]),
+    "saved": (Saved, [normal(4, 3), normal(3)]),
+    "several": (Several, [normal(4, 3)]),
+    "in place": (InPlace, [normal(4, 3)]),
+    "views": (Views, [normal(4, 3)]),
+    "autograd": (Autograd, [normal(4, 3), torch.tanh]),
+    "nested": (Nested, [normal(4, 3)]),
+    "itself": (Itself, [normal(4, 3), 3]),
+    "not static": (NotStatic, [normal(4)]),
+    "by class": (ByClass, [normal(4)]),
+    "heir": (Heir, [normal(4)]),
+    "separate": (Separate, [normal(4), 2.5]),
+    "reads needs": (ReadsNeeds, [normal(4), normal(4)], (0,)),
+    "broadcast": (Broadcast, [normal(4, 3), normal(3)]),
+    "branch": (Branch, [normal(4, 3)]),
+    "masks": (Masks, [normal(4, 3)]),
+    "item": (ItemValue, [normal(4)]),
+    "no dimension, held": (ZeroDim, [torch.tensor(0.3)]),
+    "no dimension, not": (ZeroDim, [torch.tensor(-0.3)]),
+    "scripted": (Scripted, [normal(4)]),
+    "amp": (Amp, [normal(4)]),
+    "complex": (Complex, [normal(4, dtype=torch.complex64)]),
+    "factory": (made_in_factory(3.0), [normal(4)]),
+    "options": (Options, [normal(4), {"k": 2.0, "b": 5.0}]),
+    "linear": (Linear, [normal(4, 3), normal(2, 3), normal(2)]),
+    "linear without bias": (Linear, [normal(4, 3), normal(2, 3), None]),
+    "empty": (Saved, [normal(0, 3), normal(3)]),
+    "half": (Scale, [normal(4).half(), 3.0]),
+    "bfloat16": (Scale, [normal(4).bfloat16(), 3.0]),
+}
+# A saved intermediate is a constant in torch, silently; the rest says no.
+NOT_TWICE = {"saved", "linear", "linear without bias", "empty", "several", "complex"}
+# torch's backward there is no function of x, or does not record its own backward.
+NOT_TWICE |= {"in place", "autograd", "amp", "masks", "not static", "by class", "heir"}
+NOT_TWICE |= {
+    "half",
+    "bfloat16",
+    "scale",
+    "defaults",
+    "broadcast",
+    "factory",
+    "options",
+}
+NOT_TWICE |= {
+    "no dimension, held",
+    "no dimension, not",
+    "reads needs",
+    "views",
+    "branch",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradient_are_torchs(name):
+    assert Case(*CASES[name]).worst() <= 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_TWICE])
+def test_second_derivative_is_torchs(name):
+    assert Case(*CASES[name]).worst_second() <= 1e-6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_host_too(name):
+    cls, args, *diff = CASES[name]
+    case = Case(cls, args, *diff, fallback="host")
+    # As if nothing of it could be traced.
+    bridge = case.made.jaxfn_torch_bridge
+    bridge._made_layout = functools.partial(_on_host, bridge)
+    assert case.worst(("eager", "jit", "vmap(grad)")) <= 1e-6
+
+
+def _on_host(bridge, call, needs):
+    from jaxfn.torch._on_host import HostCall
+    from jaxfn.torch._refusal import TorchRefusal
+
+    why = TorchRefusal(operation="all", reason="a test")
+    return HostCall(bridge.cls, call, bridge.settings, why)
+
+
+def test_saved_intermediates_keep_their_derivative():
+    x = jnp.array([0.3, 1.2])
+    made = from_torch(Saved)
+
+    def first(x):
+        return jax.grad(lambda x: made.apply(x, jnp.ones(2)).sum())(x).sum()
+
+    # cos x was computed by forward: torch takes it for a constant and has 0.
+    assert np.allclose(jax.grad(first)(x), -jnp.sin(x), atol=1e-6)
+
+
+def test_a_branch_that_raises():
+    made = from_torch(Branch)
+    bad = jnp.array([1.0, math.nan])
+    with pytest.raises(ValueError, match="not finite"):
+        made.apply(bad)
+    assert jnp.isnan(jax.jit(made.apply)(bad)).all()  # JAX can't raise
+    for x in (jnp.array([1.0, 2.0]), -jnp.array([1.0, 2.0])):
+        ours = jax.jit(jax.vmap(jax.grad(lambda x: made.apply(x).sum())))(x[None])[0]
+        t = torch.tensor(np.array(x), requires_grad=True)
+        (theirs,) = torch.autograd.grad(Branch.apply(t).sum(), t)
+        assert np.allclose(ours, theirs)
+
+
+class Own(Function):
+    """Wrong on purpose, so that it shows which rule runs."""
+
+    @staticmethod
+    def forward(x):
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0]
+
+    @staticmethod
+    def jvp(ctx, t):
+        return 5 * t * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_own_jvp(wrap):
+    made, x = from_torch(Own), jnp.array([1.0, 2.0])
+    dot = wrap(lambda x: jax.jvp(made.apply, (x,), (jnp.ones(2),))[1])(x)
+    assert dot.tolist() == [5.0, 10.0]
+    grad = wrap(jax.grad(lambda x: made.apply(x).sum()))(x)
+    assert grad.tolist() == [3.0, 6.0]
+
+
+def test_derived_jvp():
+    class Derived(from_torch(Nested)):
+        generate_jvp_rule = True
+
+    x = jnp.array([0.4, 1.7])
+    grad = jax.grad(lambda x: Derived.apply(x).sum())(x)
+    dot = jax.jvp(Derived.apply, (x,), (jnp.ones(2),))[1]
+    assert np.allclose(grad, dot)
+
+
+def test_hessian_and_third_order():
+    made, x = from_torch(Itself), jnp.array(1.5)
+    f = functools.partial(made.apply, n=4)
+    assert np.allclose(jax.hessian(f)(x), 12 * 1.5**2)
+    assert np.allclose(jax.jit(jax.grad(jax.grad(jax.grad(f))))(x), 24 * 1.5)
+    assert np.allclose(jax.jacfwd(jax.grad(f))(x), 12 * 1.5**2)
+
+
+class Dropout(Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        kept = (torch.rand_like(x) > p).float()
+        ctx.save_for_backward(kept)
+        return x * kept
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+class Recomputed(Function):
+    """Saves the state of the generator, and draws the same again in backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.state = torch.get_rng_state()
+        return x * (torch.rand_like(x) > 0.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        torch.set_rng_state(ctx.state)
+        return g * (torch.rand_like(g) > 0.5)
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.parametrize("cls", [Dropout, Recomputed])
+def test_random_draws(cls, fallback):
+    before = torch.get_rng_state()
+    made = from_torch(cls, random=True, fallback=fallback)
+    x, rest = jnp.ones(64), (0.5,) if cls is Dropout else ()
+    keys = jax.random.key(0), jax.random.key(1)
+    one, other = (made.apply(key, x, *rest) for key in keys)
+    assert 0 < one.sum() < 64
+    assert (one != other).any()
+    assert (
+        jax.jit(made.apply, static_argnums=range(2, 2 + len(rest)))(keys[0], x, *rest)
+        == one
+    ).all()
+    grad = jax.grad(lambda x: made.apply(keys[0], x, *rest).sum())(x)
+    assert (grad == one).all()
+    assert (torch.get_rng_state() == before).all()
+
+
+def test_module_is_a_constant_with_its_newest_weights():
+    layer = torch.nn.Linear(2, 2, bias=False)
+    made, x = from_torch(Autograd), jnp.ones(2)
+
+    def gradient():
+        return jax.grad(lambda x: made.apply(x, _Frozen(layer)).sum())(x)
+
+    first = gradient()
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    assert np.allclose(gradient(), 2 * first)
+    assert layer.weight.grad is None
+
+
+class _Frozen:
+    def __init__(self, layer):
+        self.weight = layer.weight.detach()
+
+    def __call__(self, x):
+        return x @ self.weight.t()

@@ -1,0 +1,216 @@
+"""Each refusal names class, rule, file, line, operation and the way out."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function
+
+import jaxfn.torch
+from jaxfn.torch import TorchRefusal, _experimental, from_torch
+
+BUFFER = torch.zeros(2)
+LAYER = torch.nn.Linear(2, 2)
+
+
+def passes(ctx, g):
+    return g
+
+
+def refused(forward, backward=passes):
+    """A class whose forward (or backward) has a line that ends in `# here`."""
+    return type(
+        "Refused",
+        (Function,),
+        {"forward": staticmethod(forward), "backward": staticmethod(backward)},
+    )
+
+
+def set_data(ctx, x):
+    y = x.clone()
+    y.data = x * 2  # here
+    return y
+
+
+def set_storage(ctx, x):
+    y = x.clone()
+    y.set_(x * 2)  # here
+    return y
+
+
+def loop(ctx, x):
+    while x.sum() > 1:  # here
+        x = x / 2
+    return x
+
+
+def to_int(ctx, x):
+    return x[: int(x.sum())]  # here
+
+
+def to_float(ctx, x):
+    return x * np.exp(float(x.sum()))  # here
+
+
+def masked(ctx, x):
+    return x[x > 0].sort()[0]  # here
+
+
+def to_numpy(ctx, x):
+    return torch.from_numpy(np.sin(x.detach().numpy()))  # here
+
+
+def draws(ctx, x):
+    return x * torch.rand_like(x)  # here
+
+
+def writes_closed_over(ctx, x):
+    BUFFER.add_(1)  # here
+    return x + BUFFER
+
+
+def compiled(ctx, x):
+    return torch.compile(torch.sin)(x)  # here
+
+
+def double(ctx, x):
+    return (x.double() * 2).float()  # here
+
+
+def unknown(ctx, x):
+    return torch.special.bessel_j0(x)  # here
+
+
+def collects(ctx, g):
+    with torch.enable_grad():
+        x = torch.ones(2, requires_grad=True)
+        LAYER(x).backward(g)  # here
+    return x.grad
+
+
+ROWS = {
+    "data": (set_data, r"y\.data = …", "another memory", "y.copy_"),
+    "set_": (set_storage, r"y\.set_", "another memory", 'fallback="host"'),
+    "loop": (loop, r"bool\(tensor\)", "depends on the value", "torch.where"),
+    "int": (to_int, r"int\(tensor\)", "depends on the value", 'fallback="host"'),
+    "float": (to_float, r"float\(tensor\)", "depends on the value", "host"),
+    "mask": (masked, r"aten\.sort", "shape depends on values", "torch.where"),
+    "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),
+    "draws": (draws, r"aten\.rand_like", "need a key", "random=True"),
+    "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
+    "compiled": (compiled, "operation", "dynamo", 'fallback="host"'),
+    "double": (double, "float64", "x64 is off", "jax_enable_x64"),
+    "unknown": (unknown, "bessel_j0", "table does not have it", 'fallback="host"'),
+}
+
+
+def place(rule):
+    lines, start = inspect.getsourcelines(rule)
+    (at,) = [i for i, line in enumerate(lines) if line.rstrip().endswith("# here")]
+    return f"{__file__}:{start + at}"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_refusal_of_forward(name):
+    rule, operation, reason, way_out = ROWS[name]
+    with pytest.raises(TorchRefusal, match=operation) as caught:
+        from_torch(refused(rule)).apply(jnp.array([0.5, 1.5]))
+    message = str(caught.value)
+    assert "`Refused.forward`" in message
+    assert reason in message
+    assert way_out in message
+    assert place(rule) in message
+    assert caught.value.where == place(rule)
+    assert BUFFER.tolist() == [0.0, 0.0]
+
+
+def test_refusal_of_backward():
+    made = from_torch(refused(lambda ctx, x, _: x * 2, _collects))
+    with pytest.raises(TorchRefusal, match="would be lost") as caught:
+        jax.grad(lambda x: made.apply(x, LAYER).sum())(jnp.ones(2))
+    assert "`Refused.backward`" in str(caught.value)
+    assert caught.value.where == place(collects)
+    assert LAYER.weight.grad is None
+
+
+def _collects(ctx, g):
+    return collects(ctx, g), None
+
+
+def test_second_derivative_of_once_differentiable():
+    backward = torch.autograd.function.once_differentiable(lambda ctx, g: 2 * g * ctx.x)
+
+    def forward(ctx, x):
+        ctx.x = x
+        return x**2
+
+    made = from_torch(refused(forward, backward))
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        jax.grad(lambda x: jax.grad(lambda x: made.apply(x).sum())(x).sum())(
+            jnp.ones(2)
+        )
+
+
+def test_random_without_a_draw():
+    made = from_torch(refused(lambda ctx, x: x * 2), random=True)
+    with pytest.raises(ValueError, match="draws no random numbers"):
+        made.apply(jax.random.key(0), jnp.ones(2))
+
+
+def test_random_without_a_key():
+    made = from_torch(refused(draws), random=True)
+    with pytest.raises(TypeError, match="expected a PRNG key as the first argument"):
+        made.apply(jnp.ones(2), jnp.ones(2))
+
+
+def test_what_is_no_function():
+    with pytest.raises(TypeError, match=r"torch\.autograd\.Function, got"):
+        from_torch(torch.nn.Linear)
+    with pytest.raises(ValueError, match="fallback=None or"):
+        from_torch(refused(draws), fallback="cpu")
+
+
+def test_too_few_gradients():
+    made = from_torch(refused(lambda ctx, x, w: x * w))
+    with pytest.raises(RuntimeError, match="incorrect number of gradients"):
+        jax.grad(lambda x: made.apply(x, x).sum())(jnp.ones(2))
+
+
+def test_a_torch_whose_names_differ(monkeypatch):
+    _experimental.name.cache_clear()
+    monkeypatch.setitem(_experimental._NAMES, "make_fx", "torch.fx.no_such_module")
+    with pytest.raises(
+        ImportError, match=r"no_such_module\.make_fx.*tested with torch"
+    ):
+        from_torch(refused(draws))
+    _experimental.name.cache_clear()
+
+
+def test_a_tensor_that_requires_grad_is_a_constant_and_a_warning():
+    weight = torch.ones(2, requires_grad=True)
+    made = from_torch(refused(lambda ctx, x: x * weight))
+    with pytest.warns(UserWarning, match="gets no gradient here"):
+        made.apply(jnp.ones(2))
+
+
+def test_explain_says_what_is_refused():
+    report = jaxfn.torch.explain(refused(lambda ctx, x: x * 2), jnp.ones(2))
+    assert report.ok
+    assert report.forward.operations == {"aten.mul.Tensor": 1}
+    report = jaxfn.torch.explain(refused(loop), jnp.ones(2))
+    assert not report.ok
+    assert place(loop) in str(report)
+
+
+def test_host_call_that_draws():
+    made = from_torch(refused(draws), fallback="host")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TorchRefusal, match="random=True"):
+            made.apply(jnp.ones(2))

@@ -1,0 +1,191 @@
+"""Every row of the table of operations, beside torch.
+
+The cases are torch's own: the samples of its OpInfo database, with empty arrays, arrays
+without dimensions, broadcast and strided ones. What torch makes of them is traced, so
+each operation that its decompositions leave meets its row.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+from jaxfn.torch import TorchRefusal, _table
+from jaxfn.torch._body import Body
+from jaxfn.torch._dtypes import to_jax
+from jaxfn.torch._statics import Taker, join
+
+from .compare import error
+
+PARTS = 16
+SAMPLES = 2
+# What is drawn has no value to compare; what is empty has any.
+RANDOM = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
+RANDOM |= {"new_empty_strided", "geqrf", "bernoulli", "multinomial", "normal"}
+# No function of its input: another sign, another basis, any of equal ones.
+AMBIGUOUS = {"linalg.svd", "svd", "linalg.eig", "linalg.eigh", "svd_lowrank"}
+AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg", "topk", "sort", "msort"}
+
+
+def test_every_core_operation_has_a_row():
+    missing = []
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in getattr(packet, "overloads", list)():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags and _table.find(str(op)) is None:
+                missing.append(str(op))
+    assert sorted({name.rsplit(".", 1)[0] for name in missing}) == NO_ROW
+
+
+# Sizes are numbers when the graph is traced; nonzero has no shape before it has values.
+NO_ROW = [
+    "aten._embedding_bag",
+    "aten.nonzero",
+    "aten.sym_numel",
+    "aten.sym_size",
+    "aten.sym_storage_offset",
+    "aten.sym_stride",
+]
+
+
+def samples(op):
+    try:
+        found = list(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+    except Exception:  # noqa: BLE001  (some need what is not installed)
+        return []
+    return found[:40][:: max(1, len(found[:40]) // SAMPLES)][:SAMPLES]
+
+
+def flat(op, sample):
+    """The operation as a function of flat tensors, and these."""
+    taker = Taker(lambda x: isinstance(x, torch.Tensor))
+    template = taker([sample.input, list(sample.args), dict(sample.kwargs)])
+
+    def run(tensors):
+        first, rest, kwargs = join(template, tensors)
+        found = Taker(lambda x: isinstance(x, torch.Tensor))
+        found(op.op(first, *rest, **kwargs))
+        return found.leaves
+
+    return run, taker.leaves
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operations_are_torchs(part, record_property):
+    ran, wrong = 0, {}
+    for op in op_db[part::PARTS]:
+        if torch.float32 not in op.dtypes or op.name in RANDOM | AMBIGUOUS:
+            continue
+        for sample in samples(op):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                why = compared(op, sample)
+            ran += why is not REFUSED
+            if why is not None and why is not REFUSED:
+                wrong[op.name] = why
+    record_property("compared", ran)
+    assert ran > 10
+    assert not wrong
+
+
+REFUSED = "refused"
+
+
+def compared(op, sample):
+    """What differs; None if nothing does."""
+    run, tensors = flat(op, sample)
+    try:
+        theirs = run([x.clone() for x in tensors])
+    except Exception:  # noqa: BLE001  (torch refuses some of its own samples)
+        return REFUSED
+    body, arrays = Body(run, name=op.name, rule="op"), None
+    try:
+        arrays = [to_jax(x) for x in tensors]
+        ours = jax.jit(lambda *xs: body(xs))(*arrays)
+    except TorchRefusal as refusal:
+        return str(refusal) if "a fault of jaxfn" in str(refusal) else REFUSED
+    gap = error(ours, [x.resolve_conj() for x in theirs])
+    return None if gap < 2e-4 else f"{gap} for {sample}"
+
+
+DTYPES = [
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8,
+    torch.uint8, torch.int32, torch.int64, torch.bool, torch.complex64,
+]  # fmt: skip
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "pow": lambda x, y: torch.pow(x, y.abs()), "maximum": torch.maximum,
+    "remainder": torch.remainder, "fmod": torch.fmod, "atan2": torch.atan2,
+    "lt": torch.lt, "eq": torch.eq, "where": lambda x, y: torch.where(x > 0, x, y),
+    "number": lambda x, y: x * 2.5 + 1 - y, "and": torch.logical_and,
+    "clamp": lambda x, y: torch.clamp(x, min=-1, max=2) + y,
+    "sum": lambda x, y: x.sum(),
+    "mean": lambda x, y: (x / 2).mean(0), "cast": lambda x, y: x.to(y.dtype),
+    "mm": lambda x, y: x @ y.mT, "cat": lambda x, y: torch.cat([x, y]),
+    "cumsum": lambda x, y: x.cumsum(0), "prod": lambda x, y: x.prod(),
+    "bits": torch.bitwise_xor, "sign": lambda x, y: x.sign(),
+}  # fmt: skip
+
+
+def values(shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(np.array(rng.integers(-3, 4, shape)))
+    if dtype.is_floating_point or dtype.is_complex:
+        x = x + torch.from_numpy(np.array(rng.uniform(0.1, 0.4, shape)))
+    return (x.abs() if dtype is torch.uint8 else x).to(dtype)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_dtypes_promote_as_in_torch(name):
+    """All pairs of dtypes; an array without dimensions promotes otherwise."""
+    ran = 0
+    with jax.enable_x64(True):
+        for i, a in enumerate(DTYPES):
+            for j, b in enumerate(DTYPES):
+                for shapes in (((2, 3), (2, 3)), ((2, 3), ())):
+                    if (i + j) % 3 == 2 and shapes[1] == ():
+                        continue
+                    x, y = values(shapes[0], a, i), values(shapes[1], b, j + 20)
+                    ran += _is_the_same(BINARY[name], x, y)
+    assert ran > 5
+
+
+def _is_the_same(fn, x, y):
+    def run(tensors):
+        return [fn(*tensors)]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (theirs,) = run([x.clone(), y.clone()])
+    except (RuntimeError, TypeError):
+        return 0  # torch does not have it for these dtypes
+    arrays = [to_jax(x), to_jax(y)]
+    try:
+        (ours,) = Body(run, name="op", rule="op")(arrays)
+    except TorchRefusal as refusal:  # complex32
+        if "JAX can't hold it" not in str(refusal):
+            raise
+        return 0
+    wanted = to_jax(theirs)
+    assert ours.dtype == wanted.dtype, (x.dtype, y.dtype)
+    assert ours.shape == wanted.shape
+    precise = {"bfloat16": 2e-2, "float16": 2e-3}.get(str(ours.dtype), 1e-5)
+    close = jnp.allclose(
+        ours.astype(complex), wanted.astype(complex), precise, precise, equal_nan=True
+    )
+    by_zero = not x.is_floating_point() and not y.is_floating_point()
+    assert close or (by_zero and bool((y == 0).any())), (x, y, ours, wanted)
+    return 1
