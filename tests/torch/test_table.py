@@ -175,9 +175,10 @@ def _is_the_same(fn, x, y):
     arrays = [to_jax(x), to_jax(y)]
     try:
         (ours,) = Body(run, name="op", rule="op")(arrays)
-    except TorchRefusal as refusal:  # complex32
-        assert "JAX can't hold it" in str(refusal)
-        return 0
+    except TorchRefusal as refusal:
+        if "JAX can't hold it" in str(refusal):  # complex32
+            return 0
+        raise
     wanted = to_jax(theirs)
     assert ours.dtype == wanted.dtype, (x.dtype, y.dtype)
     assert ours.shape == wanted.shape
