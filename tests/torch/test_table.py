@@ -36,6 +36,10 @@ AMBIGUOUS = {"linalg.svd", "svd", "linalg.eig", "linalg.eigh", "svd_lowrank"}
 AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg", "topk", "sort", "msort"}
 
 
+# JAX's for negative numbers; notebooks/reference/porting.md says so.
+LESS_PRECISE = 5e-3
+
+
 def test_every_core_operation_has_a_row():
     missing = []
     for name in dir(torch.ops.aten):
@@ -115,7 +119,8 @@ def compared(op, sample):
     except TorchRefusal as refusal:
         return str(refusal) if "a fault of jaxfn" in str(refusal) else REFUSED
     gap = error(ours, [x.resolve_conj() for x in theirs])
-    return None if gap < 2e-4 else f"{gap} for {sample}"
+    allowed = LESS_PRECISE if "polygamma" in op.name else 2e-4
+    return None if gap < allowed else f"{gap} for {sample}"
 
 
 DTYPES = [
