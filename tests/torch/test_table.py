@@ -48,9 +48,11 @@ def test_every_core_operation_has_a_row():
             op = getattr(packet, overload)
             if torch.Tag.core in op.tags and _table.find(str(op)) is None:
                 missing.append(str(op))
-    assert sorted({name.rsplit(".", 1)[0] for name in missing}) == NO_ROW
+    left = {name.rsplit(".", 1)[0] for name in missing}
+    assert sorted(name for name in left if not name.endswith("_")) == NO_ROW
 
 
+# What writes in place is not left by the second pass.
 # Sizes are numbers when the graph is traced; nonzero has no shape before it has values.
 NO_ROW = [
     "aten._embedding_bag",
