@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import traceback
 from types import FrameType, TracebackType
@@ -92,7 +93,23 @@ def place_now(frame: FrameType | None) -> str:
 
 def raised_by_user(error: BaseException) -> bool:
     """Was it raised by a line of a user's file?"""
+    tb = _innermost(error)
+    return tb is not None and is_users(tb.tb_frame.f_code.co_filename)
+
+
+def raised_by_statement(error: BaseException) -> bool:
+    """Was it raised by a `raise` in torch's public Python, as on a wrong argument?"""
+    tb = _innermost(error)
+    if tb is None:
+        return False
+    code = tb.tb_frame.f_code
+    inside = os.path.relpath(code.co_filename, _OURS[0])
+    is_public = not inside.startswith(("_", "..", "fx", "utils"))
+    return is_public and code.co_code[tb.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _innermost(error: BaseException) -> TracebackType | None:
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
-    return tb is not None and is_users(tb.tb_frame.f_code.co_filename)
+    return tb

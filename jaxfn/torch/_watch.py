@@ -15,6 +15,7 @@ from jaxfn.torch._refusal import (
     TorchRefusal,
     is_users,
     place_now,
+    raised_by_statement,
     raised_by_user,
 )
 
@@ -279,7 +280,7 @@ def _is_users_own(error: Exception) -> bool:
     """Was it raised by a line of the rule itself, and not by torch?"""
     if isinstance(error, (TorchRefusal, *_experimental.needs_values())):
         return False
-    return raised_by_user(error)
+    return raised_by_user(error) or raised_by_statement(error)
 
 
 def _own(x: Any) -> Any:

@@ -36,6 +36,10 @@ AMBIGUOUS = {"linalg.svd", "svd", "linalg.eig", "linalg.eigh", "svd_lowrank"}
 AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg", "topk", "sort", "msort"}
 
 
+# JAX's for negative numbers; notebooks/reference/porting.md says so.
+LESS_PRECISE = 5e-3
+
+
 def test_every_core_operation_has_a_row():
     missing = []
     for name in dir(torch.ops.aten):
@@ -44,9 +48,11 @@ def test_every_core_operation_has_a_row():
             op = getattr(packet, overload)
             if torch.Tag.core in op.tags and _table.find(str(op)) is None:
                 missing.append(str(op))
-    assert sorted({name.rsplit(".", 1)[0] for name in missing}) == NO_ROW
+    left = {name.rsplit(".", 1)[0] for name in missing}
+    assert sorted(name for name in left if not name.endswith("_")) == NO_ROW
 
 
+# What writes in place is not left by the second pass.
 # Sizes are numbers when the graph is traced; nonzero has no shape before it has values.
 NO_ROW = [
     "aten._embedding_bag",
@@ -115,7 +121,8 @@ def compared(op, sample):
     except TorchRefusal as refusal:
         return str(refusal) if "a fault of jaxfn" in str(refusal) else REFUSED
     gap = error(ours, [x.resolve_conj() for x in theirs])
-    return None if gap < 2e-4 else f"{gap} for {sample}"
+    allowed = LESS_PRECISE if "polygamma" in op.name else 2e-4
+    return None if gap < allowed else f"{gap} for {sample}"
 
 
 DTYPES = [
@@ -175,10 +182,10 @@ def _is_the_same(fn, x, y):
     arrays = [to_jax(x), to_jax(y)]
     try:
         (ours,) = Body(run, name="op", rule="op")(arrays)
-    except TorchRefusal as refusal:  # complex32
-        if "JAX can't hold it" not in str(refusal):
-            raise
-        return 0
+    except TorchRefusal as refusal:
+        if "JAX can't hold it" in str(refusal):  # complex32
+            return 0
+        raise
     wanted = to_jax(theirs)
     assert ours.dtype == wanted.dtype, (x.dtype, y.dtype)
     assert ours.shape == wanted.shape

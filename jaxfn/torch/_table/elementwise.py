@@ -55,6 +55,7 @@ rows(
 rows(
     {
         "aten.abs": jnp.abs,
+        "aten.complex": lambda x, y: lax.complex(*jnp.broadcast_arrays(x, y)),
         "aten.angle": jnp.angle,
         "aten.bitwise_not": jnp.bitwise_not,
         "aten.conj_physical aten.conj aten._conj aten._conj_copy aten._conj_physical": (
@@ -172,7 +173,6 @@ rows(
         "aten.bitwise_xor aten.__xor__": jnp.bitwise_xor,
         "aten.bitwise_left_shift aten.__lshift__": jnp.left_shift,
         "aten.bitwise_right_shift aten.__rshift__": jnp.right_shift,
-        "aten.complex": lambda x, y: lax.complex(*jnp.broadcast_arrays(x, y)),
         "aten.polar": lambda r, t: r * jnp.exp(1j * t.astype(r.dtype)),
         "aten.addcmul": lambda x, a, b, *, value=1: x + value * a * b,
         "aten.addcdiv": lambda x, a, b, *, value=1: x + value * a / b,
