@@ -6,13 +6,13 @@ backward and jvp run as JAX operations, under every transformation, compiled by 
     pip install 'jaxfn[torch]'
 """
 
-try:
-    import torch as _  # noqa: F401
-except ImportError as error:
+import importlib.util
+
+if importlib.util.find_spec("torch") is None:
     raise ImportError(
         "jaxfn.torch needs PyTorch, which is not installed here: "
         "pip install 'jaxfn[torch]'."
-    ) from error
+    )
 
 from jaxfn.torch._bridge import from_torch
 from jaxfn.torch._explain import TorchExplanation, explain

@@ -32,8 +32,16 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
         rule: which of its rules.
         where: "file:line" in the rule, as far as it is known.
         operation: what is refused.
+        reason: why.
         way_out: what to do.
     """
+
+    name: str
+    rule: str
+    where: str
+    operation: str
+    reason: str
+    way_out: str
 
     def __init__(
         self, *, operation: str, reason: str, way_out: str = HOST, where: str = ""
