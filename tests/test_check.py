@@ -25,6 +25,8 @@ from tests.wrong_functions import (
     times,
 )
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 @functools.cache
 def report_of(name):

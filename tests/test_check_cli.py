@@ -12,6 +12,8 @@ import pytest
 from jaxfn import _check_cli
 from jaxfn.__main__ import main
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 ROOT = Path(__file__).parent.parent
 
 SOURCE = """
