@@ -12,6 +12,8 @@ import pytest
 from jaxfn.__main__ import main
 from jaxfn._check import cli
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 ROOT = Path(__file__).parents[2]
 
 SOURCE = """

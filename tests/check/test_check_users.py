@@ -8,7 +8,7 @@ from jax import lax
 import jaxfn
 from tests.build import function, saving
 from tests.check.user_functions import USERS, Bisection, Conjugate, FixedPoint, Root
-from tests.wrong_functions import V
+from tests.check.wrong_functions import V
 
 
 @pytest.mark.parametrize("name", USERS)

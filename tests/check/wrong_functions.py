@@ -32,6 +32,7 @@ ALIKE = {
     *("Sign", "Transposed", "MissingTerm", "WrongArgument", "MeanForSum", "RowForSum"),
     *("WrongOutput", "SwappedNeeds", "StoppedCotangent", "JvpJacobian", "JvpNone"),
     *("JvpMissingTerm", "VmapFactor", "VmapIgnoresInDims", "VmapFirstOnly"),
+    *("MissingArgument", "WrongCount", "IgnoresCotangent", "JvpIgnoresTangent"),
 }
 
 V = np.array([0.7, -1.3, 0.4], np.float32)

@@ -10,14 +10,21 @@ import jax
 
 
 @contextlib.contextmanager
-def checking_leaks() -> Iterator[None]:
-    """`jax.checking_leaks`, which collects garbage at the end of every trace.
+def small_heap() -> Iterator[None]:
+    """What was there before is not searched by the garbage collector.
 
-    What was there before has no part in it, so the collector need not search it.
+    JAX collects garbage at the end of every trace that it checks for leaks, and what
+    was there before has no part in them.
     """
     gc.freeze()
     try:
-        with jax.checking_leaks():
-            yield
+        yield
     finally:
         gc.unfreeze()
+
+
+@contextlib.contextmanager
+def checking_leaks() -> Iterator[None]:
+    """`jax.checking_leaks`, on a small heap."""
+    with small_heap(), jax.checking_leaks():
+        yield

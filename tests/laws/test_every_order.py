@@ -158,7 +158,7 @@ def test_second_derivative_differentiates_the_inner_rule(engine, style, wrapper,
 # Engines of both styles share all but how forward is called: in a normal run one style
 # alone has what is compiled at length.
 in_one_style = pytest.mark.full(
-    unless=lambda style, wrapper, **_: style == "separate" or wrapper == "plain"
+    unless=lambda style, wrapper="", **_: style == "separate" or wrapper == "plain"
 )
 
 
@@ -191,6 +191,7 @@ def test_the_value_keeps_its_rule_at_second_order(engine, style, wrapper, outer)
     )
 
 
+@in_one_style
 @engines
 @styles
 @pytest.mark.parametrize("outer", ["grad", "jacfwd", "jit grad"])

@@ -24,7 +24,9 @@ from jax import lax
 from tests.build import function
 from tests.sizes import parametrize
 
-NORMAL, FULL = 12, 48
+# Of a normal run: 12, 17 and 36 see where a derivative is summed over examples which
+# take it for shared, or the other way round; few others do.
+NORMAL, FULL = (0, 1, 2, 5, 7, 8, 10, 11, 12, 15, 17, 36), 48
 SIZES = (3, 2)  # of the outer axis and the inner one
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "first": lambda a, b, c: a,
@@ -161,7 +163,7 @@ def _wave(shape: Any, shift: int) -> jax.Array:
 
 
 def pytest_generate_tests(metafunc):
-    parametrize(metafunc, "seed", range(NORMAL), lambda times: range(FULL * times))
+    parametrize(metafunc, "seed", NORMAL, lambda times: range(FULL * times))
 
 
 def test_an_example_has_the_derivatives_that_it_has_alone(seed):
@@ -198,5 +200,5 @@ def assert_close(got: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("part", ["engine", "jit", "separate"])
 def test_the_plans_differ(part):
-    found = {getattr(Plan.draw(seed), part) for seed in range(NORMAL)}
+    found = {getattr(Plan.draw(seed), part) for seed in NORMAL}
     assert len(found) == {"engine": 4, "jit": 3, "separate": 2}[part]

@@ -264,6 +264,7 @@ def test_ctx_carries_anything_twice_through_one_scan(kind, engine):
 # ---- what JAX can't differentiate
 
 
+@pytest.mark.full(unless=lambda engine, **_: engine in ("backward", "both"))
 @in_one_style
 @places
 @engines

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 FLAGS = ("jax_custom_vjp3", "jax_custom_jvp3", "jax_remat3")
-EVERY = 16
+EVERY = 32
 
 CODE = f"""
 import jax
