@@ -119,7 +119,7 @@ def is_left_out(item):
 @pytest.fixture
 def small_heap():
     """For tests of `jaxfn.check`, which looks for leaks."""
-    from tests import leaks  # when JAX has been told
+    from tests.laws import leaks  # when JAX has been told
 
     with leaks.small_heap():
         yield
