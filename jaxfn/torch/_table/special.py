@@ -43,7 +43,17 @@ rows(
 @row("aten.polygamma", elementwise=True)
 def polygamma(n: int, x: Any) -> Any:
     """The derivative of digamma of this order."""
-    return lax.digamma(x) if n == 0 else jsp.polygamma(n, x)
+    if n == 0:
+        return lax.digamma(x)
+    if n > 1:
+        return jsp.polygamma(n, x)
+    # JAX's is wrong below 0, where the reflection holds, with y = 1 - x:
+    #     polygamma(1, x) + polygamma(1, y) = (pi / sin(pi x))^2
+    low = x < 0.5
+    upper = jsp.polygamma(1, jnp.where(low, 1 - x, x))
+    # sin(pi x) by the distance to the nearest integer, so that it loses no digits.
+    sine = jnp.sin(jnp.pi * (x - jnp.round(x)))
+    return jnp.where(low, (jnp.pi / sine) ** 2 - upper, upper)
 
 
 @row("aten.mvlgamma", elementwise=True)
