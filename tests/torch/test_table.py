@@ -41,9 +41,11 @@ LESS_PRECISE = 5e-3
 
 
 def test_every_core_operation_has_a_row():
+    # dir(torch.ops.aten) has those alone that something has asked for.
+    known = [n.split(".")[0] for n in torch._C._dispatch_get_all_op_names()]
     missing = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
+    for name in {n.removeprefix("aten::") for n in known if n.startswith("aten::")}:
+        packet = getattr(torch.ops.aten, name, None)
         for overload in getattr(packet, "overloads", list)():
             op = getattr(packet, overload)
             if torch.Tag.core in op.tags and _table.find(str(op)) is None:
@@ -57,6 +59,7 @@ def test_every_core_operation_has_a_row():
 NO_ROW = [
     "aten._embedding_bag",
     "aten.nonzero",
+    "aten.sym_is_contiguous",
     "aten.sym_numel",
     "aten.sym_size",
     "aten.sym_storage_offset",
