@@ -53,7 +53,7 @@ NEEDS_TORCH = ["jaxfn/torch", "tests/torch"]
 # ---- how much runs
 #
 # A normal run has every mechanism, and of many cells of one kind those that differ
-# most. It takes four minutes on two cores. What it leaves out is marked `full`.
+# most. What it leaves out is marked `full`.
 
 
 def pytest_addoption(parser):
