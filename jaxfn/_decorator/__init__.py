@@ -11,5 +11,5 @@ How rules of either kind become JAX functions belongs in `_engine`, ctx in `_fun
 
 from jaxfn._decorator.decorator import custom_function
 from jaxfn._decorator.jax_call import call, positional
-from jaxfn._decorator.jax_rules import JaxRules
+from jaxfn._decorator.jax_rules import JaxRules, is_pair
 from jaxfn._decorator.static import is_static

@@ -12,7 +12,13 @@ import jax
 from jax import tree_util
 
 from jaxfn._base import ARRAY, Outputs, Spec, errors, type_name
-from jaxfn._decorator import JaxRules, custom_function, is_static, positional
+from jaxfn._decorator import (
+    JaxRules,
+    custom_function,
+    is_pair,
+    is_static,
+    positional,
+)
 from jaxfn._decorator import call as jax_call
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._explain.names import saved_names
@@ -210,7 +216,7 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
     @functools.wraps(fwd)
     def tagged(*args: Any) -> Any:
         result = fwd(*args)
-        if not isinstance(result, (tuple, list)) or len(result) != 2:
+        if not is_pair(result):
             return result  # JAX says what is wrong
         return result[0], tree_util.tree_map_with_path(put, result[1])
 

@@ -75,6 +75,12 @@ def name_tag(x: Any, name: str) -> Any:
 
 def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
     """Take `jax.vjp` of `f` with respect to all float and complex arrays."""
+    along, moving = _of_moving(f, xs)
+    return jax.vjp(along, *moving)
+
+
+def _of_moving(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
+    """Make of `f` a function of its float and complex arrays; return these too."""
     moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
@@ -83,7 +89,7 @@ def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
             at[i] = x
         return flat(f)(*at)
 
-    return jax.vjp(along, *[xs[i] for i in moving])
+    return along, [xs[i] for i in moving]
 
 
 def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -252,15 +258,8 @@ def pushed(f: Fun) -> Fun:
     """Make the tangents of `f` along ones: forward mode."""
 
     def program(*xs: Any) -> Any:
-        moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
-
-        def along(*values: Any) -> list[Any]:
-            at = list(xs)
-            for i, x in zip(moving, values, strict=True):
-                at[i] = x
-            return flat(f)(*at)
-
-        at = tuple(jnp.asarray(xs[i]) for i in moving)
+        along, moving = _of_moving(f, xs)
+        at = tuple(map(jnp.asarray, moving))
         return jax.jvp(along, at, tuple(map(jnp.ones_like, at)))
 
     return program

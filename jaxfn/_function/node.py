@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxfn._base import compat, errors, pytree, type_name
+from jaxfn._base import errors, pytree, type_name
 from jaxfn._function.ctx import FunctionCtx
 from jaxfn._function.no_graph import NoGraph
-from jaxfn._function.savable import advice, can_be_saved
+from jaxfn._function.savable import advice, unsavable
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -73,27 +73,23 @@ class BackwardCFunction(FunctionCtx, NoGraph):
 
     def save_for_backward(self, *tensors: Any) -> None:
         self._check("save_for_backward")
-        for i, x in enumerate(tensors):
-            # The first comparison decides nothing: it is quick, and mostly true.
-            if type(x) is not compat.ConcreteArray and not can_be_saved(x):
-                raise errors.RuleTypeError(
-                    "save_for_backward can only save variables, but argument "
-                    f"{i} is of type {type_name(x)}. Expected arrays, pytrees of "
-                    f"arrays or None, got {errors.shown(x)}, in {self._where()}. "
-                    f"{advice(x)}"
-                )
+        for i, x in unsavable(tensors):
+            raise errors.RuleTypeError(
+                f"save_for_backward can only save variables, but argument {i} is of "
+                f"type {type_name(x)}. Expected arrays, pytrees of arrays or None, got "
+                f"{errors.shown(x)}, in {self._where()}. {advice(x)}"
+            )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
         self._check("save_for_forward")
-        for i, x in enumerate(tensors):
-            if type(x) is not compat.ConcreteArray and not can_be_saved(x):
-                raise AssertionError(
-                    "save_for_forward expects all arguments to be tensors; you should "
-                    "save non-tensors as attributes on ctx. Expected arrays, pytrees "
-                    f"of arrays or None, got {errors.shown(x)} as argument {i}, in "
-                    f"{self._where()}. {advice(x)}"
-                )
+        for i, x in unsavable(tensors):
+            raise AssertionError(
+                "save_for_forward expects all arguments to be tensors; you should "
+                "save non-tensors as attributes on ctx. Expected arrays, pytrees of "
+                f"arrays or None, got {errors.shown(x)} as argument {i}, in "
+                f"{self._where()}. {advice(x)}"
+            )
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:

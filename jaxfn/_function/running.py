@@ -116,13 +116,18 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         ctx = next(iter(self._given), None)
         if not isinstance(ctx, BackwardCFunction):
             return
-        if self._rule == "jvp" and ctx.saved_tensors == ():
+        words = str(error)
+        # Python's words where a tuple is taken apart; an error of the user's own is not
+        # about a tuple of ours.
+        index = words == "tuple index out of range"
+        unpacked = words.startswith("not enough values to unpack")
+        if self._rule == "jvp" and ctx.saved_tensors == () and (index or unpacked):
             error.add_note(
                 f"`{self._name}.jvp` found nothing in ctx.saved_tensors: in jvp it "
                 "holds what ctx.save_for_forward was given, and in backward what "
                 "ctx.save_for_backward was. Call save_for_forward too."
             )
-        if ctx.needs_read and isinstance(error, IndexError):
+        if ctx.needs_read and index:
             n = len(ctx.needs_input_grad)
             error.add_note(
                 f"`{self._name}.{self._rule}` read ctx.needs_input_grad, of length "

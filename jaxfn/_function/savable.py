@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._base import pytree
+from jaxfn._base import compat, pytree
 
 
-def can_be_saved(x: Any) -> bool:
+def unsavable(values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Return those that can't be saved, each with its place."""
+    return [(i, x) for i, x in enumerate(values) if not _can_be_saved(x)]
+
+
+def _can_be_saved(x: Any) -> bool:
     """Is `x` an array, None, or a pytree that holds arrays?"""
-    if x is None or pytree.is_array(x):
+    # The first comparison decides nothing: it is quick, and mostly true.
+    if type(x) is compat.ConcreteArray or x is None or pytree.is_array(x):
         return True
     # An empty container holds no arrays and nothing else: there is nothing to lose.
     arrays, spec = pytree.split(x)

@@ -164,23 +164,16 @@ class Body:
             needs: for each input, whether its gradient is wanted.
             given: for each result, whether there is a cotangent for it.
         """
-        where = ("vjp", needs, given)
-        if where not in self._derived:
-            self._derived[where] = Body(
-                functools.partial(_pull, self.run, needs, given),
-                name=self.name,
-                rule=f"{self.rule}, differentiated",
-                seed=self.seed,
-                keep=self.keep,
-                host=self.host,
-                only_host=self.only_host,
-                types=lambda arrays: [
-                    (tuple(x.shape), x.dtype)
-                    for x, need in zip(arrays, needs, strict=False)
-                    if need
-                ],
-            )
-        return self._derived[where]
+        pull = functools.partial(_pull, self.run, needs, given)
+        return self._derive(
+            ("vjp", needs, given),
+            pull,
+            types=lambda arrays: [
+                (tuple(x.shape), x.dtype)
+                for x, need in zip(arrays, needs, strict=False)
+                if need
+            ],
+        )
 
     def jvp(self, given: tuple[bool, ...]) -> Body:
         """From inputs and tangents to the tangents of the results.
@@ -188,16 +181,21 @@ class Body:
         Args:
             given: for each input, whether there is a tangent for it.
         """
-        where = ("jvp", given)
+        push = functools.partial(_push, self.run, given)
+        return self._derive(("jvp", given), push)
+
+    def _derive(self, where: Any, run: Callable[..., Any], **options: Any) -> Body:
+        """Return the body of a derivative, made once."""
         if where not in self._derived:
             self._derived[where] = Body(
-                functools.partial(_push, self.run, given),
+                run,
                 name=self.name,
                 rule=f"{self.rule}, differentiated",
                 seed=self.seed,
                 keep=self.keep,
                 host=self.host,
                 only_host=self.only_host,
+                **options,
             )
         return self._derived[where]
 

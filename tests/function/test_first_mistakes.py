@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import source_info_util
 from jax.experimental import sparse
 
 import jaxfn
@@ -122,6 +123,19 @@ def test_an_index_that_needs_input_grad_has_not():
         assert "`F.forward` read ctx.needs_input_grad, of length 1" in note
 
 
+def test_an_error_of_another_kind_has_no_such_notes():
+    def jvp(ctx, t):
+        assert ctx.needs_input_grad == (True,)
+        raise error
+
+    f = function("F", forward=identity, jvp=jvp)
+    for error in (ValueError("mine"), IndexError("mine")):
+        with pytest.raises(type(error), match="mine") as raised:
+            jax.jvp(f.apply, (1.0,), (1.0,))
+        notes = "".join(getattr(raised.value, "__notes__", ()))
+        assert "ctx." not in notes
+
+
 def test_an_instance_is_not_a_call():
     f = function("F", forward=identity, backward=lambda ctx, g: g)
     with pytest.warns(DeprecationWarning, match=r"Call `F.apply\(...\)`"):
@@ -217,6 +231,14 @@ def test_tracebacks_show_the_users_frames_alone(call):
     package = str(Path(jaxfn.__file__).parent)
     assert any(Path(name).name == HERE for name in files)
     assert not [name for name in files if name.startswith(package)]
+
+
+def test_a_package_beside_ours_is_a_users():
+    # JAX compares beginnings of paths: jaxfn must not hide jaxfn_examples.
+    package = str(Path(jaxfn.__file__).parent)
+    assert not source_info_util.is_user_filename(f"{package}/_function/node.py")
+    assert source_info_util.is_user_filename(f"{package}_examples/model.py")
+    assert source_info_util.is_user_filename(f"{package}.py")
 
 
 def test_all_frames_are_shown_on_request():

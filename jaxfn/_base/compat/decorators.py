@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +53,9 @@ def hide_frames(folder: str) -> None:
     JAX shows the frames of its users alone, unless JAX_TRACEBACK_FILTERING is "off";
     and a profile names the line of the user's program that made an operation.
     """
-    traceback_util.register_exclusion(folder)
-    source_info_util.register_exclusion(folder)
+    # JAX compares beginnings: without the separator it would hide folder_of_others too.
+    traceback_util.register_exclusion(folder + os.sep)
+    source_info_util.register_exclusion(folder + os.sep)
 
 
 def with_hidden_frames(fun: Callable[..., Any]) -> Callable[..., Any]:
