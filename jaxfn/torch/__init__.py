@@ -14,8 +14,8 @@ if importlib.util.find_spec("torch") is None:
         "pip install 'jaxfn[torch]'."
     )
 
-from jaxfn.torch._bridge import from_torch
 from jaxfn.torch._explain import TorchExplanation, explain
+from jaxfn.torch._from_torch import from_torch
 from jaxfn.torch._refusal import TorchRefusal
 
 __all__ = ["TorchExplanation", "TorchRefusal", "explain", "from_torch"]

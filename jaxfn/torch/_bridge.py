@@ -1,4 +1,4 @@
-"""`from_torch`: the class that JAX gets."""
+"""The class that JAX gets."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxfn
-from jaxfn.torch import _experimental
 from jaxfn.torch._body import remember, types_key
+from jaxfn.torch._call import Call, Settings
 from jaxfn.torch._context import is_once_differentiable, is_separate
-from jaxfn.torch._layout import Call, Layout, Needs, Settings
+from jaxfn.torch._layout import Layout, Needs
 from jaxfn.torch._lib import torch
 from jaxfn.torch._on_host import HostCall
 from jaxfn.torch._refusal import TorchRefusal
@@ -24,23 +24,6 @@ from jaxfn.torch._statics import Same, join
 from jaxfn.torch._watch import NeedsRead
 
 _READS = "this call reads which of its arguments are differentiated"
-
-
-def from_torch(
-    cls: type, *, fallback: Literal["host"] | None = None, random: bool = False
-) -> type[jaxfn.Function]:
-    """Make a `jaxfn.Function` of a `torch.autograd.Function`, which stays as it is."""
-    _experimental.check()
-    if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
-        raise TypeError(
-            "from_torch expected a class derived from torch.autograd.Function, got "
-            f"{cls!r}. Pass the class itself, not its apply."
-        )
-    if fallback not in (None, "host"):
-        raise ValueError(
-            f'from_torch expected fallback=None or "host", got {fallback!r}.'
-        )
-    return Bridge(cls, Settings(host=fallback == "host", random=random)).made()
 
 
 def is_array(x: Any) -> bool:
@@ -70,20 +53,21 @@ class Bridge:
         if self.has_backward:
             rule = self._backward_rule()
             members["backward"] = staticmethod(rule)
-        if self._own("jvp"):
+        if self.owns("jvp"):
             members["jvp"] = staticmethod(self._jvp)
         return type(cls.__name__, (jaxfn.Function,), members)
 
-    def _own(self, rule: str) -> bool:
+    def owns(self, rule: str) -> bool:
+        """Does the class define this rule itself?"""
         return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
 
     @property
     def has_backward(self) -> bool:
         """Does the class define backward, under one of its names?"""
-        return self._own("backward") or self._own("vjp")
+        return self.owns("backward") or self.owns("vjp")
 
     def _backward_rule(self) -> Any:
-        own = self.cls.vjp if self._own("vjp") else self.cls.backward
+        own = self.cls.vjp if self.owns("vjp") else self.cls.backward
         once = is_once_differentiable(own)
         return jaxfn.once_differentiable(self._backward) if once else self._backward
 

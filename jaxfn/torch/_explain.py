@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxfn.torch._bridge import Bridge, is_array
-from jaxfn.torch._layout import Call, Layout, Settings
+from jaxfn.torch._call import Call, Settings
+from jaxfn.torch._layout import Layout
 from jaxfn.torch._paths import Tree
 from jaxfn.torch._program import Ref, Step
 from jaxfn.torch._refusal import TorchRefusal

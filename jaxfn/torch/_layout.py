@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch import _experimental
 from jaxfn.torch._body import Body
+from jaxfn.torch._call import Call, Record, Settings
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
 from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
 from jaxfn.torch._lib import torch
@@ -17,93 +17,12 @@ from jaxfn.torch._statics import (
     Same,
     Slot,
     Taker,
-    fingerprint,
     join,
-    parameters_in,
     parts_of,
 )
 from jaxfn.torch._watch import NeedsRead
 
 Needs = tuple[bool, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """How a class is brought over.
-
-    Attributes:
-        host: may rules run in torch, on the host?
-        random: may they draw random numbers?
-    """
-
-    host: bool
-    random: bool
-
-    def seed(self, which: int) -> int | None:
-        """Where the draws of a rule begin."""
-        return which if self.random else None
-
-
-class Call:
-    """The arguments of a call of a Function, taken apart.
-
-    Attributes:
-        args: the template of the arguments.
-        arrays: the arrays among them, each once.
-        tops: for each argument that is an array, which; else None.
-    """
-
-    def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
-        taker = Taker(is_array)
-        self.args: list[Any] = [taker(x) for x in args]
-        self.arrays = taker.leaves
-        # The same array twice is two arguments, each with a gradient of its own.
-        self.tops: list[int | None] = []
-        for i, x in enumerate(args):
-            if not is_array(x):
-                self.tops.append(None)
-                continue
-            slot = self.args[i]
-            if slot in self.tops:
-                slot = Slot(len(self.arrays))
-                self.arrays.append(x)
-                self.args[i] = slot
-            self.tops.append(int(slot))
-
-    def key(self) -> Any:
-        """What distinguishes the statics of two calls."""
-        return fingerprint(self.args), tuple(self.tops)
-
-    def keep(self) -> list[Any]:
-        """Tensors that collect gradients, among the statics."""
-        return parameters_in(self.args)
-
-
-@dataclasses.dataclass(slots=True)
-class Record:
-    """What forward left behind.
-
-    Attributes:
-        output: the template of what it returned.
-        n_outputs: how many of the flat results are outputs.
-        is_output: for each top-level output, which flat result it is, or None.
-        saved: templates of what was saved for backward.
-        for_forward: templates of what was saved for jvp.
-        attributes: the template of the attributes of ctx.
-        marked: flat results without derivative.
-        materialize: zeros for gradients that are not there?
-        inexact: for each flat result, can it have a gradient?
-    """
-
-    output: Any
-    n_outputs: int
-    is_output: list[int | None]
-    saved: list[Any]
-    for_forward: list[Any]
-    attributes: dict[str, Any]
-    marked: list[int]
-    materialize: bool
-    inexact: list[bool]
 
 
 class Layout:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxfn.torch import _host
 from jaxfn.torch._body import Body
-from jaxfn.torch._layout import Call, Settings
+from jaxfn.torch._call import Call, Settings
 from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Slot, Taker, fingerprint, join

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxfn.torch import _experimental
+from jaxfn.torch._building import build
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Fork, Node, Raised, Tree
-from jaxfn.torch._program import build
 from jaxfn.torch._refusal import HOST, OR_HOST, TorchRefusal, place_of, raised_by_user
 from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path

@@ -5,8 +5,12 @@ dtypes that torch promotes to: each result is cast to what torch's trace had.
 """
 
 from jaxfn.torch._table import (  # noqa: F401  (they fill the table)
+    activations,
+    comparing,
     creating,
+    distances,
     elementwise,
+    fourier,
     indexing,
     linalg,
     networks,
@@ -14,6 +18,7 @@ from jaxfn.torch._table import (  # noqa: F401  (they fill the table)
     pooling,
     random,
     reducing,
+    sampling,
     shapes,
     special,
 )

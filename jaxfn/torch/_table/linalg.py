@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import linalg as jsl
@@ -304,99 +303,3 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
         return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
     q, r = jnp.linalg.qr(x, mode=mode)
     return q, r
-
-
-# ---- Fourier transforms
-
-
-def _norm(x: Any, sizes: Any, how: int) -> Any:
-    count = 1
-    for n in sizes:
-        count *= n
-    # 0: nothing, 1: by the root of the count, 2: by the count.
-    return x / count ** {0: 0, 1: 0.5, 2: 1}[how]
-
-
-@row("aten._fft_c2c")
-def fft_c2c(x: Any, dim: Any, normalization: int, forward: bool) -> Any:
-    """Of complex numbers, to complex numbers."""
-    if not dim:
-        return x
-    found = (
-        jnp.fft.fftn(x, axes=dim)
-        if forward
-        else jnp.fft.ifftn(x, axes=dim, norm="forward")
-    )
-    return _norm(found, [x.shape[d] for d in dim], normalization)
-
-
-@row("aten._fft_r2c")
-def fft_r2c(x: Any, dim: Any, normalization: int, onesided: bool) -> Any:
-    """Of real numbers, to complex numbers."""
-    found = jnp.fft.rfftn(x, axes=dim) if onesided else jnp.fft.fftn(x, axes=dim)
-    return _norm(found, [x.shape[d] for d in dim], normalization)
-
-
-@row("aten._fft_c2r")
-def fft_c2r(x: Any, dim: Any, normalization: int, last: int) -> Any:
-    """Of half of the complex numbers, to real numbers."""
-    sizes = [*[x.shape[d] for d in dim[:-1]], last]
-    found = jnp.fft.irfftn(x, s=sizes, axes=dim, norm="forward")
-    return _norm(found, sizes, normalization)
-
-
-@row("aten._cdist_forward", typed=True)
-def cdist(out: Any, x: Any, y: Any, p: float, mode: Any = None) -> Any:
-    """Distances of all pairs of rows."""
-    del mode
-    gap = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
-    return _length(gap, p).astype(out.dtype)
-
-
-def _length(gap: Any, p: float) -> Any:
-    if p == 0:
-        return jnp.sum(gap != 0, -1).astype(gap.dtype)
-    if p == float("inf"):
-        return jnp.max(gap, -1, initial=0)
-    if p == 1:
-        return jnp.sum(gap, -1)
-    if p == 2:
-        return jnp.sqrt(jnp.sum(gap * gap, -1))
-    return jnp.sum(gap**p, -1) ** (1 / p)
-
-
-@row("aten._euclidean_dist")
-def euclidean(x: Any, y: Any) -> Any:
-    """Distances of all pairs of rows."""
-    gap = x[..., :, None, :] - y[..., None, :, :]
-    return _length(jnp.abs(gap), 2)
-
-
-@row("aten._cdist_backward")
-def cdist_backward(g: Any, x: Any, y: Any, p: float, found: Any) -> Any:
-    """The gradient of distances for the first rows; 0 where the distance is 0."""
-    gap = x[..., :, None, :] - y[..., None, :, :]
-    g, far = g[..., None], found[..., None]
-    safe = jnp.where(far == 0, 1, far)
-    if p == 0:
-        part = jnp.zeros_like(gap)
-    elif p == 1:
-        part = jnp.sign(gap) * g
-    elif p == float("inf"):
-        part = jnp.where(jnp.abs(gap) == far, jnp.sign(gap), 0) * g
-    else:
-        slope = jnp.sign(gap) * (jnp.abs(gap) / safe) ** (p - 1)
-        part = jnp.where((far == 0) | ((gap == 0) & (p < 2)), 0, slope) * g
-    return jnp.sum(part, -2)
-
-
-@row("aten._pdist_forward")
-def pdist(x: Any, p: float = 2) -> Any:
-    """Distances of the pairs of rows, each once."""
-    i, j = jnp.triu_indices(x.shape[0], 1)
-    return _length(jnp.abs(x[i] - x[j]), p)
-
-
-def by_vjp(forward: Any, primals: Any, g: Any) -> Any:
-    """The gradient of a smooth row."""
-    return jax.vjp(forward, *primals)[1](g)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxfn.torch._table._row import row
-from jaxfn.torch._table.linalg import by_vjp
+from jaxfn.torch._table.distances import by_vjp
 
 
 def _spread(value: Any, n: int) -> list[int]:

@@ -1,0 +1,47 @@
+"""Activations that the decompositions leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn.torch._table._row import row
+
+
+@row("aten.elu", elementwise=True)
+def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    """Scaled exponential on the negative side."""
+    negative = jnp.expm1(jnp.minimum(x, 0) * input_scale) * alpha
+    return jnp.where(x <= 0, negative, x) * scale
+
+
+@row("aten.gelu", elementwise=True)
+def gelu(x: Any, *, approximate: str = "none") -> Any:
+    """X times the normal distribution at x."""
+    return jax.nn.gelu(x, approximate=approximate == "tanh")
+
+
+@row("aten.leaky_relu", elementwise=True)
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+    """x, times a slope on the negative side."""
+    return jnp.where(x > 0, x, x * jnp.asarray(negative_slope, x.dtype))
+
+
+@row("aten.threshold", elementwise=True)
+def threshold(x: Any, at: Any, value: Any) -> Any:
+    """`value` where x is not above `at`."""
+    return jnp.where(x <= at, jnp.asarray(value, x.dtype), x)
+
+
+@row("aten.softplus", elementwise=True)
+def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    """A smooth relu, linear above the threshold."""
+    return jnp.where(x * beta > threshold, x, jnp.log1p(jnp.exp(x * beta)) / beta)
+
+
+@row("aten.silu", elementwise=True)
+def silu(x: Any) -> Any:
+    """X times its sigmoid."""
+    return x * jax.nn.sigmoid(x)

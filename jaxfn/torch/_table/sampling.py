@@ -1,0 +1,102 @@
+"""Values at places between the elements: grid_sample, upsampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn.torch._table._row import row
+from jaxfn.torch._table.distances import by_vjp
+
+
+def _corners(size: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
+    """Where each new position lies between two old ones."""
+    i = jnp.arange(out, dtype=jnp.float32)
+    if align:
+        at = i * ((size - 1) / (out - 1) if out > 1 else 0.0)
+    else:
+        ratio = 1 / scale if scale else size / out
+        at = jnp.maximum((i + 0.5) * ratio - 0.5, 0)
+    low = jnp.minimum(jnp.floor(at).astype(jnp.int32), size - 1)
+    return low, jnp.minimum(low + 1, size - 1), at - low
+
+
+def _scales(scales: Any, n: int) -> list[Any]:
+    return [None] * n if scales is None else list(scales)
+
+
+def _linear(x: Any, sizes: Any, align: bool, scales: Any) -> Any:
+    first = x.ndim - len(sizes)
+    for d, (size, scale) in enumerate(zip(sizes, scales, strict=True), first):
+        low, high, part = _corners(x.shape[d], size, align, scale)
+        part = part.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - d - 1))
+        a, b = jnp.take(x, low, d), jnp.take(x, high, d)
+        x = a * (1 - part) + b * part
+    return x
+
+
+@row(
+    "aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d",
+    typed=True,
+)  # fmt: skip
+def upsample_linear(
+    out: Any, x: Any, size: Any, align: bool, scales: Any = None, *more: Any
+) -> Any:
+    """Another size, by what lies between neighbours."""
+    del size
+    sizes = out.shape[2:]
+    if scales is not None and not isinstance(scales, (list, tuple)):
+        scales = [scales, *more]
+    return _linear(x, sizes, align, _scales(scales, len(sizes)))
+
+
+@row(
+    "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d",
+    typed=True,
+)  # fmt: skip
+def upsample_nearest(
+    out: Any, x: Any, size: Any, scales: Any = None, *more: Any
+) -> Any:
+    """Another size, by the nearest in front."""
+    del size
+    if scales is not None and not isinstance(scales, (list, tuple)):
+        scales = [scales, *more]
+    sizes = out.shape[2:]
+    for d, (n, scale) in enumerate(
+        zip(sizes, _scales(scales, len(sizes)), strict=True), 2
+    ):
+        ratio = jnp.float32(1 / scale if scale else x.shape[d] / n)
+        at = jnp.floor(jnp.arange(n, dtype=jnp.float32) * ratio).astype(jnp.int32)
+        x = jnp.take(x, jnp.minimum(at, x.shape[d] - 1), d)
+    return x
+
+
+def _upsample_backward(forward: Any) -> Any:
+    def backward(out: Any, g: Any, size: Any, shape: Any, *how: Any) -> Any:
+        del size
+        like = jax.ShapeDtypeStruct(tuple(shape), g.dtype)
+        goal = jax.ShapeDtypeStruct(g.shape, g.dtype)
+        run = jax.linear_transpose(lambda x: forward(goal, x, None, *how), like)
+        del out
+        return run(g)[0]
+
+    return backward
+
+
+row(
+    "aten.upsample_linear1d_backward", "aten.upsample_bilinear2d_backward",
+    "aten.upsample_trilinear3d_backward", typed=True,
+)(_upsample_backward(upsample_linear))  # fmt: skip
+row(
+    "aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward",
+    "aten.upsample_nearest3d_backward", typed=True,
+)(_upsample_backward(upsample_nearest))  # fmt: skip
+
+
+@row("aten.gelu_backward")
+def gelu_backward(g: Any, x: Any, *, approximate: str = "none") -> Any:
+    """The gradient of gelu."""
+    forward = lambda x: jax.nn.gelu(x, approximate=approximate == "tanh")  # noqa: E731
+    return by_vjp(forward, (x,), g)[0]
