@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._table._row import row
+from jaxfn.torch._table.distances import by_vjp
 
 
 @row("aten.elu", elementwise=True)
@@ -21,6 +22,13 @@ def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """X times the normal distribution at x."""
     return jax.nn.gelu(x, approximate=approximate == "tanh")
+
+
+@row("aten.gelu_backward")
+def gelu_backward(g: Any, x: Any, *, approximate: str = "none") -> Any:
+    """The gradient of gelu."""
+    forward = lambda x: jax.nn.gelu(x, approximate=approximate == "tanh")  # noqa: E731
+    return by_vjp(forward, (x,), g)[0]
 
 
 @row("aten.leaky_relu", elementwise=True)

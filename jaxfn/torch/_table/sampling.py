@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._table._row import row
-from jaxfn.torch._table.distances import by_vjp
 
 
 def _corners(size: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
@@ -93,10 +92,3 @@ row(
     "aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward",
     "aten.upsample_nearest3d_backward", typed=True,
 )(_upsample_backward(upsample_nearest))  # fmt: skip
-
-
-@row("aten.gelu_backward")
-def gelu_backward(g: Any, x: Any, *, approximate: str = "none") -> Any:
-    """The gradient of gelu."""
-    forward = lambda x: jax.nn.gelu(x, approximate=approximate == "tanh")  # noqa: E731
-    return by_vjp(forward, (x,), g)[0]
