@@ -1,5 +1,6 @@
 """The slips of a first day: each message names the class, the rule and the way out."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -93,6 +94,34 @@ def test_an_error_of_a_rules_own_calls_is_its_own():
     with pytest.raises(TypeError) as error:
         jax.grad(f.apply)(1.0)
     assert "is called with" not in str(error.value)
+
+
+def test_an_error_inside_of_a_decorated_rule_is_its_own():
+    def without_the_last(rule):
+        @functools.wraps(rule)  # whose signature does not take what is passed
+        def wrapper(*args):
+            return rule(*args[:-1])
+
+        return wrapper
+
+    @without_the_last
+    def backward(ctx, g):
+        raise TypeError("mine")
+
+    f = function("F", forward=lambda ctx, x: (x, 2 * x), backward=backward)
+    with pytest.raises(TypeError, match="mine") as error:
+        jax.grad(lambda x: f.apply(x)[1])(1.0)
+    assert "is called with" not in str(error.value)
+
+
+def test_the_parameters_of_a_marked_rule_are_told():
+    def forward(ctx, x):
+        return x, 2 * x
+
+    backward = jaxfn.once_differentiable(lambda ctx, g: g)
+    f = function("F", forward=forward, backward=backward)
+    with pytest.raises(TypeError, match="`F.backward` is called with 3 arguments"):
+        jax.grad(lambda x: f.apply(x)[1])(1.0)
 
 
 def test_jvp_reads_what_was_saved_for_backward():
