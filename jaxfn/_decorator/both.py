@@ -39,7 +39,9 @@ class Both:
         self._places, self._tree = places, tree
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
-        once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
+        once = OnePass(
+            self._run, self._kept, lambda: self.rules, rule=self._rule, looked_at=False
+        )
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
@@ -60,7 +62,8 @@ class Both:
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()
         outs = pytree.outputs(self._d.primal(*self._args(still)))
-        owned = belonging(outs.arrays, still, recording, lambda: None, name=name)
+        # To look at its derivatives would be to run fwd, which calls this again.
+        owned = belonging(outs.arrays, still, recording, None, name=name)
         if not drops:
             return Outputs(owned, outs.static)
 

@@ -43,7 +43,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
     batch rule, each where there is one; a forward rule alone is transposed for reverse
-    mode. A batch rule alone leaves differentiation to JAX, in both modes, to any order.
+    mode. With a batch rule alone, a derivative is that of the function or, batched,
+    of the rule, in both modes, to any order.
 
     Args:
         fun: the function.

@@ -229,6 +229,8 @@ def _spreading(d: JaxRules, rule: Rule) -> Rule:
         found = rule(*args)
         if not is_pair(found):
             return found  # JAX has a message for it
+        if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
+            return found
         outs = pytree.outputs(found[0])
         leaves, n = tree_util.tree_leaves(args[-2]), len(outs.arrays)
 

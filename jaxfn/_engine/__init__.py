@@ -5,8 +5,8 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 (a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
 (the refusals: forward mode without jvp, a second derivative after once_differentiable)
 and `batching` (custom_vmap). `attachment` gives values a derivative after they were
-computed; `onepass` (with `runs`) and `ownership` stand on it. `linearity` and `solves`
-prove that a traced function is linear.
+computed; `onepass` (with `runs`) and `ownership` (with `sharing`) stand on it.
+`linearity` and `solves` prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
 `_function` and `_decorator`, are for.
@@ -27,6 +27,7 @@ from jaxfn._engine.engines import (
     push_forward,
 )
 from jaxfn._engine.onepass import OnePass
-from jaxfn._engine.ownership import Map, belonging
+from jaxfn._engine.ownership import belonging
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run
+from jaxfn._engine.sharing import Map

@@ -24,8 +24,8 @@ from jaxfn._engine.barrier import once, only_transposable
 from jaxfn._engine.carrying import Statics, Width
 from jaxfn._engine.derive import transposed
 from jaxfn._engine.linear import linear
-from jaxfn._engine.ownership import Map
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
+from jaxfn._engine.sharing import Map
 
 Rule = Callable[..., Any]
 
@@ -223,7 +223,12 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in moving]
-    outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
+    seen = frozenset[int]().union(*map(compat.batch_axes, [*residuals.arrays, *ts]))
+    values = [o for o, s in zip(outs, smooth, strict=True) if s]
+    narrow = [k for k, o in enumerate(values) if seen - compat.batch_axes(o)]
+    outs_t = linear(
+        push, pull, residuals.arrays, ts, avals, name=rules.name, narrow=narrow
+    )
     return spread(outs_t, smooth)
 
 
@@ -252,16 +257,8 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 
 def derivatives(
     rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays
-) -> list[Map] | None:
-    """Return the derivative that a Function defines, for `belonging` to look at.
-
-    Return None where there are two derivatives, which need not agree on what examples
-    share: a `linear` map has two directions, and is batched as a whole; and where
-    scans drop the rule of a custom_jvp, the jvp is attached beside JAX's own.
-    """
-    attached = rules.bwd is not None or compat.SCAN_DROPS_JVP
-    if has_forward_mode(rules) and attached:
-        return None
+) -> list[Map]:
+    """Return the derivatives that a Function defines, for `belonging` to look at."""
 
     def pull(*cts: Any) -> Arrays:
         pairs = zip(cts, residuals.smooth, strict=True)
@@ -280,9 +277,12 @@ def derivatives(
         rest = iter(zeros)
         return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
 
+    found: list[Map] = []
     if rules.bwd is not None:
-        return [(pull, examples(outs), True)]
-    return [(push, examples(inputs), False)]
+        found.append((pull, examples(outs), True))
+    if rules.jvp is not None:
+        found.append((push, examples(inputs), False))
+    return found
 
 
 # ---- JAX's own, for rules in its terms

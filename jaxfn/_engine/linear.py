@@ -26,6 +26,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat
+from jaxfn._engine.sharing import Traced
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -39,8 +40,20 @@ def linear(
     out_avals: Sequence[Any],
     *,
     name: str,
+    narrow: Sequence[int] = (),
 ) -> list[Any]:
-    """Bind the primitive. All values are arrays; see the module's docstring."""
+    """Bind the primitive. All values are arrays; see the module's docstring.
+
+    Args:
+        evaluate: the map.
+        transpose: its transpose.
+        residuals: what both need beside what they map.
+        tangents: what `evaluate` maps.
+        out_avals: the types of the outs.
+        name: of the Function, for messages and in jaxprs.
+        narrow: indices of outs that are tangents of a value which some vmap at work
+            does not batch. Such an out is not batched either, if that can be.
+    """
     # Nothing is traced, so nobody can transpose, batch or compile what comes of it: the
     # rule runs on values, and may be written in NumPy.
     if not any(map(compat.is_tracer, (*residuals, *tangents))):
@@ -66,6 +79,7 @@ def linear(
         ),
         n=len(values),
         out_avals=tuple(out_avals),
+        narrow=tuple(narrow),
     )
 
 
@@ -127,10 +141,13 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
 # Of a batch y_i = E(r_i) t_i, so both directions are those of one example under vmap.
 # Linear arguments that are not batched are repeated first, as an operation of their
 # own: its transpose is the sum over the batch, so `transpose` needs no case for it.
+# A result that all examples share is that of the first. Transposed, the first example
+# gets its whole cotangent, which is the sum of all that used it, and the others zero.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n, staged, transpose = params["n"], params["staged"], params["transpose"]
     value_dims = list(dims[:n])
     tangents = [axis.to_front(t, d) for t, d in zip(args[n:], dims[n:], strict=True)]
+    shared = _shared(axis, args, dims, **params) if params["narrow"] else set()
     outs = linear(
         axis.vmap(lambda values, ts: staged(*values, *ts), (value_dims, 0)),
         axis.vmap(transpose, (value_dims, 0)),
@@ -138,8 +155,41 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         tangents,
         [axis.batched_aval(aval, tangents) for aval in params["out_avals"]],
         name=transpose.name,
+        narrow=params["narrow"],
     )
-    return outs, [0] * len(outs)
+    outs = [out[0] if k in shared else out for k, out in enumerate(outs)]
+    return outs, [None if k in shared else 0 for k in range(len(outs))]
+
+
+def _shared(
+    axis: Any, args: Any, dims: Any, *, n: int, narrow: Sequence[int], **params: Any
+) -> set[int]:
+    """Find those of the outs `narrow` that all examples share, in both directions."""
+    ks = set(narrow)
+    batched = {j for j, d in enumerate(dims[n:]) if d is not None}
+
+    def look(values: list[Any], ts: list[Any]) -> list[Any]:
+        nonlocal ks
+        pairs = zip((*values, *ts), args, strict=True)
+        own = [compat.batch_axes(x) - compat.batch_axes(arg) for x, arg in pairs]
+        (here,) = frozenset[int]().union(*own)
+        examples = [compat.zeros(a) for a in params["out_avals"]]
+        for found in (
+            Traced.trace(lambda *ts: params["staged"](*values, *ts), ts, False),
+            Traced.trace(
+                lambda *cts: params["transpose"](values, list(cts)), examples, True
+            ),
+        ):
+            ks = found.shared(ks, batched, here)
+        return []
+
+    try:
+        axis.vmap(look, (list(dims[:n]), list(dims[n:])))(
+            list(args[:n]), list(args[n:])
+        )
+    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+        return set()
+    return ks
 
 
 _bind = compat.define_primitive(

@@ -27,9 +27,10 @@ import numpy as np
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import Gate, attach, stop_gradient
 from jaxfn._engine.engines import derivatives, push_forward
-from jaxfn._engine.ownership import Map, belonging
+from jaxfn._engine.ownership import belonging
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run
+from jaxfn._engine.sharing import Map
 
 
 class OnePass:
@@ -42,6 +43,8 @@ class OnePass:
         residuals: `residuals(run, leaves, inputs, outputs, perturbed) -> Residuals`.
         rules: the rules of the call; a function, because `fwd` is one of them.
         rule: what messages call forward.
+        looked_at: may `belonging` look at the derivatives? Where forward calls the
+            Function itself it may not in either, and they must agree.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class OnePass:
         rules: Callable[[], Rules],
         *,
         rule: str,
+        looked_at: bool = True,
     ) -> None:
         self._forward = run
         self._residuals = residuals
         self._rules = rules
         self._rule = rule
+        self._looked_at = looked_at
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """Return the outputs, with their derivative, and the residuals."""
@@ -78,14 +83,12 @@ class OnePass:
         """Return the outputs alone, where nothing is differentiated."""
         recording = compat.Recording()
         outs, leaves, run = self._run(arrays, perturbed)
-        maps = partial(self._maps, run, leaves, arrays, outs)
-        name = self._rules().name
-        outs = belonging(outs, arrays, recording, maps, name=name, alone=True)
+        outs = self._owned(run, leaves, arrays, outs, recording, alone=True)
         return Outputs(outs, run.out)
 
     def _maps(
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
-    ) -> list[Map] | None:
+    ) -> list[Map]:
         """Return the derivatives of this run in all its inputs, for `belonging`."""
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
         residuals = self._substitute(run, arrays, outs, others, everything)
@@ -138,14 +141,14 @@ class OnePass:
     ) -> Callable[[Arrays], _Found]:
         """Run forward in a trace of its own; return what evaluates that trace.
 
-        Its equations run when forward has ended, and the gate, which is one of them, is
-        asked with the answer known.
+        Its equations run when forward has ended, behind a gate which is then asked with
+        the answer known.
         """
         runs: list[Run] = []
         gate = Gate()
 
         def trace(*values: Any) -> tuple[list[Any], list[Any]]:
-            outs, leaves, run, _ = self._behind(gate, values, perturbed)
+            outs, leaves, run = self._through(gate, values, perturbed)
             runs.append(run)
             return outs, leaves
 
@@ -153,7 +156,10 @@ class OnePass:
         tree = jax.tree.structure(shape)
 
         def found(arrays: Arrays) -> _Found:
-            outs, leaves = tree.unflatten(compat.evaluate(jaxpr, arrays))
+            inside, recording = gate.enter(arrays), compat.Recording()
+            outs, leaves = tree.unflatten(compat.evaluate(jaxpr, inside))
+            # Here, and not in the trace: the vmaps at work show on these values.
+            outs = self._owned(runs[-1], leaves, inside, outs, recording)
             # What else the values were computed from, for `attach`.
             consts = filter(compat.is_tracer, compat.constants(jaxpr))
             return outs, leaves, runs[-1], list(consts) if gate.open else None
@@ -163,15 +169,35 @@ class OnePass:
     def _behind(self, gate: Gate, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Run forward behind the gate, and open it if an intermediate was saved."""
         inside, recording = gate.enter(arrays), compat.Recording()
+        outs, leaves, run = self._through(gate, inside, perturbed)
+        closed_over = recording.closed_over(outs, inside) if gate.open else None
+        outs = self._owned(run, leaves, inside, outs, recording)
+        return outs, leaves, run, closed_over
+
+    def _through(
+        self, gate: Gate, inside: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], list[Any], Run]:
+        """Run forward on what is inside the gate, and open it where that is needed."""
         outs, leaves, run = self._run(inside, perturbed)
         # A saved intermediate has the derivative of the body: it must come through. The
         # outputs get it too, and `attach` drops it from them.
         gate.open = any(map(is_inexact, run.others(leaves)))
-        closed_over = recording.closed_over(outs, inside) if gate.open else None
-        maps = partial(self._maps, run, leaves, inside, outs)
-        name = self._rules().name
-        outs = belonging(outs, inside, recording, maps, name=name)
-        return outs, leaves, run, closed_over
+        return outs, leaves, run
+
+    def _owned(
+        self,
+        run: Run,
+        leaves: Arrays,
+        arrays: Arrays,
+        outs: Arrays,
+        recording: compat.Recording,
+        *,
+        alone: bool = False,
+    ) -> list[Any]:
+        """Return the outputs of a run, batched wherever their derivative may be."""
+        look = partial(self._maps, run, leaves, arrays, outs)
+        maps, name = look if self._looked_at else None, self._rules().name
+        return belonging(outs, arrays, recording, maps, name=name, alone=alone)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed

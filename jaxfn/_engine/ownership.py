@@ -23,21 +23,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfn._base import compat, is_inexact
-from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.rules import Arrays
+from jaxfn._engine.sharing import Map, Traced
 
-Maps = Callable[[], "Sequence[Map] | None"]
-Map = tuple[Callable[..., Sequence[Any]], Arrays, bool]
-"""A derivative: a linear function of arrays (None for what is zero), examples of its
-arguments, and whether it goes backwards."""
+Maps = Callable[[], "Sequence[Map]"]
 
 
 def belonging(
     outs: Arrays,
     inputs: Arrays,
     recording: compat.Recording,
-    maps: Maps,
+    maps: Maps | None,
     *,
     name: str,
     alone: bool = False,
@@ -58,21 +55,68 @@ def belonging(
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
-    axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
-    batched = {j for j, x in enumerate(inputs) if compat.batch_axes(x)}
-    once = [k for k, js in enumerate(missing) if js & batched]
-    # Of one vmap alone is it asked whether its examples share a derivative.
-    shared = _shared(once, batched, maps) if once and len(axes) == 1 else []
-    # Those apart depend on all inputs from here on. Those together must not depend on
-    # a batched one, but on the rest, which another vmap may batch later.
-    apart = [k for k, js in enumerate(missing) if js and k not in shared]
-    together = [k for k in shared if missing[k] - batched]
+    lacking = _lacking(outs, inputs, missing)
+    shared = _shared(lacking, inputs, maps) if lacking and maps else set()
+    # An output that is not shared depends on all inputs from here on. One that is must
+    # not depend on an input with a batch axis that it lacks, but on the rest, which
+    # another vmap may batch later.
+    ties: dict[tuple[int, ...], list[int]] = {}
+    for k, js in enumerate(missing):
+        on = range(len(inputs))
+        if k in shared:
+            own = compat.batch_axes(outs[k])
+            on = [j for j in on if compat.batch_axes(inputs[j]) <= own]
+        if not js.isdisjoint(on):
+            ties.setdefault(tuple(on), []).append(k)
     owned = list(outs)
-    for ks, left_out in ((apart, set[int]()), (together, batched)):
-        on = [x for j, x in enumerate(inputs) if j not in left_out]
-        for k, out in zip(ks, _tied([outs[k] for k in ks], on, name), strict=True):
+    for on, ks in ties.items():
+        tied = _tied([outs[k] for k in ks], [inputs[j] for j in on], name)
+        for k, out in zip(ks, tied, strict=True):
             owned[k] = out
     return owned
+
+
+def _lacking(
+    outs: Arrays, inputs: Arrays, missing: Sequence[set[int]]
+) -> dict[int, set[int]]:
+    """Find for each vmap at work the outputs that it does not batch, but might."""
+    found: dict[int, set[int]] = {}
+    for k, js in enumerate(missing):
+        of_inputs = frozenset[int]().union(*[compat.batch_axes(inputs[j]) for j in js])
+        for axis in of_inputs - compat.batch_axes(outs[k]):
+            found.setdefault(axis, set()).add(k)
+    return found
+
+
+def _shared(lacking: dict[int, set[int]], inputs: Arrays, maps: Maps) -> set[int]:
+    """Find the outputs whose derivatives are the same in all examples of these vmaps.
+
+    Args:
+        lacking: for each vmap, the outputs that it does not batch.
+        inputs: of the Function.
+        maps: see `belonging`.
+    """
+    shared = set[int]().union(*lacking.values())
+    try:
+        traced = [Traced.trace(*found) for found in maps()]
+    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+        return set()
+    batched = {
+        axis: {j for j, x in enumerate(inputs) if axis in compat.batch_axes(x)}
+        for axis in lacking
+    }
+    while True:
+        # One that is shared by the examples of one vmap alone is shared by none, since
+        # it can't depend on an input in one of its batch axes and not in the other.
+        lost = {
+            k
+            for axis, ks in lacking.items()
+            for found in traced
+            for k in ks & shared - found.shared(ks & shared, batched[axis], axis)
+        }
+        if not lost:
+            return shared
+        shared -= lost
 
 
 def _missing(out: Any, inputs: Arrays, recording: compat.Recording) -> set[int]:
@@ -128,72 +172,3 @@ def _cast(x: Any, dtype: Any) -> Any:
 def _undifferentiated(*_: Any) -> Any:
     """Stand for the derivative of a primal, which has that of its rules instead."""
     raise AssertionError("JAX differentiated a primal, not by its rules")
-
-
-# ---- which derivatives are the same for all examples?
-
-
-def _shared(ks: Sequence[int], batched: set[int], maps: Maps) -> list[int]:
-    """Find those of the outputs whose derivatives are the same for all examples."""
-    shared = set(ks)
-    try:
-        found = maps()
-        if found is None:
-            return []
-        for fun, examples, backwards in found:
-            shared &= _shared_in(shared, batched, fun, examples, backwards)
-    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
-        return []
-    return sorted(shared)
-
-
-def _shared_in(
-    ks: set[int],
-    batched: set[int],
-    fun: Callable[..., Sequence[Any]],
-    examples: Arrays,
-    backwards: bool,
-) -> set[int]:
-    """Find those of the outputs `ks` that one derivative treats alike in all examples.
-
-    Args:
-        ks: indices of outputs that are not batched.
-        batched: indices of the inputs that are.
-        fun: the derivative, see `Map`.
-        examples: of its arguments.
-        backwards: whether it maps cotangents of outputs to those of inputs.
-    """
-    present: list[int] = []
-
-    def flat(*args: Any) -> list[Any]:
-        found = fun(*args)
-        present[:] = [i for i, x in enumerate(found) if x is not None]
-        return [found[i] for i in present]
-
-    jaxpr = jax.make_jaxpr(flat)(*examples)
-    flags = [bool(compat.batch_axes(x)) for x in compat.constants(jaxpr)]
-    found = zip(present, linearity.uses(jaxpr, flags), strict=True)
-    # Forwards, t -> J t: tangent k is shared if it depends on no tangent of a batched
-    # input, and all its coefficients are shared.
-    if not backwards:
-        return ks - {k for k, (used, mixed) in found if used & batched or mixed}
-    # Backwards, ct -> J^T ct, a result belongs to an input, and an argument to an
-    # output. In the cotangent of a batched input each example needs its own ct. In that
-    # of a shared input JAX sums over the examples:  sum(c ct_i) = c sum(ct_i),  but
-    # only if the coefficient c is shared.
-    results = dict(found)
-    shared = set(ks)
-    for i, (used, mixed) in results.items():
-        shared -= used if i in batched else mixed
-    # JAX sums what is batched over the examples. The cotangent of a shared output is a
-    # sum already: it must not be added to anything that is batched.
-    while True:
-        lost = {
-            k
-            for i, (used, _) in results.items()
-            if i not in batched and used - shared
-            for k in used & shared
-        }
-        if not lost:
-            return shared
-        shared -= lost

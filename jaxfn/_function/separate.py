@@ -155,7 +155,7 @@ class Separate(Style):
         outs = belonging(outs, arrays, recording, maps, name=name, alone=True)
         return Outputs(outs, out)
 
-    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map] | None:
+    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
         """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
         residuals = self._setup(out, arrays, outs, everything)

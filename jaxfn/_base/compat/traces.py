@@ -145,12 +145,30 @@ def has_other_tangents(arrays: Sequence[Any]) -> bool:
     """Is one of these batched and its tangent not, or the other way round?
 
     Then the rule that a custom_vmap of JAX has for its derivative tells the user's
-    batch rule what is true of the tangents alone, and gives wrong values.
+    batch rule what is true of the tangents alone, and gives wrong values. What is not
+    differentiated counts as well: its tangents are zeros, which are not batched.
     """
-    return any(
-        isinstance(x, ad.JVPTracer) and batch_axes(x.primal) != batch_axes(x.tangent)
-        for x in arrays
-    )
+    trace, values = trace_ctx.trace, list(arrays)
+    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
+        if isinstance(trace, BatchTrace):
+            # The rule itself runs at this vmap, and what it does is differentiated.
+            if any(_belongs(x, BatchTracer, trace) for x in values):
+                return False
+        else:
+            moving = [x for x in values if _belongs(x, ad.JVPTracer, trace)]
+            still = [x for x in values if not _belongs(x, ad.JVPTracer, trace)]
+            if any(map(batch_axes, still)) or any(
+                batch_axes(x.primal) != batch_axes(x.tangent) for x in moving
+            ):
+                return True
+            values = [*still, *[x.primal for x in moving], *[x.tangent for x in moving]]
+        trace = trace.parent_trace
+    return False
+
+
+def _belongs(x: Any, kind: type, trace: Any) -> bool:
+    """Is `x` a tracer of this transformation?"""
+    return isinstance(x, kind) and x._trace.tag is trace.tag
 
 
 def staging() -> Any:

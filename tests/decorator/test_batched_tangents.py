@@ -1,0 +1,118 @@
+"""A batch rule under vmap of jvp: values, tangents, and what is not differentiated.
+
+JAX's own custom_vmap tells its rule, for the derivative, what is true of the tangents
+alone. Where that differs from what is true of the values, it gives wrong numbers.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+
+P = jnp.float32([1, 2, 3])
+Q = jnp.float32([10, 20, 30])
+T = jnp.float32([2, 3, 4])
+ONE = jnp.float32(1)
+
+
+def product():
+    @jaxfn.custom_function
+    def f(x, y):
+        return x * y
+
+    @f.def_vmap
+    def _(size, batched, x, y):
+        return x * y, any(batched)
+
+    return f
+
+
+def along_x(f, x, y, t):
+    return jax.jvp(lambda x: f(x, y), (x,), (t,))
+
+
+CASES = {
+    "y is not differentiated": lambda f: jax.vmap(lambda x, y, t: along_x(f, x, y, t))(
+        P, Q, T
+    ),
+    "x is not batched": lambda f: jax.vmap(lambda y, t: along_x(f, ONE, y, t))(Q, T),
+    "y is behind stop_gradient": lambda f: jax.vmap(
+        lambda x, y, t: jax.jvp(
+            lambda x, y: f(x, jax.lax.stop_gradient(y)), (x, y), (t, t)
+        )
+    )(P, Q, T),
+    "y is an integer": lambda f: jax.vmap(lambda x, y, t: along_x(f, x, y, t))(
+        P, Q.astype(int), T
+    ),
+    "the tangent alone is batched": lambda f: jax.vmap(
+        lambda t: jax.jvp(f, (ONE, ONE), (t, t))
+    )(T),
+    "the values alone are batched": lambda f: jax.vmap(
+        lambda x, y: jax.jvp(f, (x, y), (ONE, ONE))
+    )(P, Q),
+    "one after the other": lambda f: jax.vmap(
+        lambda x, y, t: jax.jvp(
+            lambda x: jax.jvp(lambda y: f(x, y), (y,), (t,)), (x,), (t,)
+        )
+    )(P, Q, T),
+    "one in the tangent of the other": lambda f: jax.vmap(
+        lambda x, y, t: jax.jvp(
+            lambda x, y: jax.jvp(f, (x, y), (t, t)), (x, y), (ONE, t + 1)
+        )
+    )(P, Q, T),
+    "with respect to the tangent": lambda f: jax.vmap(
+        lambda x, y, t: jax.jvp(lambda t: jax.jvp(f, (x, y), (t, t)), (t,), (t,))
+    )(P, Q, T),
+    "outside of a vmap": lambda f: jax.jvp(lambda x: jax.vmap(f)(x, Q), (P,), (T,)),
+    "between two vmaps": lambda f: jax.vmap(
+        lambda t: jax.jvp(lambda x: jax.vmap(f)(x, Q), (P,), (t,))
+    )(jnp.eye(3)),
+    "inside of two vmaps": lambda f: jax.vmap(
+        lambda x: jax.vmap(lambda y, t: along_x(f, x, y, t))(Q, T)
+    )(P),
+    "jacfwd": lambda f: jax.vmap(jax.jacfwd(f))(P, Q),
+    "jacfwd twice": lambda f: jax.vmap(jax.jacfwd(jax.jacfwd(f, (0, 1)), (0, 1)))(P, Q),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_plain_function(name, wrap):
+    got = wrap(lambda: CASES[name](product()))()
+    expected = CASES[name](lambda x, y: x * y)
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    for a, b in pairs:
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_batch_rule_under_a_tangent_that_is_not_batched():
+    @jaxfn.custom_function
+    def f(x):
+        return 2 * x
+
+    @f.def_vmap
+    def _(size, batched, x):
+        assert batched[0]
+        return 2 * x, True
+
+    mapped = jax.vmap(lambda x: jax.jvp(f, (x,), (jnp.ones(()),)))
+    for call in (mapped, jax.jit(mapped)):
+        value, tangent = call(P)
+        assert value.tolist() == [2, 4, 6]
+        assert tangent.tolist() == [2, 2, 2]
+
+
+def test_values_of_a_jvp_rule_keep_their_type():
+    @jaxfn.custom_function
+    def f(x):
+        return 3 * x
+
+    f.defjvp(lambda p, t: (f(*p), 2 * t[0]))
+    got = jax.jvp(f, (2.0,), (1.0,))
+    g = jax.custom_jvp(lambda x: 3 * x)
+    g.defjvp(lambda p, t: (g(*p), 2 * t[0]))
+    expected = jax.jvp(g, (2.0,), (1.0,))
+    assert got == expected == (6, 2)
+    assert [*map(type, got)] == [*map(type, expected)]

@@ -1,0 +1,266 @@
+"""Under vmap, an output keeps one value where its derivative is the same for all."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from tests import wrong
+from tests.build import function
+
+X = jnp.float32([1, 2, 3])
+S = jnp.float32(2)
+BACKWARD, JVP = wrong.BACKWARD, wrong.JVP
+
+
+def rules_of(engine, backward, jvp):
+    """Those of an engine."""
+    found = {}
+    if engine != "jvp":
+        found["backward"] = backward
+    if engine in ("jvp", "both"):
+        found["jvp"] = jvp
+    return found | {"generate_jvp_rule": engine == "derived"}
+
+
+engines = pytest.mark.parametrize("engine", ["backward", "jvp", "both", "derived"])
+forwards = pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
+wraps = pytest.mark.parametrize(
+    "wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"]
+)
+
+
+def two(engine):
+    """Return a Function (x, y) -> (2 x, y + 1) whose rules have their own factors."""
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: (BACKWARD * 2 * g, BACKWARD * h),
+        lambda ctx, t, u: (JVP * 2 * t, JVP * u),
+    )
+    return function(forward=lambda ctx, x, y: (2 * x, y + 1), **rules).apply
+
+
+def reverse(engine):
+    return JVP if engine == "jvp" else BACKWARD
+
+
+@pytest.mark.parametrize("engine", ["backward", "jvp", "both", "derived"])
+@wraps
+def test_an_output_that_examples_share_is_taken_out_of_a_vmap(engine, wrap):
+    mapped = wrap(jax.vmap(two(engine), (0, None), (0, None)))
+    assert mapped(X, S)[1] == 3
+
+    def loss(x, y):
+        first, second = mapped(x, y)
+        return (first * X).sum() + second
+
+    # Once, and not for each example.
+    factor = reverse(engine)
+    of_x, of_y = wrap(jax.grad(loss, (0, 1)))(X, S)
+    assert of_x.tolist() == [2 * factor, 4 * factor, 6 * factor]
+    assert of_y == factor
+    assert wrap(jax.grad(lambda y: mapped(X, y)[1] ** 2))(S) == 2 * 3 * factor
+
+
+@forwards
+@wraps
+def test_its_tangent_is_shared_too(engine, wrap):
+    mapped = jax.vmap(two(engine), (0, None), (0, None))
+    factor = BACKWARD if engine == "derived" else JVP
+    push = wrap(lambda x, y: jax.jvp(mapped, (x, y), (x, y)))
+    tangents = push(X, S)[1]
+    assert tangents[0].tolist() == [2 * factor, 4 * factor, 6 * factor]
+    assert tangents[1] == 2 * factor
+
+
+@forwards
+@wraps
+def test_tangents_may_differ_where_values_do_not(engine, wrap):
+    f, factor = two(engine), BACKWARD if engine == "derived" else JVP
+
+    def push(x, t):
+        return jax.jvp(lambda y: f(x, y)[1], (S,), (t,))
+
+    values, tangents = wrap(jax.vmap(push))(X, X)
+    assert values.tolist() == [3, 3, 3]
+    assert tangents.tolist() == [factor, 2 * factor, 3 * factor]
+
+    # Pushed through a vmap that shares the value, in a vmap over tangents alone.
+    def shared(t):
+        mapped = jax.vmap(f, (0, None), (0, None))
+        return jax.jvp(lambda y: mapped(X, y)[1], (S,), (t,))[1]
+
+    assert wrap(jax.vmap(shared))(X).tolist() == tangents.tolist()
+
+
+@engines
+@wraps
+def test_second_derivatives_of_what_examples_share(engine, wrap):
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: (None, BACKWARD * h * ctx.saved_tensors[0]),
+        lambda ctx, t, u: (0 * t, JVP * u * ctx.saved_tensors[0]),
+    )
+
+    def forward(ctx, x, y):
+        ctx.save_for_backward(y)
+        ctx.save_for_forward(y)
+        return 2 * x, y * y / 2
+
+    f = function(forward=forward, **rules).apply
+
+    def shared(y):
+        return jax.vmap(f, (0, None), (0, None))(X, y)[1]
+
+    factor = reverse(engine)
+    assert wrap(jax.grad(shared))(S) == 2 * factor
+    assert wrap(jax.grad(jax.grad(shared)))(S) == factor
+    assert wrap(jax.hessian(shared))(S) == factor
+
+
+@engines
+@pytest.mark.parametrize("jit_inside", [False, True])
+def test_a_derivative_that_differs_between_examples_keeps_them_apart(
+    engine, jit_inside
+):
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
+        return x
+
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], g),
+        lambda ctx, t, u: t * ctx.saved_tensors[0] + u,
+    )
+    f = function(forward=forward, **rules).apply
+    f = jax.jit(f) if jit_inside else f
+
+    def loss(s):
+        return (jax.vmap(f, (None, 0))(S, s) * X).sum()
+
+    def of_x(x):
+        return (jax.vmap(f, (None, 0))(x, X) * X).sum()
+
+    for wrap in (lambda f: f, jax.jit):
+        assert wrap(jax.grad(loss))(X).tolist() == [1, 2, 3]
+        assert jax.grad(wrap(loss))(X).tolist() == [1, 2, 3]
+        assert wrap(jax.grad(of_x))(S) == jax.grad(wrap(of_x))(S) == 1 + 4 + 9
+
+
+@wraps
+@pytest.mark.parametrize("differs", ["backward", "jvp"])
+def test_one_of_two_derivatives_that_differs_keeps_examples_apart(differs, wrap):
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return y * 1.0
+
+    def of(rule):
+        return lambda ctx: ctx.saved_tensors[0] if rule == differs else 1.0
+
+    backward, jvp = of("backward"), of("jvp")
+    f = function(
+        forward=forward,
+        backward=lambda ctx, g: (None, g * backward(ctx)),
+        jvp=lambda ctx, _, u: u * jvp(ctx),
+    ).apply
+
+    def loss(y):
+        return (jax.vmap(f, (0, None))(X, y) * X).sum()
+
+    gradient, tangent = (14, 6) if differs == "backward" else (6, 14)
+    assert wrap(jax.grad(loss))(S) == gradient
+    assert wrap(lambda y: jax.jvp(loss, (y,), (jnp.ones(()),))[1])(S) == tangent
+
+
+@engines
+def test_a_mask_that_differs_between_examples_keeps_them_apart(engine):
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return y
+
+    def masked(ctx, g):
+        return lax.select(ctx.saved_tensors[0] > 1.5, g, jnp.zeros_like(g))
+
+    rules = rules_of(
+        engine, lambda ctx, g: (None, masked(ctx, g)), lambda ctx, _, u: masked(ctx, u)
+    )
+    f = function(forward=forward, **rules).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(y):
+        return (jax.vmap(f, (0, None))(X, y) * weights).sum()
+
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(S) == 110
+
+
+@pytest.mark.parametrize("engine", ["backward", "jvp"])
+def test_a_place_along_the_mapped_axis_keeps_examples_apart(engine):
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (None, lax.axis_index("i") * g),
+        lambda ctx, _, u: lax.axis_index("i") * u,
+    )
+    f = function(forward=lambda ctx, x, y: y * 1.0, **rules).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(y):
+        return (jax.vmap(f, (0, None), axis_name="i")(X, y) * weights).sum()
+
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss))):
+        assert gradient(S) == 210
+
+
+@engines
+def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        lambda ctx, t, _: t * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
+        return x
+
+    f = function(forward=forward, **rules).apply
+    scales, weights = jnp.float32([10, 20]), jnp.arange(6.0).reshape(2, 3)
+
+    def loss(x):
+        def inner(s):
+            return jax.vmap(lambda x: f(x, s))(x)
+
+        return (jax.vmap(inner)(scales) * weights).sum()
+
+    expected = (scales[:, None] * weights).sum(0).tolist()
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(X).tolist() == expected
+
+
+@engines
+def test_what_two_vmaps_share(engine):
+    f = two(engine)
+
+    def inner(x, y):
+        return jax.vmap(f, (0, None), (0, None))(x, y)
+
+    def loss(y):
+        # The outer vmap maps over y: each of its examples has an output of its own.
+        first, second = jax.vmap(inner, (None, 0))(X, y)
+        assert (first.shape, second.shape) == ((3, 3), (3,))
+        return (second * X).sum()
+
+    factor = reverse(engine)
+    expected = [factor, 2 * factor, 3 * factor]
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(X).tolist() == expected
+
+    # Shared by the examples of both.
+    both = jax.vmap(lambda x, y: inner(x, y)[1], (0, None), None)
+    assert both(jnp.stack([X, X]), S) == 3
+    for gradient in (jax.grad(both, 1), jax.jit(jax.grad(both, 1))):
+        assert gradient(jnp.stack([X, X]), S) == factor
