@@ -6,6 +6,7 @@ has compiled before, as half of all programs are compiled more than once. XLA ne
 spend long on machine code that hardly runs. JAX must be told before it starts.
 """
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -40,7 +41,7 @@ _SETTINGS = {
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
 hypothesis.settings.register_profile(
-    "normal", max_examples=30, derandomize=True, **_SETTINGS
+    "normal", max_examples=15, derandomize=True, **_SETTINGS
 )
 hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
 hypothesis.settings.load_profile("normal")
@@ -106,6 +107,14 @@ def pytest_collection_modifyitems(config, items):
     left = [item for item in items if is_left_out(item) != config.option.rest]
     config.hook.pytest_deselected(items=left)
     items[:] = kept
+
+
+def pytest_collection_finish():
+    # What has been imported and collected stays; to look through it for garbage, again
+    # and again, takes a tenth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def is_left_out(item):

@@ -1,7 +1,7 @@
 """Every cell equals plain JAX, or is refused as notebooks/reference/refusals.md says.
 
 All pairs of a dozen transformations run for one Function of each engine; the rest is a
-fifth of a seeded sample of depth 3. With `--full` the pairs run for each engine in
+tenth of a seeded sample of depth 3. With `--full` the pairs run for each engine in
 each style, and in the whole sample each Function of the catalogue meets each
 transformation and each mode.
 """
@@ -103,14 +103,14 @@ def test_a_normal_run_has_all_pairs_for_each_engine():
         assert len(met) == len(SINES) * len(PAIRS)
 
 
-def test_a_normal_run_has_each_transformation_and_mode_with_many_functions():
+def test_a_normal_run_has_each_transformation_mode_and_function():
     cells = some(sample())
     assert {cell.name for cell in cells} == {case.name for case in CASES}
-    for t, transformation in TRANSFORMATIONS.items():
+    for t in TRANSFORMATIONS:
         names = {cell.name for cell in cells if t in cell.stack}
-        assert len(names) >= (3 if transformation.linear else 4), t
+        assert names, t
     for mode in MODES:
-        assert len({cell.name for cell in cells if cell.mode == mode}) >= 5, mode
+        assert len({cell.name for cell in cells if cell.mode == mode}) >= 2, mode
 
 
 def test_a_wrong_rule_shows():

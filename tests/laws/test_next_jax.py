@@ -49,6 +49,7 @@ print("all right")
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not all(flag in jax.config.values for flag in FLAGS),
     reason="this JAX has not all flags of the next implementation",
