@@ -26,7 +26,7 @@ from tests.sizes import parametrize
 
 # Of a normal run: 12, 17 and 36 see where a derivative is summed over examples which
 # take it for shared, or the other way round; few others do.
-NORMAL, FULL = (0, 2, 7, 11, 12, 17, 36), 48
+NORMAL, FULL = (0, 1, 5, 7, 8, 12, 17, 36), 48
 SIZES = (3, 2)  # of the outer axis and the inner one
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "first": lambda a, b, c: a,
