@@ -84,7 +84,7 @@ def _fraction(factor: complex) -> str:
 def _signs(got: np.ndarray, expected: np.ndarray, axis: int) -> list[int]:
     """Where along an axis the sign is turned, if it is nothing else that is wrong."""
     others = tuple(i for i in range(got.ndim) if i != axis)
-    signs = np.sign(np.sum((got * expected.conj()).real, axis=others))
+    signs = np.sign(np.sum(np.real(got * expected.conj()), axis=others))
     shape = [1] * got.ndim
     shape[axis] = -1
     if is_near(got, expected * np.where(signs < 0, -1, 1).reshape(shape)):

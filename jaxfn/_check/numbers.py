@@ -160,9 +160,7 @@ def compare(
     if len(got) != len(expected):
         return Outcome(np.inf, tolerance, f"{len(got)} arrays for {len(expected)}")
     triples = zip(got, expected, labels, strict=True)
-    return worst(
-        [compare_arrays(*triple, tolerance, floor, atol) for triple in triples]
-    )
+    return worst([compare_arrays(*t, tolerance, floor, atol) for t in triples])
 
 
 def compare_arrays(

@@ -131,7 +131,6 @@ class CheckReport:
         )
 
     def _repr_html_(self) -> str:
-        colours = _COLOURS
         head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
         rows = []
         for result in self.results:

@@ -9,3 +9,5 @@ jvp, vmap). `report` is what users get.
 from jaxfn.torch._compare.api import compare, expect_pair
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.report import CompareReport
+
+__all__ = ["CompareReport", "OriginalError", "compare", "expect_pair"]

@@ -1,4 +1,4 @@
-"""The arguments of a comparison, which both sides get: as arrays of NumPy, and the rest.
+"""The arguments of a comparison, which both sides get: arrays of NumPy, and the rest.
 
 Each call makes its own arrays or tensors of them, as rules of torch may write into what
 they get, and its own containers, as rules may pop from a dict.

@@ -224,10 +224,12 @@ def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
     """The outcome of one of them, which may be mistaken for another."""
     first = [k, *(j for j in range(len(labels)) if j != k)]
     columns = [[xs[j] for j in first] for xs in (got, expected, labels)]
-    alone = pair.compare(*[c[:1] for c in columns], "gradient")
+    got, expected, labels = columns
+    alone = pair.compare(got[:1], expected[:1], labels[:1], "gradient")
     if alone.ok:
         return alone
-    where = pair.compare(*columns, "gradient").where.partition("\n  ")[0]
+    every = pair.compare(got, expected, labels, "gradient")
+    where = every.where.partition("\n  ")[0]
     return dataclasses.replace(alone, where=where)
 
 

@@ -56,7 +56,8 @@ class CompareReport(CheckReport):
         rest = "".join(parts)
         if self.failures:
             wrong = " and ".join(self.wrong_rules)
-            return f"{pair}: {len(self.failures)} of {n} rows differ{rest}. Wrong: {wrong}."
+            failed = len(self.failures)
+            return f"{pair}: {failed} of {n} rows differ{rest}. Wrong: {wrong}."
         if self.refused:
             return f"{pair}: values were not compared: {self.refused}."
         return f"{pair}: all {n} rows agree{rest}."
