@@ -17,12 +17,14 @@ from jaxfn._check.api import check, expect_options
 from jaxfn._check.case import name_of, subsets
 from jaxfn._check.differences import slopes
 from jaxfn._check.looks import is_near, likeness
+from jaxfn._check.noise import LARGEST
 from jaxfn._check.numbers import (
     Outcome,
     Skip,
     compare_arrays,
     eps_of,
     is_close,
+    largest,
     wide,
     worst,
 )

@@ -2,8 +2,8 @@
 
 Read `api` (what users call) and `rows` (all rows, and one of them), `arguments`,
 `original` (what torch gives), `port` (what JAX gives) and `pair` (both on the same
-arguments), then the rows: `first` (values and gradients) and `further` (second order,
-jvp, vmap). `report` is what users get.
+arguments), `accuracy` and `hints` (how results are compared), then the rows: `values`,
+`gradients` and `further` (second order, jvp, vmap). `report` is what users get.
 """
 
 from jaxfn.torch._compare.api import compare, expect_pair

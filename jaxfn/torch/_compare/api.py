@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -155,19 +156,16 @@ def _pairs(
 ) -> tuple[Pair, Pair]:
     """Both in double precision if the original takes that, and as given."""
     arguments = Arguments.of(args, names_of(original.cls, len(args)))
-    error: OriginalError | None = None
     given = Pair(port, original, arguments, options, double=False)
+    # First of all, as torch.jit keeps the default dtype of the first call for ever.
+    error = _first_error(given)
     if precision == "float64":
         wide = Pair(port, original, arguments.wide(), options, double=True)
-        error = _first_error(wide)
-        if error is None:
-            if arguments.is_wide:
+        if _first_error(wide) is None:
+            if error is not None or arguments.is_wide:
                 return wide, wide
             given.exact = wide
-            if _first_error(given) is None:
-                return wide, given
-            return wide, wide
-    error = _first_error(given)
+            return wide, given
     if error is not None:
         raise OriginalError(
             f"PyTorch's own `{original.name}.apply` raised on these arguments, so "
@@ -181,6 +179,9 @@ def _first_error(pair: Pair) -> OriginalError | None:
     try:
         with pair.context():
             _ = pair.expected
+            if pair.original.has_backward:
+                with contextlib.suppress(OriginalError):  # a row says it
+                    _ = pair.chosen
     except OriginalError as error:
         return error
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,17 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import compat, errors, pytree
-from jaxfn._check import Outcome, Skip, is_close, slopes, worst
-from jaxfn.torch._compare.first import names, needed
+from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
+from jaxfn.torch._compare.accuracy import normal
+from jaxfn.torch._compare.gradients import names
 from jaxfn.torch._compare.original import OriginalError
-from jaxfn.torch._compare.pair import Different, Pair, filled, normal
+from jaxfn.torch._compare.pair import Different, Pair
+from jaxfn.torch._compare.values import needed
 
 SLOPE = 0.4
 """Finite differences have so many of all digits: eps to this power."""
-SAVED = (
-    "PyTorch takes what forward computes and saves for constants in a second "
-    "derivative; the port's is the slope of the gradient"
+CONSTANTS = (
+    "PyTorch takes what forward computes and saves for constants in a second derivative"
 )
+SAVED = f"{CONSTANTS}; the port's is the slope of the gradient"
 OTHERWISE = (
     "PyTorch's second derivative is not the slope of its own gradient here; the "
     "port's is"
@@ -37,12 +40,8 @@ class Expected(Exception):  # noqa: N818  (it is a finding)
 def second(pair: Pair) -> Outcome:
     """The gradient of the gradients, by arguments and by cotangents."""
     chosen = needed(pair)
-    generator = pair.rng()
-    pair.random_cts(generator)
-    xs = [pair.arrays[i] for i in chosen]
-    along = [normal(x, generator) for x in xs]
     try:
-        got = pair.port.pull_twice(pair.arrays, chosen, pair.cts, along)
+        got = pair.jax_second(pair.arrays)
     except errors.SecondDerivativeError as error:
         if pair.original.is_once_differentiable:
             raise Skip("both refuse it: once_differentiable") from error
@@ -52,14 +51,11 @@ def second(pair: Pair) -> Outcome:
             "PyTorch's backward is once_differentiable, so that no second derivative "
             "is meant; the port has one"
         )
-    found = pair.original.pull_twice(
-        pair.arguments, pair.arrays, chosen, pair.cts, along
-    )
-    expected = filled(found, [*xs, *pair.cts])
+    expected = pair.torch_second(pair.arrays)
     outcome = pair.compare(got, expected, _labels(pair, chosen), "second derivative")
-    if not outcome.ok:
-        _expect_difference(pair, chosen, along, [np.asarray(g) for g in got])
-    return outcome
+    if outcome.ok:
+        return outcome
+    return _judged(pair, chosen, got, outcome)
 
 
 def _labels(pair: Pair, chosen: Sequence[int]) -> list[str]:
@@ -68,37 +64,35 @@ def _labels(pair: Pair, chosen: Sequence[int]) -> list[str]:
     return [*labels, *(f"second derivative by the cotangent of {out}" for out in outs)]
 
 
-def _expect_difference(
+def _judged(
     pair: Pair,
     chosen: Sequence[int],
-    along: Sequence[np.ndarray],
     got: Sequence[np.ndarray],
-) -> None:
-    """Say so if torch's second derivative is what differs from the slope."""
+    outcome: Outcome,
+) -> Outcome:
+    """Where the two differ: is torch's what is no slope of its own gradient?"""
     saves = pair.original.saves_intermediates(pair.arguments, chosen)
-    judged = _slopes_agree(pair, chosen, along, got)
-    if judged:
+    gap = _from_slopes(pair, chosen, got)
+    if gap == "":
         raise Expected(SAVED if saves else OTHERWISE)
-    if judged is None and saves:
-        raise Skip(
-            "PyTorch takes what forward computes and saves for constants, and the "
-            "gradient has no slope that finite differences agree on"
-        )
+    if saves and gap is None:
+        raise Skip(f"{CONSTANTS}, and the gradient has no slope to compare with")
     if saves and not _is_slope_of_value(pair, chosen):
         raise Skip(
-            "PyTorch takes what forward computes and saves for constants, and the "
-            "gradient is not the slope of the value on purpose: nothing says what the "
-            "second derivative is"
+            f"{CONSTANTS}, and the gradient is not the slope of the value on purpose: "
+            "nothing says what the second derivative is"
         )
+    where = "\n  ".join(filter(None, [outcome.where, gap]))
+    return dataclasses.replace(outcome, where=where)
 
 
-def _slopes_agree(
-    pair: Pair,
-    chosen: Sequence[int],
-    along: Sequence[np.ndarray],
-    got: Sequence[np.ndarray],
-) -> bool | None:
-    """Is the port's the slope of torch's gradient? None if there is no slope."""
+def _from_slopes(
+    pair: Pair, chosen: Sequence[int], got: Sequence[np.ndarray]
+) -> str | None:
+    """How the port's differs from the slope of torch's gradient; None: there is none.
+
+    Empty if it does not differ.
+    """
     n, generator = len(chosen), pair.rng()
     at = [*(pair.arrays[i] for i in chosen), *pair.cts]
 
@@ -110,22 +104,25 @@ def _slopes_agree(
 
     for k, x in enumerate(at):
         ts = [normal(x, generator) if j == k else None for j in range(len(at))]
-        right = _is_slope(gradients, at, ts, along, got[k], k)
-        if right is not True:
-            return right
-    return True
+        outcome = _slope(gradients, at, ts, pair.along, got[k], k)
+        if outcome is None:
+            return None
+        if not outcome.ok:
+            label = _labels(pair, chosen)[k]
+            return f"finite differences of PyTorch's gradient: {label}, {outcome.where}"
+    return ""
 
 
-def _is_slope(
+def _slope(
     f: Callable[..., list[Any]],
     at: Sequence[np.ndarray],
     ts: Sequence[Any],
     along: Sequence[np.ndarray],
     got: np.ndarray,
     k: int,
-) -> bool | None:
-    """Is <got, t> the slope of <f, along>, for the one direction that is given?"""
-    eps = 2.0**-52 if all(x.dtype.itemsize >= 8 for x in at) else 2.0**-23
+) -> Outcome | None:
+    """<got, t> and the slope of <f, along>, for the one direction that is given."""
+    eps = eps_of([x for x in at if pytree.is_inexact(x)])
     found = slopes(f, at, ts, eps)
     if not all(s.settled.all() for s in found):
         return None
@@ -133,7 +130,9 @@ def _is_slope(
     expected = _dot(along, values)
     size = _dot([np.abs(a) for a in along], [np.abs(v) for v in values])
     size += sum(s.floor for s in found)
-    return is_close(_dot([got], [ts[k]]), expected, size, eps**SLOPE).ok
+    outcome = is_close(_dot([got], [ts[k]]), expected, size, eps**SLOPE)
+    where = f"along a random direction: {outcome.where}"
+    return dataclasses.replace(outcome, where=where)
 
 
 def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
@@ -154,7 +153,8 @@ def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
 
     for k, x in enumerate(at):
         ts = [normal(x, generator) if j == k else None for j in range(len(at))]
-        if not _is_slope(values, at, ts, pair.cts, pair.expected_gradients[k], k):
+        outcome = _slope(values, at, ts, pair.cts, pair.expected_gradients[k], k)
+        if outcome is None or not outcome.ok:
             return False
     return True
 
@@ -168,14 +168,12 @@ def jvp(pair: Pair) -> Outcome:
         raise Skip("PyTorch's class has no jvp")
     if not pair.arguments.at or not pair.cts:
         raise Skip("no argument or no output is a float or complex array")
-    generator = pair.rng()
-    ts = {i: normal(pair.arrays[i], generator) for i in pair.arguments.at}
+    ts = pair.tangents
     every = [ts, *({i: t} for i, t in ts.items())] if len(ts) > 1 else [ts]
     found = []
     for some in every:
         numbers = ", ".join(str(pair.arguments.position(i)) for i in some)
-        expected = pair.original.push(pair.arguments, pair.arrays, some)
-        outs = [pair.expected.leaves[i] for i in pair.expected.moving]
+        expected = pair.torch_tangents(pair.arrays, some)
         try:
             got = pair.port.push(pair.arrays, some)
         except Exception as error:
@@ -187,7 +185,7 @@ def jvp(pair: Pair) -> Outcome:
             f"tangent of {pair.expected.labels[i]} along argument {numbers}"
             for i in pair.expected.moving
         ]
-        found.append(pair.compare(got, filled(expected, outs), labels, "tangent"))
+        found.append(pair.compare(got, expected, labels, "tangent"))
     return worst(found)
 
 
@@ -250,8 +248,8 @@ def vmap(pair: Pair) -> Outcome:
         )
         words = [f"{label} (in_axes={axes})" for label in labels]
         expected = _own_vmap(pair, batched, axes, at, loop)
-        outcome = pair.compare(got, expected, words, "value")
-        if not outcome.ok and pair.compare(got, loop, words, "value").ok:
+        outcome = pair.compare(got, expected, words, "value", which=at)
+        if not outcome.ok and pair.compare(got, loop, words, "value", which=at).ok:
             _unfaithful(pair, outcome.where)
         found.append(outcome)
     return worst(found)
@@ -286,7 +284,7 @@ def vmap_gradients(pair: Pair) -> Outcome:
         return pair.torch_gradients(arrays, chosen, pair.cts)
 
     def pull(*arrays: Any) -> Any:
-        return pair.port.pull(arrays, chosen, pair.cts)[1]
+        return pair.port.pull(arrays, chosen, pair.cts)
 
     rows, found = _rows(pair, run), []
     for axes in _axes(pair):

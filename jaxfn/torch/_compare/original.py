@@ -212,7 +212,7 @@ class Original:
         """Warnings of torch's code are not ours; nor is the state of its generator."""
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.manual_seed(self._seed)
+            torch.default_generator.manual_seed(self._seed)
             yield
 
     # ---- what is known of it

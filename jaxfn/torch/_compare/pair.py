@@ -12,23 +12,15 @@ import jax
 import numpy as np
 
 from jaxfn._base import pytree
-from jaxfn._check import (
-    MOST,
-    Outcome,
-    Skip,
-    compare_arrays,
-    eps_of,
-    jumps,
-    likeness,
-    wide,
-    worst,
-)
+from jaxfn._check import Outcome, Skip, compare_arrays, eps_of, largest, wide, worst
+from jaxfn.torch._compare.accuracy import Accuracy, normal
 from jaxfn.torch._compare.arguments import Arguments
+from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Found, Original, OriginalError, Outs
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._lib import torch
 
-Values = Callable[..., Sequence[Any]]
+NUMBERS = (bool, int, float, complex)
 
 
 class Different(Exception):  # noqa: N818  (it is what is looked for)
@@ -76,6 +68,8 @@ class Pair:
         self.port = Port(port, arguments, options.seed)
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
+        xs = [self.arrays[i] for i in arguments.at]
+        self._accuracy = Accuracy(self._function, xs, options.seed)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -167,8 +161,7 @@ class Pair:
         self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
     ) -> list[np.ndarray]:
         """Of the port."""
-        found = self.port.pull(arrays, chosen, cts)[1]
-        return [np.asarray(g) for g in found]
+        return [np.asarray(g) for g in self.port.pull(arrays, chosen, cts)]
 
     # ---- other points
 
@@ -203,51 +196,74 @@ class Pair:
         labels: Sequence[str],
         what: str,
         *,
+        which: Sequence[int] | None = None,
         slack: Sequence[float] | None = None,
     ) -> Outcome:
-        """Arrays, each relative to its largest element; `slack` is allowed beside."""
+        """Arrays, each relative to its largest element.
+
+        Args:
+            got: of the port.
+            expected: of the original.
+            labels: what to call them.
+            what: "value", "gradient", "tangent" or "second derivative".
+            which: which of all values, gradients, ... they are; None for all.
+            slack: allowed for each, beside the tolerance.
+        """
         if len(got) != len(expected):
             raise Different(f"expected {len(expected)} arrays, got {len(got)}")
         a, b = ([wide(np.asarray(x)) for x in xs] for xs in (got, expected))
         found = []
         for i, label in enumerate(labels):
-            more = 0.0 if slack is None else slack[i]
-            tolerance = self.tolerance(got[i], expected[i]) + more
+            tolerance = self.tolerance(got[i], expected[i])
+            tolerance += 0.0 if slack is None else slack[i]
+            atol = self.options.atol
             outcome = compare_arrays(
-                *_of_one_kind(a[i], b[i]), label, tolerance, atol=self.options.atol
+                *of_one_kind(a[i], b[i]), label, tolerance, atol=atol
             )
+            if not outcome.ok and np.isfinite(outcome.error):
+                k, size = i if which is None else which[i], max(largest(b[i]), 1e-30)
+                outcome = self._accuracy.allow(outcome, what, k, size)
             if not outcome.ok:
-                hint = _hint(a, b, i, labels, what, tolerance)
-                where = "; ".join(filter(None, [outcome.where, hint]))
+                looks = hint(a, b, i, labels, what, tolerance)
+                where = "; ".join(filter(None, [outcome.where, looks]))
                 outcome = dataclasses.replace(outcome, where=where)
             found.append(outcome)
         wrong = [o.where for o in found if not o.ok]
-        return dataclasses.replace(worst(found), where="\n  ".join(wrong))
+        note = next((o.note for o in found if o.ok and o.note), "")
+        return dataclasses.replace(worst(found), where="\n  ".join(wrong), note=note)
 
     def tolerance(self, *arrays: Any) -> float:
         """Half of the digits that all of these have."""
         if self.options.rtol is not None:
             return self.options.rtol
-        floats = [x for x in self.arrays if pytree.is_inexact(x)]
-        return eps_of([*floats, *map(np.asarray, arrays)]) ** 0.5
+        return eps_of([*self.arrays, *self._short, *map(np.asarray, arrays)]) ** 0.5
 
-    def allowing(self, outcome: Outcome, sides: Sequence[Values]) -> Outcome:
-        """The outcome, with what the accuracy of both sides explains allowed.
+    @functools.cached_property
+    def _short(self) -> list[Any]:
+        """Outputs of the port that have less precision than those of the original.
 
-        An iteration is no more accurate than its tolerance, and what computes in single
-        precision no more than that, whatever its arguments are.
+        It is said once, of the dtype; what comes from them is no more precise.
         """
-        if outcome.ok or not np.isfinite(outcome.error):
-            return outcome
-        generator = self.rng()
-        xs = [self.arrays[i] for i in self.arguments.at]
-        along = [normal(x, generator, size_of(x)) for x in xs]
-        more = max((max(jumps(f, xs, along), default=0.0) for f in sides), default=0.0)
-        if not more or outcome.error > outcome.tolerance + MOST * more:
-            return outcome
-        note = f"accurate to about {more:.0e} here"
-        tolerance = outcome.tolerance + MOST * more
-        return dataclasses.replace(outcome, tolerance=tolerance, where="", note=note)
+        pairs = zip(self.got[0], self.expected.leaves, strict=False)
+        both = [two for two in pairs if all(map(pytree.is_array, two))]
+        return [x for x, y in both if eps_of([x]) > eps_of([y])]
+
+    def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
+        """Values, gradients, ... as a function of what can be differentiated."""
+        is_port, chosen = side == "port", self.chosen
+        runs: dict[tuple[str, bool], Callable[[Any], Sequence[Any]]] = {
+            ("value", True): lambda xs: numbers_in(self.port.leaves(xs)[0]),
+            ("value", False): lambda xs: numbers_in(
+                self.original.value(self.arguments, xs).leaves
+            ),
+            ("gradient", True): lambda xs: self.jax_gradients(xs, chosen, self.cts),
+            ("gradient", False): lambda xs: self.torch_gradients(xs, chosen, self.cts),
+            ("tangent", True): lambda xs: self.port.push(xs, self.tangents),
+            ("tangent", False): lambda xs: self.torch_tangents(xs, self.tangents),
+            ("second derivative", True): self.jax_second,
+            ("second derivative", False): self.torch_second,
+        }
+        return lambda *xs: runs[what, is_port](self.whole(xs))
 
     def whole(self, xs: Sequence[Any]) -> list[Any]:
         """All arrays, with these in place of those that can be differentiated."""
@@ -256,21 +272,47 @@ class Pair:
             every[i] = np.asarray(x)
         return every
 
+    # ---- further derivatives
 
-def normal(
-    x: np.ndarray, generator: np.random.Generator, size: float = 1.0
-) -> np.ndarray:
-    """Normal numbers in the space of `x`."""
-    numbers: Any = size * generator.standard_normal(x.shape)
-    if np.iscomplexobj(x):
-        numbers = numbers + size * 1j * generator.standard_normal(x.shape)
-    return np.asarray(numbers).astype(x.dtype)
+    @functools.cached_property
+    def along(self) -> list[np.ndarray]:
+        """A cotangent for each gradient."""
+        generator = self.rng()
+        self.random_cts(generator)
+        return [normal(self.arrays[i], generator) for i in self.chosen]
+
+    @functools.cached_property
+    def tangents(self) -> dict[int, np.ndarray]:
+        """A tangent for each array that can have one."""
+        generator = self.rng()
+        return {i: normal(self.arrays[i], generator) for i in self.arguments.at}
+
+    def torch_tangents(
+        self, arrays: Sequence[Any], tangents: dict[int, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Of the original."""
+        outs = [self.expected.leaves[i] for i in self.expected.moving]
+        return filled(self.original.push(self.arguments, arrays, tangents), outs)
+
+    def jax_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """The gradients of <gradients, along>, by arguments and cotangents."""
+        found = self.port.pull_twice(arrays, self.chosen, self.cts, self.along)
+        return [np.asarray(g) for g in found]
+
+    def torch_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """The same of the original."""
+        found = self.original.pull_twice(
+            self.arguments, arrays, self.chosen, self.cts, self.along
+        )
+        return filled(found, [*(arrays[i] for i in self.chosen), *self.cts])
 
 
-def size_of(x: np.ndarray) -> float:
-    """How large the elements are, for a direction about as long."""
-    mean = float(np.sqrt(np.mean(np.abs(wide(x)) ** 2))) if x.size else 1.0
-    return float(np.clip(mean, 1e-3, 1e3))
+def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
+    """Leaves of an output as arrays; what is no number as 0, in its place."""
+    return [
+        np.asarray(x) if pytree.is_array(x) or isinstance(x, NUMBERS) else np.zeros(())
+        for x in leaves
+    ]
 
 
 def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -287,47 +329,6 @@ def _shrunk(x: np.ndarray, k: int, generator: np.random.Generator) -> Any:
 
 def _scaled(x: np.ndarray, k: int, _: np.random.Generator) -> Any:
     return x * (1 - 0.05 * k)
-
-
-def _of_one_kind(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if np.iscomplexobj(a) == np.iscomplexobj(b):
-        return a, b
-    return a.astype(np.complex128), b.astype(np.complex128)
-
-
-def _hint(
-    got: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-    i: int,
-    labels: Sequence[str],
-    what: str,
-    tolerance: float,
-) -> str:
-    """What a wrong array looks like, also beside the others."""
-
-    def same(a: np.ndarray, b: np.ndarray) -> bool:
-        if a.shape != b.shape or not b.any():
-            return False
-        return compare_arrays(*_of_one_kind(a, b), "", tolerance).ok
-
-    others = [k for k in range(len(got)) if k != i and same(got[i], expected[k])]
-    swapped = [k for k in others if same(got[k], expected[i])]
-    if swapped:
-        k = min(i, swapped[0]), max(i, swapped[0])
-        return f"{_short(labels[k[0]])} and {_short(labels[k[1]])} are swapped"
-    if others:
-        return f"it is what {_short(labels[others[0]])} must be"
-    a, b = _of_one_kind(got[i], expected[i])
-    found = likeness(a, b, what)
-    if not found and a.shape == b.shape and a.size > 1:
-        n = int(np.sum(~np.isclose(a, b, rtol=tolerance, atol=0, equal_nan=True)))
-        return f"{n} of {a.size} elements differ"
-    return found
-
-
-def _short(label: str) -> str:
-    """A label without the type, which is the same for both."""
-    return label.partition(" (")[0].partition(",")[0]
 
 
 def subsets_in_words(arguments: Arguments, chosen: Sequence[int]) -> str:

@@ -75,20 +75,25 @@ class Port:
 
         return f
 
+    def beside(self, arrays: Sequence[Any], chosen: Sequence[int]) -> Arrays:
+        """The moving outputs, as they are where the chosen are differentiated."""
+        xs = [jnp.asarray(arrays[i]) for i in chosen]
+        return jax.vjp(self.function(arrays, chosen), *xs)[0]
+
     def pull(
         self,
         arrays: Sequence[Any],
         chosen: Sequence[int],
         cts: Sequence[Any | None],
-    ) -> tuple[Arrays, Arrays]:
-        """The moving outputs that have a cotangent, and the gradients."""
+    ) -> Arrays:
+        """The gradients, for the outputs that have a cotangent."""
         used = [ct is not None for ct in cts]
         xs = [jnp.asarray(arrays[i]) for i in chosen]
         outs, back = jax.vjp(self.function(arrays, chosen, used), *xs)
         given = zip(outs, _where(cts, used), strict=True)
         # What is not conjugated stays the very array that it is.
         found = back([_conj(jnp.asarray(ct, o.dtype)) for o, ct in given])
-        return outs, [_conj(g) for g in found]
+        return [_conj(g) for g in found]
 
     def pull_twice(
         self,
@@ -104,7 +109,7 @@ class Port:
             every = list(arrays)
             for i, x in zip(chosen, args[:n], strict=True):
                 every[i] = x
-            return self.pull(every, chosen, args[n:])[1]
+            return self.pull(every, chosen, args[n:])
 
         given = [jnp.asarray(arrays[i]) for i in chosen]
         grads, back = jax.vjp(first, *given, *map(jnp.asarray, cts))

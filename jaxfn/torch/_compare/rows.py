@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from jaxfn._check import CheckResult, Outcome, Skip
-from jaxfn.torch._compare import first, further
+from jaxfn.torch._compare import further, gradients, values
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
 
+BUILDS, FAILS = "builds on", "fails as"
 GRADIENTS = "each gradient"
 """In `needs`: all rows of gradients of one argument."""
 
@@ -45,9 +46,11 @@ NAMES = (
     "value",
     "value as given",
     "value at other points",
+    "value under jit",
     "value while differentiated",
     "gradients",
     "gradients as given",
+    "gradients under jit",
     "gradients at other points",
     "gradients of subsets",
     "gradients of outputs",
@@ -55,8 +58,6 @@ NAMES = (
     "jvp",
     "vmap",
     "vmap of gradients",
-    "value under jit",
-    "gradients under jit",
 )
 """What can be skipped; "gradients" are the rows of each argument."""
 
@@ -64,39 +65,40 @@ NAMES = (
 def rows(best: Pair, given: Pair) -> dict[str, Row]:
     """Those for a pair in the best precision, and in the one given."""
     found = {
-        "outputs": Row("forward", first.outputs, (), True, ""),
-        "shape": Row("forward", first.shape, ("outputs",), True, ""),
-        "dtype": Row("forward", first.dtype, ("outputs",), True, ""),
-        "value": Row("forward", first.value, _SHAPE, draws="forward"),
+        "outputs": Row("forward", values.outputs, (), True, ""),
+        "shape": Row("forward", values.shape, ("outputs",), True, ""),
+        "dtype": Row("forward", values.dtype, ("outputs",), True, ""),
+        "value": Row("forward", values.value, _SHAPE, draws="forward"),
     }
     if best is not given:
-        found["value as given"] = Row("forward", first.value, _VALUE, True, "forward")
+        found["value as given"] = Row("forward", values.value, _VALUE, True, "forward")
     found["value at other points"] = Row(
-        "forward", first.value_elsewhere, _VALUE, draws="forward"
+        "forward", values.value_elsewhere, _VALUE, draws="forward"
     )
+    found["value under jit"] = Row("forward", values.value_jit, _VALUE, draws="forward")
     found["value while differentiated"] = Row(
-        "forward", first.value_differentiated, _VALUE
+        "forward", values.value_differentiated, _VALUE
     )
     for i in best.arguments.at:
         name = f"gradient of argument {best.arguments.position(i)}"
-        found[name] = Row("backward", first.gradient(i), _VALUE)
+        found[name] = Row("backward", gradients.gradient(i), _VALUE)
     if best is not given:
         found["gradients as given"] = Row(
-            "backward", first.gradients_given, (*_GRADIENT, "value as given"), True
+            "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
         )
     rest: list[tuple[str, str, Callable[[Pair], Outcome], tuple[str, ...]]] = [
-        ("gradients at other points", "backward", first.gradients_elsewhere,
+        ("gradients under jit", "backward", gradients.gradients_jit,
+         (*_GRADIENT, "value under jit")),
+        ("gradients at other points", "backward", gradients.gradients_elsewhere,
          (*_GRADIENT, "value at other points")),
-        ("gradients of subsets", "backward", first.gradients_of_subsets, _GRADIENT),
-        ("gradients of outputs", "backward", first.gradients_of_outputs, _GRADIENT),
+        ("gradients of subsets", "backward", gradients.gradients_of_subsets, _GRADIENT),
+        ("gradients of outputs", "backward", gradients.gradients_of_outputs, _GRADIENT),
         ("second derivative", "backward", further.second, _GRADIENT),
         ("jvp", "jvp", further.jvp, _VALUE),
-        ("vmap", "vmap", further.vmap, (*_VALUE, "value at other points")),
+        ("vmap", "vmap", further.vmap,
+         (*_COMPILED, "value at other points")),
         ("vmap of gradients", "backward", further.vmap_gradients,
          (*_GRADIENT, "gradients at other points", "vmap")),
-        ("value under jit", "forward", first.value_jit, _VALUE),
-        ("gradients under jit", "backward", first.gradients_jit,
-         (*_GRADIENT, "value under jit")),
     ]  # fmt: skip
     return found | {name: Row(rule, run, needs) for name, rule, run, needs in rest}
 
@@ -125,8 +127,17 @@ class Run:
             result = CheckResult(name, row.rule, "skipped", message=reason)
         else:
             with pair.context():
-                result = _result(name, row, pair)
+                result = self._said_once(_result(name, row, pair))
         self.results[name] = result
+
+    def _said_once(self, result: CheckResult) -> CheckResult:
+        """What fails word for word as another row did is not said again."""
+        for other in self.results.values():
+            failed = other.status == result.status == "FAIL"
+            if failed and other.message == result.message:
+                why = f"{FAILS} {other.check!r} does"
+                return dataclasses.replace(result, status="skipped", message=why)
+        return result
 
     def _reason(self, name: str, row: Row) -> str:
         """Why a row is not run; an empty text if it is."""
@@ -138,7 +149,9 @@ class Run:
                 if other != need and not (need == GRADIENTS and _is_gradient(other)):
                     continue
                 if before.status == "FAIL":
-                    return f"builds on {other!r}, which differs"
+                    return f"{BUILDS} {other!r}, which differs"
+                if before.message.startswith((BUILDS, FAILS)):
+                    return before.message
         if row.draws and self._draws.get("forward"):
             return f"values can't be compared: {self._draws['forward']}"
         if row.draws == "backward" and self._draws.get("backward"):
