@@ -40,18 +40,19 @@ class Expected(Exception):  # noqa: N818  (it is a finding)
 def second(pair: Pair) -> Outcome:
     """The gradient of the gradients, by arguments and by cotangents."""
     chosen = needed(pair)
+    once = pair.original.is_once_differentiable
+    expected = [] if once else pair.torch_second(pair.arrays)
     try:
         got = pair.jax_second(pair.arrays)
     except errors.SecondDerivativeError as error:
-        if pair.original.is_once_differentiable:
+        if once:
             raise Skip("both refuse it: once_differentiable") from error
         raise
-    if pair.original.is_once_differentiable:
+    if once:
         raise Skip(
             "PyTorch's backward is once_differentiable, so that no second derivative "
             "is meant; the port has one"
         )
-    expected = pair.torch_second(pair.arrays)
     outcome = pair.compare(got, expected, _labels(pair, chosen), "second derivative")
     if outcome.ok:
         return outcome
