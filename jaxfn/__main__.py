@@ -1,8 +1,10 @@
-"""The command line: `python -m jaxfn demo`, `check`, `explain` and `--version`."""
+"""The command line: `python -m jaxfn demo`, `check`, `explain`, `compare`."""
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -44,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return cli.run(options)
     if options.command == "explain":
         return cli.run_explain(options, explain)
+    if options.command == "compare":
+        room = functools.partial(importlib.import_module, "jaxfn.torch")
+        return cli.run_compare(options, room, (options.port, options.original))
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

@@ -112,7 +112,7 @@ def check(
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html
     and https://juliadiff.org/ChainRulesTestUtils.jl/stable/
     """
-    _known(skip, precision, order, rtol, atol)
+    expect_options("check", CHECKS, skip, precision, order, rtol, atol)
     told = dict.fromkeys(SECOND, "order=1") if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
     with jax.enable_x64(True) if precision == "float64" else contextlib.nullcontext():
@@ -139,25 +139,28 @@ def check(
     return report
 
 
-def _known(
+def expect_options(
+    tool: str,
+    names: Collection[str],
     skip: Collection[str],
     precision: str,
     order: int,
     rtol: float | None,
     atol: float,
 ) -> None:
+    """Refuse options of a tool whose checks have these names, if one is wrong."""
     if precision not in ("float64", "given"):
         raise ValueError(
-            f"check got precision {precision!r}: expected 'float64' or 'given'."
+            f"{tool} got precision {precision!r}: expected 'float64' or 'given'."
         )
     if order not in (1, 2):
-        raise ValueError(f"check got order={order!r}: expected 1 or 2.")
+        raise ValueError(f"{tool} got order={order!r}: expected 1 or 2.")
     for name, x in (("rtol", rtol), ("atol", atol)):
         if x is not None and not x >= 0:
-            raise ValueError(f"check got {name}={x!r}: expected 0 or more.")
-    unknown = [name for name in skip if name not in CHECKS]
+            raise ValueError(f"{tool} got {name}={x!r}: expected 0 or more.")
+    unknown = [name for name in skip if name not in names]
     if isinstance(skip, str) or unknown:
         raise ValueError(
-            f"check got skip={skip!r}: expected a list of names among "
-            f"{', '.join(CHECKS)}."
+            f"{tool} got skip={skip!r}: expected a list of names among "
+            f"{', '.join(names)}."
         )

@@ -234,17 +234,8 @@ class Case:
         return self.quick_tangents(ts, *self.whole(xs))
 
     def subsets(self) -> list[tuple[int, ...]]:
-        """Of the float arrays: all of them, for five or more only the extreme ones."""
-        n = len(self.at)
-        everything = tuple(range(n))
-        if n < 5:
-            found = [
-                tuple(i for i in everything if bits >> i & 1) for bits in range(1, 2**n)
-            ]
-        else:
-            found = [(i,) for i in everything]
-            found += [tuple(j for j in everything if j != i) for i in everything]
-        return [chosen for chosen in found if chosen != everything]
+        """Of the float arrays, but for all of them together."""
+        return subsets(len(self.at))
 
     def batch(self, n: int) -> list[Arrays]:
         """`n` examples: the arguments, and others near them."""
@@ -256,6 +247,19 @@ class Case:
                 row[i] = moved(row[i], 0.05, numbers.direction(row[i], generator))
             rows.append(row)
         return rows
+
+
+def subsets(n: int) -> list[tuple[int, ...]]:
+    """Of `n` arrays, but for all of them; for five or more only the extreme ones."""
+    everything = tuple(range(n))
+    if n < 5:
+        found = [
+            tuple(i for i in everything if bits >> i & 1) for bits in range(1, 2**n)
+        ]
+    else:
+        found = [(i,) for i in everything]
+        found += [tuple(j for j in everything if j != i) for i in everything]
+    return [chosen for chosen in found if chosen != everything]
 
 
 def floats(outs: Arrays) -> Arrays:

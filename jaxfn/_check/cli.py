@@ -1,4 +1,4 @@
-"""`python -m jaxfn check FILE_OR_MODULE:NAME ARGUMENT ...`, and `explain`."""
+"""`python -m jaxfn check FILE_OR_MODULE:NAME ARGUMENT ...`, `explain`, `compare`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -43,6 +43,13 @@ EXPLAIN = f"""\
 {ARGUMENTS}
 exit code: 0, or 1 if the rules contradict each other, 2 if the command is wrong
 """
+COMPARE = f"""\
+{ARGUMENTS}
+rows, for --skip: as in the report; "gradients" for those of each argument
+
+exit code: 0 if nothing differs, 1 if something does, or if the original draws random
+numbers, so that values can't be compared, 2 if the command is wrong
+"""
 
 
 def add_parsers(commands: Any) -> None:
@@ -66,6 +73,30 @@ def add_parsers(commands: Any) -> None:
         metavar="FILE_OR_MODULE:NAME",
         help="a function with the right derivative, to compare with",
     )
+    _add_comparisons(parser, "check")
+    _parser(
+        commands,
+        "explain",
+        "tell what JAX does with a call of a Function",
+        "Tell which of JAX's definitions the rules of a Function become, which "
+        "transformations work, what is kept for the backward pass, and the cost.",
+        EXPLAIN,
+    )
+    parser = _parser(
+        commands,
+        "compare",
+        "compare a port with the PyTorch Function that it is a port of",
+        "Run a port and its original, a torch.autograd.Function, on the same random "
+        "arguments, and print a table of what is equal and what differs.",
+        COMPARE,
+        names=("port", "original"),
+    )
+    _add_comparisons(parser, "row")
+
+
+def _add_comparisons(parser: Any, what: str) -> None:
+    """Add the options of what compares numbers."""
+    add = parser.add_argument
     add("--rtol", type=float, help="relative tolerance of all comparisons")
     add("--atol", type=float, default=0.0, help="a difference that always passes")
     add(
@@ -83,22 +114,21 @@ def add_parsers(commands: Any) -> None:
     )
     add(
         "--skip",
-        metavar="CHECK",
+        metavar=what.upper(),
         action="append",
         default=[],
-        help="leave out a check, by its name (below); may be repeated",
-    )
-    _parser(
-        commands,
-        "explain",
-        "tell what JAX does with a call of a Function",
-        "Tell which of JAX's definitions the rules of a Function become, which "
-        "transformations work, what is kept for the backward pass, and the cost.",
-        EXPLAIN,
+        help=f"leave out a {what}, by its name (below); may be repeated",
     )
 
 
-def _parser(commands: Any, name: str, line: str, text: str, epilog: str) -> Any:
+def _parser(
+    commands: Any,
+    name: str,
+    line: str,
+    text: str,
+    epilog: str,
+    names: Sequence[str] = ("target",),
+) -> Any:
     parser = commands.add_parser(
         name,
         help=line,
@@ -106,7 +136,12 @@ def _parser(commands: Any, name: str, line: str, text: str, epilog: str) -> Any:
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="FILE_OR_MODULE:NAME")
+    for target in names:
+        parser.add_argument(
+            target,
+            metavar="FILE_OR_MODULE:NAME",
+            help="" if len(names) == 1 else f"the {target}",
+        )
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers")
     return parser
@@ -152,6 +187,40 @@ def run_explain(options: argparse.Namespace, explain: Callable[..., Any]) -> int
     return 0
 
 
+def run_compare(
+    options: argparse.Namespace, room: Callable[[], Any], pair: Sequence[str]
+) -> int:
+    """Run `compare`; the result is the exit code.
+
+    Args:
+        options: the command line.
+        room: gives `jaxfn.torch`, which imports PyTorch.
+        pair: the two targets.
+    """
+    try:
+        args = _arguments(options)  # before any code of the user runs
+        bridge = room()
+        port, original = map(load, pair)
+        expect_fits(port, args)
+        with progress(sys.stderr, "row") as show:
+            report = bridge.compare(
+                port,
+                original,
+                *args,
+                skip=options.skip,
+                order=options.order,
+                rtol=options.rtol,
+                atol=options.atol,
+                precision=options.precision,
+                seed=options.seed,
+                progress=show,
+            )
+    except (UsageError, ImportError, TypeError, ValueError, RuntimeError) as error:
+        return _wrong(error)
+    sys.stdout.write(f"{report}\n")
+    return 0 if report.ok else 1
+
+
 def _expect_known(options: argparse.Namespace) -> None:
     """Refuse what can be seen to be wrong before any code of the user runs."""
     for name in options.skip:
@@ -167,11 +236,15 @@ def _expect_known(options: argparse.Namespace) -> None:
 
 def _call(options: argparse.Namespace) -> tuple[Any, list[Any]]:
     """The function and its arguments; these first, as no code of the user runs."""
-    generator = np.random.default_rng(options.seed)
-    args = [argument(text, generator) for text in options.arguments]
+    args = _arguments(options)
     fun = load(options.target)
     expect_fits(fun, args)
     return fun, args
+
+
+def _arguments(options: argparse.Namespace) -> list[Any]:
+    generator = np.random.default_rng(options.seed)
+    return [argument(text, generator) for text in options.arguments]
 
 
 def _wrong(error: Exception) -> int:
@@ -183,13 +256,15 @@ def _wrong(error: Exception) -> int:
 
 
 @contextlib.contextmanager
-def progress(stream: TextIO) -> Iterator[Callable[[int, int, str], None] | None]:
+def progress(
+    stream: TextIO, unit: str = "check"
+) -> Iterator[Callable[[int, int, str], None] | None]:
     """A bar for `check`, where somebody watches and tqdm is installed."""
     tqdm = _tqdm() if stream.isatty() else None
     if tqdm is None:
         yield None
         return
-    with tqdm(file=stream, leave=False, unit="check", dynamic_ncols=True) as bar:
+    with tqdm(file=stream, leave=False, unit=unit, dynamic_ncols=True) as bar:
 
         def show(done: int, total: int, name: str) -> None:
             bar.total, bar.n = total, done

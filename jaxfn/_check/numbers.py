@@ -160,12 +160,18 @@ def compare(
     if len(got) != len(expected):
         return Outcome(np.inf, tolerance, f"{len(got)} arrays for {len(expected)}")
     triples = zip(got, expected, labels, strict=True)
-    return worst([_compare(*triple, tolerance, floor, atol) for triple in triples])
+    return worst([compare_arrays(*t, tolerance, floor, atol) for t in triples])
 
 
-def _compare(
-    got: Any, expected: Any, label: str, tolerance: float, floor: float, atol: float
-) -> Any:
+def compare_arrays(
+    got: Any,
+    expected: Any,
+    label: str,
+    tolerance: float,
+    floor: float = 0.0,
+    atol: float = 0.0,
+) -> Outcome:
+    """The largest difference of two arrays, and where it is."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         text = (
             f"{label}: expected {expected.dtype}{list(expected.shape)}, "
@@ -182,7 +188,8 @@ def _compare(
         gaps = np.where(np.isnan(gaps), np.inf, gaps)
     at = np.unravel_index(int(np.argmax(gaps)), gaps.shape)
     place = f" at {[int(i) for i in at]}" if at else ""
-    text = f"{label}{place}: expected {b[at]:.6g}, got {a[at]:.6g}"
+    off = np.abs(a[at] - b[at])
+    text = f"{label}{place}: expected {b[at]:.6g}, got {a[at]:.6g} (off by {off:.2g})"
     return Outcome(float(gaps[at]), tolerance + atol / size, text)
 
 

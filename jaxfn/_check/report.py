@@ -6,7 +6,7 @@ import dataclasses
 import html
 from typing import Literal
 
-Status = Literal["ok", "FAIL", "skipped"]
+Status = Literal["ok", "FAIL", "skipped", "expected"]
 
 
 class CheckError(AssertionError):
@@ -33,7 +33,8 @@ class CheckResult:
     Attributes:
         check: its name.
         rule: what is wrong if it fails: forward, backward, jvp or vmap.
-        status: "ok", "FAIL" or "skipped".
+        status: "ok", "FAIL" or "skipped"; where two Functions are compared also
+            "expected", for a difference that is known and right.
         error: the largest difference, relative to the size of what it is about; None
             where there was nothing to compare.
         tolerance: the largest error that passes.
@@ -130,13 +131,12 @@ class CheckReport:
         )
 
     def _repr_html_(self) -> str:
-        colours = {"ok": "#1a7f37", "FAIL": "#cf222e", "skipped": "#6e7781"}
         head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
         rows = []
         for result in self.results:
             *cells, _ = _row(result)
             status = (
-                f'<td style="color:{colours[result.status]}">{result.status}</td>'
+                f'<td style="color:{_COLOURS[result.status]}">{result.status}</td>'
                 f'<td style="text-align:left">{html.escape(result.message)}</td>'
             )
             text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
@@ -147,6 +147,12 @@ class CheckReport:
         )
 
 
+_COLOURS = {
+    "ok": "#1a7f37",
+    "FAIL": "#cf222e",
+    "skipped": "#6e7781",
+    "expected": "#9a6700",
+}
 _HEADINGS = ("check", "rule", "error", "allowed", "", "")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxfn._check import accuracy, differences, numbers
 from jaxfn._check.case import Case
 from jaxfn._check.differences import Slope
+from jaxfn._check.looks import likeness
 from jaxfn._check.numbers import Arrays, Outcome, Skip
 
 UNSETTLED = (
@@ -153,7 +154,7 @@ def _located(
         grads = case.pull(cts, *case.xs)
         got = numbers.wide(grads[i])
         text = numbers.compare([got], [expected], [f"gradient of {label}"], 0.0).where
-        where = _ratio(text, got, expected)
+        where = "; ".join(filter(None, (text, likeness(got, expected, "gradient"))))
     return dataclasses.replace(outcome, where=where)
 
 
@@ -177,17 +178,6 @@ def _elements(
         values = [np.where(s.settled, s.value, 0) for s in slopes]
         expected[k] += numbers.pairing(cts, values) / unit
     return expected, cts
-
-
-def _ratio(text: str, got: np.ndarray, expected: np.ndarray) -> str:
-    """The text, with the factor if all elements are wrong by the same one."""
-    with np.errstate(all="ignore"):
-        ratios = (got / expected).ravel()
-    if ratios.size and np.isfinite(ratios).all() and np.ptp(ratios.real) < 1e-3:
-        return (
-            f"{text}; the whole gradient is {ratios[0].real:.4g} times the expected one"
-        )
-    return text
 
 
 def backward_repeats(case: Case) -> Outcome:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ def _module(place: str) -> Any:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
             raise UsageError(f"there is no module {place}: {error}.") from error
+        except Exception as error:
+            raise UsageError(_not_imported(place, error)) from error
     if not path.is_file():
         raise UsageError(f"there is no file {place}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -65,8 +68,22 @@ def _module(place: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        if sys.modules.get(path.stem) is module:
+            del sys.modules[path.stem]
+        raise UsageError(_not_imported(place, error)) from error
     return module
+
+
+def _not_imported(place: str, error: Exception) -> str:
+    """One line about code that raises while it is imported."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    inside = frame.filename.startswith("<") or isinstance(error, SyntaxError)
+    at = "" if inside else f" ({frame.filename}:{frame.lineno})"
+    text = " ".join(str(error).split())
+    return f"{place} can't be imported: {type(error).__name__}: {text}{at}."
 
 
 def argument(text: str, generator: np.random.Generator) -> Any:

@@ -2,6 +2,7 @@
 
 `from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`: its own forward,
 backward and jvp run as JAX operations, under every transformation, compiled by XLA.
+`compare` says whether a port that was written by hand equals its original.
 
     pip install 'jaxfn[torch]'
 """
@@ -14,8 +15,17 @@ if importlib.util.find_spec("torch") is None:
         "pip install 'jaxfn[torch]'."
     )
 
+from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._explain import TorchExplanation, explain
 from jaxfn.torch._from_torch import from_torch
 from jaxfn.torch._refusal import TorchRefusal
 
-__all__ = ["TorchExplanation", "TorchRefusal", "explain", "from_torch"]
+__all__ = [
+    "CompareReport",
+    "OriginalError",
+    "TorchExplanation",
+    "TorchRefusal",
+    "compare",
+    "explain",
+    "from_torch",
+]

@@ -140,7 +140,9 @@ class Bridge:
         """The trace for this kind of call; made once."""
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in ("forward", "setup_context"))
-        key = call.key(), types_key(call.arrays), rules
+        # Of what a rule makes without a dtype.
+        made = torch.get_default_dtype()
+        key = call.key(), types_key(call.arrays), rules, made
         found: Any = self._layouts.get(key)
         if found is None:
             try:

@@ -122,6 +122,21 @@ def test_a_wrong_command_gives_2(rules, capsys, target, args, message):
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])
+def test_a_file_that_cannot_be_imported_is_one_line(tmp_path, capsys, command):
+    path = tmp_path / "broken.py"
+    path.write_text("import jaxfn\n\nmissing_name\n")
+    assert main([command, f"{path}:F", "f32[2]"]) == 2
+    err = capsys.readouterr().err
+    assert "can't be imported: NameError: name 'missing_name'" in err
+    assert err.endswith("broken.py:3).\n")
+    assert err.count("\n") == 1
+    assert "broken" not in sys.modules
+    path.write_text("def f(:\n")
+    assert main([command, f"{path}:F", "f32[2]"]) == 2
+    assert "SyntaxError: invalid syntax (broken.py, line 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
 @pytest.mark.parametrize("spec", ["f32[3,4", "f33[2]"])
 def test_a_malformed_type_is_refused_before_any_code_runs(
     tmp_path, capsys, command, spec

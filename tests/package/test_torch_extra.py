@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from jaxfn.__main__ import main
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -15,6 +17,28 @@ def test_import_of_jaxfn_does_not_import_torch():
     code = "import sys, jaxfn, jaxfn.check; sys.exit('torch' in sys.modules)"
     code = code.replace(", jaxfn.check", "; jaxfn.check")
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_command_line_does_not_import_torch():
+    code = """
+import sys
+from jaxfn.__main__ import main
+for argv in (["--version"], ["compare", "--help"]):
+    try:
+        main(argv)
+    except SystemExit:
+        pass
+assert main(["check", "jax.numpy:sin", "f32[2]", "--skip", "leaks"]) == 0
+sys.exit("torch" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed here")
+def test_without_torch_compare_says_what_to_install(capsys):
+    target = "jax.numpy:sin"
+    assert main(["compare", target, target, "f32[2]"]) == 2
+    assert "pip install 'jaxfn[torch]'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed here")

@@ -1,0 +1,100 @@
+"""What a wrong array looks like: the kinds of mistakes that are seen at once.
+
+They are hints for a message, so an array that is nearly one of these counts as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+NEARLY = 1e-3
+"""Of the largest element: what comes from finite differences is no more exact."""
+
+_MOST_PARTS = 1000
+
+
+def likeness(got: np.ndarray, expected: np.ndarray, what: str) -> str:
+    """What `got` is to what was expected, in words; empty if it is nothing simple.
+
+    Args:
+        got: an array in double precision.
+        expected: another one.
+        what: what they are, such as "gradient".
+    """
+    if got.shape != expected.shape:
+        if got.ndim > 1 and got.shape == expected.shape[::-1]:
+            return f"the shape of the {what} is that of its transpose"
+        return ""
+    if not got.size or not np.isfinite(got).all() or not np.isfinite(expected).all():
+        return ""
+    return next(_found(got, expected, what), "")
+
+
+def _found(got: np.ndarray, expected: np.ndarray, what: str) -> Iterator[str]:
+    whole = f"the whole {what}"
+    if not got.any():
+        yield f"{whole} is zero"
+        return
+    size = np.vdot(expected, expected)
+    if size:
+        factor = np.vdot(expected, got) / size
+        if is_near(got, factor * expected):
+            yield f"{whole} {_times(complex(factor))}"
+    if np.iscomplexobj(expected) and is_near(got, expected.conj()):
+        yield f"{whole} is the conjugate of the expected one"
+    if got.ndim > 1 and is_near(got, np.swapaxes(expected, -1, -2)):
+        yield f"{whole} is the transpose of the expected one"
+    for axis in range(got.ndim):
+        if is_near(got, np.flip(expected, axis)):
+            yield f"{whole} is the expected one reversed along axis {axis}"
+    if got.size > 1:
+        gaps = got - expected
+        if is_near(gaps, np.full_like(gaps, gaps.ravel()[0])):
+            yield f"every element is off by {_short(complex(gaps.ravel()[0]))}"
+    for axis in range(got.ndim):
+        if got.shape[axis] > 1 and (signs := _signs(got, expected, axis)):
+            yield f"the sign is turned at {signs} of axis {axis}"
+
+
+def _times(factor: complex) -> str:
+    if abs(factor + 1) <= NEARLY:
+        return "is the expected one with the sign turned"
+    return f"is {_short(factor)} times the expected one{_fraction(factor)}"
+
+
+def _short(x: complex) -> str:
+    if abs(x.imag) > NEARLY * abs(x):
+        return f"({x.real:.4g}{x.imag:+.4g}j)"
+    text = f"{x.real:.4g}"
+    return text if text != "1" else f"{x.real:.9g}"
+
+
+def _fraction(factor: complex) -> str:
+    """What a mean in place of a sum gives."""
+    if factor.imag or not 0 < abs(factor.real) < 0.9:
+        return ""
+    parts = 1 / factor.real
+    n = round(parts)
+    near = abs(parts - n) <= NEARLY * abs(n) and abs(n) <= _MOST_PARTS
+    return f" (1/{n})" if near else ""
+
+
+def _signs(got: np.ndarray, expected: np.ndarray, axis: int) -> list[int]:
+    """Where along an axis the sign is turned, if it is nothing else that is wrong."""
+    others = tuple(i for i in range(got.ndim) if i != axis)
+    signs = np.sign(np.sum(np.real(got * expected.conj()), axis=others))
+    shape = [1] * got.ndim
+    shape[axis] = -1
+    if is_near(got, expected * np.where(signs < 0, -1, 1).reshape(shape)):
+        return [int(i) for i in np.flatnonzero(signs < 0)]
+    return []
+
+
+def is_near(a: np.ndarray, b: np.ndarray) -> bool:
+    """Are these the same but for what finite differences lose?"""
+    if a.shape != b.shape:
+        return False
+    size = float(np.max(np.abs(b), initial=0.0))
+    return size > 0 and bool(np.max(np.abs(a - b), initial=0.0) <= NEARLY * size)

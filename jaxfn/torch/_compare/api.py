@@ -1,0 +1,207 @@
+"""`compare`: is a port what the original is?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from jaxfn._check import expect_options, name_of
+from jaxfn.torch._compare.arguments import Arguments, names_of
+from jaxfn.torch._compare.original import Original, OriginalError
+from jaxfn.torch._compare.pair import Options, Pair
+from jaxfn.torch._compare.report import CompareReport
+from jaxfn.torch._compare.rows import NAMES, Run, rows
+from jaxfn.torch._lib import torch
+
+
+def compare(
+    port: Any,
+    original: type,
+    *args: Any,
+    skip: Collection[str] = (),
+    order: int = 2,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    precision: str = "float64",
+    seed: int = 0,
+    raise_on_failure: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> CompareReport:
+    """Compare a port with the `torch.autograd.Function` that it is a port of.
+
+    Both are run on the same arguments, the original by PyTorch. What is compared:
+    outputs, shapes and dtypes; values, also beside the arguments; each gradient, for
+    every subset of arguments that are differentiated and for each output alone; second
+    derivatives; `jvp`, where both have one; vmap; and the same under jit. Values are
+    compared in double precision where the original runs in it, and as given too.
+
+    None from PyTorch's backward is the same as zero. Where PyTorch itself raises, or
+    has no such rule, the row says so and is skipped. A difference that is known and
+    right is "expected": in a second derivative PyTorch takes what forward saved for
+    constants, and finite differences of PyTorch's own gradient agree with the port.
+
+    Args:
+        port: a `jaxfn.Function`, a `custom_function`, a class from `from_torch`, or
+            anything that JAX can call on the arguments. One made with random=True gets
+            a key.
+        original: a class derived from `torch.autograd.Function`.
+        *args: those of its `apply`: arrays of JAX or NumPy and tensors, which each side
+            gets as its own; and anything else, which both get as it is. Other points
+            are tried near them: scaled down, so that domains are kept.
+        skip: names of rows to leave out; "gradients" for those of each argument.
+        order: 1 leaves out the second derivative.
+        rtol: the tolerance of every comparison, relative to the largest element; by
+            default half of the digits of the precision (1.5e-8 in double precision).
+        atol: by how much an element may differ, whatever its size.
+        precision: "float64" casts all float arguments to it, complex ones to
+            complex128, and modules of torch by `double()`; where the original does not
+            take that, and for "given", they are as given.
+        seed: of cotangents, tangents, and what the original draws.
+        raise_on_failure: raise if something differs.
+        progress: called before each row with how many are done, how many there are, and
+            the name.
+
+    Returns:
+        The report: print it, or see `ok`, `failures` and `wrong_rules`.
+
+    Raises:
+        CheckError: (an AssertionError) something differs, or the values could not be
+            compared as the original draws random numbers; with raise_on_failure.
+        OriginalError: (a RuntimeError) PyTorch's forward raises on these arguments.
+        TypeError: `original` is no torch Function; `port` is one, or can't be called.
+        ValueError: an unknown precision, order, or name of a row; or a tolerance
+            below 0.
+
+    Example:
+        >>> import jax.numpy as jnp, torch, jaxfn.torch
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2 * g * x
+        >>> class Port(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved_tensors
+        ...         return g * x
+        >>> report = jaxfn.torch.compare(Port, Square, jnp.array([1.0, 2.0]))
+        >>> report.ok, report.wrong_rules
+        (False, ('backward',))
+        >>> report.failures[0].message.partition("; ")[2]
+        'the whole gradient is 0.5 times the expected one (1/2)'
+
+    Source: https://docs.pytorch.org/docs/stable/notes/extending.html
+    """
+    expect_options("compare", NAMES, skip, precision, order, rtol, atol)
+    expect_pair(port, original)
+    told = {"second derivative": "order=1"} if order == 1 else {}
+    told |= dict.fromkeys(skip, "skipped as told")
+    best, given = _pairs(
+        port, Original(original, seed), args, Options(seed, rtol, atol), precision
+    )
+    run = Run(told, _draws(best))
+    every = rows(best, given)
+    for i, (name, row) in enumerate(every.items()):
+        if progress is not None:
+            progress(i, len(every), name)
+        run.add(name, row, given if row.given else best)
+    report = CompareReport(
+        name_of(port),
+        tuple(run.results.values()),
+        original.__qualname__.rsplit("<locals>.", maxsplit=1)[-1],
+        run.refused,
+    )
+    if raise_on_failure:
+        report.raise_on_failure()
+    return report
+
+
+def expect_pair(port: Any, original: Any) -> None:
+    """Refuse what is no original, or no port.
+
+    Raises:
+        TypeError: it says which.
+    """
+    base = torch.autograd.Function
+    if not (isinstance(original, type) and issubclass(original, base)):
+        raise TypeError(
+            "compare expected a class derived from torch.autograd.Function as the "
+            f"original, got {original!r}. Pass the class itself, not its apply."
+        )
+    if isinstance(port, type) and issubclass(port, base):
+        raise TypeError(
+            f"compare expected a port that JAX can call, got the torch class "
+            f"{port.__name__}. Pass jaxfn.torch.from_torch({port.__name__}), or the "
+            "class that was written for jaxfn."
+        )
+    if not callable(port):
+        raise TypeError(f"compare expected a port that can be called, got {port!r}.")
+
+
+def _pairs(
+    port: Any,
+    original: Original,
+    args: Sequence[Any],
+    options: Options,
+    precision: str,
+) -> tuple[Pair, Pair]:
+    """Both in double precision if the original takes that, and as given."""
+    arguments = Arguments.of(args, names_of(original.cls, len(args)))
+    given = Pair(port, original, arguments, options, double=False)
+    # First of all, as torch.jit keeps the default dtype of the first call for ever.
+    error = _first_error(given)
+    if precision == "float64":
+        wide = Pair(port, original, arguments.wide(), options, double=True)
+        if _first_error(wide) is None:
+            if error is not None or arguments.is_wide:
+                return wide, wide
+            given.exact = wide
+            return wide, given
+    if error is not None:
+        raise OriginalError(
+            f"PyTorch's own `{original.name}.apply` raised on these arguments, so "
+            f"there is nothing to compare with: {error}. Pass arguments that it takes."
+        ) from error
+    return given, given
+
+
+def _first_error(pair: Pair) -> OriginalError | None:
+    """What the original raises on the arguments; None if it runs."""
+    try:
+        with pair.context():
+            _ = pair.expected
+            if pair.original.has_backward:
+                with contextlib.suppress(OriginalError):  # a row says it
+                    _ = pair.chosen
+    except OriginalError as error:
+        return error
+    return None
+
+
+def _draws(pair: Pair) -> dict[str, str]:
+    """Why values and gradients of the original can't be compared, if they can't."""
+    with pair.context():
+        original, arguments, arrays = pair.original, pair.arguments, pair.arrays
+        found = {}
+        why = original.unrepeatable(lambda: original.value(arguments, arrays).leaves)
+        if why:
+            found["forward"] = why
+        if original.has_backward and arguments.at:
+            try:
+                why = original.unrepeatable(
+                    lambda: original.pull(arguments, arrays, pair.chosen, pair.cts)
+                )
+            except OriginalError:
+                why = ""  # the rows say it
+            if why:
+                found["backward"] = why
+    return found

@@ -1,0 +1,189 @@
+"""Rows about first derivatives, in reverse mode."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._check import Outcome, Skip, is_near, subsets, worst
+from jaxfn.torch._compare.hints import counts
+from jaxfn.torch._compare.pair import Different, Pair, subsets_in_words
+from jaxfn.torch._compare.values import POINTS, lost, needed
+
+CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
+
+
+def gradient(i: int) -> Callable[[Pair], Outcome]:
+    """By array i, for cotangents of all outputs."""
+
+    def run(pair: Pair) -> Outcome:
+        needed(pair)
+        if i in pair.why_not:
+            raise Skip(f"PyTorch itself raises: {pair.why_not[i]}")
+        labels = names(pair, pair.chosen)
+        k = pair.chosen.index(i)
+        got, expected = pair.got_gradients, pair.expected_gradients
+        outcome = _only(pair, got, expected, labels, k)
+        if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
+            found = _cotangents(pair, k, got[k])
+            where = "; ".join(filter(None, [outcome.where, found]))
+            outcome = dataclasses.replace(outcome, where=where)
+        if outcome.ok and np.iscomplexobj(expected[k]):
+            outcome = dataclasses.replace(outcome, note=CONJUGATE)
+        return outcome
+
+    return run
+
+
+def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
+    """The outcome of one of them, which may be mistaken for another."""
+    which = [k, *(j for j in range(len(labels)) if j != k)]
+    a, b, names = ([xs[j] for j in which] for xs in (got, expected, labels))
+    alone = pair.compare(a[:1], b[:1], names[:1], "gradient", which=which)
+    if alone.ok:
+        return alone
+    every = pair.compare(a, b, names, "gradient", which=which)
+    where = every.where.partition("\n  ")[0]
+    return dataclasses.replace(alone, where=where)
+
+
+def names(pair: Pair, chosen: Sequence[int]) -> list[str]:
+    """What to call the gradients."""
+    return [f"gradient of {pair.arguments.label(i)}" for i in chosen]
+
+
+def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
+    """What is done with cotangents, where that is what is wrong with gradient k."""
+
+    def gradient_for(cts: Sequence[Any]) -> np.ndarray:
+        return pair.torch_gradients(pair.arrays, pair.chosen, cts)[k]
+
+    if np.iscomplexobj(got):
+        other = gradient_for([ct.conj() for ct in pair.cts]).conj()
+        if is_near(got, other):
+            return "a conjugate is missing: it is the gradient in JAX's convention"
+    labels = [pair.expected.labels[i] for i in pair.expected.moving]
+    n = len(pair.cts)
+    for i, j in itertools.combinations(range(n), 2):
+        cts = list(pair.cts)
+        cts[i], cts[j] = cts[j], cts[i]
+        same = cts[i].shape == cts[j].shape and cts[i].dtype == cts[j].dtype
+        if same and is_near(got, gradient_for(cts)):
+            return f"the cotangents of {labels[i]} and {labels[j]} are swapped"
+    if n < 2:
+        return ""
+    parts = [gradient_for(only(pair.cts, j)) for j in range(n)]
+    found = counts(got, parts)
+    if found is None or len(set(found)) == 1:
+        return ""
+    return ", ".join(
+        f"the cotangent of {label} counts {_number(c)} times"
+        for label, c in zip(labels, found, strict=True)
+        if c != 1
+    )
+
+
+def only(cts: Sequence[Any], j: int) -> list[Any]:
+    """The cotangents, with None for all but one of the outputs."""
+    return [ct if i == j else None for i, ct in enumerate(cts)]
+
+
+def _number(x: complex) -> str:
+    return f"{x:.4g}" if x.imag else f"{x.real + 0.0:.4g}"
+
+
+def gradients_given(pair: Pair) -> Outcome:
+    """In the precision of the arguments."""
+    chosen = needed(pair)
+    assert pair.exact is not None
+    expected, got = pair.expected_gradients, pair.got_gradients
+    labels = names(pair, chosen)
+    exact = expected
+    if pair.exact.chosen == chosen:
+        leaves = pair.exact.expected
+        kinds = [leaves.leaves[i].dtype for i in leaves.moving]
+        cts = [ct.astype(kind) for ct, kind in zip(pair.cts, kinds, strict=True)]
+        with pair.exact.context():
+            exact = pair.exact.torch_gradients(pair.exact.arrays, chosen, cts)
+    slack = lost(list(zip(expected, exact, strict=True)))
+    wrong = [
+        f"{label}: expected dtype {e.dtype}, got {g.dtype}"
+        for g, e, label in zip(got, expected, labels, strict=True)
+        if g.dtype != e.dtype
+    ]
+    if wrong:
+        raise Different("\n  ".join(wrong))
+    return pair.compare(got, expected, labels, "gradient", slack=slack)
+
+
+def gradients_elsewhere(pair: Pair) -> Outcome:
+    """At other points."""
+    chosen = needed(pair)
+
+    def run(point: list[np.ndarray]) -> Any:
+        return pair.torch_gradients(point, chosen, pair.cts)
+
+    found = []
+    for point in pair.points(POINTS, run):
+        got = pair.jax_gradients(point, chosen, pair.cts)
+        labels = [f"{name} at another point" for name in names(pair, chosen)]
+        found.append(pair.compare(got, run(point), labels, "gradient"))
+    return worst(found)
+
+
+def gradients_of_subsets(pair: Pair) -> Outcome:
+    """For each subset of needs_input_grad."""
+    chosen = needed(pair)
+    if len(chosen) < 2:
+        raise Skip("one argument has a gradient")
+    found = []
+    for some in subsets(len(chosen)):
+        these = tuple(chosen[k] for k in some)
+        words = subsets_in_words(pair.arguments, these)
+        expected = pair.torch_gradients(pair.arrays, these, pair.cts)
+        try:
+            got = pair.jax_gradients(pair.arrays, these, pair.cts)
+        except Exception as error:
+            raise Different(f"{words}: {type(error).__name__}: {error}") from error
+        labels = [f"{name} ({words})" for name in names(pair, these)]
+        found.append(pair.compare(got, expected, labels, "gradient", which=some))
+    return worst(found)
+
+
+def gradients_of_outputs(pair: Pair) -> Outcome:
+    """For each output that is used alone."""
+    chosen = needed(pair)
+    n = len(pair.cts)
+    if n < 2:
+        raise Skip("one output has a gradient")
+    found = []
+    for j in range(n):
+        cts = only(pair.cts, j)
+        words = f"{pair.expected.labels[pair.expected.moving[j]]} alone used"
+        expected = pair.torch_gradients(pair.arrays, chosen, cts)
+        try:
+            got = pair.jax_gradients(pair.arrays, chosen, cts)
+        except Exception as error:
+            raise Different(f"{words}: {type(error).__name__}: {error}") from error
+        labels = [f"{name} ({words})" for name in names(pair, chosen)]
+        found.append(pair.compare(got, expected, labels, "gradient"))
+    return worst(found)
+
+
+def gradients_jit(pair: Pair) -> Outcome:
+    """Compiled."""
+    chosen = needed(pair)
+
+    def pull(arrays: Any, cts: Any) -> Any:
+        return pair.port.pull(arrays, chosen, cts)
+
+    arrays, cts = ([jnp.asarray(x) for x in xs] for xs in (pair.arrays, pair.cts))
+    got = [np.asarray(g) for g in jax.jit(pull)(arrays, cts)]
+    labels = names(pair, chosen)
+    return pair.compare(got, pair.expected_gradients, labels, "gradient")

@@ -1,0 +1,341 @@
+"""The Function of torch, run by torch: what is expected.
+
+Each call gets tensors of its own, cotangents too, as rules may write into both. The
+random numbers that a call may draw are the same in each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxfn.torch import _experimental
+from jaxfn.torch._compare.arguments import Arguments, leaves_of
+from jaxfn.torch._context import is_once_differentiable
+from jaxfn.torch._dtypes import from_numpy, is_inexact, to_numpy
+from jaxfn.torch._lib import TorchDispatchMode, forward_ad, torch
+from jaxfn.torch._refusal import place_now
+
+T = TypeVar("T")
+Found = list[np.ndarray | None]
+
+
+class OriginalError(RuntimeError):
+    """PyTorch itself raised, or its Function did: the port has no part in it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outs:
+    """What a call gave.
+
+    Attributes:
+        leaves: arrays in NumPy, and anything else.
+        labels: what to call each of them.
+        moving: those that can have a gradient: float tensors, in no list or dict.
+        nested: float tensors in a list or dict, to which torch gives no gradient.
+    """
+
+    leaves: list[Any]
+    labels: list[str]
+    moving: list[int]
+    nested: bool
+
+
+class Original:
+    """A torch class.
+
+    Args:
+        cls: the class.
+        seed: of the random numbers that it may draw.
+    """
+
+    def __init__(self, cls: Any, seed: int) -> None:
+        self.cls, self.name, self._seed = cls, cls.__name__, seed
+        # Are inputs that are differentiated leaves? Are int32 arrays int64 tensors?
+        self._how = (True, False)
+
+    def owns(self, rule: str) -> bool:
+        """Does the class define this rule itself?"""
+        return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
+
+    @property
+    def has_backward(self) -> bool:
+        """Does the class define backward, under one of its names?"""
+        return self.owns("backward") or self.owns("vjp")
+
+    @property
+    def is_once_differentiable(self) -> bool:
+        """Is no second derivative meant?"""
+        rule = self.cls.vjp if self.owns("vjp") else self.cls.backward
+        return is_once_differentiable(rule)
+
+    # ---- calls
+
+    def value(
+        self,
+        arguments: Arguments,
+        arrays: Sequence[np.ndarray],
+        chosen: Sequence[int] = (),
+    ) -> Outs:
+        """What it returns; `chosen` arrays require grad."""
+        return self._tried(
+            lambda: _outs(self._apply(arguments, arrays, chosen)[0]),
+        )
+
+    def pull(
+        self,
+        arguments: Arguments,
+        arrays: Sequence[np.ndarray],
+        chosen: Sequence[int],
+        cts: Sequence[np.ndarray | None],
+    ) -> Found:
+        """The gradients by the chosen arrays; None where torch has none."""
+
+        def run() -> Found:
+            result, leaves = self._apply(arguments, arrays, chosen)
+            pairs = _pairs(result, [_tensor(ct) for ct in cts])
+            return [_array(g) for g in _gradients(pairs, leaves)]
+
+        return self._tried(run)
+
+    def pull_twice(
+        self,
+        arguments: Arguments,
+        arrays: Sequence[np.ndarray],
+        chosen: Sequence[int],
+        cts: Sequence[np.ndarray],
+        along: Sequence[np.ndarray],
+    ) -> Found:
+        """The gradients of <gradients, along>, by chosen arrays and by cotangents."""
+
+        def run() -> Found:
+            result, leaves = self._apply(arguments, arrays, chosen)
+            free = [_tensor(ct).requires_grad_() for ct in cts]
+            # Clones, as a rule may write to what it gets, and to a leaf it may not.
+            pairs = _pairs(result, [ct.clone() for ct in free])
+            first = _gradients(pairs, leaves, again=True)
+            moving = [
+                (g, _tensor(v))
+                for g, v in zip(first, along, strict=True)
+                if g is not None and g.requires_grad
+            ]
+            return [_array(g) for g in _gradients(moving, [*leaves, *free])]
+
+        return self._tried(run)
+
+    def push(
+        self,
+        arguments: Arguments,
+        arrays: Sequence[np.ndarray],
+        tangents: dict[int, np.ndarray],
+    ) -> Found:
+        """The tangents of the moving outputs."""
+
+        def run() -> Found:
+            tensors = self._tensors(arrays, ())
+            with forward_ad.dual_level():
+                for i, t in tangents.items():
+                    tensors[i] = forward_ad.make_dual(tensors[i], _tensor(t))
+                result = self.cls.apply(*arguments.join(tensors))
+                dots = [forward_ad.unpack_dual(x).tangent for x in _moving(result)]
+                return [_array(t) for t in dots]
+
+        return self._tried(run)
+
+    def batched(
+        self,
+        arguments: Arguments,
+        arrays: Sequence[np.ndarray],
+        axes: Sequence[int | None],
+    ) -> Outs:
+        """What torch's vmap of it gives, by its own vmap rule."""
+
+        def run() -> Outs:
+            tensors = self._tensors(arrays, ())
+            at = [i for i, axis in enumerate(axes) if axis is not None]
+
+            def call(*some: Any) -> Any:
+                every = list(tensors)
+                for i, x in zip(at, some, strict=True):
+                    every[i] = x
+                return self.cls.apply(*arguments.join(every))
+
+            dims = tuple(axes[i] for i in at)
+            return _outs(torch.func.vmap(call, dims)(*[tensors[i] for i in at]))
+
+        return self._tried(run)
+
+    def _apply(
+        self, arguments: Arguments, arrays: Sequence[np.ndarray], chosen: Sequence[int]
+    ) -> tuple[Any, list[Any]]:
+        tensors = self._tensors(arrays, chosen)
+        leaves = [tensors[i] for i in chosen]
+        if not self._how[0]:
+            for i in chosen:
+                tensors[i] = tensors[i].clone()
+        return self.cls.apply(*arguments.join(tensors)), leaves
+
+    def _tensors(
+        self, arrays: Sequence[np.ndarray], chosen: Sequence[int]
+    ) -> list[Any]:
+        long = torch.int64 if self._how[1] else torch.int32
+        found = [from_numpy(x, long if x.dtype == np.int32 else None) for x in arrays]
+        for i in chosen:
+            found[i].requires_grad_()
+        return found
+
+    def _tried(self, run: Callable[[], T]) -> T:
+        """Run, in another way if it raises: torch takes no int32 for an index."""
+        before, first = self._how, None
+        ways = [before, *(w for w in itertools.product((True, False), repeat=2))]
+        for way in dict.fromkeys(ways):
+            self._how = way
+            try:
+                with self._quietly():
+                    return run()
+            except Exception as error:  # noqa: BLE001  (rules raise what they like)
+                first = first or error
+        self._how = before
+        assert first is not None
+        text = str(first).strip().partition("\n")[0]
+        raise OriginalError(f"{type(first).__name__}: {text}") from first
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Warnings of torch's code are not ours; nor is the state of its generator."""
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.default_generator.manual_seed(self._seed)
+            yield
+
+    # ---- what is known of it
+
+    def unrepeatable(self, run: Callable[[], Sequence[Any]]) -> str:
+        """Why two runs need not give the same; an empty text if they do."""
+        draws = _Draws()
+        with draws:
+            first = run()
+        if draws.found:
+            return f"it draws random numbers ({', '.join(draws.found)})"
+        return "" if _are_same(first, run()) else "it gives something else each time"
+
+    def saves_intermediates(self, arguments: Arguments, chosen: Sequence[int]) -> bool:
+        """Does forward keep tensors that are neither its inputs nor its outputs?"""
+
+        def run() -> bool:
+            result, leaves = self._apply(arguments, arguments.arrays, chosen)
+            nodes = [x.grad_fn for x in _moving(result) if x.grad_fn is not None]
+            if not nodes:
+                return False
+            known = {_memory(x) for x in (*leaves, *_tensors_in(result))}
+            node = nodes[0]
+            kept = list(getattr(node, "saved_tensors", ()))
+            kept += _tensors_in(list(getattr(node, "__dict__", {}).values()))
+            return any(_memory(x) not in known for x in kept if x is not None)
+
+        try:
+            return self._tried(run)
+        except OriginalError:
+            return False
+
+
+class _Draws(TorchDispatchMode):
+    """Notes the operations that draw random numbers, and where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, None] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if _experimental.has_draws(func):
+            self.found[f"{func} at {place_now(sys._getframe(1))}"] = None
+        return func(*args, **(kwargs or {}))
+
+
+def _are_same(first: Sequence[Any], again: Sequence[Any]) -> bool:
+    return len(first) == len(again) and all(
+        not isinstance(x, np.ndarray)
+        or not isinstance(y, np.ndarray)
+        or (x.shape == y.shape and x.tobytes() == y.tobytes())
+        for x, y in zip(first, again, strict=True)
+    )
+
+
+def _tensor(x: np.ndarray | None) -> Any:
+    return None if x is None else from_numpy(x)
+
+
+def _array(x: Any) -> np.ndarray | None:
+    return None if x is None else np.array(to_numpy(x))
+
+
+def _tops(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _is_moving(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and is_inexact(x.dtype)
+
+
+def _moving(result: Any) -> list[Any]:
+    return [x for x in _tops(result) if _is_moving(x)]
+
+
+def _tensors_in(value: Any) -> list[Any]:
+    return [x for x in leaves_of(value) if isinstance(x, torch.Tensor)]
+
+
+def _memory(x: Any) -> Any:
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
+
+
+def _pairs(result: Any, cts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The outputs that a gradient can come from, with their cotangents."""
+    return [
+        (x, ct)
+        for x, ct in zip(_moving(result), cts, strict=True)
+        if ct is not None and x.requires_grad
+    ]
+
+
+def _gradients(
+    pairs: Sequence[tuple[Any, Any]], leaves: Sequence[Any], *, again: bool = False
+) -> Sequence[Any]:
+    if not pairs or not leaves:
+        return [None] * len(leaves)
+    return torch.autograd.grad(
+        [x for x, _ in pairs],
+        list(leaves),
+        [ct for _, ct in pairs],
+        create_graph=again,
+        allow_unused=True,
+    )
+
+
+def _outs(result: Any) -> Outs:
+    leaves: list[Any] = []
+    labels: list[str] = []
+    moving: list[int] = []
+    nested = False
+    for k, top in enumerate(_tops(result)):
+        if _is_moving(top):
+            moving.append(len(leaves))
+        inside = leaves_of(top)
+        nested = nested or (not _is_moving(top) and any(map(_is_moving, inside)))
+        labels += label_of(k, len(inside))
+        leaves += [_array(x) if isinstance(x, torch.Tensor) else x for x in inside]
+    return Outs(leaves, labels, moving, nested)
+
+
+def label_of(k: int, n: int) -> list[str]:
+    """What to call the leaves of output k."""
+    return [f"output {k}"] if n == 1 else [f"output {k}, leaf {i}" for i in range(n)]

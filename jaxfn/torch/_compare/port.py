@@ -1,0 +1,144 @@
+"""The port, run by JAX: what is to be compared.
+
+Derivatives are in torch's convention for complex numbers, as those of the original are:
+torch's gradient is the conjugate of JAX's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._base import compat, pytree
+from jaxfn.torch._compare.arguments import Arguments, leaves_of
+from jaxfn.torch._compare.original import label_of
+
+Arrays = list[Any]
+
+
+class Port:
+    """A function of JAX with the arguments of the original.
+
+    Args:
+        port: a class with an `apply`, or anything that can be called.
+        arguments: what it is called on.
+        seed: of the key, where it takes one.
+    """
+
+    def __init__(self, port: Any, arguments: Arguments, seed: int) -> None:
+        has_apply = isinstance(port, type) and hasattr(port, "apply")
+        self._call: Callable[..., Any] = port.apply if has_apply else port
+        self._arguments = arguments
+        self._key = (jax.random.key(seed),) if takes_key(port) else ()
+        self.is_from_torch = hasattr(port, "jaxfn_torch_bridge")
+        self.moving: list[int] = []
+
+    def run(self, arrays: Sequence[Any]) -> Any:
+        """What it returns."""
+        # Fresh buffers: a Function may mark its arguments dirty, which uses them up.
+        args = self._arguments.join([_fresh(x) for x in arrays])
+        return self._call(*self._key, *args)
+
+    def leaves(self, arrays: Sequence[Any]) -> tuple[list[Any], list[str]]:
+        """The leaves of what it returns, and what to call them."""
+        out = self.run(arrays)
+        leaves, labels = [], []
+        for k, top in enumerate(out if isinstance(out, tuple) else (out,)):
+            inside = leaves_of(top)
+            labels += label_of(k, len(inside))
+            leaves += inside
+        return leaves, labels
+
+    def arrays(self, arrays: Sequence[Any]) -> Arrays:
+        """The arrays that it returns, for arrays."""
+        return [x for x in self.leaves(arrays)[0] if pytree.is_array(x)]
+
+    def function(
+        self,
+        arrays: Sequence[Any],
+        chosen: Sequence[int],
+        used: Sequence[bool] | None = None,
+    ) -> Callable[..., Arrays]:
+        """The moving outputs (those used) as a function of the chosen arrays."""
+
+        def f(*xs: Any) -> Arrays:
+            every = list(arrays)
+            for i, x in zip(chosen, xs, strict=True):
+                every[i] = x
+            leaves = self.leaves(every)[0]
+            outs = [jnp.asarray(leaves[i]) for i in self.moving]
+            return outs if used is None else _where(outs, used)
+
+        return f
+
+    def beside(self, arrays: Sequence[Any], chosen: Sequence[int]) -> Arrays:
+        """The moving outputs, as they are where the chosen are differentiated."""
+        xs = [jnp.asarray(arrays[i]) for i in chosen]
+        return jax.vjp(self.function(arrays, chosen), *xs)[0]
+
+    def pull(
+        self,
+        arrays: Sequence[Any],
+        chosen: Sequence[int],
+        cts: Sequence[Any | None],
+    ) -> Arrays:
+        """The gradients, for the outputs that have a cotangent."""
+        used = [ct is not None for ct in cts]
+        xs = [jnp.asarray(arrays[i]) for i in chosen]
+        outs, back = jax.vjp(self.function(arrays, chosen, used), *xs)
+        given = zip(outs, _where(cts, used), strict=True)
+        # What is not conjugated stays the very array that it is.
+        found = back([_conj(jnp.asarray(ct, o.dtype)) for o, ct in given])
+        return [_conj(g) for g in found]
+
+    def pull_twice(
+        self,
+        arrays: Sequence[Any],
+        chosen: Sequence[int],
+        cts: Sequence[Any],
+        along: Sequence[Any],
+    ) -> Arrays:
+        """The gradients of <gradients, along>, by chosen arrays and by cotangents."""
+        n = len(chosen)
+
+        def first(*args: Any) -> Arrays:
+            every = list(arrays)
+            for i, x in zip(chosen, args[:n], strict=True):
+                every[i] = x
+            return self.pull(every, chosen, args[n:])
+
+        given = [jnp.asarray(arrays[i]) for i in chosen]
+        grads, back = jax.vjp(first, *given, *map(jnp.asarray, cts))
+        pairs = zip(along, grads, strict=True)
+        return [
+            _conj(g) for g in back([_conj(jnp.asarray(v, g.dtype)) for v, g in pairs])
+        ]
+
+    def push(self, arrays: Sequence[Any], tangents: dict[int, Any]) -> Arrays:
+        """The tangents of the moving outputs."""
+        chosen = list(tangents)
+        xs = [jnp.asarray(arrays[i]) for i in chosen]
+        ts = [jnp.asarray(t) for t in tangents.values()]
+        return jax.jvp(self.function(arrays, chosen), xs, ts)[1]
+
+
+def takes_key(port: Any) -> bool:
+    """Is it a class of `from_torch` with random=True?"""
+    bridge = getattr(port, "jaxfn_torch_bridge", None)
+    return bridge is not None and bridge.settings.random
+
+
+def _fresh(x: Any) -> Any:
+    return x if compat.is_tracer(x) else jnp.asarray(np.array(x))
+
+
+def _where(values: Sequence[Any], used: Sequence[bool]) -> list[Any]:
+    return [x for x, use in zip(values, used, strict=True) if use]
+
+
+def _conj(x: Any) -> Any:
+    return jnp.conj(x) if jnp.iscomplexobj(x) else x

@@ -1,0 +1,63 @@
+"""What `jaxfn.torch.compare` found, as a table like that of `jaxfn.check`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxfn._check import CheckReport, CheckResult
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class CompareReport(CheckReport):
+    """What `jaxfn.torch.compare` found. Print it, or show it in a notebook.
+
+    Attributes:
+        function: the name of the port.
+        results: one for each row, in the order in which they ran, with its name
+            (`check`), the `rule` of the port that it is about, `status` ("ok", "FAIL",
+            "skipped", or "expected" for a difference that is known and right),
+            `error`, `tolerance` and `message`.
+        original: the name of the torch class.
+        refused: why values can't be compared; empty if they were.
+
+    Example:
+        >>> import jax.numpy as jnp, torch, jaxfn.torch
+        >>> class Twice(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return 2 * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         return 2 * g
+        >>> report = jaxfn.torch.compare(lambda x: x + x, Twice, jnp.ones(3))
+        >>> report.ok, report.results[0].check, report.results[0].status
+        (True, 'outputs', 'ok')
+    """
+
+    original: str = ""
+    refused: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Does nothing differ, of what could be compared, and were the values?"""
+        return not self.failures and not self.refused
+
+    @property
+    def expected(self) -> tuple[CheckResult, ...]:
+        """The differences that are known and right; their message names them."""
+        return tuple(r for r in self.results if r.status == "expected")
+
+    def _summary(self) -> str:
+        n = len(self.results) - len(self.skipped)
+        pair = f"`{self.function}` and the original `{self.original}`"
+        parts = [f", {len(self.skipped)} skipped"] if self.skipped else []
+        if self.expected:
+            parts.insert(0, f", {len(self.expected)} with an expected difference")
+        rest = "".join(parts)
+        if self.failures:
+            wrong = " and ".join(self.wrong_rules)
+            failed = len(self.failures)
+            return f"{pair}: {failed} of {n} rows differ{rest}. Wrong: {wrong}."
+        if self.refused:
+            return f"{pair}: values were not compared: {self.refused}."
+        return f"{pair}: all {n} rows agree{rest}."

@@ -1,0 +1,187 @@
+"""All rows, in their order, and what becomes of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxfn._check import CheckResult, Outcome, Skip
+from jaxfn.torch._compare import further, gradients, values
+from jaxfn.torch._compare.original import OriginalError
+from jaxfn.torch._compare.pair import Different, Pair
+
+BUILDS, FAILS = "builds on", "fails as"
+GRADIENTS = "each gradient"
+"""In `needs`: all rows of gradients of one argument."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the report.
+
+    Attributes:
+        rule: what is wrong in the port where it differs.
+        run: gives the largest difference; raises where there is nothing to compare.
+        needs: the rows that it builds on.
+        given: is it about the precision of the arguments given?
+        draws: whose random numbers spoil it: "forward", "backward"; "" for nobody's.
+    """
+
+    rule: str
+    run: Callable[[Pair], Outcome]
+    needs: tuple[str, ...] = ()
+    given: bool = False
+    draws: str = "backward"
+
+
+_SHAPE = ("outputs", "shape")
+_VALUE = (*_SHAPE, "value")
+_GRADIENT = (*_VALUE, GRADIENTS)
+_COMPILED = (*_VALUE, "value under jit")
+
+NAMES = (
+    "outputs",
+    "shape",
+    "dtype",
+    "value",
+    "value as given",
+    "value at other points",
+    "value under jit",
+    "value while differentiated",
+    "gradients",
+    "gradients as given",
+    "gradients under jit",
+    "gradients at other points",
+    "gradients of subsets",
+    "gradients of outputs",
+    "second derivative",
+    "jvp",
+    "vmap",
+    "vmap of gradients",
+)
+"""What can be skipped; "gradients" are the rows of each argument."""
+
+
+def rows(best: Pair, given: Pair) -> dict[str, Row]:
+    """Those for a pair in the best precision, and in the one given."""
+    found = {
+        "outputs": Row("forward", values.outputs, (), True, ""),
+        "shape": Row("forward", values.shape, ("outputs",), True, ""),
+        "dtype": Row("forward", values.dtype, ("outputs",), True, ""),
+        "value": Row("forward", values.value, _SHAPE, draws="forward"),
+    }
+    if best is not given:
+        found["value as given"] = Row("forward", values.value, _VALUE, True, "forward")
+    found["value at other points"] = Row(
+        "forward", values.value_elsewhere, _VALUE, draws="forward"
+    )
+    found["value under jit"] = Row("forward", values.value_jit, _VALUE, draws="forward")
+    found["value while differentiated"] = Row(
+        "forward", values.value_differentiated, _VALUE
+    )
+    for i in best.arguments.at:
+        name = f"gradient of argument {best.arguments.position(i)}"
+        found[name] = Row("backward", gradients.gradient(i), _VALUE)
+    if best is not given:
+        found["gradients as given"] = Row(
+            "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
+        )
+    rest: list[tuple[str, str, Callable[[Pair], Outcome], tuple[str, ...]]] = [
+        ("gradients under jit", "backward", gradients.gradients_jit,
+         (*_GRADIENT, "value under jit")),
+        ("gradients at other points", "backward", gradients.gradients_elsewhere,
+         (*_GRADIENT, "value at other points")),
+        ("gradients of subsets", "backward", gradients.gradients_of_subsets, _GRADIENT),
+        ("gradients of outputs", "backward", gradients.gradients_of_outputs, _GRADIENT),
+        ("second derivative", "backward", further.second, _GRADIENT),
+        ("jvp", "jvp", further.jvp, _VALUE),
+        ("vmap", "vmap", further.vmap,
+         (*_COMPILED, "value at other points")),
+        ("vmap of gradients", "backward", further.vmap_gradients,
+         (*_GRADIENT, "gradients at other points", "vmap")),
+    ]  # fmt: skip
+    return found | {name: Row(rule, run, needs) for name, rule, run, needs in rest}
+
+
+class Run:
+    """The rows so far.
+
+    Args:
+        skip: rows not to run, and why.
+        draws: why values ("forward") and gradients ("backward") can't be compared.
+    """
+
+    def __init__(self, skip: dict[str, str], draws: dict[str, str]) -> None:
+        self._skip, self._draws = skip, draws
+        self.results: dict[str, CheckResult] = {}
+
+    @property
+    def refused(self) -> str:
+        """Why values were not compared; an empty text if they were."""
+        return self._draws.get("forward", "")
+
+    def add(self, name: str, row: Row, pair: Pair) -> None:
+        """Run a row."""
+        reason = self._reason(name, row)
+        if reason:
+            result = CheckResult(name, row.rule, "skipped", message=reason)
+        else:
+            with pair.context():
+                result = self._said_once(_result(name, row, pair))
+        self.results[name] = result
+
+    def _said_once(self, result: CheckResult) -> CheckResult:
+        """What fails word for word as another row did is not said again."""
+        for other in self.results.values():
+            failed = other.status == result.status == "FAIL"
+            if failed and other.message == result.message:
+                why = f"{FAILS} {other.check!r} does"
+                return dataclasses.replace(result, status="skipped", message=why)
+        return result
+
+    def _reason(self, name: str, row: Row) -> str:
+        """Why a row is not run; an empty text if it is."""
+        told = "gradients" if _is_gradient(name) else name
+        if told in self._skip:
+            return self._skip[told]
+        for need in row.needs:
+            for other, before in self.results.items():
+                if other != need and not (need == GRADIENTS and _is_gradient(other)):
+                    continue
+                if before.status == "FAIL":
+                    return f"{BUILDS} {other!r}, which differs"
+                if before.message.startswith((BUILDS, FAILS)):
+                    return before.message
+        if row.draws and self._draws.get("forward"):
+            return f"values can't be compared: {self._draws['forward']}"
+        if row.draws == "backward" and self._draws.get("backward"):
+            return f"gradients can't be compared: {self._draws['backward']}"
+        return ""
+
+
+def _is_gradient(name: str) -> bool:
+    return name.startswith("gradient of argument ")
+
+
+def _result(name: str, row: Row, pair: Pair) -> CheckResult:
+    """Anything that a row raises is its outcome."""
+    try:
+        outcome = row.run(pair)
+    except Skip as why:
+        return CheckResult(name, row.rule, "skipped", message=str(why))
+    except further.Expected as why:
+        return CheckResult(name, row.rule, "expected", message=str(why))
+    except OriginalError as error:
+        text = f"PyTorch itself raises: {error}"
+        return CheckResult(name, row.rule, "skipped", message=text)
+    except Different as how:
+        return CheckResult(name, row.rule, "FAIL", message=f"{how}")
+    except Exception as error:  # noqa: BLE001  (whatever the port raises)
+        text = str(error).partition("\n\n")[0]
+        where = ", on arguments cast to float64" if pair.double else ""
+        text = f"the port raises{where}: {type(error).__name__}: {text}"
+        return CheckResult(name, row.rule, "FAIL", message=text)
+    numbers = outcome.error, outcome.tolerance or None
+    if outcome.ok:
+        return CheckResult(name, row.rule, "ok", *numbers, outcome.note)
+    return CheckResult(name, row.rule, "FAIL", *numbers, outcome.where)

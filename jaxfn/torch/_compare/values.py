@@ -1,0 +1,192 @@
+"""Rows about what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._base import pytree
+from jaxfn._check import MOST, Outcome, Skip, worst
+from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
+
+POINTS = 2
+
+
+# ---- outputs
+
+
+def outputs(pair: Pair) -> Outcome:
+    """Are there as many, arrays and others in the same places?"""
+    leaves, _ = pair.got
+    expected = pair.expected
+    if len(leaves) != len(expected.leaves):
+        raise Different(
+            f"expected {len(expected.leaves)} outputs, got {len(leaves)}: "
+            f"{_kinds(expected.leaves)} and {_kinds(leaves)}"
+        )
+    for x, y, label in zip(leaves, expected.leaves, expected.labels, strict=True):
+        if not _is_like(x, y):
+            raise Different(f"{label}: expected {_kind(y)}, got {_kind(x)}")
+    return Outcome()
+
+
+def _kinds(leaves: Sequence[Any]) -> str:
+    return f"({', '.join(map(_kind, leaves))})"
+
+
+def _kind(x: Any) -> str:
+    if pytree.is_array(x):
+        return "an array"
+    return repr(x) if isinstance(x, (int, float, str, type(None))) else str(type(x))
+
+
+def _is_like(got: Any, expected: Any) -> bool:
+    if pytree.is_array(got) and pytree.is_array(expected):
+        return True
+    numbers = [isinstance(x, NUMBERS) for x in (got, expected)]
+    if all(n or _is_scalar(x) for n, x in zip(numbers, (got, expected), strict=True)):
+        return True  # compared as values
+    if pytree.is_array(got) or pytree.is_array(expected):
+        return False
+    try:
+        return got is expected or bool(got == expected) or _name(got) == _name(expected)
+    except Exception:  # noqa: BLE001  (an `==` of the user may raise anything)
+        return type(got) is type(expected)
+
+
+def _is_scalar(x: Any) -> bool:
+    return pytree.is_array(x) and np.ndim(x) == 0
+
+
+def _name(x: Any) -> str:
+    """Of a dtype or a device, which torch and JAX write differently."""
+    text = getattr(x, "__name__", None) or str(x)
+    return text.removeprefix("torch.")
+
+
+def _each(pair: Pair) -> list[tuple[str, Any, np.ndarray]]:
+    """The outputs that are arrays in both."""
+    rows = zip(pair.expected.labels, pair.got[0], pair.expected.leaves, strict=True)
+    return [
+        (label, x, y)
+        for label, x, y in rows
+        if pytree.is_array(x) and pytree.is_array(y)
+    ]
+
+
+def shape(pair: Pair) -> Outcome:
+    """The same for each output?"""
+    wrong = []
+    for label, x, y in _each(pair):
+        a, b = tuple(np.shape(x)), tuple(y.shape)
+        turned = "; the axes are reversed" if a == b[::-1] and len(a) > 1 else ""
+        if a != b:
+            wrong.append(f"{label}: expected shape {b}, got {a}{turned}")
+    if wrong:
+        raise Different("\n  ".join(wrong))
+    return Outcome()
+
+
+def dtype(pair: Pair) -> Outcome:
+    """The same for each output, as far as JAX has it?"""
+    wrong, notes = [], []
+    for label, x, y in _each(pair):
+        expected = np.dtype(jax.dtypes.canonicalize_dtype(y.dtype))
+        if expected != y.dtype:
+            notes.append(f"{y.dtype} is {expected}, since x64 is off")
+        if np.dtype(x.dtype) != expected:
+            wrong.append(f"{label}: expected dtype {expected}, got {x.dtype}")
+    if wrong:
+        raise Different("\n  ".join(wrong))
+    return Outcome(note=", ".join(dict.fromkeys(notes)))
+
+
+# ---- values
+
+
+def _compared(
+    pair: Pair, got: Sequence[Any], expected: Sequence[Any], where: str = ""
+) -> Outcome:
+    """Leaves of both: what is a number or an array in one of them."""
+    both = list(zip(got, expected, strict=True))
+    at = [i for i, two in enumerate(both) if any(map(pytree.is_array, two))]
+    labels = [f"{pair.expected.labels[i]}{where}" for i in at]
+    slack = None
+    if pair.exact is not None:
+        exact = numbers_in(pair.exact.expected.leaves)
+        slack = lost([(expected[i], exact[i]) for i in at])
+    a, b = [got[i] for i in at], [expected[i] for i in at]
+    return pair.compare(a, b, labels, "value", which=at, slack=slack)
+
+
+def value(pair: Pair) -> Outcome:
+    """Is it what torch computes?"""
+    return _compared(pair, pair.got[0], pair.expected.leaves)
+
+
+def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
+    """What torch itself loses in the precision given, relative to the largest."""
+    found = []
+    for x, exact in pairs:
+        a, b = np.asarray(x).astype(complex), np.asarray(exact).astype(complex)
+        with np.errstate(all="ignore"):
+            gaps = np.abs(a - b)[np.isfinite(a) & np.isfinite(b)]
+        size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+        found.append(MOST * float(gaps.max(initial=0.0) / max(size, 1e-30)))
+    return found
+
+
+def value_elsewhere(pair: Pair) -> Outcome:
+    """The same at other points."""
+
+    def run(point: list[np.ndarray]) -> Any:
+        return pair.original.value(pair.arguments, point).leaves
+
+    points = pair.points(POINTS, run)
+    return worst(
+        [
+            _compared(pair, pair.port.leaves(point)[0], run(point), " at another point")
+            for point in points
+        ]
+    )
+
+
+def value_differentiated(pair: Pair) -> Outcome:
+    """The value beside a gradient: a rule may read which are needed."""
+    chosen = needed(pair)
+    at = pair.expected.moving
+    outs = pair.original.value(pair.arguments, pair.arrays, chosen)
+    got = pair.port.beside(pair.arrays, chosen)
+    expected, labels = ([xs[i] for i in at] for xs in (outs.leaves, outs.labels))
+    return pair.compare(got, expected, labels, "value", which=at)
+
+
+def value_jit(pair: Pair) -> Outcome:
+    """Compiled."""
+    at = [i for i, x in enumerate(pair.got[0]) if pytree.is_array(x)]
+    if not pair.arrays:
+        raise Skip("there is no array to trace")
+    run = jax.jit(lambda arrays: pair.port.arrays(arrays))
+    got = run(list(map(jnp.asarray, pair.arrays)))
+    if len(got) != len(at):
+        raise Different(f"expected {len(at)} arrays, got {len(got)}")
+    labels = [pair.expected.labels[i] for i in at]
+    expected = [np.asarray(pair.expected.leaves[i]) for i in at]
+    return pair.compare(got, expected, labels, "value", which=at)
+
+
+def needed(pair: Pair) -> tuple[int, ...]:
+    """The arrays by which there is a gradient, if there is one."""
+    if not pair.arguments.at:
+        raise Skip("no argument is a float or complex array")
+    if not pair.expected.moving:
+        raise Skip("no output is a float or complex array")
+    if not pair.original.has_backward:
+        raise Skip("PyTorch's class has no backward")
+    if not pair.chosen:
+        raise Skip(f"PyTorch itself raises: {next(iter(pair.why_not.values()))}")
+    return pair.chosen

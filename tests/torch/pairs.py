@@ -1,0 +1,934 @@
+"""PyTorch Functions and right ports of them, for `compare` to find no fault with.
+
+`RIGHT` has for each the port, the original, and the arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+import jaxfn
+
+
+class Pair(NamedTuple):
+    port: Any
+    original: Any
+    args: tuple[Any, ...]
+
+
+RIGHT: dict[str, Pair] = {}
+V = np.array([0.7, -1.3, 0.4], np.float32)
+W = np.array([1.1, 0.6, -0.9], np.float32)
+A = np.array([[0.3, 1.2, -0.5], [0.8, -0.2, 1.9], [0.1, 0.4, -1.1]], np.float32)
+B = np.array([[0.3, 1.2, -0.5], [0.8, -0.2, 1.9]], np.float32)
+C = np.array([0.3 + 1j, -1.2 - 0.5j, 2j], np.complex64)
+
+
+def right(name, port, original, *args):
+    RIGHT[name] = Pair(port, original, args)
+
+
+# ---- what is saved
+
+
+class Exp(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y
+
+
+class ExpPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = jnp.exp(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y
+
+
+@jaxfn.custom_function
+def exp(x):
+    return jnp.exp(x)
+
+
+exp.defvjp(lambda x: (jnp.exp(x), x), lambda x, g: (g * jnp.exp(x),))
+
+right("output saved", ExpPort, Exp, V)
+right("decorated", exp, Exp, V)
+right("any callable", jnp.exp, Exp, B)
+right("tensors", ExpPort, Exp, torch.tensor([0.3, 0.2]))
+right("arrays of JAX", ExpPort, Exp, jnp.array([0.3, 0.2]))
+right("no dimension", ExpPort, Exp, np.float32(0.3))
+right("empty", ExpPort, Exp, np.zeros((0, 3), np.float32))
+right("double", ExpPort, Exp, np.array([0.3, 0.2]))
+right("bfloat16", ExpPort, Exp, jnp.array([0.3, 0.2], jnp.bfloat16))
+right("half", ExpPort, Exp, torch.tensor([0.3, 0.2]).half())
+
+
+class Norm(Function):
+    """Saves what it computes on the way, which torch takes for constants."""
+
+    @staticmethod
+    def forward(ctx, x, w, eps=1e-3):
+        mean = x.mean(-1, keepdim=True)
+        scale = (x.var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
+        y = (x - mean) * scale
+        ctx.save_for_backward(y, scale, w)
+        return y * w
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale, w = ctx.saved_tensors
+        h = g * w
+        gx = scale * (h - h.mean(-1, True) - y * (h * y).mean(-1, True))
+        return gx, (g * y).sum(0), None
+
+
+class NormPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, w, eps=1e-3):
+        mean = x.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt(x.var(-1, keepdims=True) + eps)
+        y = (x - mean) * scale
+        ctx.save_for_backward(y, scale, w)
+        return y * w
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale, w = ctx.saved_tensors
+        h = g * w
+        means = h.mean(-1, keepdims=True), (h * y).mean(-1, keepdims=True)
+        return scale * (h - means[0] - y * means[1]), (g * y).sum(0), None
+
+
+right("intermediates saved", NormPort, Norm, A, V, 0.1)
+
+
+# ---- styles, outputs, arguments
+
+
+class Separate(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, k):
+        return x * k, x.exp()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.k = inputs
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (y,) = ctx.saved_tensors
+        return g * ctx.k + h * y, None
+
+
+class SeparatePort(jaxfn.Function):
+    @staticmethod
+    def forward(x, k):
+        return x * k, jnp.exp(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.k = inputs
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (y,) = ctx.saved_tensors
+        return g * ctx.k + h * y, None
+
+
+right("separate", SeparatePort, Separate, B, 2.5)
+
+
+class Several(Function):
+    """Integers, None, statics; nothing materialized."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        at = x.argmax(-1)
+        ctx.mark_non_differentiable(at)
+        ctx.save_for_backward(x)
+        return x.exp(), at, None, x.sum(), x.shape[0], "name"
+
+    @staticmethod
+    def backward(ctx, g, g_at, g_none, g_sum, *rest):
+        (x,) = ctx.saved_tensors
+        total = torch.zeros_like(x)
+        if g is not None:
+            total = total + g * x.exp()
+        return total if g_sum is None else total + g_sum
+
+
+class SeveralPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        at = x.argmax(-1)
+        ctx.mark_non_differentiable(at)
+        ctx.save_for_backward(x)
+        return jnp.exp(x), at, None, x.sum(), x.shape[0], "name"
+
+    @staticmethod
+    def backward(ctx, g, g_at, g_none, g_sum, *rest):
+        (x,) = ctx.saved_tensors
+        total = jnp.zeros_like(x)
+        if g is not None:
+            total = total + g * jnp.exp(x)
+        return total if g_sum is None else total + g_sum
+
+
+right("several outputs", SeveralPort, Several, B)
+
+
+class InPlace(Function):
+    """Writes into its input, and into its cotangent."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul_(3)
+
+
+class Scaled(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+right("in place", Scaled, InPlace, V)
+
+
+class Writes(Function):
+    """Writes into its input without a word, and into both cotangents."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x.clone(), y)
+        x[0] = 0
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y = ctx.saved_tensors
+        x[0] = 0
+        gy = g * x + h
+        g.mul_(y).add_(h)
+        h.zero_()
+        g[0] = 0
+        return g, gy
+
+
+class WritesPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        x = x.at[0].set(0)
+        ctx.save_for_backward(x, y)
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y = ctx.saved_tensors
+        return (g * y + h).at[0].set(0), g * x + h
+
+
+right("cotangents written", WritesPort, Writes, V, W)
+
+
+class Product(Function):
+    """Complex numbers."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        gx = g * y.conj() if ctx.needs_input_grad[0] else None
+        gy = g * x.conj() if ctx.needs_input_grad[1] else None
+        return gx, gy
+
+
+class ProductPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        gx = g * y.conj() if ctx.needs_input_grad[0] else None
+        gy = g * x.conj() if ctx.needs_input_grad[1] else None
+        return gx, gy
+
+
+right("complex", ProductPort, Product, C, C[::-1].copy())
+right("complex, plain JAX", jnp.multiply, Product, C, C[::-1].copy())
+right("one array twice", ProductPort, Product, V, V)
+
+
+class Abs(Function):
+    """Real of complex."""
+
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return (z * z.conj()).real
+
+    @staticmethod
+    def backward(ctx, g):
+        (z,) = ctx.saved_tensors
+        return 2 * g * z
+
+
+class AbsPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return (z * z.conj()).real
+
+    @staticmethod
+    def backward(ctx, g):
+        (z,) = ctx.saved_tensors
+        return 2 * g * z
+
+
+right("real of complex", AbsPort, Abs, C)
+
+
+class AddBias(Function):
+    """torch sums a gradient that is too big."""
+
+    @staticmethod
+    def forward(ctx, x, b):
+        return x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g, None, None
+
+
+class AddBiasPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        return x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g.sum(0)
+
+
+right("broadcast", AddBiasPort, AddBias, A, V)
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, w, b=None):
+        ctx.save_for_backward(x, w)
+        y = x.mm(w.t())
+        return y if b is None else y + b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        gx = g.mm(w) if ctx.needs_input_grad[0] else None
+        gw = g.t().mm(x) if ctx.needs_input_grad[1] else None
+        gb = g.sum(0) if ctx.needs_input_grad[2] else None
+        return gx, gw, gb
+
+
+class LinearPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, w, b=None):
+        ctx.save_for_backward(x, w)
+        y = x @ w.T
+        return y if b is None else y + b
+
+    @staticmethod
+    @jaxfn.once_differentiable
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        gx = g @ w if ctx.needs_input_grad[0] else None
+        gw = g.T @ x if ctx.needs_input_grad[1] else None
+        gb = g.sum(0) if ctx.needs_input_grad[2] else None
+        return gx, gw, gb
+
+
+right("needs, once differentiable", LinearPort, Linear, A, B, V[:2].copy())
+right("None among the arguments", LinearPort, Linear, A, B, None)
+
+
+class Gather(Function):
+    """An index, which torch takes as int64 alone, and a mask."""
+
+    @staticmethod
+    def forward(ctx, x, index, mask):
+        ctx.save_for_backward(index, mask)
+        ctx.shape = x.shape
+        return x.gather(0, index) * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        index, mask = ctx.saved_tensors
+        out = torch.zeros(ctx.shape, dtype=g.dtype)
+        return out.scatter_add_(0, index, g * mask), None, None
+
+
+class GatherPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, index, mask):
+        ctx.save_for_backward(index, mask)
+        ctx.shape = x.shape
+        return x[index] * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        index, mask = ctx.saved_tensors
+        return jnp.zeros(ctx.shape, g.dtype).at[index].add(g * mask), None, None
+
+
+INDEX = np.array([2, 0, 2, 1], np.int32), np.array([True, False, True, True])
+right("index and mask", GatherPort, Gather, V, *INDEX)
+
+
+class Options(Function):
+    @staticmethod
+    def forward(ctx, x, options, parts):
+        k = options.pop("k")
+        ctx.options = options
+        return x * k + parts[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.options["b"], None, None
+
+
+class OptionsPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, options, parts):
+        k = options.pop("k")
+        ctx.options = options
+        return x * k + parts[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.options["b"], None, None
+
+
+right("options and a list", OptionsPort, Options, V, {"k": 2.0, "b": 5.0}, [W])
+
+
+class OnlyFirst(Function):
+    """Raises where the other is to be differentiated."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        if w.requires_grad:
+            raise RuntimeError("no gradient of w")
+        ctx.save_for_backward(w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+class OnlyFirstPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+right("one that torch does not differentiate", OnlyFirstPort, OnlyFirst, V, W)
+
+
+class Same(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 7 * g
+
+
+class SamePort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 7 * g
+
+
+right("the input itself", SamePort, Same, V)
+
+
+class Marked(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.sign()
+        ctx.mark_non_differentiable(y)
+        ctx.save_for_backward(y)
+        return x * y, y
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g * ctx.saved_tensors[0]
+
+
+class MarkedPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = jnp.sign(x)
+        ctx.mark_non_differentiable(y)
+        ctx.save_for_backward(y)
+        return x * y, y
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g * ctx.saved_tensors[0]
+
+
+right("a marked output", MarkedPort, Marked, V)
+
+
+# ---- derivatives that are none
+
+
+class Round(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7 * ctx.saved_tensors[0]
+
+
+class RoundPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return jnp.round(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7 * ctx.saved_tensors[0]
+
+
+class Nested(Function):
+    """Another Function in forward and backward, and a kink."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Round.apply(x) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * Round.apply(x) * torch.clamp(x, max=1.0)
+
+
+class NestedPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return RoundPort.apply(x) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * RoundPort.apply(x) * jnp.minimum(x, 1.0)
+
+
+class RoundedSaved(Function):
+    """Saves the value of another Function: nothing says its second derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = Round.apply(x)
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * (y + 7 * x * x)
+
+
+class RoundedSavedPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = RoundPort.apply(x)
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * (y + 7 * x * x)
+
+
+right("surrogate", RoundPort, Round, V)
+right("nested", NestedPort, Nested, V)
+right("surrogate saved", RoundedSavedPort, RoundedSaved, V)
+
+
+class Recomputed(Function):
+    """Autograd inside backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = x**3
+        return torch.autograd.grad(y, x, g)[0]
+
+
+class CubePort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0] ** 2
+
+
+right("autograd in backward", CubePort, Recomputed, V)
+
+
+# ---- jvp and vmap
+
+
+class Both(Function):
+    @staticmethod
+    def forward(x, y):
+        return x.sin() * y, x + y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y = ctx.saved_tensors
+        return g * x.cos() * y + h, g * x.sin() + h
+
+    @staticmethod
+    def jvp(ctx, s, t):
+        x, y = ctx.saved_tensors
+        return s * x.cos() * y + t * x.sin(), s + t
+
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x, y = (
+            v.unsqueeze(0).expand(info.batch_size, *v.shape) if d is None
+            else v.movedim(d, 0)
+            for v, d in zip((x, y), in_dims, strict=True)
+        )  # fmt: skip
+        return Both.apply(x, y), (0, 0)
+
+
+class BothPort(jaxfn.Function):
+    @staticmethod
+    def forward(x, y):
+        return jnp.sin(x) * y, x + y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y = ctx.saved_tensors
+        return g * jnp.cos(x) * y + h, g * jnp.sin(x) + h
+
+    @staticmethod
+    def jvp(ctx, s, t):
+        x, y = ctx.saved_tensors
+        return s * jnp.cos(x) * y + t * jnp.sin(x), s + t
+
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x, y = (
+            v if d is not None else jnp.broadcast_to(v, (info.batch_size, *v.shape))
+            for v, d in zip((x, y), in_dims, strict=True)
+        )
+        return BothPort.apply(x, y), (0, 0)
+
+
+class JvpAlone(Function):
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, t):
+        return t * ctx.saved_tensors[0].cos()
+
+
+class JvpAlonePort(jaxfn.Function):
+    @staticmethod
+    def forward(x):
+        return jnp.sin(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, t):
+        return t * jnp.cos(ctx.saved_tensors[0])
+
+
+right("jvp and vmap", BothPort, Both, V, W)
+right("jvp alone", JvpAlonePort, JvpAlone, V)
+
+
+class BatchedOther(Function):
+    """A vmap rule that is another function than forward."""
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return 5 * x, in_dims[0]
+
+
+class BatchedOtherPort(jaxfn.Function):
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return 5 * x, in_dims[0]
+
+
+right("a vmap rule of its own", BatchedOtherPort, BatchedOther, V)
+
+
+# ---- precision
+
+
+class Constants(Function):
+    """What torch makes without a dtype, and a result of a dtype of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        k = torch.tensor(0.1)
+        ctx.save_for_backward(k)
+        return x * k + torch.zeros(3), torch.zeros(2), x.float() * 2
+
+    @staticmethod
+    def backward(ctx, g, h, i):
+        (k,) = ctx.saved_tensors
+        return g * k + 2 * i
+
+
+class ConstantsPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        k = jnp.array(0.1)
+        ctx.save_for_backward(k)
+        return x * k + jnp.zeros(3), jnp.zeros(2), x.astype(jnp.float32) * 2
+
+    @staticmethod
+    def backward(ctx, g, h, i):
+        (k,) = ctx.saved_tensors
+        return g * k + 2 * i
+
+
+class Single(Function):
+    """Computes in single precision, whatever it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.float().sin().to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return (g.float() * x.float().cos()).to(x.dtype)
+
+
+class SinglePort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return jnp.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * jnp.cos(x)
+
+
+class NotDouble(Function):
+    """Raises in double precision."""
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.dtype == torch.float32
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].cos()
+
+
+right("constants", ConstantsPort, Constants, V)
+right("single precision inside", SinglePort, Single, V)
+right("no double precision", SinglePort, NotDouble, V)
+
+
+class Root(Function):
+    """An iteration that stops at a tolerance: x of x**3 + x = a."""
+
+    @staticmethod
+    def forward(ctx, a):
+        x = torch.zeros_like(a)
+        for _ in range(100):
+            step = (x**3 + x - a) / 3
+            x = x - step
+            if step.abs().max() < 1e-5:
+                break
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (3 * x**2 + 1)
+
+
+class RootPort(jaxfn.Function):
+    """By bisection."""
+
+    @staticmethod
+    def forward(ctx, a):
+        def step(_, ends):
+            x = sum(ends) / 2
+            is_low = x**3 + x < a
+            return jnp.where(is_low, x, ends[0]), jnp.where(is_low, ends[1], x)
+
+        ends = jax.lax.fori_loop(0, 40, step, (-jnp.abs(a) - 1, jnp.abs(a) + 1))
+        x = sum(ends) / 2
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (3 * x**2 + 1)
+
+
+class LogDet(Function):
+    """A domain: what is symmetric and positive definite."""
+
+    @staticmethod
+    def forward(ctx, a):
+        if not torch.equal(a, a.mT):
+            raise ValueError("not symmetric")
+        low = torch.linalg.cholesky(a)
+        ctx.save_for_backward(a)
+        return 2 * low.diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (a,) = ctx.saved_tensors
+        return g * torch.linalg.inv(a)
+
+
+class LogDetPort(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (a,) = ctx.saved_tensors
+        return g * jnp.linalg.inv(a)
+
+
+right("a domain", LogDetPort, LogDet, A @ A.T + np.eye(3, dtype=np.float32))
+right("an iteration", RootPort, Root, V)

@@ -1,0 +1,391 @@
+"""`jaxfn.torch.compare`: what it finds, and what it finds no fault with."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function
+
+import jaxfn
+from jaxfn import CheckError
+from jaxfn.torch import OriginalError, compare, from_torch
+
+from . import packages, pairs, test_constructs
+from .pairs import RIGHT, A, V, W
+from .wrong_ports import WRONG
+
+SAVED = "PyTorch takes what forward computes and saves for constants"
+# Of the second derivatives that differ from torch's, or that nothing says.
+EXPECTED = {
+    "intermediates saved": SAVED,
+    "cotangents written": SAVED,
+    "autograd in backward": "is not the slope of its own gradient here",
+}
+
+
+def report_of(name):
+    return compare(WRONG[name].port, WRONG[name].original, *WRONG[name].args)
+
+
+def row(report, name):
+    return next(r for r in report.results if r.check == name)
+
+
+# ---- wrong ports
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_port_is_found_and_named(name):
+    wrong = WRONG[name]
+    report = report_of(name)
+    assert not report.ok
+    first = report.failures[0]
+    assert first.check == wrong.row
+    assert wrong.text in first.message
+    # What does not build on it agrees: nothing else is blamed.
+    assert {r.rule for r in report.failures} == {first.rule}
+
+
+def test_there_are_many_kinds():
+    assert len(WRONG) >= 20
+    assert len({(w.row, w.text) for w in WRONG.values()}) >= 20
+
+
+# ---- right ports
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_port_agrees(name):
+    pair = RIGHT[name]
+    report = compare(pair.port, pair.original, *pair.args)
+    assert report.failures == ()
+    assert report.ok
+    assert row(report, "value").status == "ok"
+    assert row(report, "vmap").status == "ok"
+    if name != "jvp alone":
+        assert row(report, "gradient of argument 0").status == "ok"
+    said = [r.message for r in report.expected]
+    assert len(said) == (name in EXPECTED)
+    assert all(EXPECTED[name] in text for text in said)
+
+
+def test_there_are_many_right_ones():
+    assert len(RIGHT) >= 20
+
+
+CONSTRUCTS = (
+    *("in place", "several", "complex", "autograd", "nested", "options", "separate"),
+    *("reads needs", "broadcast", "linear", "saved", "masks", "bfloat16"),
+)
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_what_from_torch_makes_agrees(name):
+    cls, args, *_ = test_constructs.CASES[name]
+    report = compare(from_torch(cls), cls, *args)
+    assert report.failures == ()
+
+
+PACKAGES = ("brevitas", "fairscale", "norse", "pyro", "snntorch", "spikingjelly")
+ROWS = [next(r for r in packages.ROWS if r.package == name) for name in PACKAGES]
+
+
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: case.package)
+def test_published_functions_agree(case):
+    if not case.is_installed():
+        pytest.skip(f"{case.package} is not installed here")
+    packages.fresh()
+    cls = case.load()
+    report = compare(from_torch(cls), cls, *case.args())
+    assert report.failures == ()
+    assert row(report, "value").status == "ok"
+
+
+# ---- what torch does
+
+
+class FailsTwice(Function):
+    """Writes over what its gradient needs."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        y = ctx.saved_tensors[0].exp()
+        z = y * g
+        y.mul_(2)
+        return z
+
+
+class Fails(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("not today")
+
+
+def test_what_fails_in_torch_is_no_fault_of_the_port():
+    report = compare(lambda x: 2 * x, Fails, V)
+    found = row(report, "gradient of argument 0")
+    assert (found.status, found.message) == (
+        "skipped",
+        "PyTorch itself raises: ValueError: not today",
+    )
+    assert report.ok
+
+
+def test_a_second_derivative_that_fails_in_torch():
+    report = compare(jnp.exp, FailsTwice, V)
+    found = row(report, "second derivative")
+    assert found.status == "skipped"
+    assert "PyTorch itself raises: RuntimeError: one of the variables" in found.message
+    made = compare(from_torch(FailsTwice), FailsTwice, V)
+    assert made.failures == ()
+
+
+def test_arguments_that_torch_does_not_take_are_refused():
+    with pytest.raises(OriginalError, match="`Exp.apply` raised on these"):
+        compare(pairs.ExpPort, pairs.Exp, V, W)
+
+
+def test_one_that_torch_does_not_differentiate_is_said_to_be():
+    pair = RIGHT["one that torch does not differentiate"]
+    report = compare(pair.port, pair.original, *pair.args)
+    found = row(report, "gradient of argument 1")
+    assert found.status == "skipped"
+    assert "PyTorch itself raises: RuntimeError: no gradient of w" in found.message
+
+
+def test_values_of_what_draws_are_refused_by_name():
+    dropout = test_constructs.Dropout
+    report = compare(from_torch(dropout, random=True), dropout, A, 0.5)
+    assert (row(report, "shape").status, row(report, "dtype").status) == ("ok", "ok")
+    assert row(report, "value").status == "skipped"
+    assert "draws random numbers (aten.rand" in row(report, "value").message
+    assert "test_constructs.py:" in report.refused
+    assert (report.ok, report.failures) == (False, ())
+    with pytest.raises(CheckError, match="values were not compared: it draws"):
+        report.raise_on_failure()
+    wrong = compare(lambda x, p: (x * p)[:1], dropout, A, 0.5)
+    assert wrong.failures[0].check == "shape"
+
+
+class Noisy(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * np.random.default_rng().random()  # nothing of torch's
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class NoisyGradient(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.rand_like(g)
+
+
+def test_what_is_something_else_each_time_is_refused():
+    report = compare(lambda x: x, Noisy, V)
+    assert report.refused == "it gives something else each time"
+    report = compare(lambda x: 2 * x, NoisyGradient, V)
+    assert row(report, "value").status == "ok"
+    found = row(report, "gradient of argument 0")
+    assert "gradients can't be compared: it draws random numbers" in found.message
+
+
+def test_once_differentiable_is_no_second_derivative():
+    pair = RIGHT["needs, once differentiable"]
+    report = compare(pair.port, pair.original, *pair.args)
+    assert row(report, "second derivative").message.startswith("both refuse it")
+    report = compare(lambda x, w, b: x @ w.T + b, pair.original, *pair.args)
+    assert "no second derivative is meant" in row(report, "second derivative").message
+    assert report.ok
+
+
+def test_none_is_the_same_as_zero():
+    class Half(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x * 2 + y.round()
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g, None
+
+    report = compare(lambda x, y: 2 * x + jnp.round(y), Half, V, W)
+    assert row(report, "gradient of argument 1").status == "ok"
+    assert report.ok
+
+
+def test_an_unfaithful_vmap_rule_is_an_expected_difference_of_from_torch():
+    with pytest.warns(UserWarning, match="is not used in JAX"):
+        made = from_torch(pairs.BatchedOther)
+    report = compare(made, pairs.BatchedOther, V)
+    (found,) = report.expected
+    assert found.check == "vmap"
+    assert "gives something else than a loop of its forward" in found.message
+    assert report.ok
+
+
+def test_the_precision_given():
+    report = compare(pairs.SinglePort, pairs.NotDouble, V)
+    assert "value as given" not in [r.check for r in report.results]
+    assert row(report, "value").tolerance == pytest.approx(3.5e-4, rel=0.1)
+    pair = RIGHT["output saved"]
+    given = compare(pair.port, pair.original, *pair.args, precision="given")
+    assert row(given, "value").tolerance == pytest.approx(3.5e-4, rel=0.1)
+    assert not jax.config.read("jax_enable_x64")
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_arguments_are_left_as_they_are():
+    x, y = torch.tensor(V), torch.tensor(W)
+    state = torch.get_rng_state()
+    pair = RIGHT["cotangents written"]
+    assert compare(pair.port, pair.original, x, y).ok
+    assert (x.numpy() == V).all()
+    assert (y.numpy() == W).all()
+    options = {"k": 2.0, "b": 5.0}
+    pair = RIGHT["options and a list"]
+    assert compare(pair.port, pair.original, V, options, [W]).ok
+    assert options == {"k": 2.0, "b": 5.0}
+    assert (torch.get_rng_state() == state).all()
+
+
+def test_what_cancels_is_not_compared_by_its_digits():
+    class Centre(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x - x.mean()
+            return y.sum(), y.exp()
+
+        @staticmethod
+        def backward(ctx, g, h):
+            return torch.zeros_like(h)
+
+    def port(x):
+        y = x - x[::-1].sum() / 3
+        return y[::-1].sum(), jnp.exp(y)
+
+    found = row(compare(port, Centre, 100 * V), "value")
+    assert found.status == "ok"
+
+
+def test_a_module_is_double_too():
+    class Layer(Function):
+        @staticmethod
+        def forward(ctx, x, layer):
+            ctx.layer = layer
+            with torch.no_grad():
+                return layer(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g @ ctx.layer.weight, None
+
+    layer = torch.nn.Linear(3, 2)
+
+    def port(x, layer):
+        weight, bias = (jnp.asarray(p.detach().numpy()) for p in layer.parameters())
+        return x @ weight.T + bias
+
+    report = compare(port, Layer, A, layer)
+    assert report.failures == ()
+    assert row(report, "value").tolerance < 1e-7
+    assert layer.weight.dtype == torch.float32
+
+
+# ---- the report and options
+
+
+def test_the_report():
+    report = report_of("Factor")
+    text = str(report)
+    assert text == repr(report)
+    assert all(r.check in text for r in report.results)
+    assert text.endswith(
+        "`Factor` and the original `Exp`: 1 of 10 rows differ, 8 skipped. "
+        "Wrong: backward."
+    )
+    page = report._repr_html_()
+    assert page.count("<tr>") == len(report.results) + 1
+    assert "2 times the expected one" in page
+    with pytest.raises(CheckError, match="2 times the expected one"):
+        report.raise_on_failure()
+    pair = RIGHT["intermediates saved"]
+    report = compare(pair.port, pair.original, *pair.args)
+    assert "1 with an expected difference" in str(report)
+    assert "expected: PyTorch takes" in str(report)
+    assert "expected</td>" in report._repr_html_()
+    report.raise_on_failure()
+
+
+def test_options():
+    pair, seen = RIGHT["output saved"], []
+    port, original, args = pair
+    report = compare(
+        port, original, *args, skip=["vmap", "gradients"], order=1,
+        progress=lambda *now: seen.append(now),
+    )  # fmt: skip
+    assert row(report, "vmap").message == "skipped as told"
+    assert row(report, "gradient of argument 0").message == "skipped as told"
+    assert row(report, "second derivative").message == "order=1"
+    assert seen[0] == (0, len(report.results), "outputs")
+    assert [name for _, _, name in seen] == [r.check for r in report.results]
+    wrong = WRONG["Factor"]
+    assert compare(wrong.port, wrong.original, *wrong.args, rtol=10.0).ok
+    assert compare(wrong.port, wrong.original, *wrong.args, atol=100.0).ok
+    with pytest.raises(CheckError):
+        compare(wrong.port, wrong.original, *wrong.args, raise_on_failure=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"skip": ["nothing"]}, "compare got skip=.*expected a list of names among"),
+        ({"order": 3}, "compare got order=3: expected 1 or 2"),
+        ({"rtol": -1.0}, "compare got rtol=-1.0"),
+        ({"precision": "half"}, "compare got precision 'half'"),
+    ],
+)
+def test_wrong_options(how, message):
+    with pytest.raises(ValueError, match=message):
+        compare(pairs.ExpPort, pairs.Exp, V, **how)
+
+
+@pytest.mark.parametrize(
+    ("port", "original", "message"),
+    [
+        (pairs.ExpPort, pairs.ExpPort, "expected a class derived from torch.autograd"),
+        (pairs.ExpPort, pairs.Exp.apply, "Pass the class itself, not its apply"),
+        (pairs.Exp, pairs.Exp, r"Pass jaxfn.torch.from_torch\(Exp\)"),
+        (3, pairs.Exp, "expected a port that can be called, got 3"),
+    ],
+)
+def test_no_port_or_no_original(port, original, message):
+    with pytest.raises(TypeError, match=message):
+        compare(port, original, V)
+
+
+def test_the_same_seed_gives_the_same_report():
+    pair = RIGHT["cotangents written"]
+    first, again = (compare(pair.port, pair.original, *pair.args) for _ in range(2))
+    assert first == again
+    other = compare(pair.port, pair.original, *pair.args, seed=1)
+    assert [r.status for r in other.results] == [r.status for r in first.results]
+    assert isinstance(first, jaxfn.CheckReport)
