@@ -119,7 +119,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def from_numpy(array: Any, dtype: Any = None) -> Any:
     """A tensor of its own with the values of an array."""
-    array = np.array(array, order="C")  # a copy: rules may write to it
+    array = np.array(array, order="C")
     own = to_torch_dtype(array.dtype)
     if own in _BITS:
         tensor = torch.from_numpy(array.view(np.int16)).view(own)
@@ -127,7 +127,8 @@ def from_numpy(array: Any, dtype: Any = None) -> Any:
         tensor = torch.from_numpy(array.view(np.uint8)).view(own)
     else:
         tensor = torch.from_numpy(array)
-    return tensor if dtype is None else tensor.to(dtype)
+    # A copy, in memory of torch's: rules may write to it, and resize it.
+    return tensor.clone() if dtype in (None, own) else tensor.to(dtype)
 
 
 def is_inexact(dtype: Any) -> bool:

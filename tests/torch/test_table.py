@@ -60,8 +60,6 @@ NO_ROW = [
     "aten._embedding_bag",
     "aten.nonzero",
     "aten.sym_is_contiguous",
-    "aten.sym_numel",
-    "aten.sym_size",
     "aten.sym_storage_offset",
     "aten.sym_stride",
 ]
