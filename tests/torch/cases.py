@@ -36,6 +36,7 @@ from . import stubs
 from .compare import MODES, Case
 
 CLOSE = 1e-4
+Found = tuple[str, str, float]
 
 
 class Outcome(NamedTuple):
@@ -73,7 +74,7 @@ def one_way(
     return found
 
 
-def compared(cls: Any, args: list[Any], diff: Any, **how: Any) -> tuple[str, str, Any]:
+def compared(cls: Any, args: list[Any], diff: Any, **how: Any) -> Found:
     try:
         made = Case(cls, args, diff, **how)
     except TorchRefusal as refusal:
