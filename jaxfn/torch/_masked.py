@@ -158,9 +158,10 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
 
 
 # Where operations that give equal entries have the size of their result.
-_SIZES = dict.fromkeys(("empty", "full", "ones", "zeros"), 0)
-_SIZES |= dict.fromkeys(("expand", "new_empty", "new_full", "new_ones"), 1)
-_SIZES["new_zeros"] = 1
+_SIZES: dict[str, int] = {
+    **dict.fromkeys(["empty", "full", "ones", "zeros"], 0),
+    **dict.fromkeys(["expand", "new_empty", "new_full", "new_ones", "new_zeros"], 1),
+}
 
 
 def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
