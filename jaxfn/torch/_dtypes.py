@@ -85,6 +85,8 @@ def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
 
 def to_jax(tensor: Any, *, where: str = "") -> Any:
     """The JAX array of a real tensor."""
+    if tensor._is_zerotensor():  # torch keeps no memory for it
+        return jnp.zeros(tuple(tensor.shape), to_jax_dtype(tensor.dtype, where=where))
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise TorchRefusal(

@@ -117,7 +117,9 @@ def _quiet() -> Iterator[None]:
 
 def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
     """First pass: the Python, with all that it does, as operations."""
-    with fakes.mode, fx_traceback.preserve_node_meta(), _quiet():
+    # Attention by operations, not by one kernel that says it may draw.
+    attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with fakes.mode, fx_traceback.preserve_node_meta(), _quiet(), attention:
         return name("make_fx")(body)(*examples)
 
 

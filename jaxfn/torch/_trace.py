@@ -186,6 +186,14 @@ def _too_many(path: Path) -> TorchRefusal:
 
 def _refused(error: Exception) -> TorchRefusal:
     """The refusal for what torch raised."""
+    if "does not require grad and does not have a grad_fn" in str(error):
+        return TorchRefusal(
+            operation="autograd.grad",
+            reason="its graph does not begin in this rule: what another rule records, "
+            "ends with that rule.",
+            way_out=f"Compute it again in this rule, from what is saved. Or: {OR_HOST}",
+            where=place_of(error.__traceback__),
+        )
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),

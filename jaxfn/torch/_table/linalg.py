@@ -303,3 +303,19 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
         return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
     q, r = jnp.linalg.qr(x, mode=mode)
     return q, r
+
+
+@row("aten.linalg_pinv.atol_rtol_tensor")
+def pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The inverse on what is no smaller than a tolerance."""
+    del hermitian  # it makes torch faster
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    if rtol is None:
+        least = max(x.shape[-2:]) * jnp.finfo(s.dtype).eps
+        rtol = least if atol is None else jnp.where(atol > 0, 0, least)
+    most = jnp.max(s, -1, keepdims=True, initial=0)
+    bound = most * jnp.asarray(rtol, s.dtype)[..., None]
+    if atol is not None:
+        bound = jnp.maximum(bound, jnp.asarray(atol, s.dtype)[..., None])
+    inverse = jnp.where(s > bound, 1 / jnp.where(s > bound, s, 1), 0)
+    return _h(vh) @ (inverse[..., None].astype(x.dtype) * _h(u))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -291,3 +292,13 @@ rows(
         ),
     }
 )
+
+
+row(
+    "aten.replication_pad1d_backward", "aten.replication_pad2d_backward",
+    "aten.replication_pad3d_backward",
+)(
+    lambda g, x, pad: jax.linear_transpose(
+        lambda x: _pad("edge")(x, pad), jax.ShapeDtypeStruct(x.shape, g.dtype)
+    )(g)[0]
+)  # fmt: skip
