@@ -277,7 +277,9 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Any:
 
 def _pad(mode: str) -> Any:
     def padded(x: Any, pad: Sequence[int]) -> Any:
-        return jnp.pad(x, _padding(pad, x.ndim), mode=mode)
+        pairs = _padding(pad, x.ndim)
+        x = jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode=mode)
+        return x[tuple(slice(max(-a, 0), min(b, 0) or None) for a, b in pairs)]
 
     return padded
 
