@@ -98,7 +98,11 @@ def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
         return jnp.broadcast_to(x, at.shape)
     if at.ndim == 0:
         return x[jnp.atleast_1d(at)].reshape(())
-    return x[_grid(dim % x.ndim, at)]
+    dim %= x.ndim
+    others = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (x, at)]
+    if others[0] == others[1]:
+        return jnp.take_along_axis(x, at, dim)
+    return x[_grid(dim, at)]
 
 
 def _scatter(x: Any, dim: int, at: Any, source: Any, how: str) -> Any:
