@@ -191,7 +191,7 @@ def _refused(error: Exception) -> TorchRefusal:
             operation="autograd.grad",
             reason="its graph does not begin in this rule: what another rule records, "
             "ends with that rule.",
-            way_out=f"Compute it again in this rule, from what is saved. Or: {OR_HOST}",
+            way_out="Compute it again in this rule, from what is saved.",
             where=place_of(error.__traceback__),
         )
     words = str(error).strip().splitlines()

@@ -17,7 +17,8 @@ def _sorted(x: Any, dim: int, descending: bool = False) -> tuple[Any, Any]:
     dim %= x.ndim
     at = lax.broadcasted_iota(jnp.int32, x.shape, dim)
     if not descending:
-        return lax.sort((x, at), dimension=dim, is_stable=True, num_keys=1)
+        values, at = lax.sort((x, at), dimension=dim, is_stable=True, num_keys=1)
+        return values, at
     # Reversed twice, so that equal ones stay as they came.
     flipped = lax.sort(
         (jnp.flip(x, dim), jnp.flip(at, dim)), dimension=dim, is_stable=True, num_keys=1
