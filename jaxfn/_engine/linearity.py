@@ -161,7 +161,10 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
 
     for eqn in jaxpr.eqns:
         facts = _equation(eqn, [read(x) for x in eqn.invars])
-        env.update(zip(eqn.outvars, facts, strict=True))
+        for var, fact in zip(eqn.outvars, facts, strict=True):
+            # What has no elements is zero: a sum with it is one with nothing.
+            empty = _is_inexact(var.aval) and 0 in var.aval.shape
+            env[var] = fact._replace(zero=True) if empty else fact
     return [read(x) for x in jaxpr.outvars]
 
 

@@ -43,6 +43,8 @@ class Body:
         only_host: is it never traced?
         types: gives the shapes and (JAX's) dtypes of the results, where they are known.
         note: what `run` found out, which must be the same on all paths.
+        batch: the results for a batch, from its size, where it is in the key and in
+            each array, and these; None where JAX batches the graph.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Body:
         only_host: bool = False,
         types: Callable[[Sequence[Any]], list[Any]] | None = None,
         note: Callable[[], Any] = lambda: None,
+        batch: Callable[..., list[Any]] | None = None,
     ) -> None:
+        self.batch = batch
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.host, self.types = seed, keep, host, types
         self._shown, self._known, self._note = shown, known, note
@@ -242,11 +246,15 @@ def widened(examples: Sequence[Example]) -> list[Example] | None:
 def _function(body: Body) -> Any:
     class Graph(jaxfn.Function):
         @staticmethod
-        def forward(ctx: Any, key: Any, *arrays: Any) -> Any:
-            ctx.save_for_backward(key, *arrays)
-            ctx.save_for_forward(key, *arrays)
-            ctx.set_materialize_grads(False)
+        def forward(key: Any, *arrays: Any) -> Any:
             return tuple(body(arrays, key))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            del output
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+            ctx.set_materialize_grads(False)
 
         @staticmethod
         def backward(ctx: Any, *cts: Any) -> Any:
@@ -266,5 +274,16 @@ def _function(body: Body) -> Any:
             pushed = body.jvp(given).function.apply
             return pushed(key, *arrays, *[t for t in tangents if t is not None])
 
+    if body.batch is not None:
+        Graph.vmap = staticmethod(_batch_rule(body.batch))
     Graph.__name__ = Graph.__qualname__ = f"{body.name}.{body.rule}"
     return Graph
+
+
+def _batch_rule(batch: Callable[..., list[Any]]) -> Callable[..., Any]:
+    def vmap(info: Any, in_dims: Any, key: Any, *arrays: Any) -> Any:
+        key_dim, *dims = in_dims
+        found = batch(info.batch_size, key_dim, tuple(dims), key, arrays)
+        return tuple(found), tuple(None if x is None else 0 for x in found)
+
+    return vmap

@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Same, join
 from jaxfn.torch._watch import NeedsRead
 
+_SHAPING = ("forward", "setup_context", "vmap")
 _READS = "this call reads which of its arguments are differentiated"
 
 
@@ -106,12 +108,16 @@ class Bridge:
             key, *rest = args
             args = tuple(rest)
             _check_key(self.cls.__name__, key)
+        if is_separate(self.cls):  # there defaults count as arguments, as in torch
+            bound = inspect.signature(self.cls.forward).bind(*args)
+            bound.apply_defaults()
+            args = bound.args
         call = Call(args, is_array)
         call.arrays = [jnp.asarray(x) for x in call.arrays]
         layout = self.layout(call, ctx)
         if isinstance(layout, HostCall):
             return self._forward_on_host(ctx, layout, call, key)
-        if layout.has_intermediates():
+        if layout.has_intermediates() or layout.body.batch is not None:
             results = list(layout.body.function.apply(key, *call.arrays))
         else:
             results = layout.body(call.arrays, key)
@@ -127,7 +133,10 @@ class Bridge:
         return join(layout.record.output, outs)
 
     def _forward_on_host(self, ctx: Any, layout: HostCall, call: Call, key: Any) -> Any:
-        results = layout.body(call.arrays, key)
+        if layout.body.batch is None:
+            results = layout.body(call.arrays, key)
+        else:
+            results = list(layout.body.function.apply(key, *call.arrays))
         ctx.jaxfn_torch = layout.kept
         ctx.save_for_backward(*call.arrays)
         ctx.save_for_forward(*call.arrays)
@@ -139,7 +148,7 @@ class Bridge:
     def layout(self, call: Call, ctx: Any) -> Layout | HostCall:
         """The trace for this kind of call; made once."""
         cls = self.cls
-        rules = tuple(Same(getattr(cls, n)) for n in ("forward", "setup_context"))
+        rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
         # Of what a rule makes without a dtype.
         made = torch.get_default_dtype()
         key = call.key(), types_key(call.arrays), rules, made
@@ -152,18 +161,20 @@ class Bridge:
             remember(self._layouts, key, found)
         if found is not _READS:
             return found
-        needs = tuple(ctx.needs_input_grad)
-        if self.settings.random:
-            needs = needs[1:]
-        needs = tuple(
-            need and top is not None for need, top in zip(needs, call.tops, strict=True)
-        )
+        needs = self._needs(ctx, call.tops)
         key = (*key, needs)
         found = self._layouts.get(key)
         if found is None:
             found = self._made_layout(call, needs)
             remember(self._layouts, key, found)
         return found
+
+    def _needs(self, ctx: Any, tops: Sequence[int | None]) -> Needs:
+        """For each argument (defaults too, where they count), is it differentiated?"""
+        needs = ctx.needs_input_grad[1 if self.settings.random else 0 :]
+        return tuple(
+            bool(need) and top is not None for need, top in zip_longest(needs, tops)
+        )
 
     def _made_layout(self, call: Call, needs: Needs | None) -> Layout | HostCall:
         try:
@@ -211,12 +222,7 @@ class Bridge:
     def _backward(self, ctx: Any, *grads: Any) -> Any:
         layout: Layout | HostCall = ctx.jaxfn_torch.layout
         key = getattr(ctx, "jaxfn_key", None)
-        needs = tuple(ctx.needs_input_grad)
-        needs = needs[1:] if self.settings.random else needs
-        needs = tuple(
-            need and top is not None
-            for need, top in zip(needs, layout.tops, strict=True)
-        )
+        needs = self._needs(ctx, layout.tops)
         if isinstance(layout, HostCall):
             found = layout.gradients(ctx.saved_tensors, key, needs, grads)
             return (None, *found) if self.settings.random else tuple(found)
@@ -236,7 +242,7 @@ class Bridge:
         tangents = tangents[1:] if self.settings.random else tangents
         dots = [
             t if top is not None else None
-            for t, top in zip(tangents, layout.tops, strict=True)
+            for t, top in zip_longest(tangents, layout.tops)
         ]
         if isinstance(layout, HostCall):
             return layout.tangents(ctx.saved_tensors, key, dots)
@@ -260,9 +266,13 @@ def _as_they_were(
     n, seen = layout.program.n_inputs, {}
     found: list[Any] = []
     marked = set(layout.record.marked)
-    for ref, x in zip(layout.program.outputs, results, strict=True):
+    outputs = enumerate(zip(layout.program.outputs, results, strict=True))
+    # A vmap rule may give something else for an input than the input.
+    free = 0 if layout.body.batch is None else layout.record.n_outputs
+    for i, (ref, x) in outputs:
         assert ref is not None  # what is returned or saved is a tensor
-        x = arrays[ref] if ref < n else seen.setdefault(ref, x)
+        is_input = ref < n and i >= free
+        x = arrays[ref] if is_input else seen.setdefault(ref, x)
         found.append(x)
     unmarked = {id(x) for i, x in enumerate(found) if i not in marked}
     for i in marked:

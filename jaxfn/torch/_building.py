@@ -52,6 +52,7 @@ class _Builder:
         self._constants: list[Any] = []
         self._steps: list[Step] = []
         self._drawn = 0
+        self._used: set[Any] = set()
 
     def program(self) -> Program:
         nodes = list(self._module.graph.nodes)
@@ -64,9 +65,9 @@ class _Builder:
         last = nodes[-1].args[0]
         outputs = list(last if isinstance(last, (list, tuple)) else [last])
         outputs = outputs[self._wanted]
-        used = _used(nodes, outputs)
+        self._used = _used(nodes, outputs)
         for n in nodes:
-            if n.op == "call_function" and n in used:
+            if n.op == "call_function" and n in self._used:
                 self._step(n)
             elif _experimental.has_draws(n.target):
                 self._drawn += 1
@@ -113,6 +114,8 @@ class _Builder:
         except TorchRefusal as refusal:
             refusal.where = where
             raise
+        if row.lazy:
+            out = self._asked_for(node, out)
         ref = Ref(len(self._refs))
         key = (name, self._key(args), self._key(kwargs), len(self._steps))
         if draw is None:
@@ -132,6 +135,14 @@ class _Builder:
                 self._mask_key(args),
             )
         )
+
+    def _asked_for(self, node: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The types of several results; None for one that nothing depends on."""
+        users = [n for n in node.users if n in self._used]
+        if any(n.target is not operator.getitem for n in users):
+            return out
+        asked = {n.args[1] for n in users}
+        return tuple(t if i in asked else None for i, t in enumerate(out))
 
     def _mask_key(self, args: Any) -> Any:
         at = args[1] if len(args) > 1 else None

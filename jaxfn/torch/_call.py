@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from jaxfn.torch._statics import (
     Slot,
     Taker,
@@ -41,7 +43,7 @@ class Call:
     """
 
     def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
-        taker = Taker(is_array)
+        taker = Taker(is_array, lambda x: isinstance(x, jax.Array))
         self.args: list[Any] = [taker(x) for x in args]
         self.arrays = taker.leaves
         # The same array twice is two arguments, each with a gradient of its own.

@@ -85,6 +85,8 @@ def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
 
 def to_jax(tensor: Any, *, where: str = "") -> Any:
     """The JAX array of a real tensor."""
+    if tensor._is_zerotensor():  # torch keeps no memory for it
+        return jnp.zeros(tuple(tensor.shape), to_jax_dtype(tensor.dtype, where=where))
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise TorchRefusal(
@@ -119,7 +121,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def from_numpy(array: Any, dtype: Any = None) -> Any:
     """A tensor of its own with the values of an array."""
-    array = np.array(array, order="C")  # a copy: rules may write to it
+    array = np.array(array, order="C")
     own = to_torch_dtype(array.dtype)
     if own in _BITS:
         tensor = torch.from_numpy(array.view(np.int16)).view(own)
@@ -127,7 +129,8 @@ def from_numpy(array: Any, dtype: Any = None) -> Any:
         tensor = torch.from_numpy(array.view(np.uint8)).view(own)
     else:
         tensor = torch.from_numpy(array)
-    return tensor if dtype is None else tensor.to(dtype)
+    # A copy, in memory of torch's: rules may write to it, and resize it.
+    return tensor.clone() if dtype in (None, own) else tensor.to(dtype)
 
 
 def is_inexact(dtype: Any) -> bool:

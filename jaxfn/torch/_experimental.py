@@ -7,10 +7,12 @@ refuses autograd inside bodies. `torch.fx.symbolic_trace` knows no shapes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxfn.torch._lib import fx_traceback, torch
@@ -102,9 +104,22 @@ class Fakes:
             return torch.empty(tuple(shape), dtype=dtype)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """While it lasts, torch does not log the tracebacks of what is then refused."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
     """First pass: the Python, with all that it does, as operations."""
-    with fakes.mode, fx_traceback.preserve_node_meta():
+    # Attention by operations, not by one kernel that says it may draw.
+    attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with fakes.mode, fx_traceback.preserve_node_meta(), _quiet(), attention:
         return name("make_fx")(body)(*examples)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal
 
 import jaxfn
@@ -34,10 +33,6 @@ def from_torch(
         ValueError: `fallback` is neither None nor "host".
         ImportError: this PyTorch lacks what recording needs.
 
-    Warns:
-        UserWarning: the class has a `vmap` staticmethod. JAX batches forward instead,
-            so that a rule which is no faithful batching of it has no effect.
-
     A call raises `TorchRefusal` where a rule can't be recorded.
 
     Example:
@@ -67,12 +62,4 @@ def from_torch(
             f'from_torch expected fallback=None or "host", got {fallback!r}.'
         )
     bridge = Bridge(cls, Settings(host=fallback == "host", random=random))
-    if bridge.owns("vmap"):
-        warnings.warn(
-            f"`{cls.__name__}.vmap` is not used in JAX, which batches forward: "
-            "expected a rule that gives the same. If it gives something else, write a "
-            "jaxfn.Function with a vmap staticmethod.",
-            UserWarning,
-            stacklevel=2,
-        )
     return bridge.made()

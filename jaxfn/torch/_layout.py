@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from jaxfn.torch import _experimental
+from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
 from jaxfn.torch._call import Call, Record, Settings
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
@@ -57,6 +60,7 @@ class Layout:
             keep=self._keep,
             known=needs is not None,
             note=lambda: self._last,
+            batch=self._batched if has_vmap(cls) else None,
         )
         self.program = self.body.program(call.arrays)
         self.record: Record = self.program.note
@@ -82,6 +86,46 @@ class Layout:
             result = self.cls.forward(ctx, *args)
         found, self._last = record(ctx, result)
         return found
+
+    def _setup(self, tensors: Sequence[Any]) -> list[Any]:
+        """What setup_context alone saves, for inputs and outputs."""
+        n = len(self._types)
+        args = join(self._args, tensors[:n])
+        output = join(self.record.output, tensors[n:])
+        ctx = Ctx(self.cls, self._known_needs)
+        self.cls.setup_context(ctx, tuple(args), output)
+        return record(ctx, output)[0][self.record.n_outputs :]
+
+    def _batched(
+        self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """The flat results for a batch: outputs by the vmap rule of the class."""
+        types = [(t.shape, t.dtype) for t in self.program.types]
+        batch = Batch(self.cls, self._args, self.record.output, types)
+        batch.check(key_dim)
+        where = ("vmap", size, dims, Same(self.cls.vmap))
+        if where not in self._derived:
+            how: Any = {
+                "name": self.name,
+                "keep": self._keep,
+                "host": self._settings.host,
+            }
+            shapes = [((size, *shape), dtype) for shape, dtype in types]
+            self._derived[where] = Body(
+                batch.run(size, dims),
+                rule="vmap",
+                seed=self._settings.seed(4),
+                types=lambda _: shapes[: self.record.n_outputs],
+                **how,
+            )
+            self._derived["setup"] = Body(self._setup, rule="setup_context", **how)
+        outs = self._derived[where].function.apply(key, *arrays)
+        if len(types) == len(outs):
+            return list(outs)
+        setup = self._derived["setup"].function.apply
+        axes = (*dims, *[0] * len(outs))
+        saved = jax.vmap(lambda *xs: setup(None, *xs), axes, axis_size=size)
+        return [*outs, *saved(*arrays, *outs)]
 
     def is_intermediate(self, i: int) -> bool:
         """Is this flat result saved, and neither an input nor an output?"""

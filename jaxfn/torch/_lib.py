@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 torch: Any = importlib.import_module("torch")
+importlib.import_module("torch.nn.attention")
 forward_ad: Any = importlib.import_module("torch.autograd.forward_ad")
 fx_traceback: Any = importlib.import_module("torch.fx.traceback")
 FunctionCtx: Any = torch.autograd.function.FunctionCtx

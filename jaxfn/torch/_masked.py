@@ -41,6 +41,21 @@ class Masked:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Count:
+    """How many entries a mask picked, as a size and as a number.
+
+    Attributes:
+        of: what was picked.
+    """
+
+    of: Masked
+
+    def number(self) -> Any:
+        """As an array without dimensions."""
+        return jnp.sum(self.of.mask)
+
+
 def refusal(operation: str, what: str) -> TorchRefusal:
     """For a read or write whose shape depends on values."""
     return TorchRefusal(
@@ -62,15 +77,25 @@ def has_masked(x: Any) -> bool:
         return any(map(has_masked, x))
     if isinstance(x, dict):
         return any(map(has_masked, x.values()))
-    return isinstance(x, Masked)
+    return isinstance(x, (Masked, Count))
 
 
 def run(step: Any, args: Any, kwargs: Any) -> Any:
-    """One operation on what a mask picked."""
-    found = next(x for x in _leaves((args, kwargs)) if isinstance(x, Masked))
+    """One operation on what a mask picked, or on how many that is."""
+    name = step.name.split(".")[1]
+    if name in ("sym_size", "sym_numel"):
+        return _size(step, name, *args)
+    if name == "masked_scatter_backward" and isinstance(args[2][0], Count):
+        return _gathered(step, *args)
+    at = _SIZES.get(name, len(args))
+    if at < len(args) and isinstance(args[at], list) and has_masked(args[at]):
+        return _sized(step, name, args, kwargs, at)
+    args, kwargs = _numbers(args), _numbers(kwargs)
+    found = next((x for x in _leaves((args, kwargs)) if isinstance(x, Masked)), None)
+    if found is None:
+        return step.row(step.out, step.common, *args, **kwargs)
     if step.row.elementwise:
         return _elementwise(step, args, kwargs, found)
-    name = step.name.split(".")[1]
     if name == "index_put":
         return _written(step, args)
     if name == "masked_scatter" and not has_masked(args[:2]):
@@ -86,6 +111,57 @@ def _leaves(x: Any) -> list[Any]:
     if isinstance(x, dict):
         return _leaves(list(x.values()))
     return [x]
+
+
+def _numbers(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return type(x)([_numbers(y) for y in x])
+    if isinstance(x, dict):
+        return {k: _numbers(y) for k, y in x.items()}
+    return x.number() if isinstance(x, Count) else x
+
+
+def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
+    rest = x.whole.shape[x.mask.ndim :]
+    dim = dim % (len(rest) + 1)
+    if name == "sym_size" and dim > 0:
+        return rest[dim - 1]
+    if name == "sym_numel" and rest:
+        raise refusal(step.name, "it is asked how much a mask picked")
+    return Count(x)
+
+
+def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
+    """What has as many entries as a mask picked, all alike."""
+    first, *rest = args[at]
+    if not isinstance(first, Count) or not all(type(n) is int for n in rest):
+        raise refusal(step.name, "its size is what a mask picked")
+    like, x = first.of, args[0]
+    lead = like.mask.shape
+    if name == "expand":
+        if isinstance(x, Masked) and x.key != like.key:
+            raise refusal(step.name, "two masks meet")
+        if isinstance(x, Masked):
+            x = x.whole
+        elif x.ndim == len(args[at]):
+            if x.shape[0] != 1:
+                raise refusal(step.name, "it meets an array")
+            x = x.reshape((1,) * len(lead) + x.shape[1:])
+        own = x.shape[x.ndim - len(rest) :] if x.ndim >= len(rest) else rest
+        rest = [m if n == -1 else n for m, n in zip(own, rest, strict=True)]
+        whole = jnp.broadcast_to(x, (*lead, *rest))
+    else:
+        out = dataclasses.replace(step.out, shape=(*lead, *rest))
+        args = [list(out.shape) if i == at else x for i, x in enumerate(args)]
+        whole = step.row(out, step.common, *args, **kwargs)
+    return Masked(whole.astype(step.out.dtype), like.mask, like.key)
+
+
+# Where operations that give equal entries have the size of their result.
+_SIZES: dict[str, int] = {
+    **dict.fromkeys(["empty", "full", "ones", "zeros"], 0),
+    **dict.fromkeys(["expand", "new_empty", "new_full", "new_ones", "new_zeros"], 1),
+}
 
 
 def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
@@ -123,6 +199,14 @@ def _scattered(step: Any, x: Any, mask: Any, source: Masked) -> Any:
     if source.key != step.mask_key or source.mask.shape != x.shape:
         raise refusal(step.name, "it is written under another mask")
     return jnp.where(mask, source.whole.astype(x.dtype), x)
+
+
+def _gathered(step: Any, g: Any, mask: Any, sizes: Any) -> Masked:
+    """The gradient of what was written under a mask."""
+    of = sizes[0].of
+    if len(sizes) > 1 or of.key != step.mask_key or of.mask.shape != g.shape:
+        raise refusal(step.name, "it is written under another mask")
+    return Masked(g.astype(step.out.dtype), mask, of.key)
 
 
 def _reduces_all(args: Any, kwargs: Any) -> bool:

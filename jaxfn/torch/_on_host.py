@@ -6,12 +6,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from jaxfn.torch import _host
+from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
 from jaxfn.torch._call import Call, Settings
 from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
-from jaxfn.torch._statics import Slot, Taker, fingerprint, join
+from jaxfn.torch._statics import Same, Slot, Taker, fingerprint, join
 
 
 class HostCall:
@@ -40,9 +43,37 @@ class HostCall:
             seed=settings.seed(1),
             host=True,
             only_host=True,
+            batch=self._batched if has_vmap(cls) else None,
         )
         self.kept = type("HostCall", (), {"layout": self})
         self._pushed: dict[Any, Body] = {}
+        self._rules: dict[Any, Body] = {}
+
+    def _batched(
+        self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """The results for a batch, by the vmap rule of the class."""
+        shapes = [
+            jax.ShapeDtypeStruct(x.shape[1:] if d == 0 else x.shape, x.dtype)
+            for x, d in zip(arrays, dims, strict=True)
+        ]
+        known = _host.known_types(self.body, shapes)
+        assert known is not None  # forward has run, or its types were found out
+        types = [(tuple(t.shape), t.dtype) for t in known if t is not None]
+        batch = Batch(self.cls, self.args, self._output[0], types)
+        batch.check(key_dim)
+        where = (size, dims, Same(self.cls.vmap))
+        if where not in self._rules:
+            self._rules[where] = Body(
+                batch.run(size, dims),
+                name=self.name,
+                rule="vmap",
+                seed=self._settings.seed(4),
+                host=True,
+                only_host=True,
+                types=lambda _: [((size, *shape), dtype) for shape, dtype in types],
+            )
+        return list(self._rules[where].function.apply(key, *arrays))
 
     def _note(self, result: Any) -> None:
         """Keep the form of the output; it must not change from call to call."""

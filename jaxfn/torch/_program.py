@@ -112,7 +112,7 @@ def _run(step: Step, values: list[Any], key: Any) -> Any:
     kwargs = {name: _fill(x, values) for name, x in step.kwargs.items()}
     try:
         if _masked.has_masked((args, kwargs)):
-            return _masked.run(step, args, kwargs)
+            return checked(step, _masked.run(step, args, kwargs))
         if step.draw is not None:
             kwargs["key"] = jax.random.fold_in(key, step.draw)
         found = step.row(step.out, step.common, *args, **kwargs)
@@ -125,7 +125,26 @@ def _run(step: Step, values: list[Any], key: Any) -> Any:
             reason=f"jaxfn's table does not have {error}.",
             where=step.where,
         ) from error
+    except Exception as error:
+        raise _unfit(step, error) from error
     return checked(step, found)
+
+
+def _unfit(step: Step, error: Exception) -> TorchRefusal:
+    """The refusal for what a row raised."""
+    out = step.out if isinstance(step.out, tuple) else (step.out,)
+    if any(isinstance(t, Type) and t.shape is None for t in out):
+        return TorchRefusal(
+            operation=step.name,
+            reason="its shape depends on values.",
+            where=step.where,
+        )
+    return TorchRefusal(
+        operation=step.name,
+        reason=f"its row in jaxfn's table raised {type(error).__name__}: {error}; "
+        "that is a fault of jaxfn, please report it.",
+        where=step.where,
+    )
 
 
 def checked(step: Step, found: Any) -> Any:

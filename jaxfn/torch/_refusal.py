@@ -110,10 +110,23 @@ def raised_by_statement(error: BaseException) -> bool:
     tb = _innermost(error)
     if tb is None:
         return False
-    code = tb.tb_frame.f_code
-    inside = os.path.relpath(code.co_filename, _OURS[0])
+    inside = os.path.relpath(tb.tb_frame.f_code.co_filename, _OURS[0])
     is_public = not inside.startswith(("_", "..", "fx", "utils"))
-    return is_public and code.co_code[tb.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return is_public and _is_raise(tb)
+
+
+def raised_by_jaxfn(error: BaseException) -> bool:
+    """Was it raised by a `raise` of ours, which says what a rule did wrong?"""
+    tb = _innermost(error)
+    return (
+        tb is not None
+        and tb.tb_frame.f_code.co_filename.startswith(_OURS[2])
+        and _is_raise(tb)
+    )
+
+
+def _is_raise(tb: TracebackType) -> bool:
+    return tb.tb_frame.f_code.co_code[tb.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def _innermost(error: BaseException) -> TracebackType | None:

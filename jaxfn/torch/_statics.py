@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,17 @@ class Taker:
 
     Args:
         is_leaf: which objects are leaves.
+        is_hidden_leaf: which are leaves inside of objects and functions, where NumPy
+            code may have arrays of its own; the same ones if it is not said.
     """
 
-    def __init__(self, is_leaf: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        is_leaf: Callable[[Any], bool],
+        is_hidden_leaf: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._is_leaf = is_leaf
+        self._is_hidden_leaf = is_hidden_leaf or is_leaf
         self._index: dict[int, Slot] = {}
         self._inside: set[int] = set()
         self.leaves: list[Any] = []
@@ -80,6 +88,18 @@ class Taker:
             if kind is dict:
                 return parts
             return self._if_held(value, parts, lambda p: _dict_like(value, p))
+        with self._hidden():
+            return self._object(value)
+
+    @contextlib.contextmanager
+    def _hidden(self) -> Iterator[None]:
+        before, self._is_leaf = self._is_leaf, self._is_hidden_leaf
+        try:
+            yield
+        finally:
+            self._is_leaf = before
+
+    def _object(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
             parts = [self(value.args), self(value.keywords)]
             make = functools.partial(_partial, value.func)

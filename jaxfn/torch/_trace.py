@@ -10,12 +10,20 @@ from jaxfn.torch import _experimental
 from jaxfn.torch._building import build
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Fork, Node, Raised, Tree
-from jaxfn.torch._refusal import HOST, OR_HOST, TorchRefusal, place_of, raised_by_user
+from jaxfn.torch._refusal import (
+    HOST,
+    OR_HOST,
+    TorchRefusal,
+    place_of,
+    raised_by_jaxfn,
+    raised_by_user,
+)
 from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
 _LAST = "last function of torch: "
+_PLACE = "its line: "
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -153,9 +161,10 @@ class _Tracer:
             raise
         except _experimental.needs_values() as error:
             error.add_note(f"{_LAST}{path.last}")
+            error.add_note(f"{_PLACE}{path.place}")
             raise
         except Exception as error:
-            if raised_by_user(error):
+            if raised_by_user(error) or raised_by_jaxfn(error):
                 raise
             raise _refused(error) from error
 
@@ -177,6 +186,14 @@ def _too_many(path: Path) -> TorchRefusal:
 
 def _refused(error: Exception) -> TorchRefusal:
     """The refusal for what torch raised."""
+    if "does not require grad and does not have a grad_fn" in str(error):
+        return TorchRefusal(
+            operation="autograd.grad",
+            reason="its graph does not begin in this rule: what another rule records, "
+            "ends with that rule.",
+            way_out="Compute it again in this rule, from what is saved.",
+            where=place_of(error.__traceback__),
+        )
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),
@@ -196,8 +213,7 @@ def _operation(error: Exception) -> str:
 
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
-    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(_LAST)]
-    last = notes[-1][len(_LAST) :] if notes else ""
+    last, place = _noted(error, _LAST), _noted(error, _PLACE)
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",
@@ -213,9 +229,14 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         operation=words.get(last, last or "an operation"),
         reason="what comes next depends on the value of a tensor, and there are no "
         "values while JAX traces.",
-        where=place_of(error.__traceback__),
+        where=place_of(error.__traceback__) or place,
         way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
     )
+
+
+def _noted(error: BaseException, begin: str) -> str:
+    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(begin)]
+    return notes[-1][len(begin) :] if notes else ""
 
 
 # ---- effects on what is not part of the call

@@ -81,6 +81,10 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Distributions check their arguments by these, which can't be traced for all shapes.
+_PLAINER = {torch._is_all_true: torch.all, torch._is_any_true: torch.any}
+
+
 class Watch(TorchFunctionMode):
     """Sees each call of torch that the rule's Python makes.
 
@@ -113,6 +117,7 @@ class Watch(TorchFunctionMode):
             self.backward_at = place
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
+        func = _PLAINER.get(func, func)
         return func(*args, **(kwargs or {}))
 
     def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:

@@ -316,3 +316,31 @@ def test_a_literal_of_python_in_backward():
         generate_jvp_rule=True,
     ).apply
     assert jax.jvp(f, (S,), (S,))[1] == 6
+
+
+def test_a_backward_that_applies_a_function_to_what_was_saved():
+    """Its own jaxpr joins arrays without elements, which are zero like any."""
+    pull = function(
+        "Pull",
+        forward=lambda ctx, x, g, square: (
+            ctx.save_for_backward(g, square),
+            ctx.save_for_forward(g, square),
+            g * square,
+        )[2],
+        backward=lambda ctx, ct: (None, *[ct * y for y in ctx.saved_tensors[::-1]]),
+        jvp=lambda ctx, _, dg, ds: (
+            dg * ctx.saved_tensors[1] + ds * ctx.saved_tensors[0]
+        ),
+    ).apply
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x * x)
+        return x**3
+
+    f = function(
+        "Cube",
+        forward=forward,
+        backward=lambda ctx, g: 7 * pull(ctx.saved_tensors[0], g, ctx.saved_tensors[1]),
+        generate_jvp_rule=True,
+    ).apply
+    assert jnp.allclose(jax.jvp(f, (X,), (jnp.ones(3),))[1], 7 * X**2)

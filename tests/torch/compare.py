@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,11 @@ import numpy as np
 import torch
 
 import jaxfn.torch
-from jaxfn.torch._dtypes import to_jax, to_numpy
+from jaxfn.torch import _experimental, _table
+from jaxfn.torch._dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
+from jaxfn.torch._lib import TorchDispatchMode
+from jaxfn.torch._on_host import HostCall
+from jaxfn.torch._program import Type
 
 MODES = ("eager", "jit", "vmap(grad)", "scan", "grad of scan")
 
@@ -57,6 +63,45 @@ def error(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
     return float(worst)
 
 
+class SameDraws(TorchDispatchMode):
+    """torch draws what a traced rule draws in JAX: by the table's rows, from a key.
+
+    Args:
+        key: the key that `apply` gets.
+        seed: where the draws of the rule begin, as the trace numbers them.
+    """
+
+    def __init__(self, key: Any, seed: int) -> None:
+        super().__init__()
+        self._key = key
+        torch.default_generator.manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _experimental.has_draws(func):
+            return func(*args, **kwargs)
+        generator = torch.default_generator
+        state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
+        result = func(*args, **kwargs)
+        generator.manual_seed(state)
+        row = _table.find(_FUNCTIONAL.get(str(func), str(func).replace("_.", ".")))
+        assert row is not None, func
+        out = Type(tuple(result.shape), to_jax_dtype(result.dtype))
+        arrays = [as_jax(x) for x in args]
+        key = jax.random.fold_in(self._key, state)
+        drawn = np.asarray(row(out, None, *arrays, key=key))
+        return result.copy_(from_numpy(drawn).to(result.dtype))
+
+
+_FUNCTIONAL = {
+    "aten.normal_.default": "aten.normal_functional",
+    "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.bernoulli_.Tensor": "aten.bernoulli.Tensor",
+}
+
+
 class Case:
     """A torch class with arguments.
 
@@ -78,16 +123,32 @@ class Case:
             and x.layout is torch.strided
             and (x.is_floating_point() or x.is_complex())
         ]
+        base = torch.autograd.Function
+        if cls.backward is base.backward and cls.vjp is base.vjp:
+            floats = []  # torch has no gradient of it either
         self.diff = list(floats if diff is None else diff)
         self.jax_args = [as_jax(x) for x in args]
         self.xs = [self.jax_args[i] for i in self.diff]
         self.made = jaxfn.torch.from_torch(cls, **how)
+        self.key = jax.random.key(7) if how.get("random") else None
 
     def apply(self, *xs: Any) -> Any:
         args = list(self.jax_args)
         for i, x in zip(self.diff, xs, strict=True):
             args[i] = x
-        return self.made.apply(*args)
+        return self.made.apply(*([] if self.key is None else [self.key]), *args)
+
+    def _draws(self, rule: int) -> Any:
+        """A context in which torch draws what JAX does; 1 is forward, 2 backward."""
+        if self.key is None:
+            return contextlib.nullcontext()
+        bridge: Any = self.made.jaxfn_torch_bridge
+        if any(isinstance(x, HostCall) for x in bridge._layouts.values()):
+            if rule == 1:  # torch's own draws, backward's after forward's
+                data = np.asarray(jax.random.key_data(self.key)).tobytes()
+                torch.manual_seed((zlib.crc32(data) + 1) & 0x7FFFFFFF)
+            return contextlib.nullcontext()
+        return SameDraws(self.key, rule)
 
     # ---- torch
 
@@ -104,7 +165,8 @@ class Case:
         leaves = self.torch_inputs()
         # Not the leaves themselves: a rule may write to its inputs.
         inputs = [x * 1 if i in self.diff else x for i, x in enumerate(leaves)]
-        out = self.cls.apply(*inputs)
+        with self._draws(1):
+            out = self.cls.apply(*inputs)
         outs = smooth(out)
         self.cts = [
             torch.linspace(0.5, 1.5, x.numel()).reshape(x.shape).to(x.dtype)
@@ -112,12 +174,15 @@ class Case:
         ]
         pairs = [(x, c) for x, c in zip(outs, self.cts, strict=True) if x.requires_grad]
         wanted = [leaves[i] for i in self.diff]
-        found = torch.autograd.grad(
-            [x for x, _ in pairs],
-            wanted,
-            [c.clone() for _, c in pairs],  # a rule may write to it
-            allow_unused=True,
-        )
+        if not wanted:
+            return tensors(out), []
+        with self._draws(2):
+            found = torch.autograd.grad(
+                [x for x, _ in pairs],
+                wanted,
+                [c.clone() for _, c in pairs],  # a rule may write to it
+                allow_unused=True,
+            )
         grads = [
             torch.zeros_like(x) if g is None else g
             for x, g in zip(wanted, found, strict=True)
@@ -133,9 +198,14 @@ class Case:
 
     def worst(self, modes: Sequence[str] = MODES) -> float:
         """The greatest difference from torch, in these placements."""
+        if self.key is not None:
+            self.apply(*self.xs)  # shows whether it runs on the host
         values, grads = self.in_torch()
         grads = [g.conj().resolve_conj() if g.is_complex() else g for g in grads]
         grad = jax.grad(self.loss, tuple(range(len(self.diff))))
+        if not self.diff:
+            grad = lambda: ()  # noqa: E731
+            modes = [mode for mode in modes if "grad" not in mode]
         worst = 0.0
         if "eager" in modes:
             worst = max(worst, error(tensors(self.apply(*self.xs)), values))

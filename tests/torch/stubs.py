@@ -20,6 +20,8 @@ class _Anything(type):
         return _make(name)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if issubclass(cls, type):
+            return super().__call__(*args, **kwargs)
         if len(args) == 1 and not kwargs and callable(args[0]):
             return args[0]
         return super().__call__()
@@ -30,12 +32,12 @@ class _Anything(type):
     def __or__(cls, other: Any) -> Any:
         return cls
 
-    __ror__ = __or__
+    __ror__ = __lshift__ = __rshift__ = __or__
 
 
 def _make(name: str) -> Any:
     if name.endswith(("Type", "Meta")):
-        return type(name, (type,), {})
+        return _Anything(name, (type,), {})
     members = {
         "__call__": lambda self, *args, **_: args[0] if args else self,
         "__getattr__": lambda self, name: _missing(name),
@@ -55,6 +57,7 @@ def _missing(name: str) -> Any:
 
 class _Module(types.ModuleType):
     __version__ = "99.0"
+    __file__ = __file__
     __all__: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 import json
+import re
+import textwrap
 import warnings
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+import jaxfn.torch
 
 from . import packages
 from .compare import Case
@@ -50,3 +57,18 @@ def test_as_many_run_as_ever(ran, capsys):
 def test_each_package_has_a_count():
     assert {row.package for row in packages.ROWS} == set(COUNTS)
     assert sum(COUNTS.values()) == len(packages.ROWS)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("entmax") is None, reason="entmax is not installed here"
+)
+def test_the_readmes_lines_run():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (found,) = re.findall(
+        r"(?m)(?:^    .*\n)+", readme[readme.index("runs as it is") :]
+    )
+    *lines, last = textwrap.dedent(found).splitlines()
+    xs, w = jnp.arange(6.0).reshape(2, 3) / 5, jnp.arange(3.0)
+    scope = {"jax": jax, "jaxfn": jaxfn, "xs": xs, "w": w}
+    exec("\n".join([*lines, f"grads = {last}"]), scope)
+    assert jnp.allclose(scope["grads"], jnp.array([-1.0, 0.0, 1.0]), atol=1e-5)

@@ -214,26 +214,3 @@ def test_host_call_that_draws():
         warnings.simplefilter("error")
         with pytest.raises(TorchRefusal, match="random=True"):
             made.apply(jnp.ones(2))
-
-
-def test_a_vmap_rule_that_is_not_used_is_told():
-    class Batched(torch.autograd.Function):
-        @staticmethod
-        def forward(x):
-            return 2 * x
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * g
-
-        @staticmethod
-        def vmap(info, in_dims, x):
-            return 5 * x, 0
-
-    with pytest.warns(UserWarning, match="`Batched.vmap` is not used in JAX"):
-        made = jaxfn.torch.from_torch(Batched)
-    assert jax.vmap(made.apply)(jnp.ones(2)).tolist() == [2, 2]

@@ -23,6 +23,7 @@ from jaxfn.torch import TorchRefusal, _table
 from jaxfn.torch._body import Body
 from jaxfn.torch._dtypes import to_jax
 from jaxfn.torch._statics import Taker, join
+from tests import sizes
 
 from .compare import error
 
@@ -60,8 +61,6 @@ NO_ROW = [
     "aten._embedding_bag",
     "aten.nonzero",
     "aten.sym_is_contiguous",
-    "aten.sym_numel",
-    "aten.sym_size",
     "aten.sym_storage_offset",
     "aten.sym_stride",
 ]
@@ -126,6 +125,53 @@ def compared(op, sample):
     gap = error(ours, [x.resolve_conj() for x in theirs])
     allowed = LESS_PRECISE if "polygamma" in op.name else 2e-4
     return None if gap < allowed else f"{gap} for {sample}"
+
+
+@pytest.mark.parametrize("part", sizes.only(range(PARTS), lambda part: part % 8 == 3))
+def test_gradients_are_torchs(part, record_property):
+    """Each operation, differentiated by torch, is what torch gives when it runs."""
+    ran, wrong = 0, {}
+    for op in op_db[part::PARTS]:
+        usable = torch.float32 in op.dtypes and op.supports_autograd
+        if not usable or op.name in RANDOM | AMBIGUOUS:
+            continue
+        for sample in samples(op)[:1]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                why = compared_gradients(op, sample)
+            ran += why is not REFUSED
+            if why is not None and why is not REFUSED:
+                wrong[op.name] = why
+    record_property("compared", ran)
+    assert ran > 5
+    assert not wrong
+
+
+def compared_gradients(op, sample):
+    """What differs; None if nothing does."""
+    run, tensors = flat(op, sample)
+    needs = tuple(x.is_floating_point() for x in tensors)
+    leaves = [x.clone().requires_grad_(n) for x, n in zip(tensors, needs, strict=True)]
+    try:
+        outs = run([x.clone() for x in leaves])
+        given = tuple(x.requires_grad and x.is_floating_point() for x in outs)
+        smooth = [x for x, ok in zip(outs, given, strict=True) if ok]
+        cts = [torch.linspace(0.5, 1.5, x.numel()).reshape(x.shape) for x in smooth]
+        wanted = [x for x, need in zip(leaves, needs, strict=True) if need]
+        theirs = torch.autograd.grad(smooth, wanted, cts, allow_unused=True)
+    except Exception:  # noqa: BLE001  (torch refuses some of its own samples)
+        return REFUSED
+    theirs = [
+        torch.zeros_like(x) if g is None else g
+        for x, g in zip(wanted, theirs, strict=True)
+    ]
+    body = Body(run, name=op.name, rule="op").vjp(needs, given)
+    try:
+        ours = jax.jit(lambda *xs: body(xs))(*[to_jax(x) for x in (*tensors, *cts)])
+    except TorchRefusal as refusal:
+        return str(refusal) if "a fault of jaxfn" in str(refusal) else REFUSED
+    gap = error(ours, [x.detach().resolve_conj() + 0 for x in theirs])
+    return None if gap < 1e-3 else f"{gap} for {sample}"
 
 
 DTYPES = [

@@ -22,12 +22,15 @@ class Row:
         elementwise: does it work on each element alone? Then it also works on what a
             mask has picked.
         typed: does `fn` get the type of the result?
+        lazy: may it leave out what is not asked for of several results? The type of
+            such a one is None then.
     """
 
     fn: Callable[..., Any]
     promote: str | None = None
     elementwise: bool = False
     typed: bool = False
+    lazy: bool = False
 
     def __call__(self, out: Any, common: Any, *args: Any, **kwargs: Any) -> Any:
         """The result for these operands, whose type `checked` then makes right."""

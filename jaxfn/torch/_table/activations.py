@@ -53,3 +53,9 @@ def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
 def silu(x: Any) -> Any:
     """X times its sigmoid."""
     return x * jax.nn.sigmoid(x)
+
+
+@row("aten.softshrink_backward")
+def softshrink_backward(g: Any, x: Any, bound: float = 0.5) -> Any:
+    """The gradient, outside of the bounds."""
+    return jnp.where(jnp.abs(x) <= bound, 0, g)

@@ -17,18 +17,27 @@ def _filled(out: Any, value: Any) -> Any:
 rows(
     {
         # What is not written before it is read has any value in torch; here it is 0.
-        "aten.empty aten.empty_permuted aten.empty_strided aten.empty_like "
-        "aten.new_empty "
-        "aten.new_empty_strided aten.zeros aten.zeros_like aten.new_zeros": (
+        "aten.empty aten.empty_permuted aten.empty_strided aten.new_empty "
+        "aten.new_empty_strided aten.zeros aten.new_zeros": (
             lambda out, *_, **__: _filled(out, 0)
         ),
-        "aten.ones aten.ones_like aten.new_ones": lambda out, *_, **__: _filled(out, 1),
-        "aten.full aten.full_like aten.new_full aten.fill": (
-            lambda out, _, value, **__: _filled(out, value)
-        ),
+        "aten.ones aten.new_ones": lambda out, *_, **__: _filled(out, 1),
+        "aten.full": lambda out, _, value, **__: _filled(out, value),
+        "aten.new_full": lambda out, _, __, value, **___: _filled(out, value),
         "aten.scalar_tensor": lambda out, value, **_: _filled(out, value),
     },
     typed=True,
+)
+
+
+rows(
+    {
+        "aten.empty_like aten.zeros_like": lambda out, *_, **__: _filled(out, 0),
+        "aten.ones_like": lambda out, *_, **__: _filled(out, 1),
+        "aten.full_like aten.fill": (lambda out, _, value, **__: _filled(out, value)),
+    },
+    typed=True,
+    elementwise=True,
 )
 
 
@@ -97,6 +106,8 @@ def triu_indices(out: Any, rows: int, cols: int, offset: int = 0, **_: Any) -> A
 rows(
     {
         "aten._local_scalar_dense": lambda x: x,
+        "aten.sym_size": lambda x, dim: x.shape[dim],
+        "aten.sym_numel": lambda x: x.size,
         "getitem": lambda x, i: x[i],
         "number.add": operator.add,
         "number.sub": operator.sub,

@@ -65,3 +65,12 @@ def pdist(x: Any, p: float = 2) -> Any:
 def by_vjp(forward: Any, primals: Any, g: Any) -> Any:
     """The gradient of a smooth row."""
     return jax.vjp(forward, *primals)[1](g)
+
+
+@row("aten._pdist_backward")
+def pdist_backward(g: Any, x: Any, p: float, found: Any) -> Any:
+    """The gradient of the distances of pairs: each moves both of its rows."""
+    at = jnp.triu_indices(x.shape[0], 1)
+    square = jnp.zeros((x.shape[0],) * 2, g.dtype)
+    whole = [square.at[at].set(v) + square.at[at].set(v).T for v in (g, found)]
+    return cdist_backward(whole[0], x, x, p, whole[1])

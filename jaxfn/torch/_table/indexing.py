@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,7 +98,11 @@ def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
         return jnp.broadcast_to(x, at.shape)
     if at.ndim == 0:
         return x[jnp.atleast_1d(at)].reshape(())
-    return x[_grid(dim % x.ndim, at)]
+    dim %= x.ndim
+    others = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (x, at)]
+    if others[0] == others[1]:
+        return jnp.take_along_axis(x, at, dim)
+    return x[_grid(dim, at)]
 
 
 def _scatter(x: Any, dim: int, at: Any, source: Any, how: str) -> Any:
@@ -220,6 +225,17 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     which = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1
     picked = source.reshape(-1)[jnp.maximum(which, 0)].reshape(x.shape)
     return jnp.where(mask, picked.astype(x.dtype), x)
+
+
+@row("aten.masked_scatter_backward", typed=True)
+def masked_scatter_backward(out: Any, g: Any, mask: Any, sizes: Any) -> Any:
+    """The gradient of `source`: what is under the mask, in order; then zeros."""
+    del sizes
+    size = math.prod(out.shape)
+    mask = jnp.broadcast_to(mask, g.shape).reshape(-1)
+    at = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
+    flat = jnp.zeros(size, g.dtype).at[at].set(g.reshape(-1), mode="drop")
+    return flat.reshape(out.shape)
 
 
 @row("aten.embedding")

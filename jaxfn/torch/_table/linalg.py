@@ -251,14 +251,16 @@ def _check_pivot(pivot: bool) -> None:
 def lu_unpack(
     lu: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Any:
-    """The permutation and both factors."""
-    del unpack_data, unpack_pivots
+    """The permutation and both factors; nothing in place of what is not asked for."""
     m, n = lu.shape[-2:]
     k = min(m, n)
     order = lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
     eye = jnp.eye(m, dtype=lu.dtype)
     lower = jnp.tril(lu[..., :, :k], -1) + jnp.eye(m, k, dtype=lu.dtype)
-    return jnp.swapaxes(eye[order], -1, -2), lower, jnp.triu(lu[..., :k, :])
+    nothing = jnp.zeros(0, lu.dtype)
+    upper = jnp.triu(lu[..., :k, :])
+    factors = (lower, upper) if unpack_data else (nothing, nothing)
+    return jnp.swapaxes(eye[order], -1, -2) if unpack_pivots else nothing, *factors
 
 
 @row("aten.linalg_lu")
@@ -282,9 +284,14 @@ def lu_solve(
 def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
     """Eigenvalues and vectors of a Hermitian matrix, of which one triangle is read."""
     del compute_v
-    lower = jnp.tril(x if uplo.upper() == "L" else _h(x))
-    values, vectors = jnp.linalg.eigh(lower + _h(jnp.tril(lower, -1)))
+    values, vectors = jnp.linalg.eigh(_of_lower(x if uplo.upper() == "L" else _h(x)))
     return values, vectors
+
+
+def _of_lower(x: Any) -> Any:
+    """The Hermitian matrix with this lower triangle."""
+    lower = jnp.tril(x)
+    return lower + _h(jnp.tril(lower, -1))
 
 
 @row("aten._linalg_svd", typed=True)
@@ -303,3 +310,20 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
         return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
     q, r = jnp.linalg.qr(x, mode=mode)
     return q, r
+
+
+@row("aten.linalg_pinv.atol_rtol_tensor")
+def pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The inverse on what is no smaller than a tolerance."""
+    if hermitian:
+        x = _of_lower(x)
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    if rtol is None:
+        least = max(x.shape[-2:]) * jnp.finfo(s.dtype).eps
+        rtol = least if atol is None else jnp.where(atol > 0, 0, least)
+    most = jnp.max(s, -1, keepdims=True, initial=0)
+    bound = most * jnp.asarray(rtol, s.dtype)[..., None]
+    if atol is not None:
+        bound = jnp.maximum(bound, jnp.asarray(atol, s.dtype)[..., None])
+    inverse = jnp.where(s > bound, 1 / jnp.where(s > bound, s, 1), 0)
+    return _h(vh) @ (inverse[..., None].astype(x.dtype) * _h(u))

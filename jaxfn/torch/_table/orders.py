@@ -10,37 +10,49 @@ from jax import lax
 from jaxfn.torch._table._row import row
 
 
-def _order(x: Any, dim: int, descending: bool) -> Any:
-    """Positions of the elements in order, equal ones as they came; nan is greatest."""
-    if not descending:
-        return jnp.argsort(x, axis=dim, stable=True)
-    # Reversed twice, so that equal ones stay as they came.
-    back = jnp.argsort(jnp.flip(x, dim), axis=dim, stable=True)
-    return x.shape[dim] - 1 - jnp.flip(back, dim)
-
-
-@row("aten.sort.default")
-def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-    """In order along a dimension, and where each was."""
+def _sorted(x: Any, dim: int, descending: bool = False) -> tuple[Any, Any]:
+    """In order, and where each was: equal ones as they came, and nan is greatest."""
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
-    at = _order(x, dim, descending)
-    return jnp.take_along_axis(x, at, dim), at
+    dim %= x.ndim
+    at = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+    if not descending:
+        values, at = lax.sort((x, at), dimension=dim, is_stable=True, num_keys=1)
+        return values, at
+    # Reversed twice, so that equal ones stay as they came.
+    flipped = lax.sort(
+        (jnp.flip(x, dim), jnp.flip(at, dim)), dimension=dim, is_stable=True, num_keys=1
+    )
+    return jnp.flip(flipped[0], dim), jnp.flip(flipped[1], dim)
 
 
-@row("aten.sort.stable")
+@row("aten.sort.default", typed=True, lazy=True)
+def sort(out: Any, x: Any, dim: int = -1, descending: bool = False) -> Any:
+    """In order along a dimension, and where each was."""
+    if out[1] is not None or x.ndim == 0:
+        return _sorted(x, dim, descending)
+    values = jnp.sort(x, axis=dim)
+    return (jnp.flip(values, dim) if descending else values), None
+
+
+@row("aten.sort.stable", typed=True, lazy=True)
 def sort_stable(
-    x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+    out: Any,
+    x: Any,
+    *,
+    stable: bool | None = None,
+    dim: int = -1,
+    descending: bool = False,
 ) -> Any:
     """The same; it is always stable here."""
     del stable
-    return sort(x, dim, descending)
+    return sort(out, x, dim, descending)
 
 
 @row("aten.argsort.default")
 def argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
     """Where the elements are in order."""
-    return sort(x, dim, descending)[1]
+    return _sorted(x, dim, descending)[1]
 
 
 @row("aten.argsort.stable")
@@ -49,7 +61,7 @@ def argsort_stable(
 ) -> Any:
     """The same; it is always stable here."""
     del stable
-    return sort(x, dim, descending)[1]
+    return _sorted(x, dim, descending)[1]
 
 
 @row("aten.topk")
@@ -65,14 +77,14 @@ def topk(
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     dim %= x.ndim
-    values, at = sort(x, dim, largest)
+    values, at = _sorted(x, dim, largest)
     return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(
         at, 0, k, axis=dim
     )
 
 
 def _nth(x: Any, n: Any, dim: int, keepdim: bool) -> Any:
-    values, at = sort(x, dim)
+    values, at = _sorted(x, dim)
     n = jnp.expand_dims(jnp.broadcast_to(n, _without(x.shape, dim)), dim)
     values = jnp.take_along_axis(values, n, dim)
     at = jnp.take_along_axis(at, n, dim)

@@ -42,32 +42,67 @@ def _max_pool(n: int) -> Any:
         kernel = _spread(kernel, n)
         stride = _spread(stride, n) if stride else kernel
         padding, dilation = _spread(padding, n), _spread(dilation, n)
-        flat = np.zeros((1,), np.int64)
-        valid = np.ones((1,), bool)
-        shape: list[int] = []
-        for d in range(n):
-            at, ok = _positions(
+        places = [
+            _positions(
                 x.shape[2 + d], sizes[d], kernel[d], stride[d], padding[d], dilation[d]
             )
-            shape += at.shape
-            flat = (flat[..., None] * x.shape[2 + d]) + at.reshape(-1)
-            valid = valid[..., None] & ok.reshape(-1)
-        order = [*range(0, 2 * n, 2), *range(1, 2 * n, 2)]
-        flat = flat.reshape(shape).transpose(order).reshape(*sizes, -1)
-        valid = valid.reshape(shape).transpose(order).reshape(*sizes, -1)
-        windows = x.reshape(*x.shape[:2], -1)[..., flat]
-        least = (
-            -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
-        )
-        windows = jnp.where(valid, windows, jnp.asarray(least, x.dtype))
-        best = jnp.argmax(windows, -1)
-        values = jnp.take_along_axis(windows, best[..., None], -1)[..., 0]
-        where = jnp.take_along_axis(
-            jnp.broadcast_to(jnp.asarray(flat), windows.shape), best[..., None], -1
-        )[..., 0]
+            for d in range(n)
+        ]
+        values, where = _greatest(x, places)
         return (values, where) if batched else (values[0], where[0])
 
     return pool
+
+
+def _greatest(x: Any, places: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """The greatest of each window, and where it is; the last dimensions are pooled."""
+    n = len(places)
+    flat, valid = np.zeros((1,), np.int64), np.ones((1,), bool)
+    shape: list[int] = []
+    for d, (at, ok) in enumerate(places):
+        shape += at.shape
+        flat = (flat[..., None] * x.shape[2 + d]) + at.reshape(-1)
+        valid = valid[..., None] & ok.reshape(-1)
+    sizes = shape[::2]
+    order = [*range(0, 2 * n, 2), *range(1, 2 * n, 2)]
+    flat = flat.reshape(shape).transpose(order).reshape(*sizes, -1)
+    valid = valid.reshape(shape).transpose(order).reshape(*sizes, -1)
+    windows = x.reshape(*x.shape[:2], -1)[..., flat]
+    least = -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
+    windows = jnp.where(valid, windows, jnp.asarray(least, x.dtype))
+    best = jnp.argmax(windows, -1)
+    values = jnp.take_along_axis(windows, best[..., None], -1)[..., 0]
+    where = jnp.take_along_axis(
+        jnp.broadcast_to(jnp.asarray(flat), windows.shape), best[..., None], -1
+    )[..., 0]
+    return values, where
+
+
+@row("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+def adaptive_max_pool(x: Any, sizes: Sequence[int]) -> Any:
+    """The greatest of so many windows, which differ in size."""
+    x, batched = _batched(x, len(sizes))
+    places = []
+    for d, n in enumerate(sizes):
+        size = x.shape[2 + d]
+        low = np.arange(n) * size // n
+        high = -(-(np.arange(n) + 1) * size // n)
+        at = low[:, None] + np.arange(np.max(high - low, initial=1))
+        places.append((np.minimum(at, size - 1), at < high[:, None]))
+    values, where = _greatest(x, places)
+    return (values, where) if batched else (values[0], where[0])
+
+
+@row("aten.adaptive_max_pool2d_backward")
+def adaptive_max_pool2d_backward(g: Any, x: Any, at: Any) -> Any:
+    """The gradient goes to where the greatest was."""
+    return max_pool_backward(g, x, (0, 0), at)
+
+
+@row("aten.adaptive_max_pool3d_backward")
+def adaptive_max_pool3d_backward(g: Any, x: Any, at: Any) -> Any:
+    """The gradient goes to where the greatest was."""
+    return max_pool_backward(g, x, (0, 0, 0), at)
 
 
 row("aten.max_pool2d_with_indices", typed=True)(_max_pool(2))

@@ -92,3 +92,46 @@ row(
     "aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward",
     "aten.upsample_nearest3d_backward", typed=True,
 )(_upsample_backward(upsample_nearest))  # fmt: skip
+
+
+def _cubic(part: Any) -> list[Any]:
+    """The weights of four neighbours."""
+    a = -0.75
+
+    def near(t: Any) -> Any:
+        return ((a + 2) * t - (a + 3)) * t * t + 1
+
+    def far(t: Any) -> Any:
+        return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+
+
+@row("aten.upsample_bicubic2d", typed=True)
+def upsample_bicubic(
+    out: Any, x: Any, size: Any, align: bool, scales: Any = None, *more: Any
+) -> Any:
+    """Another size, by the cubic through four neighbours."""
+    del size
+    if scales is not None and not isinstance(scales, (list, tuple)):
+        scales = [scales, *more]
+    for d, (n, scale) in enumerate(zip(out.shape[2:], _scales(scales, 2), strict=True)):
+        axis, old = d + 2, x.shape[d + 2]
+        i = jnp.arange(n, dtype=jnp.float32)
+        if align:
+            at = i * ((old - 1) / (n - 1) if n > 1 else 0.0)
+        else:
+            at = (i + 0.5) * (1 / scale if scale else old / n) - 0.5
+        low = jnp.floor(at)
+        weights = _cubic((at - low).astype(x.dtype).reshape(-1, *(1,) * (1 - d)))
+        taps = [jnp.clip(low.astype(jnp.int32) + k, 0, old - 1) for k in range(-1, 3)]
+        x = sum(
+            (jnp.take(x, at, axis) * w for at, w in zip(taps, weights, strict=True)),
+            jnp.zeros((), x.dtype),
+        )
+    return x
+
+
+row("aten.upsample_bicubic2d_backward", typed=True)(
+    _upsample_backward(upsample_bicubic)
+)

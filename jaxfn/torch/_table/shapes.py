@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -276,7 +277,9 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Any:
 
 def _pad(mode: str) -> Any:
     def padded(x: Any, pad: Sequence[int]) -> Any:
-        return jnp.pad(x, _padding(pad, x.ndim), mode=mode)
+        pairs = _padding(pad, x.ndim)
+        x = jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode=mode)
+        return x[tuple(slice(max(-a, 0), min(b, 0) or None) for a, b in pairs)]
 
     return padded
 
@@ -291,3 +294,13 @@ rows(
         ),
     }
 )
+
+
+row(
+    "aten.replication_pad1d_backward", "aten.replication_pad2d_backward",
+    "aten.replication_pad3d_backward",
+)(
+    lambda g, x, pad: jax.linear_transpose(
+        lambda x: _pad("edge")(x, pad), jax.ShapeDtypeStruct(x.shape, g.dtype)
+    )(g)[0]
+)  # fmt: skip

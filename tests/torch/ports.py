@@ -1,0 +1,229 @@
+"""Ten Functions of PyTorch, and for each the port that one would write by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.autograd import Function
+
+import jaxfn
+
+
+class Pair:
+    """A Function twice.
+
+    Args:
+        forward: in torch, from ctx and tensors.
+        backward: in torch, from ctx and gradients.
+        port_forward: in JAX.
+        port_backward: in JAX.
+        shapes: of the arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forward: Any,
+        backward: Any,
+        port_forward: Any,
+        port_backward: Any,
+        shapes: tuple[tuple[int, ...], ...] = ((64, 128),),
+    ) -> None:
+        self.name, self.shapes = name, shapes
+        rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self.torch = type(name, (Function,), rules)
+        rules = {
+            "forward": staticmethod(port_forward),
+            "backward": staticmethod(port_backward),
+        }
+        self.port = type(name, (jaxfn.Function,), rules)
+
+    def args(self) -> list[Any]:
+        keys = jax.random.split(jax.random.key(0), len(self.shapes))
+        return [
+            jax.random.normal(key, shape)
+            for key, shape in zip(keys, self.shapes, strict=True)
+        ]
+
+
+def saving(f: Any) -> Any:
+    """A forward that saves its arguments."""
+
+    def forward(ctx: Any, *xs: Any) -> Any:
+        ctx.save_for_backward(*xs)
+        return f(*xs)
+
+    return forward
+
+
+def pulling(f: Any) -> Any:
+    """A backward that is made of the gradient and what was saved."""
+    return lambda ctx, g: f(g, *ctx.saved_tensors)
+
+
+PAIRS: list[Pair] = []
+
+
+def pair(name: str, torchs: Any, ports: Any, *shapes: tuple[int, ...]) -> None:
+    rules = (saving(torchs[0]), pulling(torchs[1]), saving(ports[0]), pulling(ports[1]))
+    PAIRS.append(Pair(name, *rules, *([shapes] if shapes else [])))
+
+
+def torch_swish(g: Any, x: Any) -> Any:
+    s = torch.sigmoid(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+def port_swish(g: Any, x: Any) -> Any:
+    s = jax.nn.sigmoid(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+pair(
+    "Swish",
+    (lambda x: x * torch.sigmoid(x), torch_swish),
+    (lambda x: x * jax.nn.sigmoid(x), port_swish),
+)
+pair(
+    "Exp",
+    (torch.exp, lambda g, x: g * torch.exp(x)),
+    (jnp.exp, lambda g, x: g * jnp.exp(x)),
+)
+pair(
+    "RoundSte",
+    (torch.round, lambda g, x: g * (x.abs() < 1)),
+    (jnp.round, lambda g, x: g * (jnp.abs(x) < 1)),
+)
+pair(
+    "Spike",
+    (lambda x: (x > 0).float(), lambda g, x: g / (1 + (torch.pi * x) ** 2)),
+    (
+        lambda x: (x > 0).astype(jnp.float32),
+        lambda g, x: g / (1 + (jnp.pi * x) ** 2),
+    ),
+)
+pair(
+    "Reversed",
+    (lambda x: x.clone(), lambda g, x: -0.5 * g),
+    (lambda x: x, lambda g, x: -0.5 * g),
+)
+pair(
+    "Linear",
+    (
+        lambda x, w, b: x @ w.t() + b,
+        lambda g, x, w, b: (g @ w, g.t() @ x, g.sum(0)),
+    ),
+    (
+        lambda x, w, b: x @ w.T + b,
+        lambda g, x, w, b: (g @ w, g.T @ x, g.sum(0)),
+    ),
+    (64, 32),
+    (16, 32),
+    (16,),
+)
+
+
+def torch_normalised(x: Any) -> Any:
+    return x / x.pow(2).sum(-1, keepdim=True).sqrt()
+
+
+def torch_unnormalised(g: Any, x: Any) -> Any:
+    n = x.pow(2).sum(-1, keepdim=True).sqrt()
+    y = x / n
+    return (g - y * (g * y).sum(-1, keepdim=True)) / n
+
+
+def port_normalised(x: Any) -> Any:
+    return x / jnp.sqrt((x**2).sum(-1, keepdims=True))
+
+
+def port_unnormalised(g: Any, x: Any) -> Any:
+    n = jnp.sqrt((x**2).sum(-1, keepdims=True))
+    y = x / n
+    return (g - y * (g * y).sum(-1, keepdims=True)) / n
+
+
+pair(
+    "Normalise",
+    (torch_normalised, torch_unnormalised),
+    (port_normalised, port_unnormalised),
+)
+pair(
+    "Clamp",
+    (
+        lambda x: x.clamp(-0.5, 0.5),
+        lambda g, x: torch.where((x > -0.5) & (x < 0.5), g, 0.1 * g),
+    ),
+    (
+        lambda x: jnp.clip(x, -0.5, 0.5),
+        lambda g, x: jnp.where((x > -0.5) & (x < 0.5), g, 0.1 * g),
+    ),
+)
+
+
+def torch_sparsemax(x: Any) -> Any:
+    z = x.sort(-1, descending=True)[0]
+    total = z.cumsum(-1) - 1
+    k = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    size = (k * z > total).sum(-1, keepdim=True)
+    tau = total.gather(-1, size - 1) / size
+    return (x - tau).clamp(min=0)
+
+
+def port_sparsemax(x: Any) -> Any:
+    z = -jnp.sort(-x, -1)
+    total = jnp.cumsum(z, -1) - 1
+    k = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    size = (k * z > total).sum(-1, keepdims=True)
+    tau = jnp.take_along_axis(total, size - 1, -1) / size
+    return jnp.maximum(x - tau, 0)
+
+
+def _keeping(f: Any) -> Any:
+    def forward(ctx: Any, x: Any) -> Any:
+        y = f(x)
+        ctx.save_for_backward(y)
+        return y
+
+    return forward
+
+
+def torch_unsparse(g: Any, y: Any) -> Any:
+    g = torch.where(y > 0, g, 0.0)
+    mean = g.sum(-1, keepdim=True) / (y > 0).sum(-1, keepdim=True)
+    return torch.where(y > 0, g - mean, 0.0)
+
+
+def port_unsparse(g: Any, y: Any) -> Any:
+    g = jnp.where(y > 0, g, 0.0)
+    mean = g.sum(-1, keepdims=True) / (y > 0).sum(-1, keepdims=True)
+    return jnp.where(y > 0, g - mean, 0.0)
+
+
+PAIRS.append(
+    Pair(
+        "Sparsemax",
+        _keeping(torch_sparsemax),
+        pulling(torch_unsparse),
+        _keeping(port_sparsemax),
+        pulling(port_unsparse),
+        ((64, 32),),
+    )
+)
+pair(
+    "Attention",
+    (
+        lambda q, k, v: torch.softmax(q @ k.t(), -1) @ v,
+        lambda g, q, k, v: (g @ v.t() @ k, (g @ v.t()).t() @ q, q @ k.t() @ g),
+    ),
+    (
+        lambda q, k, v: jax.nn.softmax(q @ k.T, -1) @ v,
+        lambda g, q, k, v: (g @ v.T @ k, (g @ v.T).T @ q, q @ k.T @ g),
+    ),
+    (32, 16),
+    (32, 16),
+    (32, 16),
+)
