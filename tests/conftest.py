@@ -49,6 +49,9 @@ hypothesis.settings.load_profile("normal")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NEEDS_TORCH = ["jaxfn/torch", "tests/torch"]
+# Some of what the extra `ecosystem` installs; .ci/run does, on the newest Python.
+HAS_ECOSYSTEM = all(map(importlib.util.find_spec, ("diffrax", "flax", "numpyro")))
+NEEDS_ECOSYSTEM = ["tests/ecosystem"]
 
 
 # ---- how much runs
@@ -87,10 +90,12 @@ def pytest_configure(config):
         "markers",
         "full(unless=None): not in a normal run, unless this says so of its parameters",
     )
+    root = Path(__file__).parent.parent
+    lacking = [] if HAS_ECOSYSTEM else NEEDS_ECOSYSTEM
     if not HAS_TORCH:  # tests/package/test_torch_extra.py says what holds then
-        root = Path(__file__).parent.parent
-        ignored = [str(root / path) for path in NEEDS_TORCH]
-        config.option.ignore = [*(config.option.ignore or []), *ignored]
+        lacking = [*lacking, *NEEDS_TORCH]
+    ignored = [str(root / path) for path in lacking]
+    config.option.ignore = [*(config.option.ignore or []), *ignored]
     option = config.option
     option.full = option.full or option.rest or option.sample is not None
 

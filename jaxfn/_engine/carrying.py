@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 
 from jaxfn._base import compat
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
@@ -42,7 +42,7 @@ class Statics:
             residuals.static,
             residuals.smooth,
         )
-        return None if key is None else np.zeros((0, key), np.bool_)
+        return None if key is None else _nothing(0, key)
 
     def get(self, key: Any, arrays: Arrays, name: str) -> Residuals:
         """Return the residuals of the trace that this key is from."""
@@ -57,6 +57,15 @@ class Statics:
                 "arrays whatever ctx.needs_input_grad says."
             )
         return Residuals(arrays, item.static, item.smooth)
+
+
+def _nothing(*shape: int) -> Any:
+    """An array without elements, made in the trace that carries it.
+
+    A constant from outside would be one that a Pallas kernel captures, which it refuses
+    as soon as a loop or a checkpoint in the kernel carries it.
+    """
+    return jnp.zeros(shape, jnp.bool_)
 
 
 def _shape(x: Any) -> tuple[tuple[int, ...], Any]:
@@ -98,4 +107,4 @@ class Width:
             )
         if n == self._width:
             return residuals.arrays
-        return [*residuals.arrays, *[np.zeros(0, np.bool_)] * (self._width - n)]
+        return [*residuals.arrays, *[_nothing(0)] * (self._width - n)]

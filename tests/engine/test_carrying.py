@@ -3,7 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
+from jax.experimental import pallas as pl
 
+import jaxfn
 from jaxfn._engine.carrying import Statics
 from jaxfn._engine.rules import Residuals
 
@@ -34,6 +37,47 @@ def test_a_traced_call_has_a_key_for_each_trace():
     jax.eval_shape(trace, X)
     assert [statics.get(k, [X], "f").static for k in keys] == [0, 1, 2]
     assert [k.size for k in keys] == [0, 0, 0]
+
+
+class Doubled(jaxfn.Function):
+    """With a slope of 2, which its value does not have."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if ctx.needs_input_grad[0]:  # then `Width` leaves room
+            ctx.save_for_backward(x)
+        return 1.0 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g * jnp.ones_like(ctx.saved_tensors[0])
+
+
+def _in_kernel(body):
+    def kernel(i, o):
+        o[...] = body(i[...])
+
+    return pl.pallas_call(kernel, out_shape=X, interpret=True)
+
+
+WRAPS = {
+    "scan": lambda f: (
+        lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=1)[0]
+    ),
+    "fori_loop": lambda f: lambda x: lax.fori_loop(0, 1, lambda _, x: f(x), x),
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_what_is_carried_is_no_constant_that_a_kernel_captures(wrap):
+    body = jax.grad(lambda x: WRAPS[wrap](Doubled.apply)(x).sum())
+    assert _in_kernel(body)(X).tolist() == [2, 2, 2]
+
+
+def test_a_kernel_refuses_forward_mode_in_the_words_of_jax():
+    with pytest.raises(TypeError, match="can't apply forward-mode autodiff"):
+        _in_kernel(lambda x: jax.jvp(Doubled.apply, (x,), (x,))[1])(X)
 
 
 def test_arrays_of_another_trace_are_refused():
