@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import libcst as cst
@@ -81,12 +82,63 @@ def names_read(*nodes: Any) -> set[str]:
     return {n.value for n in loads(*nodes)}
 
 
+def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:
+    """What a condition is, where that was assumed."""
+    if isinstance(test, cst.Name):
+        return assumed.get(test.value)
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        inner = outcome(test.expression, assumed)
+        return None if inner is None else not inner
+    return None
+
+
+def assumptions(function: Any) -> list[dict[str, bool]]:
+    """All that the names can be which are bound once and decide between branches."""
+    tests = _Tests()
+    function.visit(tests)
+    names = sorted(n for n in tests.names if tests.stores.count(n) <= 1)[:3]
+    outcomes = itertools.product((True, False), repeat=len(names))
+    return [dict(zip(names, values, strict=True)) for values in outcomes]
+
+
+class _Tests(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.stores: list[str] = []
+
+    def _test(self, test: Any) -> None:
+        if isinstance(test, cst.UnaryOperation):
+            test = test.expression
+        if isinstance(test, cst.Name):
+            self.names.add(test.value)
+
+    def visit_If(self, node: Any) -> None:
+        self._test(node.test)
+
+    def visit_IfExp(self, node: Any) -> None:
+        self._test(node.test)
+
+    def visit_Param(self, node: Any) -> None:
+        self.stores.append(node.name.value)
+
+    def visit_AssignTarget(self, node: Any) -> None:
+        self.stores.extend(stored(node.target))
+
+    def visit_AugAssign(self, node: Any) -> None:
+        self.stores.extend(stored(node.target))
+
+    def visit_For(self, node: Any) -> None:
+        self.stores.extend(stored(node.target) * 2)
+
+
 class Liveness:
     """For each statement of a function, the names that may be read after it."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, assumed: Mapping[str, bool]) -> None:
         self.after: dict[Any, set[str]] = {}
         self.captured: set[str] = set()
+        self._assumed = assumed
         self._block(function.body.body, set())
 
     def _block(self, body: Iterable[Any], out: set[str]) -> set[str]:
@@ -101,6 +153,11 @@ class Liveness:
     def _before(self, node: Any, out: set[str]) -> set[str]:
         if isinstance(node, cst.If):
             orelse = node.orelse
+            known = outcome(node.test, self._assumed)
+            if known is True:
+                return self._block(node.body.body, out)
+            if known is False and not isinstance(orelse, cst.If):
+                return self._inner(orelse, out)
             if isinstance(orelse, cst.If):
                 other = self._before(orelse, out)
             else:
@@ -183,7 +240,8 @@ class Flow:
         function: its tree.
         infer: what its expressions are.
         summary: of other functions, by the expression that is called.
-        owner: may the function write to this parameter?
+        may_write: may the function write to this parameter?
+        assumed: what conditions are, one case after the other.
     """
 
     def __init__(
@@ -192,19 +250,21 @@ class Flow:
         infer: Inference,
         summary: Callable[[Any], Any],
         may_write: Callable[[str], bool],
+        assumed: Sequence[Mapping[str, bool]] = ({},),
     ) -> None:
         self._infer, self._summary, self._may_write = infer, summary, may_write
-        self.live = Liveness(function)
         self.writes: dict[Any, Write] = {}
         self.problems: dict[Any, str] = {}
         self.summary = Summary(set(), set())
         self._statement: Any = None
-        env: dict[str, Memory] = {}
-        for param in cst_params(function.params):
-            name = param.name.value
-            env[name] = frozenset({("the argument", name)})
-        self._env = env
-        self._body(function.body.body)
+        for each in assumed:
+            self._assumed = each
+            self.live = Liveness(function, each)
+            self._env: dict[str, Memory] = {}
+            for param in cst_params(function.params):
+                name = param.name.value
+                self._env[name] = frozenset({("the argument", name)})
+            self._body(function.body.body)
 
     # ---- statements
 
@@ -216,7 +276,9 @@ class Flow:
         self._statement = node
         if isinstance(node, cst.If):
             self._eval(node.test)
-            self._either([node.body.body, _orelse(node.orelse)])
+            arms = [node.body.body, _orelse(node.orelse)]
+            known = outcome(node.test, self._assumed)
+            self._either(arms if known is None else [arms[0 if known else 1]])
         elif isinstance(node, cst.For):
             found = self._eval(node.iter)
             for _ in range(2):
@@ -255,7 +317,7 @@ class Flow:
         before, statement = dict(self._env), self._statement
         for param in cst_params(node.params):
             self._env[param.name.value] = frozenset({OTHER})
-        self.live.after |= Liveness(node).after
+        self.live.after |= Liveness(node, self._assumed).after
         self._body(node.body.body)
         self._env, self._statement = before, statement
 
@@ -379,6 +441,9 @@ class Flow:
             return self._fresh(node)
         if isinstance(node, cst.IfExp):
             self._eval(node.test)
+            known = outcome(node.test, self._assumed)
+            if known is not None:
+                return self._eval(node.body if known else node.orelse)
             return self._eval(node.body) | self._eval(node.orelse)
         if isinstance(node, cst.BooleanOperation):
             return self._eval(node.left) | self._eval(node.right)
@@ -437,6 +502,9 @@ class Flow:
             memory = self._eval(value)
             self._write(node, memory, root)
             return memory
+        if is_write_name(short) and node.args:
+            self._write(node, args[0], root_of(node.args[0].value))
+            return args[0]
         if self._is_view(name, short):
             return args[0] if args else NOTHING
         return self._fresh(node)

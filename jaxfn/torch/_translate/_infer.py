@@ -14,6 +14,7 @@ from jaxfn.torch._translate._names import DTYPES
 from jaxfn.torch._translate._units import Unit, cst_params, stored
 
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
+_BUSY = Fact("busy")  # it is being found out: a name that is bound to itself
 _NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
@@ -36,13 +37,16 @@ class Inference:
     def of(self, node: Any) -> Fact:
         """What an expression is."""
         found = self._facts.of(node)
-        if found.kind != "unknown" or node in self._busy:
+        if found.kind != "unknown":
             return found
+        if node in self._busy:
+            return _BUSY
         self._busy.add(node)
         try:
-            return self._guess(node)
+            found = self._guess(node)
         finally:
             self._busy.discard(node)
+        return UNKNOWN if found.kind == "busy" and not self._busy else found
 
     def target(self, node: Any) -> Any:
         """What a name means that is not local."""
@@ -75,6 +79,8 @@ class Inference:
             return _SEQ
         if isinstance(node, cst.UnaryOperation):
             inner = self.of(node.expression)
+            if inner.kind == "busy":
+                return inner
             if isinstance(node.operator, cst.Not):
                 return Fact("bool")
             if isinstance(node.operator, cst.Minus) and isinstance(
@@ -106,6 +112,8 @@ class Inference:
         kinds = [self.of(n).kind for n in nodes]
         if "tensor" in kinds:
             return TENSOR
+        if "busy" in kinds:
+            return _BUSY
         if "unknown" in kinds or "mixed" in kinds:
             return UNKNOWN
         if "float" in kinds:
@@ -132,6 +140,7 @@ class Inference:
         seen = [f for f in seen if f.kind != "unknown"]
         if not seen:
             seen = [self._stored(store, function, name) for store in uses.stores]
+        seen = [f for f in seen if f.kind != "busy"]
         kinds = {f.kind for f in seen}
         if len(kinds) != 1:
             return UNKNOWN
@@ -193,6 +202,8 @@ class Inference:
             return self._reference(target)
         if self._is_saved(node):
             return _SEQ
+        if node.attr.value == "dtype":
+            return _DTYPE
         if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
@@ -224,8 +235,11 @@ class Inference:
             known = head in ("torch", "torch.nn.functional", "torch.linalg")
             known = known or head in ("torch.special", "torch.fft")
             return self._result(name, node, node.args[1:]) if known else UNKNOWN
-        if isinstance(node.func, cst.Attribute) and self.of(node.func.value).is_tensor:
-            return self._result(node.func.attr.value, node, node.args)
+        if isinstance(node.func, cst.Attribute):
+            owner = self.of(node.func.value)
+            if owner.is_tensor:
+                return self._result(node.func.attr.value, node, node.args)
+            return _BUSY if owner.kind == "busy" else UNKNOWN
         return UNKNOWN
 
     def _result(self, name: str, node: Any, args: Any) -> Fact:

@@ -10,7 +10,8 @@ import libcst as cst
 
 from jaxfn.torch._translate import _decorators, _marks, _statements
 from jaxfn.torch._translate._annotations import annotation
-from jaxfn.torch._translate._expressions import code, paren
+from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._flow import is_write_name
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate._names._row import Given
 from jaxfn.torch._translate._sources import Target, literal
@@ -32,6 +33,8 @@ _VALUES = {
 _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
+_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
+_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _NUMBERS = {"float", "int", "bool", "complex"}
 PAIRS = ("values", "indices")
@@ -124,6 +127,8 @@ class Rewriter(cst.CSTTransformer):
         )
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self.dropped:
+            return updated_node  # of a variable: it is dealt with there
         found = annotation(self.unit, self.units, original_node)
         return cst.RemoveFromParent() if found is None else found
 
@@ -136,7 +141,7 @@ class Rewriter(cst.CSTTransformer):
         return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
 
     def visit_AnnAssign(self, node: Any) -> None:
-        pass
+        self.dropped.add(node.annotation)
 
     # ---- conditions
 
@@ -329,6 +334,8 @@ class Rewriter(cst.CSTTransformer):
                     f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
                     "known to be a tensor (give arguments that reach this line)"
                 )
+        if target is not None and target.kind == "import":
+            return self._imported(original_node, updated_node)
         if isinstance(func, cst.Name) and func.value in _NUMBERS and original_node.args:
             if self.infer.of(original_node.args[0].value).is_tensor:
                 self.problem(f"{func.value}() of a tensor: the value is not known")
@@ -336,6 +343,20 @@ class Rewriter(cst.CSTTransformer):
         if found:
             self.problem(found)
         return updated_node
+
+    def _imported(self, original: Any, updated: Any) -> Any:
+        """A function of another library, which knows no tensors."""
+        tensors = [a for a in original.args if self.infer.of(a.value).is_tensor]
+        if not tensors:
+            return updated
+        name = code(original.func)
+        short = name.rpartition(".")[2]
+        if name.startswith("math.") and short in _MATH:
+            return self.filled(
+                f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value}
+            )
+        self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
+        return updated
 
     def _is_doubtful(self, func: Any) -> bool:
         """Could it be a tensor, for all that is known?"""
@@ -357,10 +378,12 @@ class Rewriter(cst.CSTTransformer):
         if head == "torch.Tensor" and original.args:
             name = f"Tensor.{short}"
         rows = ROWS.get(name) or ROWS.get(f"torch.{short}", ())
-        if short.endswith("_") and not short.endswith("__"):
-            self.problem(f"{name}, which writes to its argument")
-            return updated
         args = self._given(original.args, updated.args)
+        if is_write_name(short) and args:
+            decision = self.writes.decision(original)
+            if decision.reason or decision.back:
+                self.problem(f"{name}: {decision.reason or 'it is read again'}")
+            name, rows = name[:-1], ROWS.get(f"torch.{short[:-1]}", ())
         return self._by_rows(original, updated, name, rows, args, method=False)
 
     def _method(self, original: Any, updated: Any) -> Any:
@@ -452,8 +475,6 @@ class Rewriter(cst.CSTTransformer):
 
     def filled(self, template: str, values: Mapping[str, Any]) -> Any:
         """A template with values, to stand anywhere."""
-        from jaxfn.torch._translate._expressions import fill
-
         return paren(fill(template, values))
 
     # ---- marks

@@ -23,7 +23,7 @@ from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import dotted
 
 # LibCST wants a blank where a parenthesis that may go is all that parts two words.
-_TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\((?![^\n]*[\"'#])")
+_TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
 _KEPT = {"numpy", "scipy", "jax", "jaxfn"}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from jaxfn.torch._translate._expressions import code, dotted, fill
-from jaxfn.torch._translate._flow import Flow, Write, indices, is_write_name
+from jaxfn.torch._translate._flow import Flow, Write, assumptions, is_write_name
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._learn import Facts
 from jaxfn.torch._translate._masks import Masks
@@ -47,6 +47,7 @@ class Program:
                 infer,
                 lambda func: self._summary(unit, func),
                 lambda name: _may_write(unit, function, name),
+                assumptions(function),
             )
         return self._flows[function]
 
@@ -139,6 +140,10 @@ class Writes:
         """Why a call of a function that writes to its arguments can't stay."""
         return self._problems.get(call, "")
 
+    def out_problem(self, call: Any) -> str:
+        """Why `out=` can't become a binding."""
+        return self.decision(call).reason
+
     def special(self, name: str, args: list[Given]) -> Any:
         """What has no twin without a write: filling and copying."""
         values = {"x": args[0].value}
@@ -163,16 +168,3 @@ def _functions(node: Any) -> list[Any]:
     if isinstance(node, cst.ClassDef):
         return [m for m in node.body.body if isinstance(m, cst.FunctionDef)]
     return []
-
-
-def is_basic(infer: Inference, subscript: Any) -> bool:
-    """Is it a view: numbers, slices, None and Ellipsis alone?"""
-    kinds = {infer.of(i).kind for i in indices(subscript)}
-    texts = {code(i) for i in indices(subscript)}
-    return kinds - {"int", "none"} <= {"unknown", "other"} and (
-        kinds <= {"int", "none"} or texts <= {"...", "Ellipsis", "None"} | _ints(infer, subscript)
-    )
-
-
-def _ints(infer: Inference, subscript: Any) -> set[str]:
-    return {code(i) for i in indices(subscript) if infer.of(i).kind in ("int", "none")}

@@ -206,6 +206,8 @@ class Bound:
         fact, axis = self._given[name][0].fact, self.traced(dim, None)
         if not isinstance(axis, int) or not fact.shapes:
             return None
+        if any(s and not -len(s) <= axis < len(s) for s in fact.shapes):
+            return None
         return [s[axis] if s else 1 for s in fact.shapes]
 
     def result_dtype(self) -> str | None:

@@ -3,11 +3,14 @@
 from jaxfn.torch._translate._names._row import Bound, table
 
 
+_DEFAULTS: dict[type, str] = {float: "float32", int: "int64", bool: "bool"}
+
+
 def _tensor(given: Bound) -> str | None:
     """A tensor of Python numbers has a dtype of its own: float32, int64 or bool."""
     if given.has("dtype"):
         return "jnp.array(data, dtype=dtype)"
-    dtype = given.result_dtype()
+    dtype = given.result_dtype() or _DEFAULTS.get(type(given.literal("data", None)))
     if dtype is None:
         return None
     if dtype == "float32" and given.kind("data") != "tensor":

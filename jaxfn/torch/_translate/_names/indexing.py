@@ -6,7 +6,7 @@ from jaxfn.torch._translate._names._row import Bound, table
 def _along(given: Bound) -> bool:
     """Has the index the shape of the array, but for the axis?"""
     x, index = given.shape("x"), given.shape("index")
-    dim = given.literal("dim", None)
+    dim = given.traced("dim", None)
     if x is None or index is None or len(x) != len(index) or dim is None:
         return False
     axis = dim % max(len(x), 1)
@@ -26,16 +26,13 @@ def _scatter(given: Bound) -> str | None:
 
 def _fits(given: Bound) -> bool:
     """torch ignores what a source has more than its index; JAX doesn't."""
-    return given.kind("src") != "tensor" or given.shape("src") in (
-        given.shape("index"),
-        (),
-    )
+    return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
 
 
 def _grid(given: Bound) -> str | None:
     """The index of `.at` that has `index` along one axis and all of the others."""
     shape, dim = given.shape("index"), given.literal("dim", None)
-    if shape is None or dim is None or not _fits(given):
+    if shape is None or dim is None:
         return None
     n = len(shape)
     parts = []
@@ -51,7 +48,10 @@ def _grid(given: Bound) -> str | None:
 
 def _scatter_add(given: Bound) -> str | None:
     grid = _grid(given)
-    return grid and f"x.at[{grid}].add(src)"
+    if grid is None or _fits(given):
+        return grid and f"x.at[{grid}].add(src)"
+    sizes = ", ".join(f":index.shape[{i}]" for i in range(len(given.shape("index") or ())))
+    return f"x.at[{grid}].add(src[{sizes}])"
 
 
 def _axis(what: str) -> str:

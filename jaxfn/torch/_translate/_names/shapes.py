@@ -23,9 +23,7 @@ def _expand(given: Bound) -> str | None:
 def _squeeze(given: Bound) -> str | None:
     """torch leaves a size other than 1 alone; JAX refuses it."""
     sizes = given.sizes_at("x", "dim")
-    if sizes is None:
-        return None
-    if all(n == 1 for n in sizes):
+    if sizes is None or all(n == 1 for n in sizes):
         return "jnp.squeeze(x, axis=dim)"
     return "x if x.shape[dim] != 1 else jnp.squeeze(x, axis=dim)"
 
@@ -147,7 +145,7 @@ reshape            x shape                       jnp.reshape(x, shape)
 .reshape_as        x other                       x.reshape(other.shape)
 split              x split_size dim?=0           @_split
 squeeze            x                             jnp.squeeze(x)
-squeeze            x dim:int                     @_squeeze
+squeeze            x dim                         @_squeeze
 swapaxes           x axis0 axis1                 jnp.swapaxes(x, axis0, axis1)
 t                  x                             x.T
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
