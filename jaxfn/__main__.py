@@ -1,4 +1,4 @@
-"""The command line: `python -m jaxfn demo`, `check`, `explain` and `--version`."""
+"""The command line: `python -m jaxfn demo`, `check`, `explain`, `translate`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxfn import __version__, _demo
+from jaxfn import __version__, _demo, _translate_command
 from jaxfn._check import cli
 from jaxfn._explain import explain
 
@@ -39,11 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="make this rule wrong, and see which cells it reaches",
     )
     cli.add_parsers(commands)
+    _translate_command.add_parser(commands)
     options = parser.parse_args(argv)
     if options.command == "check":
         return cli.run(options)
     if options.command == "explain":
         return cli.run_explain(options, explain)
+    if options.command == "translate":
+        return _translate_command.run(options)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

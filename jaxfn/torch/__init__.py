@@ -2,6 +2,7 @@
 
 `from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`: its own forward,
 backward and jvp run as JAX operations, under every transformation, compiled by XLA.
+`translate` writes one: source text for JAX, compared with the original.
 
     pip install 'jaxfn[torch]'
 """
@@ -17,5 +18,13 @@ if importlib.util.find_spec("torch") is None:
 from jaxfn.torch._explain import TorchExplanation, explain
 from jaxfn.torch._from_torch import from_torch
 from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._translation import Translation, translate
 
-__all__ = ["TorchExplanation", "TorchRefusal", "explain", "from_torch"]
+__all__ = [
+    "TorchExplanation",
+    "TorchRefusal",
+    "Translation",
+    "explain",
+    "from_torch",
+    "translate",
+]

@@ -1,16 +1,14 @@
-"""What users call: a translation, and what is left of it."""
+"""From classes to the text of a file."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
 
-from jaxfn.torch._lib import torch
 from jaxfn.torch._translate import _comparison
-from jaxfn.torch._translate._assemble import assembled
+from jaxfn.torch._translate._assemble import assembled, is_alias
 from jaxfn.torch._translate._learn import Facts, Original, quiet, run
 from jaxfn.torch._translate._rewrite import Left, Rewriter
 from jaxfn.torch._translate._sources import Library
@@ -18,61 +16,16 @@ from jaxfn.torch._translate._units import Unit, collect
 from jaxfn.torch._translate._writes import Program
 
 
-@dataclasses.dataclass(frozen=True)
-class Translation:
-    """Functions of torch, in JAX's terms.
-
-    Attributes:
-        source: the text of a file that needs jax and jaxfn alone.
-        left: what could not be translated: in `source` a comment holds it, and a line
-            that raises stands in its place.
-        comparison: what a comparison with the original said; None without arguments.
-    """
-
-    source: str
-    left: tuple[Left, ...]
-    comparison: Any = None
-
-    @property
-    def ok(self) -> bool:
-        """Is nothing left, and nothing different?"""
-        return not self.left and (self.comparison is None or self.comparison.ok)
-
-    def __str__(self) -> str:
-        parts = [f"left: {left}" for left in self.left]
-        if self.comparison is not None:
-            parts.append(str(self.comparison))
-        return "\n".join(parts) or "all translated; not compared: no arguments given"
-
-
-def translate(cls: Any, *args: Any, compare: bool = True, whole: bool = False) -> Translation:
-    """Translate a `torch.autograd.Function` to source text for JAX.
+def translate(
+    classes: Sequence[Any], args: Sequence[Any], *, whole: bool
+) -> tuple[str, tuple[Left, ...], Any]:
+    """The source of a translation, what is left, and the comparison.
 
     Args:
-        cls: the class, or a list of classes of one file.
-        args: an example call: the original runs with it, and shows what is a tensor;
-            the translation is compared with it. Arrays, tensors, and anything else.
-        compare: compare the result with the original, where there are arguments?
-        whole: is this the whole file? Then its docstring is kept.
-
-    Returns:
-        The source, what is left, and the comparison.
-
-    Raises:
-        TypeError: `cls` is no torch Function.
-        ValueError: the class has no source text, or the original fails on `args`.
-
-    Example:
-        >>> import torch, jaxfn.torch
-        >>> from torch.distributions.utils import clamp_probs
+        classes: of one file.
+        args: of the first one's apply; none to leave the comparison out.
+        whole: is this the whole file? Then its docstring and other names stay.
     """
-    classes = list(cls) if isinstance(cls, (list, tuple)) else [cls]
-    for one in classes:
-        if not (isinstance(one, type) and issubclass(one, torch.autograd.Function)):
-            raise TypeError(
-                "translate expected a class derived from torch.autograd.Function, got "
-                f"{one!r}. Pass the class itself, not its apply."
-            )
     given = _comparison.as_torch(args)
     library = Library()
     functions = [a for a in given if is_user_function(a)]
@@ -82,10 +35,9 @@ def translate(cls: Any, *args: Any, compare: bool = True, whole: bool = False) -
         facts = _learn(units, library, classes[0], given)
     program = Program(units, facts)
     source, left = _written(library, program, classes, whole=whole)
-    comparison = None
-    if args and compare:
-        comparison = _comparison.compare(source, classes[0], given, functions)
-    return Translation(source, tuple(left), comparison)
+    if not args:
+        return source, tuple(left), None
+    return source, tuple(left), _comparison.compare(source, classes[0], given)
 
 
 def is_user_function(value: Any) -> bool:
@@ -126,7 +78,23 @@ def _written(
         statements = [_named(unit, s) for s in found.body]
         parts.append((unit, statements))
         left.extend(rewriter.left)
+    if whole:
+        names = {cls.__name__ for cls in classes}
+        parts.extend(_aliases(main, names))
     return assembled(main, parts, constants, whole=whole), left
+
+
+def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
+    """`square = Square.apply`: other names of the classes."""
+    found = []
+    for statement in main.tree.body:
+        if is_alias(statement):
+            small = statement.body[0]
+            name = small.targets[0].target
+            if small.value.value.value in names and isinstance(name, cst.Name):
+                unit = Unit(main, (name.value,), statement, None, name.value, {})
+                found.append((unit, [statement]))
+    return found
 
 
 def _named(unit: Unit, statement: Any) -> Any:

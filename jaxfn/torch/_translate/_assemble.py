@@ -172,8 +172,10 @@ def _names(body: Sequence[Any]) -> set[str]:
 
 def is_alias(statement: Any) -> bool:
     """`name = Cls.apply`: another name for a Function."""
-    small = statement.body[0] if len(getattr(statement, "body", ())) == 1 else None
-    if not isinstance(small, cst.Assign):
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    small = statement.body[0]
+    if not isinstance(small, cst.Assign) or len(statement.body) != 1:
         return False
     names = dotted(small.value)
     return names is not None and len(names) == 2 and names[1] == "apply"

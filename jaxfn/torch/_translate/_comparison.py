@@ -46,9 +46,7 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def compare(
-    source: str, cls: Any, args: Sequence[Any], functions: Sequence[Any] = ()
-) -> Comparison:
+def compare(source: str, cls: Any, args: Sequence[Any]) -> Comparison:
     """Compare a translation with its original: eagerly and under jit, in both dtypes."""
     failures: list[str] = []
     for double in (False, True):
@@ -64,7 +62,7 @@ def compare(
             how = f"{where}{', under jit' if jit else ''}"
             try:
                 with _x64(given, wanted):
-                    found = _in_jax(source, cls, given, functions, wanted, jit=jit)
+                    found = _in_jax(source, cls, given, wanted, jit=jit)
             except Exception as error:  # noqa: BLE001  (whatever the port raises)
                 text = str(error).splitlines()[0] if str(error) else ""
                 failures.append(f"{how}: {type(error).__name__}: {text}")
@@ -156,7 +154,6 @@ def _in_jax(
     source: str,
     cls: Any,
     args: Sequence[Any],
-    functions: Sequence[Any],
     wanted: Any,
     *,
     jit: bool,

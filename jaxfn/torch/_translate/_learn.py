@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -106,6 +107,7 @@ class _Instrument(cst.CSTTransformer):
         super().__init__()
         self._facts, self._unit, self._names = facts, unit, names
         self._skip: set[Any] = set()
+        self._called: set[Any] = set()
 
     # ---- what is no expression to be seen
 
@@ -160,6 +162,7 @@ class _Instrument(cst.CSTTransformer):
 
     def visit_Call(self, node: Any) -> None:
         self._skip.add(node.func)
+        self._called.add(node.func)
 
     def visit_Decorator(self, node: Any) -> bool:
         return False
@@ -190,7 +193,9 @@ class _Instrument(cst.CSTTransformer):
         if not isinstance(original_node, _SEEN):
             return updated
         target = self._unit.references.get(original_node)
-        if target is not None and target.kind == "unit":
+        is_own = isinstance(original_node, cst.Name) and original_node in self._skip
+        called = original_node in self._called
+        if target is not None and target.kind == "unit" and (called or not is_own):
             updated = cst.Name(self._names[_key(target)])
         if isinstance(original_node, cst.Call):
             updated = self._watched(original_node, updated)
@@ -247,7 +252,10 @@ class Original:
         values = {_key(t): t.value for u in units.values() for t in _targets(u)}
         self._made = {self._names[k]: v for k, v in values.items() if k in self._names}
         for unit in _in_order(units):
-            self._define(unit)
+            if isinstance(unit.value, enum.EnumMeta):
+                self._made[self._names[unit.key]] = unit.value  # members are compared
+            else:
+                self._define(unit)
 
     def _space(self, unit: Unit) -> dict[str, Any]:
         name = unit.source.name

@@ -334,7 +334,7 @@ class Rewriter(cst.CSTTransformer):
                     f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
                     "known to be a tensor (give arguments that reach this line)"
                 )
-        if target is not None and target.kind == "import":
+        if self._is_imported(func):
             return self._imported(original_node, updated_node)
         if isinstance(func, cst.Name) and func.value in _NUMBERS and original_node.args:
             if self.infer.of(original_node.args[0].value).is_tensor:
@@ -343,6 +343,12 @@ class Rewriter(cst.CSTTransformer):
         if found:
             self.problem(found)
         return updated_node
+
+    def _is_imported(self, func: Any) -> bool:
+        while isinstance(func, cst.Attribute):
+            func = func.value
+        target = self.unit.references.get(func)
+        return target is not None and target.kind == "import"
 
     def _imported(self, original: Any, updated: Any) -> Any:
         """A function of another library, which knows no tensors."""

@@ -209,6 +209,8 @@ def _assign(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
         one = new.targets[0].with_changes(target=kept)
         return [new.with_changes(targets=[one])]
     call = old.value
+    if isinstance(call, cst.Call) and code(new.targets[0].target) == code(new.value):
+        return []  # `x = x.clone()`
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):
         decision = rewriter.writes.decision(call)

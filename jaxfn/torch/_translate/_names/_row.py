@@ -6,7 +6,8 @@ The columns of a table:
    `linalg.x`, `special.x` and `fft.x` functions of these modules.
 2. what it takes, by torch's names: `x` is needed, `dim?` may be missing, `dim?=0` is 0
    then, `*size` takes sizes or one tuple of them, `other:tensor` must be a tensor,
-   `dim:int` an integer, and `mode=="tanh"` must be given as just that.
+   `dim:int` an integer, `-dtype` is given by its name, and `mode=="tanh"` must be
+   given as just that.
 3. what it gives: an expression. An argument whose value is a parameter that was not
    given is left out. `@f` is a function that makes the expression, or refuses.
 """
@@ -39,7 +40,7 @@ METHODS = {
     "round", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace",
     "transpose", "var",
 }  # fmt: skip
-_TOKEN = re.compile(r"(\*{0,2})(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
+_TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Param:
     kind: str | None
     only: str | None
     default: str | None
+    by_name: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Row:
         """The arguments by name, or why they don't fit."""
         found: dict[str, list[Given]] = {}
         names = {p.name for p in self.params}
-        places = [p for p in self.params if p.only is None or p.kind is None]
+        places = [p for p in self.params if not p.by_name]
         i = 0
         for arg in args:
             if arg.keyword is not None:
@@ -304,4 +306,5 @@ def _param(token: str) -> Param:
     star, name, optional, kind, equals, text = match.groups()
     only = text if equals == "==" else None
     default = text if equals == "=" else None
-    return Param(name, bool(star), bool(optional), kind, only, default)
+    by_name = star == "-"
+    return Param(name, star[:1] == "*", bool(optional), kind, only, default, by_name)

@@ -38,34 +38,34 @@ def _full(given: Bound) -> str | None:
 
 ROWS = table(
     """
-arange             end dtype?                    @_arange
-arange             start end dtype?              @_arange
-arange             start end step dtype?         @_arange
-as_tensor          data dtype?                   @_tensor
-asarray            data dtype?                   @_tensor
-tensor             data dtype?                   @_tensor
-empty              *size dtype?=jnp.float32    jnp.zeros(size, dtype)
-empty_like         x dtype?                      jnp.zeros_like(x, dtype=dtype)
-eye                n m? dtype?=jnp.float32     jnp.eye(n, m, dtype=dtype)
-full               size fill_value dtype?        @_full
-full_like          x fill_value dtype?           jnp.full_like(x, fill_value, dtype=dtype)
-linspace start end steps dtype?=jnp.float32  jnp.linspace(start, end, steps, dtype=dtype)
-logspace start end steps dtype?=jnp.float32  jnp.logspace(start, end, steps, dtype=dtype)
-ones               *size dtype?=jnp.float32    jnp.ones(size, dtype)
-ones_like          x dtype?                      jnp.ones_like(x, dtype=dtype)
-zeros              *size dtype?=jnp.float32    jnp.zeros(size, dtype)
-zeros_like         x dtype?                      jnp.zeros_like(x, dtype=dtype)
-scalar_tensor      s dtype?=jnp.float32        jnp.array(s, dtype=dtype)
+arange             end -dtype?                    @_arange
+arange             start end -dtype?              @_arange
+arange             start end step -dtype?         @_arange
+as_tensor          data -dtype?                   @_tensor
+asarray            data -dtype?                   @_tensor
+tensor             data -dtype?                   @_tensor
+empty              *size -dtype?=jnp.float32    jnp.zeros(size, dtype)
+empty_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
+eye                n m? -dtype?=jnp.float32     jnp.eye(n, m, dtype=dtype)
+full               size fill_value -dtype?        @_full
+full_like          x fill_value -dtype?           jnp.full_like(x, fill_value, dtype=dtype)
+linspace start end steps -dtype?=jnp.float32  jnp.linspace(start, end, steps, dtype=dtype)
+logspace start end steps -dtype?=jnp.float32  jnp.logspace(start, end, steps, dtype=dtype)
+ones               *size -dtype?=jnp.float32    jnp.ones(size, dtype)
+ones_like          x -dtype?                      jnp.ones_like(x, dtype=dtype)
+zeros              *size -dtype?=jnp.float32    jnp.zeros(size, dtype)
+zeros_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
+scalar_tensor      s -dtype?=jnp.float32        jnp.array(s, dtype=dtype)
 .new_empty         x *size                       jnp.zeros(size, x.dtype)
-.new_empty         x *size dtype                 jnp.zeros(size, dtype)
+.new_empty         x *size -dtype                 jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
-.new_full          x size fill_value dtype       jnp.full(size, fill_value, dtype)
+.new_full          x size fill_value -dtype       jnp.full(size, fill_value, dtype)
 .new_ones          x *size                       jnp.ones(size, x.dtype)
-.new_ones          x *size dtype                 jnp.ones(size, dtype)
+.new_ones          x *size -dtype                 jnp.ones(size, dtype)
 .new_tensor        x data                        jnp.array(data, dtype=x.dtype)
-.new_tensor        x data dtype                  jnp.array(data, dtype=dtype)
+.new_tensor        x data -dtype                  jnp.array(data, dtype=dtype)
 .new_zeros         x *size                       jnp.zeros(size, x.dtype)
-.new_zeros         x *size dtype                 jnp.zeros(size, dtype)
+.new_zeros         x *size -dtype                 jnp.zeros(size, dtype)
 tril               x diagonal?                   jnp.tril(x, diagonal)
 triu               x diagonal?                   jnp.triu(x, diagonal)
 diag               x diagonal?                   jnp.diag(x, diagonal)

@@ -18,11 +18,11 @@ atan2              x other                       jnp.arctan2(x, other)
 arctan2            x other                       jnp.arctan2(x, other)
 atanh              x                             jnp.arctanh(x)
 add                x other                       x + other
-add                x other alpha                 x + alpha * other
+add                x other -alpha                 x + alpha * other
 addcdiv            x tensor1 tensor2             x + tensor1 / tensor2
-addcdiv            x tensor1 tensor2 value       x + value * tensor1 / tensor2
+addcdiv            x tensor1 tensor2 -value       x + value * tensor1 / tensor2
 addcmul            x tensor1 tensor2             x + tensor1 * tensor2
-addcmul            x tensor1 tensor2 value       x + value * tensor1 * tensor2
+addcmul            x tensor1 tensor2 -value       x + value * tensor1 * tensor2
 angle              x                             jnp.angle(x)
 bitwise_and        x other                       x & other
 bitwise_not        x                             ~x
@@ -44,9 +44,9 @@ cosh               x                             jnp.cosh(x)
 deg2rad            x                             jnp.deg2rad(x)
 digamma            x                             jax.scipy.special.digamma(x)
 div                x other                       x / other
-div                x other rounding_mode==None   x / other
-div x other rounding_mode=="floor"  jnp.floor_divide(x, other)
-div x other rounding_mode=="trunc"  jnp.trunc(x / other)
+div                x other -rounding_mode==None   x / other
+div x other -rounding_mode=="floor"  jnp.floor_divide(x, other)
+div x other -rounding_mode=="trunc"  jnp.trunc(x / other)
 divide             x other                       x / other
 eq                 x other                       x == other
 erf                x                             jax.scipy.special.erf(x)
@@ -123,7 +123,7 @@ sinh               x                             jnp.sinh(x)
 sqrt               x                             jnp.sqrt(x)
 square             x                             jnp.square(x)
 sub                x other                       x - other
-sub                x other alpha                 x - alpha * other
+sub                x other -alpha                 x - alpha * other
 subtract           x other                       x - other
 tan                x                             jnp.tan(x)
 tanh               x                             jnp.tanh(x)

@@ -37,15 +37,15 @@ ROWS = table(
     """
 addbmm             x batch1 batch2               x + (batch1 @ batch2).sum(axis=0)
 addmm              x mat1 mat2                   x + mat1 @ mat2
-addmm              x mat1 mat2 beta              beta * x + mat1 @ mat2
-addmm              x mat1 mat2 alpha             x + alpha * (mat1 @ mat2)
-addmm              x mat1 mat2 beta alpha        beta * x + alpha * (mat1 @ mat2)
+addmm              x mat1 mat2 -beta              beta * x + mat1 @ mat2
+addmm              x mat1 mat2 -alpha             x + alpha * (mat1 @ mat2)
+addmm              x mat1 mat2 -beta -alpha        beta * x + alpha * (mat1 @ mat2)
 addmv              x mat vec                     x + mat @ vec
 addr               x vec1 vec2                   x + jnp.outer(vec1, vec2)
 baddbmm            x batch1 batch2               x + batch1 @ batch2
-baddbmm            x batch1 batch2 beta          beta * x + batch1 @ batch2
-baddbmm            x batch1 batch2 alpha         x + alpha * (batch1 @ batch2)
-baddbmm            x batch1 batch2 beta alpha    beta * x + alpha * (batch1 @ batch2)
+baddbmm            x batch1 batch2 -beta          beta * x + batch1 @ batch2
+baddbmm            x batch1 batch2 -alpha         x + alpha * (batch1 @ batch2)
+baddbmm            x batch1 batch2 -beta -alpha    beta * x + alpha * (batch1 @ batch2)
 bmm                x mat2                        x @ mat2
 chain_matmul       *matrices                     jnp.linalg.multi_dot(matrices)
 cross              x other dim                   jnp.cross(x, other, axis=dim)

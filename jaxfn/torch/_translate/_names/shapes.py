@@ -68,7 +68,7 @@ def _type(given: Bound) -> str | None:
 
 ROWS = table(
     """
-.to x first? second? dtype? copy?  @_to
+.to x first? second? -dtype? copy?  @_to
 .type              x dtype                       @_type
 .type_as           x other                       x.astype(other.dtype)
 .float             x                             x.astype(jnp.float32)
@@ -87,9 +87,9 @@ ROWS = table(
 .requires_grad_    x requires_grad?              x
 clone              x                             x
 broadcast_to       x *size                       @_expand
-cat                tensors dim?=0                jnp.concatenate(tensors, axis=dim)
-concat             tensors dim?=0                jnp.concatenate(tensors, axis=dim)
-concatenate        tensors dim?=0                jnp.concatenate(tensors, axis=dim)
+cat                tensors dim?                  jnp.concatenate(tensors, axis=dim)
+concat             tensors dim?                  jnp.concatenate(tensors, axis=dim)
+concatenate        tensors dim?                  jnp.concatenate(tensors, axis=dim)
 flip               x dims                        jnp.flip(x, axis=dims)
 .flip              x *dims                       jnp.flip(x, axis=dims)
 fliplr             x                             jnp.fliplr(x)
@@ -101,7 +101,7 @@ tile               x dims                        jnp.tile(x, dims)
 .tile              x *dims                       jnp.tile(x, dims)
 repeat_interleave  x repeats:int dim?            jnp.repeat(x, repeats, axis=dim)
 roll               x shifts dims?                jnp.roll(x, shifts, axis=dims)
-stack              tensors dim?=0                jnp.stack(tensors, axis=dim)
+stack              tensors dim?                  jnp.stack(tensors, axis=dim)
 rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
 .size              x                             x.shape
 .size              x dim                         x.shape[dim]
@@ -118,7 +118,7 @@ is_floating_point  x                             jnp.issubdtype(x.dtype, jnp.flo
 is_complex         x                             jnp.iscomplexobj(x)
 broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)
 broadcast_shapes   *shapes                       jnp.broadcast_shapes(*shapes)
-meshgrid           *tensors indexing?="ij"       jnp.meshgrid(*tensors, indexing=indexing)
+meshgrid           *tensors -indexing?="ij"       jnp.meshgrid(*tensors, indexing=indexing)
 finfo              type                          jnp.finfo(type)
 iinfo              type                          jnp.iinfo(type)
 is_tensor          x                             isinstance(x, jax.Array)
@@ -149,7 +149,7 @@ squeeze            x dim                         @_squeeze
 swapaxes           x axis0 axis1                 jnp.swapaxes(x, axis0, axis1)
 t                  x                             x.T
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
-unbind             x dim?=0                      jnp.unstack(x, axis=dim)
+unbind             x dim?                        jnp.unstack(x, axis=dim)
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
 .view              x **shape:size                x.reshape(*shape)
 .view_as           x other                       x.reshape(other.shape)
