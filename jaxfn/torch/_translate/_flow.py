@@ -12,7 +12,8 @@ import libcst as cst
 from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._names import ROWS, VIEWS
-from jaxfn.torch._translate._units import cst_params, stored
+from jaxfn.torch._translate._loads import loads, names_read, stored
+from jaxfn.torch._translate._units import cst_params
 
 Memory = frozenset[Any]
 NOTHING: Memory = frozenset()
@@ -27,59 +28,6 @@ _CAST = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", 
 _CAST |= {"short", "bool", "char", "byte"}
 _KEEPERS = {"append", "extend", "insert", "add", "update", "save_for_backward"}
 _KEEPERS |= {"save_for_forward"}
-
-
-class Loads(cst.CSTVisitor):
-    """The names that a piece of code reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[Any] = []
-        self._stored: set[Any] = set()
-
-    def _store(self, target: Any) -> None:
-        if isinstance(target, cst.Name):
-            self._stored.add(target)
-        for element in getattr(target, "elements", ()):
-            self._store(element.value)
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_Attribute(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Annotation(self, node: Any) -> bool:
-        return False
-
-    def visit_Name(self, node: Any) -> None:
-        if node not in self._stored:
-            self.names.append(node)
-
-
-def loads(*nodes: Any) -> list[Any]:
-    """The names that nodes read, in order."""
-    found = Loads()
-    for node in nodes:
-        if node is not None:
-            node.visit(found)
-    return found.names
-
-
-def names_read(*nodes: Any) -> set[str]:
-    """The names that nodes read."""
-    return {n.value for n in loads(*nodes)}
 
 
 def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:

@@ -11,7 +11,8 @@ from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
 from jaxfn.torch._translate._learn import Facts
 from jaxfn.torch._translate._names import DTYPES
-from jaxfn.torch._translate._units import Unit, cst_params, stored
+from jaxfn.torch._translate._loads import stored
+from jaxfn.torch._translate._units import Unit, cst_params
 
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
 _BUSY = Fact("busy")  # it is being found out: a name that is bound to itself

@@ -43,10 +43,11 @@ class Facts:
         node = self._nodes[i]
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            before = {x.untyped_storage().data_ptr() for x in _tensors((args, kwargs))}
+            before = _memory((args, kwargs))
             found = function(*args, **kwargs)
-            after = {x.untyped_storage().data_ptr() for x in _tensors(found)}
-            self._note(node.func, Fact("callable", owned=not before & after))
+            after = _memory(found)
+            owned = before is not None and after is not None and not before & after
+            self._note(node.func, Fact("callable", owned=owned))
             return found
 
         return call
@@ -87,6 +88,14 @@ def _items(value: Any) -> Any:
     if all(isinstance(x, (int, float)) for x in value):
         return tuple(value)
     return None
+
+
+def _memory(value: Any) -> set[int] | None:
+    """Where the tensors are; None where that can't be told (in `torch.func`)."""
+    try:
+        return {x.untyped_storage().data_ptr() for x in _tensors(value)}
+    except RuntimeError:
+        return None
 
 
 def _tensors(value: Any) -> Iterator[Any]:

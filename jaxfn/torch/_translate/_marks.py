@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from jaxfn.torch._translate._units import _Stores
+from jaxfn.torch._translate._loads import Stores
 
 
 def marked(
@@ -24,6 +24,6 @@ def marked(
     raised = cst.parse_statement(f"raise NotImplementedError({message})")
     assert isinstance(raised, cst.SimpleStatementLine)
     bound: set[str] = set()
-    original.visit(_Stores(bound))
+    original.visit(Stores(bound))
     rest = [cst.parse_statement(f"{name} = ...") for name in sorted(bound)]
     return [raised.with_changes(leading_lines=leading), *rest]

@@ -81,6 +81,7 @@ class Rewriter(cst.CSTTransformer):
         self.paired: set[Any] = set()
         self.functions: list[Any] = []
         self.dropped: set[Any] = set()
+        self.heads: set[Any] = set()
         self.late: list[str] = []
         self.chained: set[Any] = set()
         self.single: dict[Any, Any] = {}
@@ -156,6 +157,9 @@ class Rewriter(cst.CSTTransformer):
 
     def visit_While(self, node: Any) -> None:
         self._condition(node.test)
+
+    def visit_With(self, node: Any) -> None:
+        self.heads.update(item.item for item in node.items)
 
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)
@@ -323,6 +327,8 @@ class Rewriter(cst.CSTTransformer):
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
+        if original_node in self.heads:
+            return updated_node  # of a block: it is dealt with there
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
         func = original_node.func

@@ -8,7 +8,7 @@ import libcst as cst
 
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._flow import indices, is_write_name, root_of
-from jaxfn.torch._translate._units import stored
+from jaxfn.torch._translate._loads import stored
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate._rewrite import Rewriter

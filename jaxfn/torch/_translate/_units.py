@@ -10,6 +10,8 @@ import libcst as cst
 
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._loads import store_names
+from jaxfn.torch._translate._pullbacks import Pullbacks
 from jaxfn.torch._translate._sources import Library, Source, Target
 
 
@@ -98,6 +100,8 @@ def _unit(source: Source, path: tuple[str, ...], value: Any) -> Unit | None:
         return None
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
+    if "autograd.grad" in source.text:
+        node = node.visit(Pullbacks())
     return Unit(source, path, node, value, path[-1], _closure(value))
 
 
@@ -247,9 +251,9 @@ class _References(cst.CSTVisitor):
 def _class_names(node: Any) -> set[str]:
     found: set[str] = set()
     if isinstance(node, cst.ClassDef):
-        _store_names(node.body, found)
+        store_names(node.body, found)
     if isinstance(node, cst.SimpleStatementLine):
-        _store_names(node, found)
+        store_names(node, found)
     return found
 
 
@@ -284,73 +288,5 @@ def cst_params(params: Any) -> list[Any]:
 def local_names(function: Any) -> set[str]:
     """What a function binds: parameters and whatever it stores to."""
     found = {p.name.value for p in cst_params(function.params)}
-    _store_names(function.body, found)
+    store_names(function.body, found)
     return found
-
-
-def _store_names(node: Any, found: set[str]) -> None:
-    finder = _Stores(found)
-    node.visit(finder)
-    found -= finder.elsewhere
-
-
-class _Stores(cst.CSTVisitor):
-    def __init__(self, found: set[str]) -> None:
-        super().__init__()
-        self._found = found
-        self.elsewhere: set[str] = set()
-
-    def visit_FunctionDef(self, node: Any) -> bool:
-        self._found.add(node.name.value)
-        return False
-
-    def visit_ClassDef(self, node: Any) -> bool:
-        self._found.add(node.name.value)
-        return False
-
-    def visit_Lambda(self, node: Any) -> bool:
-        return False
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AugAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AsName(self, node: Any) -> None:
-        self._store(node.name)
-
-    def visit_Import(self, node: Any) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: Any) -> bool:
-        return False
-
-    def visit_Global(self, node: Any) -> None:
-        self.elsewhere |= {item.name.value for item in node.names}
-
-    def _store(self, target: Any) -> None:
-        self._found.update(stored(target))
-
-
-def stored(target: Any) -> list[str]:
-    """The names that a target binds."""
-    if isinstance(target, cst.Name):
-        return [target.value]
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return [n for e in target.elements for n in stored(e.value)]
-    if isinstance(target, cst.StarredElement):
-        return stored(target.value)
-    return []

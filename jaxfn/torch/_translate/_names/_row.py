@@ -30,6 +30,7 @@ MODULES = {
     "linalg": "torch.linalg",
     "special": "torch.special",
     "fft": "torch.fft",
+    "func": "torch.func",
 }
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
 _MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
@@ -247,7 +248,7 @@ class Bound:
         if not p.star:
             return given[0].value
         if len(given) == 1 and not given[0].star:
-            if p.name in ("tensors", "operands", "matrices", "shapes"):
+            if p.name in ("tensors", "operands", "matrices", "shapes", "primals"):
                 star = "*" if given[0].fact.kind == "seq" else ""
                 return [cst.Arg(given[0].value, star=star)]
             if given[0].fact.kind in ("seq", "unknown"):

@@ -88,6 +88,7 @@ linalg.solve_triangular x B upper left? unitriangular?  @_triangular
 linalg.svd         x full_matrices?              jnp.linalg.svd(x, full_matrices=full_matrices)
 linalg.svdvals     x                             jnp.linalg.svd(x, compute_uv=False)
 linalg.vecdot      x y                           jnp.linalg.vecdot(x, y)
+func.vjp           func *primals                 jax.vjp(func, *primals)
 fft.fft            x n? dim? norm?               jnp.fft.fft(x, n=n, axis=dim, norm=norm)
 fft.ifft           x n? dim? norm?               jnp.fft.ifft(x, n=n, axis=dim, norm=norm)
 fft.rfft           x n? dim? norm?               jnp.fft.rfft(x, n=n, axis=dim, norm=norm)
