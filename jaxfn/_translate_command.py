@@ -31,8 +31,8 @@ def add_parser(commands: Any) -> None:
         "translate",
         help="write PyTorch Functions in jax.numpy",
         description="Translate the torch.autograd.Functions of a file to source text "
-        "that needs jax and jaxfn alone. What can't be translated is marked, and raises "
-        "when it runs.",
+        "that needs jax and jaxfn alone. What can't be translated is marked, and "
+        "raises when it runs.",
         epilog=_TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -9,4 +9,4 @@ Read `_api` (what users call), `_sources` and `_units` (what is carried over), `
 Imported at first use: LibCST is needed here alone.
 """
 
-from jaxfn.torch._translate._api import translate
+from jaxfn.torch._translate._api import translate as translate

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import libcst as cst
-
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._units import Unit
 
 _TYPES = {

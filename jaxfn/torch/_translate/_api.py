@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate import _comparison
 from jaxfn.torch._translate._assemble import assembled, is_alias
 from jaxfn.torch._translate._learn import Facts, Original, quiet, run
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._rewrite import Left, Rewriter
 from jaxfn.torch._translate._sources import Library
 from jaxfn.torch._translate._units import Unit, collect
@@ -98,7 +97,7 @@ def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
 
 
 def _named(unit: Unit, statement: Any) -> Any:
-    if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
-        if statement.name.value == unit.path[-1] != unit.name:
-            return statement.with_changes(name=cst.Name(unit.name))
+    is_def = isinstance(statement, (cst.FunctionDef, cst.ClassDef))
+    if is_def and statement.name.value == unit.path[-1] != unit.name:
+        return statement.with_changes(name=cst.Name(unit.name))
     return statement

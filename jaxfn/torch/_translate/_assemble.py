@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import Unparen, dotted
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._sources import Source
 from jaxfn.torch._translate._units import Unit
 
@@ -34,9 +33,9 @@ def assembled(
         whole: is it the whole file, with its docstring?
     """
     body: list[Any] = []
-    for unit, statements in _in_file_order(main, parts):
+    for _, statements in _in_file_order(main, parts):
         for statement in statements:
-            body.append(_spaced(unit, statement))
+            body.append(_spaced(statement, body[-1] if body else None))
     body = [statement.visit(Unparen()) for statement in body]
     used = _names(body)
     lines = [
@@ -45,9 +44,11 @@ def assembled(
         if name in used
     ]
     head = _docstring(main) if whole else []
-    imports = _imports(main, [unit for unit, _ in parts], used)
+    imports = _imports([unit for unit, _ in parts], used)
     if head and imports:
-        imports[0] = imports[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        imports[0] = imports[0].with_changes(
+            leading_lines=[cst.EmptyLine(indent=False)]
+        )
     if lines:
         lines[0] = lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     tree = cst.Module(body=[*head, *imports, *lines, *body], header=_header(main))
@@ -103,29 +104,31 @@ def _place(unit: Unit) -> int:
     return unit.source.line(node)
 
 
-def _spaced(unit: Unit, statement: Any) -> Any:
-    """Two blank lines before a definition, with the comments that stood there."""
+def _spaced(statement: Any, before: Any) -> Any:
+    """Two blank lines around a definition, with the comments that stood there."""
     lines = list(statement.leading_lines)
     while lines and lines[0].comment is None:
         lines.pop(0)
     blank = [cst.EmptyLine(indent=False)]
-    is_def = isinstance(statement, (cst.FunctionDef, cst.ClassDef))
+    defs = (cst.FunctionDef, cst.ClassDef)
+    is_def = isinstance(statement, defs) or isinstance(before, defs)
+    if before is not None and not is_def and lines == []:
+        blank = []
     return statement.with_changes(leading_lines=[*blank * (2 if is_def else 1), *lines])
 
 
-def _imports(main: Source, units: Sequence[Unit], used: set[str]) -> list[Any]:
+def _imports(units: Sequence[Unit], used: set[str]) -> list[Any]:
     found: dict[str, Any] = {}
     for unit in units:
-        for node, target in unit.references.items():
+        for target in unit.references.values():
             if target.kind != "import" or target.name not in used:
                 continue
             statement = unit.source.statement(target.name)
             if statement is not None and target.name not in _OURS:
                 found.setdefault(cst.Module([statement]).code, statement)
-            del node
     texts = sorted(found, key=_import_key)
     ours = [cst.parse_statement(text) for n, text in _OURS.items() if n in used]
-    own = [s for s in ours if "jaxfn" in cst.Module([s]).code]  # type: ignore[list-item]
+    own = [s for s in ours if "jaxfn" in cst.Module([s]).code]
     jax = [s for s in ours if s not in own]
     theirs = [found[t] for t in texts if not _is_outside(t)]
     outside = [found[t] for t in texts if _is_outside(t)]

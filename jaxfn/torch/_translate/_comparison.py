@@ -1,4 +1,4 @@
-"""Is the translation the same as the original? Value and gradients, in JAX and torch."""
+"""Is the translation the same as the original: value and gradients?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
 
 
 def compare(source: str, cls: Any, args: Sequence[Any]) -> Comparison:
-    """Compare a translation with its original: eagerly and under jit, in both dtypes."""
+    """Compare with the original: eagerly and under jit, in both dtypes."""
     failures: list[str] = []
     for double in (False, True):
         given = [_double(x) for x in args] if double else list(args)
@@ -104,7 +104,7 @@ def _in_torch(cls: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list
     which = differentiated(args)
     torch.manual_seed(0)
     out = cls.apply(*[x * 1 if d else x for x, d in zip(given, which, strict=True)])
-    outs = [x for x in (out if isinstance(out, tuple) else (out,))]
+    outs = list(out) if isinstance(out, tuple) else [out]
     outs = [x for x in outs if isinstance(x, torch.Tensor)]
     smooth = [x for x in outs if x.requires_grad]
     weights = [
@@ -121,7 +121,11 @@ def _in_torch(cls: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list
             for x, g in zip(wanted, found, strict=True)
         ]
     kept = [x.requires_grad for x in outs]
-    return [x.detach() for x in outs], list(zip(kept, outs, strict=True)), [weights, grads]
+    return (
+        [x.detach() for x in outs],
+        list(zip(kept, outs, strict=True)),
+        [weights, grads],
+    )
 
 
 # ---- JAX
@@ -131,7 +135,7 @@ def load(source: str, name: str = "translated") -> Any:
     """The translation as a module."""
     module = types.ModuleType(name)
     sys.modules[name] = module  # dataclasses look their module up
-    exec(compile(source, f"<{name}>", "exec"), vars(module))  # noqa: S102  (ours)
+    exec(compile(source, f"<{name}>", "exec"), vars(module))
     return module
 
 
@@ -201,7 +205,9 @@ def _differences(found: tuple[list[Any], list[Any]], wanted: Any) -> Iterator[st
         return
     for i, (x, y) in enumerate(zip(values, theirs, strict=True)):
         yield from _difference(f"output {i}", x, y, check_dtype=True)
-    conjugated = [g.conj().resolve_conj() if g.is_complex() else g for g in wanted[2][1]]
+    conjugated = [
+        g.conj().resolve_conj() if g.is_complex() else g for g in wanted[2][1]
+    ]
     for i, (x, y) in enumerate(zip(grads, conjugated, strict=True)):
         yield from _difference(f"gradient {i}", x, y, check_dtype=False)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._learn import is_compiler
+from jaxfn.torch._translate._lib import cst
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate._rewrite import Rewriter
@@ -63,7 +62,7 @@ def _decorator(rewriter: Rewriter, decorator: Any, original: Any) -> Any:
 
 
 def _full(target: Any) -> str:
-    """torch has two names for some."""
+    """Torch has two names for some."""
     for name in _SAME:
         module, _, last = name.rpartition(".")
         if target.name.endswith(f".{last}") and target.name.startswith("torch."):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import libcst as cst
+from jaxfn.torch._translate._lib import cst
 
 ATOM = 15
 _BINARY: dict[type, int] = {
@@ -61,13 +61,17 @@ class Sizes(list):
 
 def paren(node: Any) -> Any:
     """An expression that can stand anywhere."""
+    own = getattr(node, "lpar", ())
+    whole = isinstance(node, (cst.Tuple, cst.GeneratorExp)) or "\n" in code(node)
+    if len(own) == 1 and not whole:  # where it goes to, it may need none
+        return node.with_changes(lpar=[_LEFT])
     if strength(node) == ATOM and not isinstance(node, cst.GeneratorExp):
         return node
     return node.with_changes(lpar=[_LEFT], rpar=[cst.RightParen()])
 
 
 @functools.cache
-def _parsed(text: str) -> cst.BaseExpression:
+def _parsed(text: str) -> Any:
     return cst.parse_expression(text)
 
 
@@ -168,13 +172,17 @@ class Unparen(cst.CSTTransformer):
         return self._whole(updated_node, "value", least=0.5 if updated_node.star else 0)
 
     def leave_Return(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value") if updated_node.value else updated_node
+        return (
+            self._whole(updated_node, "value") if updated_node.value else updated_node
+        )
 
     def leave_Assign(self, original_node: Any, updated_node: Any) -> Any:
         return self._whole(updated_node, "value")
 
     def leave_AnnAssign(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value") if updated_node.value else updated_node
+        return (
+            self._whole(updated_node, "value") if updated_node.value else updated_node
+        )
 
     def leave_AugAssign(self, original_node: Any, updated_node: Any) -> Any:
         return self._whole(updated_node, "value")

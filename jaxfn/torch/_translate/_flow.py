@@ -7,12 +7,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._infer import Inference
-from jaxfn.torch._translate._names import ROWS, VIEWS
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import loads, names_read, stored
+from jaxfn.torch._translate._names import ROWS, VIEWS
 from jaxfn.torch._translate._units import cst_params
 
 Memory = frozenset[Any]
@@ -347,10 +346,8 @@ class Flow:
                 self._write(node, base, name)
             else:
                 self._keep(target.value, value)
-        elif isinstance(target, cst.Attribute):
-            # An attribute of a tensor is dropped.
-            if not self._infer.of(target.value).is_tensor:
-                self._keep(target.value, value)
+        elif not self._infer.of(getattr(target, "value", target)).is_tensor:
+            self._keep(target.value, value)  # an attribute of a tensor is dropped
 
     def _keep(self, owner: Any, value: Memory) -> None:
         """An object holds memory from now on."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
 from jaxfn.torch._translate._learn import Facts
-from jaxfn.torch._translate._names import DTYPES
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import stored
+from jaxfn.torch._translate._names import DTYPES
 from jaxfn.torch._translate._units import Unit, cst_params
 
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
@@ -136,7 +135,7 @@ class Inference:
         return UNKNOWN
 
     def _uses(self, uses: _Uses, function: Any, name: str) -> Fact:
-        """A name that was seen elsewhere in its function, or all that it is bound to."""
+        """A name that was seen elsewhere in its function, or what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
         if not seen:
@@ -165,7 +164,7 @@ class Inference:
         annotation = param.annotation
         if annotation is not None:
             target = self._unit.references.get(annotation.annotation)
-            if target is not None and target.name in ("torch.Tensor",):
+            if target is not None and target.name == "torch.Tensor":
                 return TENSOR
             text = code(annotation.annotation)
             if text in ("int", "float", "bool", "str"):

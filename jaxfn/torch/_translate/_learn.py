@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._facts import UNKNOWN, Fact
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._units import Unit, is_for_onnx
 
 # These look at the frame that calls them.
@@ -287,7 +286,7 @@ class Original:
         text = "from __future__ import annotations\n" + cst.Module([node]).code
         space.update(self._made)
         code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
-        exec(code, space)  # noqa: S102  (the user's own code, with its own names)
+        exec(code, space)
         self._made[self._names[unit.key]] = space[unit.path[-1]]
         for other in self._spaces.values():
             other.update(self._made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import libcst as cst
+from jaxfn.torch._translate._lib import cst
 
 
 class Loads(cst.CSTVisitor):

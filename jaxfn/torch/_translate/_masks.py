@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._flow import indices
 from jaxfn.torch._translate._infer import Inference
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._names import ROWS
 
 if TYPE_CHECKING:
@@ -69,8 +68,14 @@ class Masks:
         if not self._elementwise(value, text, found):
             return None
         self._whole.update(found)
-        return "where" + "[..., None]" * 0 + (
-            "" if m.ndim == x.ndim else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
+        return (
+            "where"
+            + "[..., None]" * 0
+            + (
+                ""
+                if m.ndim == x.ndim
+                else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
+            )
         )
 
     def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
@@ -129,7 +134,7 @@ class Masks:
 
 
 def _with_arrays(updated: Any) -> Any:
-    """torch takes lists as indices, JAX arrays."""
+    """Torch takes lists as indices, JAX arrays."""
     changed = []
     for element in updated.slice:
         index = element.slice

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import code, dotted
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import names_read, stored_names
 
 _GRAD = ("autograd", "grad")
@@ -179,7 +178,7 @@ class _Gradient:
         given = self._given
         if given is None:
             return cst.parse_expression(f"{pull}(torch.ones_like({self._out}))")
-        elements = getattr(given, "elements", ())
+        elements: Any = getattr(given, "elements", ())
         if len(elements) == 1 == len(self.outputs):
             given = elements[0].value
         return cst.Call(cst.Name(pull), [cst.Arg(given)])

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate import _decorators, _marks, _statements
 from jaxfn.torch._translate._annotations import annotation
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._flow import is_write_name
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate._names._row import Given
 from jaxfn.torch._translate._sources import Target, literal
@@ -67,9 +66,7 @@ class Rewriter(cst.CSTTransformer):
         constants: where values of closures are noted, by name.
     """
 
-    def __init__(
-        self, unit: Unit, program: Program, constants: dict[str, str]
-    ) -> None:
+    def __init__(self, unit: Unit, program: Program, constants: dict[str, str]) -> None:
         super().__init__()
         self.unit, self.units, self.constants = unit, program.units, constants
         self.infer = program.inference[unit.key]
@@ -229,7 +226,7 @@ class Rewriter(cst.CSTTransformer):
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
-        if target is None or original in self.called and target.kind == "torch":
+        if target is None or (original in self.called and target.kind == "torch"):
             return updated
         if target.kind == "torch":
             return self._torch_value(target, updated)
@@ -280,8 +277,7 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(target, cst.Attribute):
             self.dropped.add(target)
         if isinstance(target, cst.Tuple) and len(target.elements) == 2:
-            if isinstance(node.value, cst.Call) and len(node.targets) == 1:
-                self._plan_pair(node.value, target)
+            self._plan_pair(node, target)
 
     def visit_AugAssign(self, node: Any) -> None:
         if isinstance(node.target, cst.Subscript):
@@ -294,8 +290,11 @@ class Rewriter(cst.CSTTransformer):
             if found is not None:
                 self.masked[node] = found
 
-    def _plan_pair(self, call: Any, target: Any) -> None:
+    def _plan_pair(self, node: Any, target: Any) -> None:
         """Of two results, those that are read."""
+        call = node.value
+        if not isinstance(call, cst.Call) or len(node.targets) > 1:
+            return
         names = [e.value for e in target.elements]
         read = [
             not isinstance(n, cst.Name) or self.infer.loads(call, n.value) > 0
@@ -342,13 +341,17 @@ class Rewriter(cst.CSTTransformer):
                 )
         if self._is_imported(func):
             return self._imported(original_node, updated_node)
-        if isinstance(func, cst.Name) and func.value in _NUMBERS and original_node.args:
-            if self.infer.of(original_node.args[0].value).is_tensor:
-                self.problem(f"{func.value}() of a tensor: the value is not known")
+        if self._is_number_of_tensor(func, original_node.args):
+            self.problem(f"{func.value}() of a tensor: the value is not known")
         found = self.writes.call_problem(original_node)
         if found:
             self.problem(found)
         return updated_node
+
+    def _is_number_of_tensor(self, func: Any, args: Any) -> bool:
+        if not isinstance(func, cst.Name) or func.value not in _NUMBERS or not args:
+            return False
+        return self.infer.of(args[0].value).is_tensor
 
     def _is_imported(self, func: Any) -> bool:
         while isinstance(func, cst.Attribute):
@@ -364,9 +367,7 @@ class Rewriter(cst.CSTTransformer):
         name = code(original.func)
         short = name.rpartition(".")[2]
         if name.startswith("math.") and short in _MATH:
-            return self.filled(
-                f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value}
-            )
+            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
         return updated
 
@@ -410,9 +411,13 @@ class Rewriter(cst.CSTTransformer):
         if self.writes.is_write(original):
             return self._in_place(original, updated, name, args)
         rows = ROWS.get(f"Tensor.{name}", ())
-        return self._by_rows(original, updated, f"Tensor.{name}", rows, args, method=True)
+        return self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
 
-    def _in_place(self, original: Any, updated: Any, name: str, args: list[Given]) -> Any:
+    def _in_place(
+        self, original: Any, updated: Any, name: str, args: list[Given]
+    ) -> Any:
         decision = self.writes.decision(original)
         if decision.reason:
             self.problem(f"Tensor.{name}: {decision.reason}")
@@ -422,7 +427,9 @@ class Rewriter(cst.CSTTransformer):
         if special is not None:
             return special
         rows = ROWS.get(f"Tensor.{name[:-1]}", ())
-        return self._by_rows(original, updated, f"Tensor.{name}", rows, args, method=True)
+        return self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
 
     def _given(self, originals: Any, updateds: Any) -> list[Given]:
         found = []
@@ -464,7 +471,9 @@ class Rewriter(cst.CSTTransformer):
         return updated
 
     def _has_out(self, node: Any) -> bool:
-        return any(a.keyword is not None and a.keyword.value == "out" for a in node.args)
+        return any(
+            a.keyword is not None and a.keyword.value == "out" for a in node.args
+        )
 
     def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:

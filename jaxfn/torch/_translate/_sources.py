@@ -16,11 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
-
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._lib import cst, metadata
 
 # LibCST wants a blank where a parenthesis that may go is all that parts two words.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
@@ -73,8 +71,8 @@ class Source:
 
     @functools.cached_property
     def _positions(self) -> Mapping[Any, Any]:
-        wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
-        return wrapper.resolve(PositionProvider)
+        wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        return wrapper.resolve(metadata.PositionProvider)
 
     def line(self, node: Any) -> int:
         """The line on which a node begins, 0 if it is not in the file."""
@@ -89,7 +87,9 @@ class Source:
         body: Any = self.tree.body
         for name in path:
             options = [s for s in _statements(body) if name in set(_bound(s))]
-            defs = [s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))]
+            defs = [
+                s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))
+            ]
             if not options:
                 return None
             found = (defs or options)[-1]
@@ -170,7 +170,7 @@ class Library:
             if hasattr(builtins, root):
                 return Target("builtin", root, value=getattr(builtins, root)), 1
             found = self._of_import(source, root, parts)
-            return found if found else (Target("lost", root), 1)
+            return found or (Target("lost", root), 1)
         value, n, owner = source.namespace[root], 1, (source, root)
         if isinstance(value, types.ModuleType) and _is_kept(value.__name__):
             return Target("import", root, source, value=value), 1
@@ -238,7 +238,9 @@ class Library:
             place, name = self.module(module), inner
         if isinstance(value, types.ModuleType):
             kept = _is_kept(value.__name__)
-            return Target("import" if kept else "lost", parts[0], source, value=value), 1
+            return Target(
+                "import" if kept else "lost", parts[0], source, value=value
+            ), 1
         if place is not None and _is_kept(place.name):
             return Target("import", parts[0], source, value=value), 1
         if place is None or place.definition((name,)) is None:
@@ -296,8 +298,9 @@ def _statements(body: Any) -> Iterator[Any]:
             continue
         for name in ("body", "orelse", "finalbody", "handlers"):
             inner = getattr(statement, name, None)
-            for part in inner if isinstance(inner, (list, tuple)) else [inner]:
-                block = getattr(part, "body", None)
+            parts: Any = inner if isinstance(inner, (list, tuple)) else [inner]
+            for part in parts:
+                block: Any = getattr(part, "body", None)
                 if isinstance(block, cst.IndentedBlock):
                     yield from _statements(block.body)
                 elif isinstance(part, cst.IndentedBlock):
@@ -345,7 +348,9 @@ def _imported(small: Any, name: str, package: str) -> tuple[str, str | None] | N
                 parts = dotted(alias.name) or []
                 whole = alias.asname is not None
                 return (".".join(parts) if whole else parts[0]), None
-    if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
+    if isinstance(small, cst.ImportFrom) and not isinstance(
+        small.names, cst.ImportStar
+    ):
         for alias in small.names:
             if _alias(alias) == name:
                 module = ".".join(dotted(small.module) or [] if small.module else [])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._flow import indices, is_write_name, root_of
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import stored
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def _with(rewriter: Rewriter, original: Any, updated: Any) -> Any:
         if target is None or target.kind != "torch":
             kept.append(new)
         elif not _is_gone(target.name, old.item):
-            return cst.FlattenSentinel(
-                rewriter.mark(original, [f"with {target.name}"])
-            )
+            return cst.FlattenSentinel(rewriter.mark(original, [f"with {target.name}"]))
     if kept:
         kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return updated.with_changes(items=kept)
@@ -201,9 +198,9 @@ def _assign(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
         if rewriter.infer.of(target.value).is_tensor:
             return _at_set(rewriter, old, new)
         return [new]
-    if len(old.targets) == 1 and isinstance(target, cst.Attribute):
-        if rewriter.infer.of(target.value).is_tensor:
-            return _attribute(rewriter, old, new)
+    is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
+    if is_attribute and rewriter.infer.of(target.value).is_tensor:
+        return _attribute(rewriter, old)
     if isinstance(old.value, cst.Call) and old.value in rewriter.pairs:
         kept = rewriter.pairs[old.value]
         one = new.targets[0].with_changes(target=kept)
@@ -221,7 +218,7 @@ def _assign(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     return [new]
 
 
-def _attribute(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def _attribute(rewriter: Rewriter, old: Any) -> list[Any]:
     """JAX arrays have no attributes of one's own."""
     if code(old.targets[0].target).endswith(".requires_grad"):
         return []
@@ -266,7 +263,9 @@ def _augmented(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
             if decision.reason:
                 rewriter.late.append(f"a write: {decision.reason}")
         return [new]
-    fact = rewriter.infer.of(target.value if isinstance(target, cst.Subscript) else target)
+    fact = rewriter.infer.of(
+        target.value if isinstance(target, cst.Subscript) else target
+    )
     if isinstance(target, cst.Attribute):
         owner = rewriter.infer.of(target)
         if owner.kind in ("int", "float", "str", "seq"):

@@ -6,15 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import store_names
 from jaxfn.torch._translate._pullbacks import Pullbacks
 from jaxfn.torch._translate._sources import Library, Source, Target
-
-
 
 _MOST = 60  # a Function that needs more definitions than these is no longer one
 

@@ -6,17 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import code, dotted, fill
 from jaxfn.torch._translate._flow import Flow, Write, assumptions, is_write_name
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._learn import Facts
+from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._masks import Masks
 from jaxfn.torch._translate._units import Unit, cst_params
 
 if TYPE_CHECKING:
-    from jaxfn.torch._translate._names import Given
+    from jaxfn.torch._translate._names._row import Given
 
 _RULES = ("backward", "vjp", "jvp")
 
@@ -74,10 +73,9 @@ class Program:
         if owner is None or not isinstance(owner.node, cst.ClassDef):
             return None
         for member in owner.node.body.body:
-            if isinstance(member, cst.FunctionDef):
-                if member.name.value == func.attr.value:
-                    static = _is_static(member)
-                    return owner, member, 0 if static else 1
+            is_def = isinstance(member, cst.FunctionDef)
+            if is_def and member.name.value == func.attr.value:
+                return owner, member, 0 if _is_static(member) else 1
         return None
 
     def _class(self, unit: Unit, node: Any) -> Unit | None:

@@ -2,7 +2,8 @@
 
 The columns of a table:
 
-1. the name: `sum` is `torch.sum` and the method, `.view` the method alone, `F.x`,
+1. the name: `sum` is `torch.sum` and the method, `.view` the method alone, `torch.where`
+   the function alone, `F.x`,
    `linalg.x`, `special.x` and `fft.x` functions of these modules.
 2. what it takes, by torch's names: `x` is needed, `dim?` may be missing, `dim?=0` is 0
    then, `*size` takes sizes or one tuple of them, `other:tensor` must be a tensor,
@@ -20,10 +21,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import libcst as cst
-
 from jaxfn.torch._translate._expressions import Sizes, code, fill
 from jaxfn.torch._translate._facts import Fact
+from jaxfn.torch._translate._lib import cst
 
 MODULES = {
     "F": "torch.nn.functional",
@@ -74,6 +74,8 @@ class Row:
         head, _, tail = self.name.rpartition(".")
         if self.name.startswith("."):
             return [f"Tensor.{tail}"]
+        if head == "torch":
+            return [self.name]
         if head:
             return [f"{MODULES[head]}.{tail}"]
         return [f"torch.{tail}", f"Tensor.{tail}"]
@@ -91,6 +93,8 @@ class Row:
                     if name in _MEANINGLESS:
                         continue
                     return f"the argument {arg.keyword}"
+                if name in found:
+                    return f"{name} given twice"
                 found[name] = [arg]
                 continue
             if i >= len(places):
@@ -108,6 +112,9 @@ class Row:
                     return f"a call without {p.name}"
                 continue
             if p.only is not None and code(given[0].value) != p.only:
+                return f"this {p.name}"
+            kind = given[0].fact.kind
+            if (p.name, kind) in (("dim", "bool"), ("correction", "none")):
                 return f"this {p.name}"
             if p.kind is not None and not given[0].may_be(p.kind):
                 return f"{p.name}, which is not known to be of kind {p.kind}"
@@ -148,7 +155,9 @@ class Given:
 class Bound:
     """A row with arguments."""
 
-    def __init__(self, row: Row, given: Mapping[str, list[Given]], result: Fact) -> None:
+    def __init__(
+        self, row: Row, given: Mapping[str, list[Given]], result: Fact
+    ) -> None:
         self.row, self._given, self._result = row, dict(given), result
         self._extra: dict[str, Any] = {}
 
@@ -189,7 +198,9 @@ class Bound:
             node = found[0].value
             if not isinstance(node, (cst.Tuple, cst.List)):
                 return None
-            values = [(e.value, isinstance(e, cst.StarredElement)) for e in node.elements]
+            values = [
+                (e.value, isinstance(e, cst.StarredElement)) for e in node.elements
+            ]
         else:
             values = [(g.value, bool(g.star)) for g in found]
         if any(star for _, star in values):
@@ -229,7 +240,7 @@ class Bound:
 
     def expression(self, part: str = "gives", *, method: bool = False) -> Any:
         """The expression in JAX, or None if there is none."""
-        template = getattr(self.row, part)
+        template: Any = getattr(self.row, part)
         if callable(template):
             template = template(self)
         if template is None:
@@ -259,8 +270,7 @@ class Bound:
 def _spelling(keyword: str, names: set[str]) -> str:
     if keyword in names:
         return keyword
-    found = _SPELLINGS.get(keyword, keyword)
-    return found
+    return _SPELLINGS.get(keyword, keyword)
 
 
 def _as_method(template: str) -> str:
@@ -295,7 +305,7 @@ def _columns(line: str) -> tuple[str, str]:
     """What is left and right of the last gap before the expression."""
     name, _, rest = line.partition(" ")
     parts = re.split(r" {2,}", rest.strip(), maxsplit=1)
-    if len(parts) == 1:  
+    if len(parts) == 1:
         raise ValueError(f"two blanks are missing before the expression: {line}")
     return f"{name} {parts[0]}", parts[1]
 

@@ -4,7 +4,7 @@ from jaxfn.torch._translate._names._row import Bound, table
 
 
 def _pad(given: Bound) -> str | None:
-    """torch's list begins at the last axis; JAX's widths at the first."""
+    """Torch's list begins at the last axis; JAX's widths at the first."""
     sizes, ndim = given.elements("pad"), given.ndim("x")
     if sizes is None or ndim is None or len(sizes) % 2:
         return None

@@ -2,7 +2,6 @@
 
 from jaxfn.torch._translate._names._row import Bound, table
 
-
 _DEFAULTS: dict[type, str] = {float: "float32", int: "int64", bool: "bool"}
 
 

@@ -155,9 +155,8 @@ special.zeta       x other                       jax.scipy.special.zeta(x, other
 i0                 x                             jax.scipy.special.i0(x)
 polar              x angle                       x * jnp.exp(1j * angle)
 complex            real imag                     jax.lax.complex(real, imag)
-where              condition:tensor x other      jnp.where(condition, x, other)
+torch.where        condition:tensor x other      jnp.where(condition, x, other)
 masked_fill        x mask value                  jnp.where(mask, value, x)
-.masked_fill       x mask value                  jnp.where(mask, value, x)
 .where             x condition other             jnp.where(condition, x, other)
 """,
     elementwise=True,

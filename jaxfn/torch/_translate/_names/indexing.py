@@ -25,14 +25,14 @@ def _scatter(given: Bound) -> str | None:
 
 
 def _fits(given: Bound) -> bool:
-    """torch ignores what a source has more than its index; JAX doesn't."""
+    """Torch ignores what a source has more than its index; JAX doesn't."""
     return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
 
 
 def _grid(given: Bound) -> str | None:
     """The index of `.at` that has `index` along one axis and all of the others."""
     shape, dim = given.shape("index"), given.literal("dim", None)
-    if shape is None or dim is None:
+    if not shape or dim is None:
         return None
     n = len(shape)
     parts = []
@@ -50,14 +50,16 @@ def _scatter_add(given: Bound) -> str | None:
     grid = _grid(given)
     if grid is None or _fits(given):
         return grid and f"x.at[{grid}].add(src)"
-    sizes = ", ".join(f":index.shape[{i}]" for i in range(len(given.shape("index") or ())))
+    sizes = ", ".join(
+        f":index.shape[{i}]" for i in range(len(given.shape("index") or ()))
+    )
     return f"x.at[{grid}].add(src[{sizes}])"
 
 
 def _axis(what: str) -> str:
     def found(given: Bound) -> str | None:
         ndim, dim = given.ndim("x"), given.literal("dim", None)
-        if ndim is None or dim is None:
+        if not ndim or dim is None:
             return None
         axis = dim % max(ndim, 1)
         return f"x.at[{':, ' * axis}index].{what}"
@@ -78,7 +80,7 @@ index_add          x dim index source            @_index_add
 index_copy         x dim index source            @_index_copy
 index_fill         x dim index value             @_index_fill
 scatter            x dim index src               @_scatter
-.scatter           x dim index value             @_scatter_value
+scatter            x dim index -value            @_scatter_value
 scatter_add        x dim index src               @_scatter_add
 searchsorted       sorted_sequence x right?      @_searchsorted
 bucketize          x boundaries right==True      jnp.searchsorted(boundaries, x, side="right")

@@ -29,10 +29,6 @@ def _cholesky_solve(given: Bound) -> str | None:
     return f"jax.scipy.linalg.cho_solve((L, {not upper}), x)"
 
 
-def _tensordot(given: Bound) -> str | None:
-    return "jnp.tensordot(x, other, axes=dims)"
-
-
 ROWS = table(
     """
 addbmm             x batch1 batch2               x + (batch1 @ batch2).sum(axis=0)
@@ -65,7 +61,7 @@ mv                 x vec                         x @ vec
 outer              x vec2                        jnp.outer(x, vec2)
 pinverse           x                             jnp.linalg.pinv(x)
 slogdet            x                             jnp.linalg.slogdet(x)
-tensordot          x other dims                  @_tensordot
+tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
 vdot               x other                       jnp.vdot(x, other)
 cholesky           x                             jnp.linalg.cholesky(x)
 cholesky_solve     x L upper?                    @_cholesky_solve

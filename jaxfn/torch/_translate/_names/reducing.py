@@ -32,6 +32,7 @@ norm               x p? dim:int keepdim?         jnp.linalg.norm(x, ord=p, axis=
 prod               x dim? keepdim? -dtype?        jnp.prod(x, axis=dim, keepdims=keepdim, dtype=dtype)
 std                x                             jnp.std(x, ddof=1)
 std                x unbiased==False             jnp.std(x)
+std                x unbiased==True              jnp.std(x, ddof=1)
 std                x dim keepdim?                jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)
 std x dim unbiased==False keepdim?  jnp.std(x, axis=dim, keepdims=keepdim)
 std x dim unbiased==True keepdim?  jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)
@@ -40,6 +41,7 @@ sum                x dim? keepdim? -dtype?        jnp.sum(x, axis=dim, keepdims=
 trace              x                             jnp.trace(x)
 var                x                             jnp.var(x, ddof=1)
 var                x unbiased==False             jnp.var(x)
+var                x unbiased==True              jnp.var(x, ddof=1)
 var                x dim keepdim?                jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)
 var x dim unbiased==False keepdim?  jnp.var(x, axis=dim, keepdims=keepdim)
 var x dim unbiased==True keepdim?  jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)
@@ -57,19 +59,38 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
 """
 ) + [
     # Values and indices.
-    row("max", "x dim:int keepdim?", "jnp.max(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmax(x, axis=dim, keepdims=keepdim)"),
-    row("min", "x dim:int keepdim?", "jnp.min(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmin(x, axis=dim, keepdims=keepdim)"),
-    row("sort", "x dim? descending? stable?",
+    row(
+        "max",
+        "x dim:int keepdim?",
+        "jnp.max(x, axis=dim, keepdims=keepdim)",
+        second="jnp.argmax(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "min",
+        "x dim:int keepdim?",
+        "jnp.min(x, axis=dim, keepdims=keepdim)",
+        second="jnp.argmin(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "sort",
+        "x dim? descending? stable?",
         "jnp.sort(x, axis=dim, descending=descending)",
-        second="jnp.argsort(x, axis=dim, descending=descending)"),
-    row("topk", "x k dim? largest==True sorted?", "jax.lax.top_k(x, k, axis=dim)[0]",
+        second="jnp.argsort(x, axis=dim, descending=descending)",
+    ),
+    row(
+        "topk",
+        "x k dim? largest==True sorted?",
+        "jax.lax.top_k(x, k, axis=dim)[0]",
         second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)"),
-    row("topk", "x k dim?", "jax.lax.top_k(x, k, axis=dim)[0]",
+        pair="jax.lax.top_k(x, k, axis=dim)",
+    ),
+    row(
+        "topk",
+        "x k dim?",
+        "jax.lax.top_k(x, k, axis=dim)[0]",
         second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)"),
+        pair="jax.lax.top_k(x, k, axis=dim)",
+    ),
     row("cummax", "x dim", "jax.lax.cummax(x, axis=dim)"),
     row("cummin", "x dim", "jax.lax.cummin(x, axis=dim)"),
 ]

@@ -21,7 +21,7 @@ def _expand(given: Bound) -> str | None:
 
 
 def _squeeze(given: Bound) -> str | None:
-    """torch leaves a size other than 1 alone; JAX refuses it."""
+    """Torch leaves a size other than 1 alone; JAX refuses it."""
     sizes = given.sizes_at("x", "dim")
     if sizes is None or all(n == 1 for n in sizes):
         return "jnp.squeeze(x, axis=dim)"
@@ -37,9 +37,11 @@ def _chunk(given: Bound) -> str | None:
 
 
 def _split(given: Bound) -> str | None:
-    """torch takes sizes, or one for all; JAX the places to cut at."""
+    """Torch takes sizes, or one for all; JAX the places to cut at."""
     if given.is_int("split_size"):
-        return "jnp.split(x, range(split_size, x.shape[dim], split_size), axis=dim)"
+        return (
+            "jnp.split(x, list(range(split_size, x.shape[dim], split_size)), axis=dim)"
+        )
     sizes = given.elements("split_size")
     if sizes is None:
         return None
