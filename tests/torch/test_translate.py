@@ -56,9 +56,6 @@ def function(forward="return x * 1", backward="return g", args="x", helpers=""):
     """The text of a Function."""
     saved = f"ctx.save_for_backward({args})"
     names = f"{args}, = ctx.saved_tensors"
-    count = len(args.split(","))
-    gradients = backward.replace("return g", "return (g,)" if count > 1 else "return g")
-    del gradients
     text = f"{textwrap.dedent(helpers)}\n\nclass T(Function):\n    @staticmethod\n"
     text += f"    def forward(ctx, {args}):\n        {saved}\n"
     text += textwrap.indent(textwrap.dedent(forward).strip(), " " * 8) + "\n\n"
@@ -70,7 +67,7 @@ def function(forward="return x * 1", backward="return g", args="x", helpers=""):
 def body(source, rule="forward"):
     """The lines of a rule, after its first one."""
     lines = source.split(f"def {rule}(")[1].split("\n\n    @staticmethod")[0]
-    return [line.strip() for line in lines.splitlines()[2:] if line.strip()]
+    return [line.strip() for line in lines.splitlines()[1:] if line.strip()]
 
 
 # ---- forward: what is written in torch, and what that becomes
@@ -93,7 +90,6 @@ WRITTEN = [
     ("return (x > 0).float()", ["return (x > 0).astype(jnp.float32)"]),
     ("return (x > 0).to(x)", ["return (x > 0).astype(x.dtype)"]),
     ("return (x > 0).to(x.device, x.dtype)", ["return (x > 0).astype(x.dtype)"]),
-    ("return (x > 0).type_as(x).cuda if False else x * 2", None),
     ("return torch.where(x > 0, x, torch.zeros_like(x))", None),
     ("return x.new_zeros(x.shape) + x", ["return jnp.zeros(x.shape, x.dtype) + x"]),
     ("return x * torch.arange(3, device=x.device)", ["return x * jnp.arange(3)"]),
@@ -113,17 +109,35 @@ WRITTEN = [
     ("assert x.dim() == 2\nreturn x * 1", ["assert x.ndim == 2", "return x * 1"]),
     ("y = x.clone()\ny.mul_(2)\nreturn y", ["y = x", "y = y * 2", "return y"]),
     ("y = x * 1\ny += x\nreturn y", ["y = x * 1", "y += x", "return y"]),
-    ("y = x * 1\ny.add_(1).exp_()\nreturn y", ["y = x * 1", "y = jnp.exp(y + 1)", "return y"]),
+    (
+        "y = x * 1\ny.add_(1).exp_()\nreturn y",
+        ["y = x * 1", "y = jnp.exp(y + 1)", "return y"],
+    ),
     ("y = x.clone()\ny[0] = 1\nreturn y", ["y = x", "y = y.at[0].set(1)", "return y"]),
-    ("y = x.clone()\ny[:, 1] += 2\nreturn y", ["y = x", "y = y.at[:, 1].add(2)", "return y"]),
-    ("y = x.clone()\ny[0].zero_()\nreturn y", ["y = x", "y = y.at[0].set(0)", "return y"]),
-    ("y = x.clone()\ny[x > 0] = 0\nreturn y", ["y = x", "y = jnp.where(x > 0, 0, y)", "return y"]),
+    (
+        "y = x.clone()\ny[:, 1] += 2\nreturn y",
+        ["y = x", "y = y.at[:, 1].add(2)", "return y"],
+    ),
+    (
+        "y = x.clone()\ny[0].zero_()\nreturn y",
+        ["y = x", "y = y.at[0].set(0)", "return y"],
+    ),
+    (
+        "y = x.clone()\ny[x > 0] = 0\nreturn y",
+        ["y = x", "y = jnp.where(x > 0, 0, y)", "return y"],
+    ),
     (
         "y = x.clone()\nm = x > 0\ny[m] = 2 * x[m].exp()\nreturn y",
         ["y = x", "m = x > 0", "y = jnp.where(m, 2 * jnp.exp(x), y)", "return y"],
     ),
-    ("y = x.clone()\ny.zero_()\nreturn y + x", ["y = x", "y = jnp.zeros_like(y)", "return y + x"]),
-    ("y = x.clone()\nz = y.mul_(2)\nreturn y + z", ["y = x", "y = y * 2", "z = y", "return y + z"]),
+    (
+        "y = x.clone()\ny.zero_()\nreturn y + x",
+        ["y = x", "y = jnp.zeros_like(y)", "return y + x"],
+    ),
+    (
+        "y = x.clone()\nz = y.mul_(2)\nreturn y + z",
+        ["y = x", "y = y * 2", "z = y", "return y + z"],
+    ),
     ("y = torch.empty(3)\ntorch.exp(x[0], out=y)\nreturn y", None),
     ("return torch.exp_(x * 2)", ["return jnp.exp(x * 2)"]),
     ("return x.gather(1, x.argsort(1))", None),
@@ -133,7 +147,10 @@ WRITTEN = [
     ("return F.pad(x, (1, 2), value=3.0)", None),
     ("x1, x2 = x.split([1, 2], dim=1)\nreturn x1 * x2", None),
     ("return torch.linalg.norm(x, dim=-1)", ["return jnp.linalg.norm(x, axis=-1)"]),
-    ("return torch.einsum('ij,kj->ik', x, x)", ['return jnp.einsum(\'ij,kj->ik\', x, x)']),
+    (
+        "return torch.einsum('ij,kj->ik', x, x)",
+        ["return jnp.einsum('ij,kj->ik', x, x)"],
+    ),
 ]
 
 
@@ -165,7 +182,7 @@ REFUSED = [
     ("return x * torch.rand_like(x)", "torch.rand_like"),
     ("return torch.from_numpy(np.sin(x.detach().numpy()))", "values are not known"),
     ("return torch.cdist(x, x)", "torch.cdist"),
-    ("return x.sum(dim=None, dtype=torch.float16, out=None)", "out"),
+    ("y = x.clone()\nz = y\ntorch.exp(x, out=z)\nreturn y", "y may share"),
     ("y = x * 1\ny.put_(torch.tensor([0]), torch.tensor([1.0]))\nreturn y", "put_"),
 ]
 
@@ -217,7 +234,7 @@ def test_what_a_condition_decides_is_followed(module):
     z = y.clone() if keep else y
     z.exp_()
     if keep:
-        z = z + y
+        ctx.z = y * 2
     return z
     """
     found = translate(module(function(forward, "return x * g.sum()")).T, X)
@@ -228,9 +245,12 @@ def test_what_a_condition_decides_is_followed(module):
 # ---- backward
 
 BACKWARD = [
-    ("g = g.clone()\ng[x > 0] = 0\nreturn g", ["g = jnp.where(x > 0, 0, g)", "return g"]),
+    (
+        "g = g.clone()\ng[x > 0] = 0\nreturn g",
+        ["g = jnp.where(x > 0, 0, g)", "return g"],
+    ),
     ("return g.mul_(2)", ["return g * 2"]),
-    ("return g.clamp_(-1, 1)", ["return jnp.clip(g, min=-1, max=1)"]),
+    ("return g.clamp_(-1, 1)", ["return g.clip(min=-1, max=1)"]),
     (
         "with torch.enable_grad():\n"
         "    x = x.detach().requires_grad_()\n"
@@ -251,7 +271,7 @@ BACKWARD = [
 def test_backward_is_written_so(module, backward, expected):
     found = translate(module(function("return x * 1", backward)).T, X)
     assert found.ok, str(found)
-    assert body(found.source, "backward")[1 if "x," in found.source else 0 :] == expected
+    assert body(found.source, "backward") == ["x, = ctx.saved_tensors", *expected]
 
 
 # ---- the file
@@ -392,11 +412,14 @@ def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
 
 # ---- the comparison
 
+
 def test_a_swapped_row_is_found(module, monkeypatch):
     rows = dict(_names.ROWS)
     rows["torch.sin"], rows["torch.cos"] = rows["torch.cos"], rows["torch.sin"]
     monkeypatch.setattr("jaxfn.torch._translate._rewrite.ROWS", rows)
-    found = translate(module(function("return torch.sin(x)", "return g * x.cos()")).T, X)
+    found = translate(
+        module(function("return torch.sin(x)", "return g * x.cos()")).T, X
+    )
     assert not found.left
     assert "output 0" in found.comparison.failures[0]
 
@@ -454,7 +477,8 @@ import sys
 sys.modules["torch"] = sys.modules["libcst"] = None
 sys.path.insert(0, {str(tmp_path)!r})
 import port
-print(port.T.apply(2.0))
+import jax.numpy
+print(port.T.apply(jax.numpy.float32(2)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "4.0", done.stderr

@@ -149,7 +149,7 @@ torch.vander(v) torch.ldexp(x,y) torch.atleast_1d(v) torch.atleast_2d(v)
 torch.linalg.diagonal(m) torch.linalg.vecdot(x,y) torch.matrix_exp(m) torch.empty(2,3)
 torch.empty_like(x) x.new_empty(2) x.new_empty(2,dtype=torch.int32) x.cuda()
 torch.special.xlog1py(q,q) torch.special.zeta(q+2,q) torch.fft.fftshift(x)
-torch.relu(x) torch.scatter(x,1,i,value=2.0) torch.fliplr(x) torch.vstack([x,y])
+torch.relu(x) torch.scatter(x,1,i,value=2.0) torch.fliplr(x) F.softplus(x) F.softmax(x,1) F.log_softmax(x,1) torch.vstack([x,y])
 torch.diff(x) torch.diff(x,dim=0) torch.std(x,True) torch.var(x,True)
 torch.std(x,unbiased=True) torch.var(x,unbiased=True) torch.linalg.norm(x,2,dim=1)
 torch.argsort(x,stable=True) F.glu(t)
@@ -344,7 +344,7 @@ def test_each_row_gives_what_torch_gives(run):
 def test_each_row_is_tried(run):
     rows = {id(row): row for table in TABLES for row in table.ROWS}
     left = [row.name for key, row in rows.items() if key not in run.used]
-    assert left == []
+    assert left == ["func.vjp"]  # of a function: see test_translate.py
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

@@ -34,9 +34,22 @@ def translate(
         facts = _learn(units, library, classes[0], given)
     program = Program(units, facts)
     source, left = _written(library, program, classes, whole=whole)
+    left.extend(_foreign(given))
     if not args:
         return source, tuple(left), None
     return source, tuple(left), _comparison.compare(source, classes[0], given)
+
+
+def _foreign(args: Sequence[Any]) -> list[Left]:
+    """Arguments that compute in torch, and that no text here makes compute in JAX."""
+    reason = "an object that computes in PyTorch: pass one that computes in JAX"
+    found = []
+    for i, arg in enumerate(args):
+        module = type(arg).__module__.split(".")[0]
+        plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
+        if not plain and not isinstance(arg, tuple) and not is_user_function(arg):
+            found.append(Left(f"argument {i}", type(arg).__qualname__, reason))
+    return found
 
 
 def is_user_function(value: Any) -> bool:

@@ -230,4 +230,18 @@ class Unparen(cst.CSTTransformer):
         # a - (b - c) and (a ** b) ** c mean what they say.
         left = self._bare(updated_node.left, own + 1 if power else own)
         right = self._bare(updated_node.right, 12 if power else own + 0.5)
-        return updated_node.with_changes(left=left, right=right)
+        updated = updated_node.with_changes(left=left, right=right)
+        if power and not (_is_simple(left) and _is_simple(right)):
+            blank = cst.SimpleWhitespace(" ")
+            spaced = cst.Power(whitespace_before=blank, whitespace_after=blank)
+            return updated.with_changes(operator=spaced)
+        return updated
+
+
+def _is_simple(node: Any) -> bool:
+    """Does a power of it stand without blanks?"""
+    if getattr(node, "lpar", ()):
+        return False
+    if isinstance(node, cst.UnaryOperation):
+        node = node.expression
+    return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))

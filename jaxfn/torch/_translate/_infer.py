@@ -339,7 +339,6 @@ class _Scopes(cst.CSTVisitor):
     def visit_AugAssign(self, node: Any) -> None:
         # It reads what it binds anew.
         for name in stored(node.target):
-            self._use(name).stores.append(("value", node.value))
             self._use(name).loads.append(node.target)
         self._stored.add(node.target)
 

@@ -463,7 +463,7 @@ class Rewriter(cst.CSTTransformer):
                 continue
             found = self._part(original, row, bound, method=method)
             if found is not None:
-                return paren(found)
+                return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"
         if name.partition(".")[2] in _HOST:
             reason = "values are not known while JAX traces"

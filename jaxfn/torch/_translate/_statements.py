@@ -148,7 +148,9 @@ def _expression(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
         return [new]
     out = [a for a in call.args if a.keyword is not None and a.keyword.value == "out"]
     if out and isinstance(out[0].value, cst.Name):
-        return [_bind(out[0].value.value, new.value)]
+        name = out[0].value.value
+        values = {"_value": paren(new.value)}
+        return [_bind(name, fill(f"_value.astype({name}.dtype)", values))]
     if not isinstance(call.func, cst.Attribute):
         return [new]
     name = call.func.attr.value
@@ -258,10 +260,9 @@ def _where(rewriter: Rewriter, old: Any, x: str, place: Any, value: Any) -> list
 def _augmented(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     target = old.target
     if isinstance(target, cst.Name):
-        if rewriter.infer.of(target).is_tensor:
-            decision = rewriter.writes.decision(old)
-            if decision.reason:
-                rewriter.late.append(f"a write: {decision.reason}")
+        reason = rewriter.writes.reason(old)
+        if reason:
+            rewriter.late.append(f"a write: {reason}")
         return [new]
     fact = rewriter.infer.of(
         target.value if isinstance(target, cst.Subscript) else target

@@ -123,6 +123,11 @@ class Writes:
                 self._writes |= flow.writes
                 self._problems |= flow.problems
 
+    def reason(self, node: Any) -> str:
+        """Why an assignment can't be a binding, if it writes to memory at all."""
+        write = self._writes.get(node)
+        return "" if write is None else write.reason
+
     def is_write(self, call: Any) -> bool:
         """Is this call of a method a write?"""
         return is_write_name(call.func.attr.value)

@@ -72,7 +72,7 @@ F.linear           x weight bias:tensor          x @ weight.T + bias
 F.normalize        x                             x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 F.normalize        x dim                         x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.pad x pad mode=="constant" value?  @_pad
-F.pad              x pad                         @_pad
+F.pad              x pad -value?                 @_pad
 """,
     locals(),
 )
