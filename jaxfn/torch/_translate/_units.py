@@ -99,7 +99,8 @@ def _unit(source: Source, path: tuple[str, ...], value: Any) -> Unit | None:
         node = _lifted(node)
     if "autograd.grad" in source.text:
         node = node.visit(Pullbacks())
-    return Unit(source, path, node, value, path[-1], _closure(value))
+    name = path[len(path) - 1]
+    return Unit(source, path, node, value, name, _closure(value))
 
 
 def _lifted(node: Any) -> Any:
