@@ -254,7 +254,6 @@ BACKWARD = [
     (
         "with torch.enable_grad():\n    x = x.detach().requires_grad_()\n    "
         + "y = x.sin() * x\nreturn torch.autograd.grad(y, x, g)[0]",
-        [0]",
         [
             "def compute(x):",
             "return jnp.sin(x) * x",
