@@ -252,8 +252,10 @@ BACKWARD = [
     ("return g.mul_(2)", ["return g * 2"]),
     ("return g.clamp_(-1, 1)", ["return g.clip(min=-1, max=1)"]),
     (
-        "with torch.enable_grad():\n    x = x.detach().requires_grad_()\n    "
-        "y = x.sin() * x\nreturn torch.autograd.grad(y, x, g)[0]",
+        (
+            "with torch.enable_grad():\n    x = x.detach().requires_grad_()\n    "
+            "y = x.sin() * x\nreturn torch.autograd.grad(y, x, g)[0]"
+        ),
         [
             "def compute(x):",
             "return jnp.sin(x) * x",
