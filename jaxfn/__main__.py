@@ -1,4 +1,4 @@
-"""The command line: `python -m jaxfn demo`, `check`, `explain`, `compare`."""
+"""The command line: `demo`, `check`, `explain`, `compare`, `translate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxfn import __version__, _demo
-from jaxfn._check import cli
+from jaxfn._check import cli, translate_cli
 from jaxfn._explain import explain
 
 
@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="make this rule wrong, and see which cells it reaches",
     )
     cli.add_parsers(commands)
+    translate_cli.add_parser(commands)
     options = parser.parse_args(argv)
     if options.command == "check":
         return cli.run(options)
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "compare":
         room = functools.partial(importlib.import_module, "jaxfn.torch")
         return cli.run_compare(options, room, (options.port, options.original))
+    if options.command == "translate":
+        return translate_cli.run(options)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

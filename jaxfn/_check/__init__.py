@@ -11,7 +11,7 @@ precision).
 first use. Nothing that a Function needs to run belongs here.
 """
 
-from jaxfn._check import cli
+from jaxfn._check import cli, translate_cli
 from jaxfn._check.accuracy import MOST, jumps
 from jaxfn._check.api import check, expect_options
 from jaxfn._check.case import name_of, subsets

@@ -14,7 +14,9 @@ import numpy as np
 
 from jaxfn._check.api import check
 from jaxfn._check.catalogue import CHECKS
-from jaxfn._check.target import UsageError, argument, expect_fits, load
+from jaxfn._check.target import UsageError, argument, expect_fits, load, module
+
+__all__ = ["ARGUMENTS", "USAGE", "UsageError", "argument", "load", "module"]
 
 USAGE = 2
 """The exit code where the command itself is wrong, as argparse has it."""

@@ -36,7 +36,7 @@ def load(target: str) -> Any:
             f"{target!r} is no target: expected FILE_OR_MODULE:NAME, such as "
             "rules.py:Square or package.rules:Square."
         )
-    found = _module(place)
+    found = module(place)
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -49,7 +49,8 @@ def load(target: str) -> Any:
     return found
 
 
-def _module(place: str) -> Any:
+def module(place: str) -> Any:
+    """The module of a file, or of a name that can be imported."""
     path = Path(place)
     if path.suffix != ".py":
         if "" not in sys.path:
@@ -65,16 +66,16 @@ def _module(place: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    made = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, made)  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does
     try:
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(made)
     except Exception as error:
-        if sys.modules.get(path.stem) is module:
+        if sys.modules.get(path.stem) is made:
             del sys.modules[path.stem]
         raise UsageError(_not_imported(place, error)) from error
-    return module
+    return made
 
 
 def _not_imported(place: str, error: Exception) -> str:

@@ -3,6 +3,7 @@
 `from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`: its own forward,
 backward and jvp run as JAX operations, under every transformation, compiled by XLA.
 `compare` says whether a port that was written by hand equals its original.
+`translate` writes one: source text for JAX, compared with the original.
 
     pip install 'jaxfn[torch]'
 """
@@ -19,13 +20,16 @@ from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._explain import TorchExplanation, explain
 from jaxfn.torch._from_torch import from_torch
 from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._translation import Translation, translate
 
 __all__ = [
     "CompareReport",
     "OriginalError",
     "TorchExplanation",
     "TorchRefusal",
+    "Translation",
     "compare",
     "explain",
     "from_torch",
+    "translate",
 ]

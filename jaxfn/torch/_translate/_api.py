@@ -1,0 +1,116 @@
+"""From classes to the text of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfn.torch._translate import _comparison
+from jaxfn.torch._translate._assemble import assembled, is_alias
+from jaxfn.torch._translate._learn import Facts, Original, quiet, run
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._rewrite import Left, Rewriter
+from jaxfn.torch._translate._sources import Library
+from jaxfn.torch._translate._units import Unit, collect
+from jaxfn.torch._translate._writes import Program
+
+
+def translate(
+    classes: Sequence[Any], args: Sequence[Any], *, whole: bool
+) -> tuple[str, tuple[Left, ...], Any]:
+    """The source of a translation, what is left, and the comparison.
+
+    Args:
+        classes: of one file.
+        args: of the first one's apply; none to leave the comparison out.
+        whole: is this the whole file? Then its docstring and other names stay.
+    """
+    given = _comparison.as_torch(args)
+    library = Library()
+    functions = [a for a in given if is_user_function(a)]
+    units = collect(library, [*classes, *functions])
+    facts = Facts()
+    if args:
+        facts = _learn(units, library, classes[0], given)
+    program = Program(units, facts)
+    source, left = _written(library, program, classes, whole=whole)
+    left.extend(_foreign(given))
+    if not args:
+        return source, tuple(left), None
+    return source, tuple(left), _comparison.compare(source, classes[0], given)
+
+
+def _foreign(args: Sequence[Any]) -> list[Left]:
+    """Arguments that compute in torch, and that no text here makes compute in JAX."""
+    reason = "an object that computes in PyTorch: pass one that computes in JAX"
+    found = []
+    for i, arg in enumerate(args):
+        module = type(arg).__module__.split(".")[0]
+        plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
+        if not plain and not isinstance(arg, tuple) and not is_user_function(arg):
+            found.append(Left(f"argument {i}", type(arg).__qualname__, reason))
+    return found
+
+
+def is_user_function(value: Any) -> bool:
+    """Is it a Python function, whose text may be at hand?"""
+    return hasattr(value, "__code__") and hasattr(value, "__globals__")
+
+
+def _learn(units: Any, library: Library, cls: Any, args: Sequence[Any]) -> Facts:
+    with quiet():
+        try:
+            run(cls, args)
+        except Exception as error:
+            raise ValueError(
+                f"`{cls.__name__}` fails in PyTorch on these arguments: expected a "
+                f"call that works, got {type(error).__name__}: {error}"
+            ) from error
+        original = Original(units)
+        by_value = {}
+        for unit in units.values():
+            if is_user_function(unit.value):
+                by_value[id(unit.value)] = original.value(unit)
+        source, path = library.of(cls)
+        seen = original.value(units[source.name, path])
+        run(seen, [by_value.get(id(a), a) for a in args])
+    return original.facts
+
+
+def _written(
+    library: Library, program: Program, classes: Sequence[Any], *, whole: bool
+) -> tuple[str, list[Left]]:
+    left: list[Left] = []
+    parts: list[tuple[Unit, Sequence[Any]]] = []
+    constants: dict[str, str] = {}
+    main, _ = library.of(classes[0])
+    for unit in program.units.values():
+        rewriter = Rewriter(unit, program, constants)
+        found = cst.Module([unit.node]).visit(rewriter)
+        statements = [_named(unit, s) for s in found.body]
+        parts.append((unit, statements))
+        left.extend(rewriter.left)
+    if whole:
+        names = {cls.__name__ for cls in classes}
+        parts.extend(_aliases(main, names))
+    return assembled(main, parts, constants, whole=whole), left
+
+
+def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
+    """`square = Square.apply`: other names of the classes."""
+    found = []
+    for statement in main.tree.body:
+        if is_alias(statement):
+            small = statement.body[0]
+            name = small.targets[0].target
+            if small.value.value.value in names and isinstance(name, cst.Name):
+                unit = Unit(main, (name.value,), statement, None, name.value, {})
+                found.append((unit, [statement]))
+    return found
+
+
+def _named(unit: Unit, statement: Any) -> Any:
+    is_def = isinstance(statement, (cst.FunctionDef, cst.ClassDef))
+    if is_def and statement.name.value == unit.path[-1] != unit.name:
+        return statement.with_changes(name=cst.Name(unit.name))
+    return statement

@@ -1,0 +1,107 @@
+"""Functions: their decorators, and what is wrong with their heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxfn.torch._lib import torch
+from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._learn import is_compiler
+from jaxfn.torch._translate._lib import cst
+
+if TYPE_CHECKING:
+    from jaxfn.torch._translate._rewrite import Rewriter
+
+_SAME = {
+    "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
+    "torch.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+    "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+}
+_NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
+_NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
+
+
+def rewritten(rewriter: Rewriter, original: Any, updated: Any) -> Any:
+    """The function with JAX's decorators."""
+    kept = []
+    for decorator in original.decorators:
+        found = _decorator(rewriter, decorator, original)
+        if found is not None:
+            kept.append(found)
+    return updated.with_changes(decorators=kept)
+
+
+def of_class(rewriter: Rewriter, original: Any) -> list[Any]:
+    """The decorators of a class that mean something to a class alone."""
+    found = []
+    for decorator in original.decorators:
+        if code(decorator.decorator) not in ("staticmethod", "classmethod"):
+            kept = _decorator(rewriter, decorator, original)
+            found.extend([] if kept is None else [kept])
+    return found
+
+
+def _decorator(rewriter: Rewriter, decorator: Any, original: Any) -> Any:
+    node = decorator.decorator
+    called = isinstance(node, cst.Call)
+    name = node.func if called else node
+    target = rewriter.unit.references.get(name)
+    if target is None or target.kind in ("builtin", "import"):
+        return decorator
+    full = _full(target)
+    if full in _NOTHING or is_compiler(full):
+        return None
+    if full in _SAME:
+        return decorator.with_changes(decorator=_same(rewriter, node, full))
+    if _is_transparent(rewriter, original):
+        return None
+    rewriter.problem(f"the decorator {code(node)}")
+    return None
+
+
+def _full(target: Any) -> str:
+    """Torch has two names for some."""
+    for name in _SAME:
+        module, _, last = name.rpartition(".")
+        if target.name.endswith(f".{last}") and target.name.startswith("torch."):
+            return name if "amp" not in name or module in target.name else target.name
+    return target.name
+
+
+def _same(rewriter: Rewriter, node: Any, full: str) -> Any:
+    new = cst.parse_expression(_SAME[full])
+    device = cst.parse_expression('f(device_type="cuda")')
+    assert isinstance(device, cst.Call)
+    if isinstance(node, cst.Call):
+        values = _Values(rewriter)
+        args = [values.arg(a) for a in node.args]
+        if full.startswith("torch.cuda"):
+            args = [*device.args, *args]
+        return node.with_changes(func=new, args=args)
+    if full.startswith("torch.cuda"):
+        return cst.Call(new, device.args)
+    return new
+
+
+class _Values:
+    """Arguments of a decorator: dtypes become JAX's."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+
+    def arg(self, arg: Any) -> Any:
+        return arg.with_changes(value=arg.value.visit(self._rewriter))
+
+
+def _is_transparent(rewriter: Rewriter, original: Any) -> bool:
+    """Did the decorator hand the function on, or only compile it?"""
+    value = rewriter.unit.value
+    if isinstance(original, cst.FunctionDef) and isinstance(value, type):
+        value = vars(value).get(original.name.value)
+        value = getattr(value, "__func__", value)
+    if isinstance(value, torch.jit.ScriptFunction):
+        return True
+    found = getattr(value, "__code__", None)
+    return found is not None and found.co_name == original.name.value

@@ -1,0 +1,60 @@
+"""What is known of an expression: from runs of the original, or from its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """What an expression was.
+
+    Attributes:
+        kind: "tensor", "int", "float", "bool", "complex", "none", "str", "seq" (a tuple
+            or list), "dtype", "device", "callable", "module", "other"; "mixed" if it
+            changed, "unknown" if it was not seen.
+        dtype: of the tensor.
+        shapes: of the tensor, in all runs.
+        value: of a number, if it was the same in all runs.
+        owned: did no argument of this call share memory with its result?
+    """
+
+    kind: str
+    dtype: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    value: Any = None
+    owned: bool = False
+
+    @property
+    def is_tensor(self) -> bool:
+        """Was it always a tensor?"""
+        return self.kind == "tensor"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The one shape that it had."""
+        return self.shapes[0] if len(self.shapes) == 1 else None
+
+    @property
+    def ndim(self) -> int | None:
+        """The one number of axes that it had."""
+        found = {len(s) for s in self.shapes}
+        return found.pop() if len(found) == 1 else None
+
+    def joined(self, other: Fact) -> Fact:
+        """What both are."""
+        if self == other:
+            return self
+        shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
+        return Fact(
+            self.kind if self.kind == other.kind else "mixed",
+            self.dtype if self.dtype == other.dtype else None,
+            shapes[:8],
+            self.value if self.value == other.value else None,
+            self.owned and other.owned,
+        )
+
+
+UNKNOWN = Fact("unknown")
+TENSOR = Fact("tensor")

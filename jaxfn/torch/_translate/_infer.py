@@ -1,0 +1,363 @@
+"""What an expression is, also where no run came by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._lib import torch
+from jaxfn.torch._translate._expressions import code, dotted
+from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
+from jaxfn.torch._translate._learn import Facts
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._loads import stored
+from jaxfn.torch._translate._names import DTYPES
+from jaxfn.torch._translate._units import Unit, cst_params
+
+_SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
+_BUSY = Fact("busy")  # it is being found out: a name that is bound to itself
+_NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
+_RULES = ("backward", "vjp")
+_CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
+
+
+class Inference:
+    """Facts of a unit's expressions.
+
+    Args:
+        unit: the definition.
+        facts: what runs have shown.
+    """
+
+    def __init__(self, unit: Unit, facts: Facts) -> None:
+        self._unit, self._facts = unit, facts
+        self._scopes = _Scopes()
+        unit.node.visit(self._scopes)
+        self._busy: set[Any] = set()
+
+    def of(self, node: Any) -> Fact:
+        """What an expression is."""
+        found = self._facts.of(node)
+        if found.kind != "unknown":
+            return found
+        if node in self._busy:
+            return _BUSY
+        self._busy.add(node)
+        try:
+            found = self._guess(node)
+        finally:
+            self._busy.discard(node)
+        return UNKNOWN if found.kind == "busy" and not self._busy else found
+
+    def target(self, node: Any) -> Any:
+        """What a name means that is not local."""
+        return self._unit.references.get(node)
+
+    def was_run(self, node: Any) -> bool:
+        """Did a run evaluate it?"""
+        return self._facts.was_run(node)
+
+    def function(self, node: Any) -> Any:
+        """The function around a node."""
+        return self._scopes.around.get(node)
+
+    def loads(self, node: Any, name: str) -> int:
+        """How often the function around a node reads a name."""
+        names = self._scopes.names.get(self.function(node), {})
+        return len(names.get(name, _Uses()).loads)
+
+    # ---- from the text
+
+    def _guess(self, node: Any) -> Fact:
+        if isinstance(node, cst.Name):
+            return self._name(node)
+        if isinstance(node, (cst.Integer, cst.Float)):
+            number: Any = node.evaluated_value
+            return Fact(type(number).__name__, value=number)
+        if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)):
+            return Fact("str")
+        if isinstance(node, (cst.Tuple, cst.List, cst.ListComp)):
+            return _SEQ
+        if isinstance(node, cst.UnaryOperation):
+            inner = self.of(node.expression)
+            if inner.kind == "busy":
+                return inner
+            if isinstance(node.operator, cst.Not):
+                return Fact("bool")
+            if isinstance(node.operator, cst.Minus) and isinstance(
+                inner.value, (int, float)
+            ):
+                return Fact(inner.kind, value=-inner.value)
+            return Fact(inner.kind)
+        if isinstance(node, cst.BinaryOperation):
+            return self._either(node.left, node.right)
+        if isinstance(node, cst.Comparison):
+            others = [c.comparator for c in node.comparisons]
+            plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+            if any(isinstance(c.operator, plain) for c in node.comparisons):
+                return Fact("bool")
+            found = self._either(node.left, *others)
+            return found if found.kind in ("tensor", "unknown") else Fact("bool")
+        if isinstance(node, cst.IfExp):
+            one, two = self.of(node.body), self.of(node.orelse)
+            return Fact(one.kind) if one.kind == two.kind else UNKNOWN
+        if isinstance(node, cst.Attribute):
+            return self._attribute(node)
+        if isinstance(node, cst.Subscript):
+            return self._subscript(node)
+        if isinstance(node, cst.Call):
+            return self._call(node)
+        return UNKNOWN
+
+    def _either(self, *nodes: Any) -> Fact:
+        kinds = [self.of(n).kind for n in nodes]
+        if "tensor" in kinds:
+            return TENSOR
+        if "busy" in kinds:
+            return _BUSY
+        if "unknown" in kinds or "mixed" in kinds:
+            return UNKNOWN
+        if "float" in kinds:
+            return Fact("float")
+        return Fact(kinds[0])
+
+    def _name(self, node: Any) -> Fact:
+        name = node.value
+        if name in _CONSTANTS:
+            return Fact(_CONSTANTS[name])
+        if node in self._unit.references:
+            return self._reference(self._unit.references[node])
+        function = self.function(node)
+        while function is not None:
+            uses = self._scopes.names.get(function, {}).get(name)
+            if uses is not None and uses.stores:
+                return self._uses(uses, function, name)
+            function = self._scopes.around.get(function)
+        return UNKNOWN
+
+    def _uses(self, uses: _Uses, function: Any, name: str) -> Fact:
+        """A name that was seen elsewhere in its function, or what it is bound to."""
+        seen = [self._facts.of(n) for n in uses.loads]
+        seen = [f for f in seen if f.kind != "unknown"]
+        if not seen:
+            seen = [self._stored(store, function, name) for store in uses.stores]
+        seen = [f for f in seen if f.kind != "busy"]
+        kinds = {f.kind for f in seen}
+        if len(kinds) != 1:
+            return UNKNOWN
+        ndims = {f.ndim for f in seen}
+        only = seen[0] if len({f.shapes for f in seen}) == 1 else Fact(seen[0].kind)
+        return only if len(ndims) == 1 else Fact(seen[0].kind)
+
+    def _stored(self, store: Any, function: Any, name: str) -> Fact:
+        kind, value = store
+        if kind == "param":
+            return self._param(value, function)
+        if kind == "value":
+            return self.of(value)
+        if kind == "item" and self._is_saved(value):
+            return TENSOR
+        if kind == "item" and isinstance(value, cst.Call):
+            return TENSOR if self._is_pair(value) else UNKNOWN
+        return UNKNOWN
+
+    def _param(self, param: Any, function: Any) -> Fact:
+        annotation = param.annotation
+        if annotation is not None:
+            target = self._unit.references.get(annotation.annotation)
+            if target is not None and target.name == "torch.Tensor":
+                return TENSOR
+            text = code(annotation.annotation)
+            if text in ("int", "float", "bool", "str"):
+                return Fact(text)
+        own = self._unit.is_function_class and function.name.value in _RULES
+        first = [p.name.value for p in cst_params(function.params)][:2]
+        skipped = 2 if first[:1] == ["cls"] else 1
+        if own and param.name.value not in first[:skipped] and not _is_star(param):
+            return TENSOR
+        return UNKNOWN
+
+    def _is_saved(self, node: Any) -> bool:
+        found = isinstance(node, cst.Attribute) and node.attr.value
+        return found in ("saved_tensors", "saved_variables")
+
+    def _is_pair(self, node: Any) -> bool:
+        return self._call(node).kind == "seq"
+
+    def _reference(self, target: Any) -> Fact:
+        if target.kind == "torch":
+            name = target.name.rpartition(".")[2]
+            return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
+        if target.kind in ("unit", "value"):
+            value = target.value
+            for kind in (bool, int, float, str):
+                if isinstance(value, kind):
+                    return Fact(kind.__name__, value=value)
+            if isinstance(value, torch.Tensor):
+                return TENSOR
+        return UNKNOWN
+
+    def _attribute(self, node: Any) -> Fact:
+        target = self._unit.references.get(node)
+        if target is not None:
+            return self._reference(target)
+        if self._is_saved(node):
+            return _SEQ
+        if node.attr.value == "dtype":
+            return _DTYPE
+        if self.of(node.value).is_tensor:
+            name = node.attr.value
+            if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
+                return TENSOR
+            return {"shape": _SEQ, "dtype": _DTYPE, "ndim": _INT}.get(
+                name, Fact("device") if name == "device" else UNKNOWN
+            )
+        return UNKNOWN
+
+    def _subscript(self, node: Any) -> Fact:
+        if self.of(node.value).is_tensor or self._is_saved(node.value):
+            return TENSOR
+        inner = node.value
+        if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
+            return TENSOR if self._gives_tensors(inner) else _INT
+        if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
+            return _INT
+        return UNKNOWN
+
+    def _gives_tensors(self, call: Any) -> bool:
+        names = dotted(call.func)
+        last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        return (names or [last])[-1] != "size"
+
+    def _call(self, node: Any) -> Fact:
+        target = self._unit.references.get(node.func)
+        if target is not None and target.kind == "torch":
+            head, _, name = target.name.rpartition(".")
+            known = head in ("torch", "torch.nn.functional", "torch.linalg")
+            known = known or head in ("torch.special", "torch.fft")
+            return self._result(name, node, node.args[1:]) if known else UNKNOWN
+        if isinstance(node.func, cst.Attribute):
+            owner = self.of(node.func.value)
+            if owner.is_tensor:
+                return self._result(node.func.attr.value, node, node.args)
+            return _BUSY if owner.kind == "busy" else UNKNOWN
+        return UNKNOWN
+
+    def _result(self, name: str, node: Any, args: Any) -> Fact:
+        if name in _NUMBERS:
+            return _INT
+        if name == "size":
+            return _INT if args else _SEQ
+        if name in ("item", "tolist", "finfo", "iinfo", "numpy", "equal", "allclose"):
+            return UNKNOWN
+        if name in ("is_floating_point", "is_complex", "is_contiguous", "is_tensor"):
+            return Fact("bool")
+        pairs = {"sort", "topk", "unbind", "split", "chunk", "meshgrid", "slogdet"}
+        pairs |= {"eigh", "svd", "qr", "broadcast_tensors"}
+        if name in pairs:
+            return _SEQ
+        if name in ("max", "min") and args:
+            of = self.of(args[0].value)
+            return TENSOR if of.is_tensor else _SEQ
+        return TENSOR
+
+
+def _is_dtype(target: Any) -> bool:
+    return type(target.value).__name__ == "dtype"
+
+
+def _is_star(param: Any) -> bool:
+    return param.star not in ("", None) and isinstance(param.star, str)
+
+
+class _Uses:
+    def __init__(self) -> None:
+        self.loads: list[Any] = []
+        self.stores: list[tuple[str, Any]] = []
+
+
+class _Scopes(cst.CSTVisitor):
+    """For each node its function; for each function its names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.around: dict[Any, Any] = {}
+        self.names: dict[Any, dict[str, _Uses]] = {}
+        self._stack: list[Any] = []
+        self._stored: set[Any] = set()
+
+    def _use(self, name: str) -> _Uses:
+        own = self.names.setdefault(self._stack[-1] if self._stack else None, {})
+        return own.setdefault(name, _Uses())
+
+    def on_visit(self, node: Any) -> bool:
+        self.around[node] = self._stack[-1] if self._stack else None
+        if isinstance(node, (cst.Annotation, cst.Decorator)):
+            return False
+        return super().on_visit(node)
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        self._stack.append(node)
+        for param in cst_params(node.params):
+            self._use(param.name.value).stores.append(("param", param))
+
+    def leave_FunctionDef(self, original_node: Any) -> None:
+        self._stack.pop()
+
+    def visit_Param(self, node: Any) -> bool:
+        if node.default is not None:
+            node.default.visit(self)
+        return False
+
+    def visit_Arg(self, node: Any) -> bool:
+        self.around[node] = self._stack[-1] if self._stack else None
+        node.value.visit(self)
+        return False
+
+    def visit_Attribute(self, node: Any) -> bool:
+        node.value.visit(self)
+        return False
+
+    def _bind(self, target: Any, value: Any, how: str = "value") -> None:
+        self._stored.add(target)
+        if isinstance(target, cst.Name):
+            self._use(target.value).stores.append((how, value))
+        elif isinstance(target, (cst.Tuple, cst.List)):
+            values = getattr(value, "elements", None)
+            same = values is not None and len(values) == len(target.elements)
+            for i, element in enumerate(target.elements):
+                if isinstance(element, cst.StarredElement):
+                    self._bind(element.value, value, "rest")
+                elif same and values is not None:
+                    self._bind(element.value, values[i].value)
+                else:
+                    self._bind(element.value, value, "item")
+
+    def visit_Assign(self, node: Any) -> None:
+        for target in node.targets:
+            self._bind(target.target, node.value)
+
+    def visit_AugAssign(self, node: Any) -> None:
+        # It reads what it binds anew.
+        for name in stored(node.target):
+            self._use(name).loads.append(node.target)
+        self._stored.add(node.target)
+
+    def visit_AnnAssign(self, node: Any) -> None:
+        if node.value is not None:
+            self._bind(node.target, node.value)
+
+    def visit_For(self, node: Any) -> None:
+        self._bind(node.target, node.iter, "other")
+
+    def visit_CompFor(self, node: Any) -> None:
+        self._bind(node.target, node.iter, "other")
+
+    def visit_NamedExpr(self, node: Any) -> None:
+        self._bind(node.target, node.value)
+
+    def visit_AsName(self, node: Any) -> None:
+        self._bind(node.name, None, "other")
+
+    def visit_Name(self, node: Any) -> None:
+        if node not in self._stored:
+            self._use(node.value).loads.append(node)

@@ -1,0 +1,145 @@
+"""Reads and writes with boolean masks: `jnp.where`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._flow import indices
+from jaxfn.torch._translate._infer import Inference
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._names import ROWS
+
+if TYPE_CHECKING:
+    from jaxfn.torch._translate._rewrite import Rewriter
+
+_KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}
+_REDUCED = {"sum", "mean", "max", "min", "any", "all", "prod"}
+
+
+class Masks:
+    """Subscripts that are boolean masks.
+
+    Args:
+        infer: what expressions are.
+    """
+
+    def __init__(self, infer: Inference) -> None:
+        self._infer = infer
+        self._whole: set[Any] = set()
+
+    def mask(self, subscript: Any) -> Any:
+        """The mask, where one is all that stands in the brackets."""
+        found = indices(subscript)
+        if len(subscript.slice) != 1 or len(found) != 1:
+            return None
+        fact = self._infer.of(found[0])
+        return found[0] if fact.is_tensor and fact.dtype == "bool" else None
+
+    def is_masked(self, subscript: Any) -> bool:
+        """Is a mask among what stands in the brackets?"""
+        if not self._infer.of(subscript.value).is_tensor:
+            return False
+        facts = [self._infer.of(i) for i in indices(subscript)]
+        return any(f.is_tensor and f.dtype in ("bool", "uint8") for f in facts)
+
+    def read(self, rewriter: Rewriter, original: Any, updated: Any) -> Any:
+        """A subscript that is read."""
+        if original in self._whole:
+            return updated.value
+        if self.is_masked(original):
+            rewriter.problem(
+                "a read with a mask has no fixed shape: JAX needs jnp.where"
+            )
+        if self._infer.of(original.value).is_tensor:
+            return _with_arrays(updated)
+        return updated
+
+    def plan(self, target: Any, value: Any) -> str | None:
+        """How `x[mask] = value` is written: "where", or None if it can't be."""
+        mask = self.mask(target)
+        if mask is None:
+            return None
+        x, m = self._infer.of(target.value), self._infer.of(mask)
+        if x.ndim is None or m.ndim is None or m.ndim > x.ndim:
+            return None
+        text = code(mask)
+        found: list[Any] = []
+        if not self._elementwise(value, text, found):
+            return None
+        self._whole.update(found)
+        return (
+            "where"
+            + "[..., None]" * 0
+            + (
+                ""
+                if m.ndim == x.ndim
+                else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
+            )
+        )
+
+    def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
+        """Is it a function of single elements, each read with this mask?"""
+        fact = self._infer.of(node)
+        if isinstance(node, cst.Subscript) and self.mask(node) is not None:
+            found.append(node)
+            return code(self.mask(node)) == mask
+        if fact.kind in ("int", "float", "bool", "complex"):
+            return True
+        if fact.is_tensor and fact.shapes and all(s == () for s in fact.shapes):
+            return True
+        if isinstance(node, cst.BinaryOperation):
+            sides = (node.left, node.right)
+            return all(self._elementwise(n, mask, found) for n in sides)
+        if isinstance(node, cst.UnaryOperation):
+            return self._elementwise(node.expression, mask, found)
+        if isinstance(node, cst.Call):
+            return self._call(node, mask, found)
+        return False
+
+    def _call(self, node: Any, mask: str, found: list[Any]) -> bool:
+        func = node.func
+        target = self._infer.target(func)
+        parts = [a.value for a in node.args]
+        if target is not None and target.kind == "torch":
+            rows = ROWS.get(target.name, [])
+        elif isinstance(func, cst.Attribute) and self._infer.of(func.value).is_tensor:
+            rows = ROWS.get(f"Tensor.{func.attr.value}", [])
+            if func.attr.value in _KEPT:
+                return self._elementwise(func.value, mask, found)
+            parts = [func.value, *parts]
+        else:
+            return False
+        if not rows or not all(row.elementwise for row in rows):
+            return False
+        return all(self._elementwise(p, mask, found) for p in parts)
+
+    def reduce(self, rewriter: Rewriter, call: Any) -> Any:
+        """`x[mask].sum()` with `where=`; None for anything else."""
+        func = call.func
+        if call.args or not isinstance(func, cst.Attribute):
+            return None
+        if func.attr.value not in ("sum", "mean", "any", "all", "prod"):
+            return None
+        if not isinstance(func.value, cst.Subscript):
+            return None
+        subscript = func.value
+        mask = self.mask(subscript)
+        if mask is None or not self._infer.of(subscript.value).is_tensor:
+            return None
+        if self._infer.of(mask).ndim != self._infer.of(subscript.value).ndim:
+            return None
+        self._whole.add(subscript)
+        return mask
+
+
+def _with_arrays(updated: Any) -> Any:
+    """Torch takes lists as indices, JAX arrays."""
+    changed = []
+    for element in updated.slice:
+        index = element.slice
+        if isinstance(index, cst.Index) and isinstance(index.value, cst.List):
+            value = cst.parse_expression(f"jnp.array({code(index.value)})")
+            element = element.with_changes(slice=cst.Index(value))
+        changed.append(element)
+    return updated.with_changes(slice=changed)

@@ -1,0 +1,61 @@
+"""What torch's names and tensor methods are in JAX: one row each.
+
+A table is text: a name, what it takes and what it gives, in columns. `_row` says what
+the columns mean; `find` is how they are looked up.
+"""
+
+from jaxfn.torch._translate._names import (
+    activations,
+    creating,
+    elementwise,
+    indexing,
+    linear,
+    reducing,
+    shapes,
+)
+from jaxfn.torch._translate._names._row import Bound, Row
+
+TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
+ROWS: dict[str, list[Row]] = {}
+for _table in TABLES:
+    for _row in _table.ROWS:
+        for _name in _row.names():
+            ROWS.setdefault(_name, []).append(_row)
+
+DTYPES = {
+    "float32": "jnp.float32",
+    "float64": "jnp.float64",
+    "float16": "jnp.float16",
+    "bfloat16": "jnp.bfloat16",
+    "complex64": "jnp.complex64",
+    "complex128": "jnp.complex128",
+    "int8": "jnp.int8",
+    "int16": "jnp.int16",
+    "int32": "jnp.int32",
+    "int64": "int",  # JAX's own: int32 where x64 is off, without a warning
+    "uint8": "jnp.uint8",
+    "bool": "bool",
+}
+"""torch's dtypes."""
+
+ATTRIBUTES = {
+    "shape": "x.shape",
+    "dtype": "x.dtype",
+    "ndim": "x.ndim",
+    "T": "x.T",
+    "mT": "x.mT",
+    "H": "x.conj().T",
+    "mH": "x.conj().mT",
+    "real": "x.real",
+    "imag": "x.imag",
+    "data": "x",
+    "itemsize": "x.itemsize",
+    "is_cuda": "False",
+    "is_sparse": "False",
+}
+"""Attributes of tensors."""
+
+VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
+"""Attributes that share memory with their tensor."""
+
+__all__ = ["ATTRIBUTES", "DTYPES", "ROWS", "TABLES", "VIEWS", "Bound", "Row"]

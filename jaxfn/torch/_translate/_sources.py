@@ -1,0 +1,370 @@
+"""Files that were loaded: what they define, and what their names mean."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxfn.torch._lib import torch
+from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._lib import cst, metadata
+
+# LibCST wants a blank where a parenthesis that may go is all that parts two words.
+_TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
+_KEPT = {"numpy", "scipy", "jax", "jaxfn"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a name means.
+
+    Attributes:
+        kind: "torch", "unit" (a definition that can be carried over), "import" (of what
+            is there without torch), "value" (a number or the like that a closure
+            holds), "builtin", or "lost" (nothing that can be carried over).
+        name: the full name in torch; the name to import or to bind.
+        source: of a unit, the file that defines it.
+        path: of a unit, its names from the top of the file.
+        value: the object.
+    """
+
+    kind: str
+    name: str
+    source: Source | None = None
+    path: tuple[str, ...] = ()
+    value: Any = None
+
+
+class Source:
+    """A file: its tree, what its top level binds, and the module's namespace.
+
+    Args:
+        name: of the module.
+        namespace: of the module, after its import.
+        text: of the file.
+    """
+
+    def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
+        self.name, self.namespace, self.text = name, namespace, text
+        self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
+        self.tops: dict[str, list[Any]] = {}
+        for statement in _statements(self.tree.body):
+            for bound in _bound(statement):
+                self.tops.setdefault(bound, []).append(statement)
+
+    @property
+    def file(self) -> str:
+        """The name of the file, without its folders."""
+        found = self.namespace.get("__file__")
+        return Path(found).name if isinstance(found, str) else self.name
+
+    @functools.cached_property
+    def _positions(self) -> Mapping[Any, Any]:
+        wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        return wrapper.resolve(metadata.PositionProvider)
+
+    def line(self, node: Any) -> int:
+        """The line on which a node begins, 0 if it is not in the file."""
+        for part in (node, *node.children):
+            if part in self._positions:
+                return self._positions[part].start.line
+        return 0
+
+    def definition(self, path: tuple[str, ...]) -> Any:
+        """The last definition with these names, or None."""
+        found: Any = None
+        body: Any = self.tree.body
+        for name in path:
+            options = [s for s in _statements(body) if name in set(_bound(s))]
+            defs = [
+                s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))
+            ]
+            if not options:
+                return None
+            found = (defs or options)[-1]
+            body = getattr(getattr(found, "body", None), "body", ())
+        return found
+
+    def imports(self, name: str) -> tuple[str, str | None] | None:
+        """The module, and the name in it, that an import binds to a name."""
+        for statement in self.tops.get(name, ()):
+            for small in _smalls(statement):
+                found = _imported(small, name, self._package())
+                if found is not None:
+                    return found
+        return None
+
+    def statement(self, name: str) -> Any:
+        """The import that binds a name, as a statement with that name alone."""
+        for top in self.tops.get(name, ()):
+            for small in _smalls(top):
+                if _imported(small, name, self._package()) is not None:
+                    kept = [a for a in small.names if _alias(a) == name]
+                    only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                    changes: dict[str, Any] = {"names": [only]}
+                    if isinstance(small, cst.ImportFrom):
+                        changes |= {"lpar": None, "rpar": None}
+                    return cst.SimpleStatementLine([small.with_changes(**changes)])
+        return None
+
+    def _package(self) -> str:
+        found = self.namespace.get("__package__")
+        return found if isinstance(found, str) else self.name.rpartition(".")[0]
+
+
+class Library:
+    """The files that a translation has read."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source | None] = {}
+
+    def module(self, name: str) -> Source | None:
+        """The source of a module that is loaded, or None."""
+        if name not in self._sources:
+            self._sources[name] = _read(sys.modules.get(name))
+        return self._sources[name]
+
+    def of(self, obj: Any) -> tuple[Source, tuple[str, ...]]:
+        """The source of a class, and its names there.
+
+        Raises:
+            ValueError: the class has no source text.
+        """
+        path = tuple(p for p in obj.__qualname__.split(".") if p != "<locals>")
+        found = self.module(obj.__module__)
+        if found is not None and found.definition(path) is not None:
+            return found, path
+        try:
+            text = textwrap.dedent(inspect.getsource(obj))
+        except (OSError, TypeError) as error:
+            raise ValueError(
+                f"`{obj.__qualname__}` has no source text: expected a class from a "
+                "file or a notebook."
+            ) from error
+        namespace = vars(sys.modules.get(obj.__module__, builtins))
+        for member in vars(obj).values():
+            function = getattr(member, "__func__", member)
+            namespace = getattr(function, "__globals__", namespace)
+        source = Source(obj.__module__, namespace, text)
+        return source, (obj.__name__,)
+
+    def resolve(
+        self, source: Source, closure: Mapping[str, Any], parts: list[str]
+    ) -> tuple[Target, int]:
+        """What names with dots between them mean, and how many of them that took."""
+        root = parts[0]
+        if root in closure:
+            return self._closed(source, root, closure[root], parts)
+        if root not in source.namespace:
+            if hasattr(builtins, root):
+                return Target("builtin", root, value=getattr(builtins, root)), 1
+            found = self._of_import(source, root, parts)
+            return found or (Target("lost", root), 1)
+        value, n, owner = source.namespace[root], 1, (source, root)
+        if isinstance(value, types.ModuleType) and _is_kept(value.__name__):
+            return Target("import", root, source, value=value), 1
+        full = _full_name(self, source, root)
+        while n < len(parts) and isinstance(value, types.ModuleType):
+            if not hasattr(value, parts[n]):
+                break
+            owner = (self._source_of(value), parts[n])
+            full = f"{value.__name__}.{parts[n]}"
+            value = getattr(value, parts[n])
+            n += 1
+        if full.split(".")[0] == "torch":
+            return Target("torch", full, value=value), n
+        return self._defined(source, full, value, n, owner, parts)
+
+    def _of_import(
+        self, source: Source, root: str, parts: list[str]
+    ) -> tuple[Target, int] | None:
+        """A name that is imported for type checkers alone."""
+        imported = source.imports(root)
+        if imported is None:
+            return None
+        module, name = imported
+        full = module if name is None else f"{module}.{name}"
+        if full.split(".")[0] == "torch":
+            return Target("torch", ".".join([full, *parts[1:]])), len(parts)
+        return (Target("import", root, source), 1) if _is_kept(module) else None
+
+    def _closed(
+        self, source: Source, name: str, value: Any, parts: list[str]
+    ) -> tuple[Target, int]:
+        if isinstance(value, (types.FunctionType, type)):
+            try:
+                owner, path = self.of(value)
+            except ValueError:
+                return Target("lost", name, value=value), 1
+            return Target("unit", path[-1], owner, path, value), 1
+        return Target("value", name, source, value=value), 1
+
+    def _source_of(self, module: Any) -> Source | None:
+        return self.module(module.__name__)
+
+    def _defined(
+        self,
+        source: Source,
+        full: str,
+        value: Any,
+        n: int,
+        owner: tuple[Source | None, str],
+        parts: list[str],
+    ) -> tuple[Target, int]:
+        """Follow imports to the file that defines a name."""
+        place, name = owner
+        for _ in range(20):
+            if place is None:
+                break
+            imported = place.imports(name)
+            if imported is None:
+                break
+            module, inner = imported
+            if _is_kept(module):
+                return Target("import", parts[0], source, value=value), 1
+            if inner is None:
+                break
+            place, name = self.module(module), inner
+        if isinstance(value, types.ModuleType):
+            kept = _is_kept(value.__name__)
+            return Target(
+                "import" if kept else "lost", parts[0], source, value=value
+            ), 1
+        if place is not None and _is_kept(place.name):
+            return Target("import", parts[0], source, value=value), 1
+        if place is None or place.definition((name,)) is None:
+            return Target("lost", full, value=value), n
+        path: tuple[str, ...] = (name,)
+        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+            # Only what it holds can be carried over.
+            if n >= len(parts) or place.definition((name, parts[n])) is None:
+                return Target("lost", full, value=value), n
+            path, value, n = (name, parts[n]), getattr(value, parts[n]), n + 1
+        return Target("unit", path[-1], place, path, value), n
+
+
+def _full_name(library: Library, source: Source, name: str) -> str:
+    """The name that imports give: "torch.nn.functional" for `F`."""
+    place: Source | None = source
+    for _ in range(20):
+        imported = None if place is None else place.imports(name)
+        if imported is None:
+            break
+        module, inner = imported
+        if inner is None:
+            return module
+        full = f"{module}.{inner}"
+        if full in sys.modules or module.split(".")[0] == "torch":
+            return full
+        place, name = library.module(module), inner
+    return f"{place.name if place else ''}.{name}"
+
+
+def _is_kept(module: str) -> bool:
+    top = module.split(".")[0]
+    return top in sys.stdlib_module_names or top in _KEPT
+
+
+def _read(module: Any) -> Source | None:
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return None
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        return Source(module.__name__, vars(module), text)
+    except (OSError, UnicodeDecodeError, cst.ParserSyntaxError):
+        return None
+
+
+# ---- what statements bind
+
+
+def _statements(body: Any) -> Iterator[Any]:
+    """Statements of a block, and of the blocks in it that have no scope."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            continue
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(statement, name, None)
+            parts: Any = inner if isinstance(inner, (list, tuple)) else [inner]
+            for part in parts:
+                block: Any = getattr(part, "body", None)
+                if isinstance(block, cst.IndentedBlock):
+                    yield from _statements(block.body)
+                elif isinstance(part, cst.IndentedBlock):
+                    yield from _statements(part.body)
+                elif isinstance(part, cst.If):
+                    yield from _statements([part])
+
+
+def _smalls(statement: Any) -> Any:
+    return statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+
+
+def _bound(statement: Any) -> Iterator[str]:
+    if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+        yield statement.name.value
+    elif isinstance(statement, cst.SimpleStatementLine):
+        for small in statement.body:
+            yield from _bound_by(small)
+
+
+def _bound_by(small: Any) -> Iterator[str]:
+    if isinstance(small, (cst.Import, cst.ImportFrom)):
+        if not isinstance(small.names, cst.ImportStar):
+            for alias in small.names:
+                yield _alias(alias)
+    elif isinstance(small, cst.Assign):
+        for target in small.targets:
+            if isinstance(target.target, cst.Name):
+                yield target.target.value
+    elif isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name):
+        yield small.target.value
+
+
+def _alias(alias: Any) -> str:
+    if alias.asname is not None:
+        return alias.asname.name.value
+    return (dotted(alias.name) or [""])[0]
+
+
+def _imported(small: Any, name: str, package: str) -> tuple[str, str | None] | None:
+    """The module, and what of it, that an import statement binds to a name."""
+    if isinstance(small, cst.Import):
+        for alias in small.names:
+            if _alias(alias) == name:
+                parts = dotted(alias.name) or []
+                whole = alias.asname is not None
+                return (".".join(parts) if whole else parts[0]), None
+    if isinstance(small, cst.ImportFrom) and not isinstance(
+        small.names, cst.ImportStar
+    ):
+        for alias in small.names:
+            if _alias(alias) == name:
+                module = ".".join(dotted(small.module) or [] if small.module else [])
+                dots = "." * len(small.relative)
+                if dots:
+                    module = importlib.util.resolve_name(dots + module, package)
+                return module, ".".join(dotted(alias.name) or [])
+    return None
+
+
+def literal(value: Any) -> str | None:
+    """The text of a constant, or None if it is none."""
+    text = repr(value)
+    try:
+        return text if ast.literal_eval(text) == value else None
+    except (ValueError, SyntaxError):
+        return None

@@ -1,0 +1,504 @@
+"""The translator: constructs one by one, what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxfn.torch import translate
+from jaxfn.torch._translate import _names
+from jaxfn.torch._translate._comparison import load
+
+HEAD = """
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+"""
+X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
+Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Make a module of a text."""
+    made = []
+
+    def make(text):
+        path = tmp_path / f"original{len(made)}_{tmp_path.name}.py"
+        path.write_text(HEAD + textwrap.dedent(text))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = found
+        made.append(path.stem)
+        spec.loader.exec_module(found)
+        return found
+
+    yield make
+    for name in made:
+        del sys.modules[name]
+
+
+def function(forward="return x * 1", backward="return g", args="x", helpers=""):
+    """The text of a Function."""
+    saved = f"ctx.save_for_backward({args})"
+    names = f"{args}, = ctx.saved_tensors"
+    text = f"{textwrap.dedent(helpers)}\n\nclass T(Function):\n    @staticmethod\n"
+    text += f"    def forward(ctx, {args}):\n        {saved}\n"
+    text += textwrap.indent(textwrap.dedent(forward).strip(), " " * 8) + "\n\n"
+    text += "    @staticmethod\n    def backward(ctx, g):\n"
+    text += f"        {names}\n"
+    return text + textwrap.indent(textwrap.dedent(backward).strip(), " " * 8) + "\n"
+
+
+def body(source, rule="forward"):
+    """The lines of a rule, after its first one."""
+    lines = source.split(f"def {rule}(")[1].split("\n\n    @staticmethod")[0]
+    return [line.strip() for line in lines.splitlines()[1:] if line.strip()]
+
+
+# ---- forward: what is written in torch, and what that becomes
+
+WRITTEN = [
+    ("return x.sum(dim=-1, keepdim=True)", ["return x.sum(axis=-1, keepdims=True)"]),
+    ("return torch.sum(x, 1)", ["return jnp.sum(x, axis=1)"]),
+    ("return x.max(dim=1)[0]", ["return x.max(axis=1)"]),
+    ("return x.max(dim=1).values", ["return x.max(axis=1)"]),
+    ("v, _ = x.max(dim=1)\nreturn v", ["v = x.max(axis=1)", "return v"]),
+    (
+        "v, i = x.max(dim=1)\nreturn v * i",
+        ["v, i = x.max(axis=1), x.argmax(axis=1)", "return v * i"],
+    ),
+    ("v, i = x.topk(2)\nreturn v * i", ["v, i = jax.lax.top_k(x, 2)", "return v * i"]),
+    ("return x.unsqueeze(-1).squeeze(-1)", None),
+    ("return x.permute(1, 0).contiguous()", ["return x.transpose((1, 0))"]),
+    ("return x.view(-1, 2)", ["return x.reshape(-1, 2)"]),
+    ("return x.view(x.size(0), -1)", ["return x.reshape(x.shape[0], -1)"]),
+    ("return (x > 0).float()", ["return (x > 0).astype(jnp.float32)"]),
+    ("return (x > 0).to(x)", ["return (x > 0).astype(x.dtype)"]),
+    ("return (x > 0).to(x.device, x.dtype)", ["return (x > 0).astype(x.dtype)"]),
+    ("return torch.where(x > 0, x, torch.zeros_like(x))", None),
+    ("return x.new_zeros(x.shape) + x", ["return jnp.zeros(x.shape, x.dtype) + x"]),
+    ("return x * torch.arange(3, device=x.device)", ["return x * jnp.arange(3)"]),
+    ("return x + torch.zeros(3)", ["return x + jnp.zeros((3,), jnp.float32)"]),
+    ("return x.std()", ["return x.std(ddof=1)"]),
+    ("return x.mul(2).add(1)", ["return x * 2 + 1"]),
+    ("return x.add(1).mul(2)", ["return (x + 1) * 2"]),
+    ("return x.sub(x.sub(1))", ["return x - (x - 1)"]),
+    ("return x.pow(2).pow(0.5)", ["return (x**2) ** 0.5"]),
+    ("return x.neg().pow(2)", ["return (-x) ** 2"]),
+    ("return F.gelu(x)", ["return jax.nn.gelu(x, approximate=False)"]),
+    ("with torch.no_grad():\n    y = x * 2\nreturn y", ["y = x * 2", "return y"]),
+    ("return x * math.sqrt(x.size(-1))", ["return x * math.sqrt(x.shape[-1])"]),
+    ("return x[None, :, 0]", ["return x[None, :, 0]"]),
+    ("return torch.stack([x, x], dim=1)", ["return jnp.stack([x, x], axis=1)"]),
+    ("return torch.cat((x, x), 1)", ["return jnp.concatenate((x, x), axis=1)"]),
+    ("assert x.dim() == 2\nreturn x * 1", ["assert x.ndim == 2", "return x * 1"]),
+    ("y = x.clone()\ny.mul_(2)\nreturn y", ["y = x", "y = y * 2", "return y"]),
+    ("y = x * 1\ny += x\nreturn y", ["y = x * 1", "y += x", "return y"]),
+    (
+        "y = x * 1\ny.add_(1).exp_()\nreturn y",
+        ["y = x * 1", "y = jnp.exp(y + 1)", "return y"],
+    ),
+    ("y = x.clone()\ny[0] = 1\nreturn y", ["y = x", "y = y.at[0].set(1)", "return y"]),
+    (
+        "y = x.clone()\ny[:, 1] += 2\nreturn y",
+        ["y = x", "y = y.at[:, 1].add(2)", "return y"],
+    ),
+    (
+        "y = x.clone()\ny[0].zero_()\nreturn y",
+        ["y = x", "y = y.at[0].set(0)", "return y"],
+    ),
+    (
+        "y = x.clone()\ny[x > 0] = 0\nreturn y",
+        ["y = x", "y = jnp.where(x > 0, 0, y)", "return y"],
+    ),
+    (
+        "y = x.clone()\nm = x > 0\ny[m] = 2 * x[m].exp()\nreturn y",
+        ["y = x", "m = x > 0", "y = jnp.where(m, 2 * jnp.exp(x), y)", "return y"],
+    ),
+    (
+        "y = x.clone()\ny.zero_()\nreturn y + x",
+        ["y = x", "y = jnp.zeros_like(y)", "return y + x"],
+    ),
+    (
+        "y = x.clone()\nz = y.mul_(2)\nreturn y + z",
+        ["y = x", "y = y * 2", "z = y", "return y + z"],
+    ),
+    ("y = torch.empty(3)\ntorch.exp(x[0], out=y)\nreturn y", None),
+    ("return torch.exp_(x * 2)", ["return jnp.exp(x * 2)"]),
+    ("return x.gather(1, x.argsort(1))", None),
+    ("return x.scatter(1, x.argmax(1, keepdim=True), 5.0)", None),
+    ("return x.expand(4, -1, -1)", None),
+    ("return x[:, [0, 2]]", None),
+    ("return F.pad(x, (1, 2), value=3.0)", None),
+    ("x1, x2 = x.split([1, 2], dim=1)\nreturn x1 * x2", None),
+    ("return torch.linalg.norm(x, dim=-1)", ["return jnp.linalg.norm(x, axis=-1)"]),
+    (
+        "return torch.einsum('ij,kj->ik', x, x)",
+        ["return jnp.einsum('ij,kj->ik', x, x)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("forward", "expected"), WRITTEN, ids=lambda v: str(v)[:40])
+def test_forward_is_written_so(module, forward, expected):
+    found = translate(module(function(forward, "return x * g.sum()")).T, X)
+    assert found.ok, str(found)
+    if expected is not None:
+        assert body(found.source) == ["ctx.save_for_backward(x)", *expected]
+    assert "torch" not in found.source
+
+
+# ---- what is refused, and why
+
+REFUSED = [
+    ("x.mul_(2)\nreturn x * 1", "it writes to the argument x"),
+    ("y = x.view(-1)\ny.mul_(2)\nreturn x * 1", "it writes to the argument x"),
+    ("y = x.clone()\nz = y[0]\nz.mul_(2)\nreturn y", "y may share"),
+    ("y = x.clone()\nz = y\nz += 1\nreturn y", "y may share"),
+    ("y = x.clone()\nctx.y = y\ny.mul_(2)\nreturn y", "ctx may share"),
+    ("y = x.clone()\nl = [y]\ny.mul_(2)\nreturn l[0]", "l may share"),
+    ("y = x.clone()\nreturn y.add_(1).mul_(y)", "read in the same statement"),
+    ("y = x.clone()\ny.t().mul_(2)\nreturn y", "y may share"),
+    ("if x.sum() > 0:\n    return x * 1\nreturn x * 2", "a branch on the values"),
+    ("return x if x.sum() > 100 else x * 2", "a branch on the values"),
+    ("return x * x.sum().item()", "values are not known"),
+    ("return x * float(x.sum())", "the value is not known"),
+    ("return x[x > 0].sort()[0].sum() * x", "no fixed shape"),
+    ("return x * torch.rand_like(x)", "torch.rand_like"),
+    ("return torch.from_numpy(np.sin(x.detach().numpy()))", "values are not known"),
+    ("return torch.cdist(x, x)", "torch.cdist"),
+    ("y = x.clone()\nz = y\ntorch.exp(x, out=z)\nreturn y", "y may share"),
+    ("y = x * 1\ny.put_(torch.tensor([0]), torch.tensor([1.0]))\nreturn y", "put_"),
+]
+
+
+@pytest.mark.parametrize(("forward", "why"), REFUSED, ids=lambda v: str(v)[:40])
+def test_what_is_refused_is_marked_and_raises(module, forward, why):
+    found = translate(module(function(forward, "return x * g.sum()")).T, X)
+    assert not found.ok
+    assert found.left
+    assert why in " ".join(left.reason for left in found.left)
+    assert "# translate:" in found.source
+    with pytest.raises(NotImplementedError, match="translate: original"):
+        load(found.source).T.apply(jnp.array(X.numpy()))
+
+
+HELPERS = [
+    ("def h(a):\n    return a.mul_(2)\n", "y = h(x)\nreturn y", "writes to"),
+    ("def h(a):\n    a.add_(1)\n", "y = x.clone()\nh(y)\nreturn y", "y may share"),
+    (
+        "def h(a):\n    a.tril_().diagonal().mul_(0.5)\n    return a\n",
+        "return h(x @ x.t())",
+        "a may share",
+    ),
+]
+
+
+@pytest.mark.parametrize(("helper", "forward", "why"), HELPERS)
+def test_writes_of_helpers_are_seen_by_who_calls_them(module, helper, forward, why):
+    text = function(forward, "return x * g.sum()", helpers=helper)
+    found = translate(module(text).T, X)
+    assert why in " ".join(left.reason for left in found.left)
+
+
+def test_a_helper_may_write_to_what_is_new(module):
+    text = function(
+        "return h(x * 2)",
+        "return x * g.sum()",
+        helpers="def h(a):\n    a.add_(1)\n    return a\n",
+    )
+    found = translate(module(text).T, X)
+    assert found.ok, str(found)
+    assert "    a = a + 1\n    return a\n" in found.source
+
+
+def test_what_a_condition_decides_is_followed(module):
+    forward = """
+    keep = x.requires_grad
+    y = x * 2
+    z = y.clone() if keep else y
+    z.exp_()
+    if keep:
+        ctx.z = y * 2
+    return z
+    """
+    found = translate(module(function(forward, "return x * g.sum()")).T, X)
+    assert found.ok, str(found)
+    assert "keep = ctx.needs_input_grad[0]" in found.source
+
+
+# ---- backward
+
+BACKWARD = [
+    (
+        "g = g.clone()\ng[x > 0] = 0\nreturn g",
+        ["g = jnp.where(x > 0, 0, g)", "return g"],
+    ),
+    ("return g.mul_(2)", ["return g * 2"]),
+    ("return g.clamp_(-1, 1)", ["return g.clip(min=-1, max=1)"]),
+    (
+        (
+            "with torch.enable_grad():\n    x = x.detach().requires_grad_()\n    "
+            "y = x.sin() * x\nreturn torch.autograd.grad(y, x, g)[0]"
+        ),
+        [
+            "def compute(x):",
+            "return jnp.sin(x) * x",
+            "_, pull = jax.vjp(compute, x)",
+            "return pull(g)[0]",
+        ],
+    ),
+    ("return g * x.data", ["return g * x"]),
+]
+
+
+@pytest.mark.parametrize(("backward", "expected"), BACKWARD, ids=lambda v: str(v)[:40])
+def test_backward_is_written_so(module, backward, expected):
+    found = translate(module(function("return x * 1", backward)).T, X)
+    assert found.ok, str(found)
+    assert body(found.source, "backward") == ["x, = ctx.saved_tensors", *expected]
+
+
+# ---- the file
+
+WHOLE = '''
+SCALE = 2.0
+
+
+def double(x: Tensor) -> Tensor:
+    """Twice."""
+    return x.mul(SCALE)  # or more
+
+
+class Twice(Function):
+    """Doubles.
+
+    As torch does.
+    """
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("Mul", x)
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        # the value
+        return double(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        return g.mul(SCALE)
+
+
+twice = Twice.apply
+
+
+class Unrelated(torch.nn.Module):
+    pass
+'''
+WHOLE_IN_JAX = '''\
+import jax
+import jaxfn
+
+SCALE = 2.0
+
+
+def double(x: jax.Array) -> jax.Array:
+    """Twice."""
+    return x * SCALE  # or more
+
+
+class Twice(jaxfn.Function):
+    """Doubles.
+
+    As torch does.
+    """
+
+    @staticmethod
+    def forward(ctx, x: jax.Array) -> jax.Array:
+        # the value
+        return double(x)
+
+    @staticmethod
+    @jaxfn.once_differentiable
+    def backward(ctx, g: jax.Array) -> jax.Array:
+        return g * SCALE
+'''
+
+
+def test_comments_names_and_docstrings_stay(module):
+    found = translate(module(WHOLE).Twice, X)
+    assert found.ok, str(found)
+    assert found.source == WHOLE_IN_JAX
+
+
+def test_without_arguments_what_is_certain_is_translated(module):
+    found = translate(module(WHOLE).Twice)
+    assert found.ok
+    assert found.comparison is None
+    assert found.source == WHOLE_IN_JAX
+    assert "not compared" in str(found)
+
+
+def test_without_arguments_what_is_not_certain_is_left(module):
+    found = translate(module(function("return x.mul(2)", "return 2 * g")).T)
+    assert "x is not known to be a tensor" in found.left[0].reason
+
+
+def test_a_function_among_the_arguments_is_translated_too(module):
+    made = module(
+        """
+        def outer(x):
+            return x.unsqueeze(-1).mul(x).sum(dim=0)
+
+        class T(Function):
+            @staticmethod
+            def forward(ctx, f, x):
+                ctx.save_for_backward(x)
+                return f(x)
+
+            @staticmethod
+            def backward(ctx, g):
+                x, = ctx.saved_tensors
+                return None, g * x
+        """
+    )
+    found = translate(made.T, made.outer, torch.tensor([1.0, 2.0]))
+    assert found.ok, str(found)
+
+
+def test_a_class_in_a_function_keeps_what_it_closes_over(module):
+    made = module(
+        """
+        def make(slope):
+            class T(Function):
+                @staticmethod
+                def forward(ctx, x):
+                    return (x > 0).float()
+
+                @staticmethod
+                def backward(ctx, g):
+                    return g.mul(slope)
+            return T
+        """
+    )
+    found = translate(made.make(2.5), X)
+    assert found.ok, str(found)
+    assert "slope = 2.5" in found.source
+
+
+def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
+    found = translate(module(function("y = x * 1\ny.note = 1\nreturn y")).T, X)
+    assert found.comparison.ok
+    assert not found.ok
+    assert "dropped" in found.left[0].reason
+
+
+# ---- the comparison
+
+
+def test_a_swapped_row_is_found(module, monkeypatch):
+    rows = dict(_names.ROWS)
+    rows["torch.sin"], rows["torch.cos"] = rows["torch.cos"], rows["torch.sin"]
+    monkeypatch.setattr("jaxfn.torch._translate._rewrite.ROWS", rows)
+    found = translate(
+        module(function("return torch.sin(x)", "return g * x.cos()")).T, X
+    )
+    assert not found.left
+    assert "output 0" in found.comparison.failures[0]
+
+
+def test_a_dropped_keyword_is_found(module, monkeypatch):
+    from jaxfn.torch._translate._names._row import row
+
+    short = [row("sum", "x dim? keepdim?", "jnp.sum(x, keepdims=keepdim)")]
+    monkeypatch.setitem(_names.ROWS, "Tensor.sum", short)
+    found = translate(module(function("return x * 1", "return x * g.sum(dim=0)")).T, X)
+    assert any("gradient 0" in line for line in found.comparison.failures)
+
+
+def test_tensors_that_require_grad_are_those_that_are_differentiated(module):
+    made = module(
+        """
+        class T(Function):
+            @staticmethod
+            def forward(ctx, x, y):
+                if ctx.needs_input_grad[0]:
+                    raise RuntimeError
+                return x * y
+
+            @staticmethod
+            def backward(ctx, g):
+                return None, g * 2
+        """
+    )
+    found = translate(made.T, X, Y.clone().requires_grad_())
+    assert found.ok, str(found)
+
+
+def test_arrays_are_taken_as_arguments(module):
+    cls = module(function("return x.mul(2)", "return 2 * g")).T
+    assert translate(cls, np.ones((2, 3), np.float32)).ok
+    assert translate(cls, jnp.ones((2, 3))).ok
+
+
+def test_no_function_is_refused():
+    with pytest.raises(TypeError, match="expected a class derived from"):
+        translate(torch.sin, X)
+
+
+def test_an_original_that_fails_is_said_to(module):
+    with pytest.raises(ValueError, match="fails in PyTorch on these arguments"):
+        translate(module(function("return x @ x", "return g")).T, X)
+
+
+def test_the_result_needs_no_torch(module, tmp_path):
+    found = translate(module(function("return x.mul(2)", "return 2 * g")).T, X)
+    path = tmp_path / "port.py"
+    path.write_text(found.source)
+    code = f"""
+import sys
+sys.modules["torch"] = sys.modules["libcst"] = None
+sys.path.insert(0, {str(tmp_path)!r})
+import port
+import jax.numpy
+print(port.T.apply(jax.numpy.float32(2)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "4.0", done.stderr
+
+
+def test_ruff_has_nothing_to_say(module, tmp_path):
+    ruff = pytest.importorskip("ruff", reason="ruff is not installed here")
+    del ruff
+    path = tmp_path / "port.py"
+    path.write_text(translate(module(WHOLE).Twice, X).source)
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", str(path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_gradients_of_the_result_are_the_originals_under_jit(module):
+    found = translate(module(function("return x.mul(2)", "return 2 * g")).T, X)
+    port = load(found.source).T
+    grad = jax.jit(jax.grad(lambda x: port.apply(x).sum()))(jnp.array(X.numpy()))
+    assert grad.tolist() == [[2.0] * 3] * 2

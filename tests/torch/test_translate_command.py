@@ -1,0 +1,122 @@
+"""`python -m jaxfn translate`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from jaxfn.__main__ import main
+
+TWO = '''
+"""Two Functions."""
+import torch
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.mul(x, 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul(2)
+
+
+class Draws(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * torch.rand_like(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+twice = Twice.apply
+NUMBER = 3
+'''
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / f"two_{tmp_path.name}.py"
+    path.write_text(TWO)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return path
+
+
+def test_what_is_equal_ends_with_0(file, tmp_path, capsys):
+    out = tmp_path / "port.py"
+    assert main(["translate", f"{file}:Twice", "f32[2,3]", "-o", str(out)]) == 0
+    assert "value and gradients are those of the original" in capsys.readouterr().out
+    assert "return x * 2\n" in out.read_text()
+
+
+def test_without_a_file_the_source_is_printed(file, capsys):
+    assert main(["translate", f"{file}:Twice", "f32[2,3]"]) == 0
+    done = capsys.readouterr()
+    assert done.out.startswith("import jaxfn\n")
+    assert "those of the original" in done.err
+
+
+def test_what_is_left_ends_with_1_and_is_listed(file, capsys):
+    assert main(["translate", f"{file}:Draws", "f32[2,3]"]) == 1
+    done = capsys.readouterr()
+    assert "torch.rand_like" in done.err
+    assert "raise NotImplementedError" in done.out
+
+
+def test_a_whole_file_keeps_its_docstring_and_other_names(file, capsys):
+    assert main(["translate", str(file)]) == 1
+    done = capsys.readouterr()
+    assert done.out.startswith('"""Two Functions."""\n')
+    assert "class Twice(jaxfn.Function):" in done.out
+    assert "twice = Twice.apply\n" in done.out
+
+
+WRONG = [
+    (["{file}:Nothing"], "has no Nothing"),
+    (["{file}:NUMBER"], "expected a Function"),
+    (["{file}:torch"], "expected a Function"),
+    (["{file}:torch.nn.Linear"], "is no torch.autograd.Function"),
+    (["{file}", "f32[2]"], "defines 2 Functions"),
+    (["no_such_file.py"], "there is no file"),
+    (["no_such_module"], "there is no module"),
+    (["json"], "defines no torch.autograd.Function"),
+    (["{broken}"], "does not import"),
+    (["{file}:Twice", "f32[2"], "is no array type"),
+    (["{file}:Twice", "abc"], "fails in PyTorch on these arguments"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG)
+def test_what_is_wrong_ends_with_2_and_one_line(file, tmp_path, capsys, words, message):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_package")
+    words = [w.format(file=file, broken=broken) for w in words]
+    assert main(["translate", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_without_libcst_one_line_says_so(file, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n: None if n == "libcst" else find(n)
+    )
+    assert main(["translate", f"{file}:Twice"]) == 2
+    assert "pip install 'jaxfn[translate]'" in capsys.readouterr().err
+
+
+def test_the_version_needs_neither_torch_nor_libcst():
+    code = (
+        "import sys\nfrom jaxfn.__main__ import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'libcst'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
