@@ -64,9 +64,8 @@ def test_each_package_has_a_count():
 )
 def test_the_readmes_lines_run():
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (found,) = re.findall(
-        r"(?m)(?:^    .*\n)+", readme[readme.index("runs as it is") :]
-    )
+    here = readme.split("of a package runs as it is")[1].split("## Try it")[0]
+    (found,) = re.findall(r"(?m)(?:^    .*\n)+", here)
     *lines, last = textwrap.dedent(found).splitlines()
     xs, w = jnp.arange(6.0).reshape(2, 3) / 5, jnp.arange(3.0)
     scope = {"jax": jax, "jaxfn": jaxfn, "xs": xs, "w": w}
