@@ -68,15 +68,7 @@ def _is_whole(options: argparse.Namespace) -> bool:
 def _classes(target: str, args: list[Any]) -> list[Any]:
     """The class that is named, or all Functions that the file defines."""
     base = importlib.import_module("jaxfn.torch._lib").torch.autograd.Function
-    place = target.rpartition(":")[0] or target
-    try:
-        found = cli.load(target) if ":" in target else cli.module(target)
-    except Exception as error:
-        if isinstance(error, cli.UsageError):
-            raise
-        raise cli.UsageError(
-            f"{place} does not import: {type(error).__name__}: {error}."
-        ) from error
+    found = cli.load(target) if ":" in target else cli.module(target)
     if ":" in target:
         if isinstance(found, type) and issubclass(found, base):
             return [found]

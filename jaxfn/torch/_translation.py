@@ -64,8 +64,11 @@ def translate(cls: Any, *args: Any) -> Translation:
     Example:
         >>> import torch, jaxfn.torch
         >>> from torch.autograd.function import InplaceFunction
-        >>> jaxfn.torch.translate(InplaceFunction).ok
-        False
+        >>> found = jaxfn.torch.translate(InplaceFunction)
+        >>> found.left
+        ()
+        >>> "class InplaceFunction(jaxfn.Function):" in found.source
+        True
 
     Source: https://docs.pytorch.org/docs/stable/notes/extending.html
     """

@@ -86,7 +86,7 @@ WRONG = [
     (["no_such_file.py"], "there is no file"),
     (["no_such_module"], "there is no module"),
     (["json"], "defines no torch.autograd.Function"),
-    (["{broken}"], "does not import"),
+    (["{broken}"], "can't be imported"),
     (["{file}:Twice", "f32[2"], "is no array type"),
     (["{file}:Twice", "abc"], "fails in PyTorch on these arguments"),
 ]

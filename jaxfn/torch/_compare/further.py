@@ -251,7 +251,10 @@ def vmap(pair: Pair) -> Outcome:
         expected = _own_vmap(pair, batched, axes, at, loop)
         outcome = pair.compare(got, expected, words, "value", which=at)
         if not outcome.ok and pair.compare(got, loop, words, "value", which=at).ok:
-            _unfaithful(pair, outcome.where)
+            raise Different(
+                f"{outcome.where}\n  PyTorch's vmap rule gives something else than a "
+                "loop of its forward; the port gives the loop"
+            )
         found.append(outcome)
     return worst(found)
 
@@ -267,14 +270,6 @@ def _own_vmap(
     except OriginalError:
         return loop
     return [np.asarray(leaves[i]) for i in at]
-
-
-def _unfaithful(pair: Pair, where: str) -> None:
-    """The vmap rule of the original computes something else than its forward."""
-    text = "PyTorch's vmap rule gives something else than a loop of its forward"
-    if pair.port.is_from_torch:
-        raise Expected(f"{text}, and from_torch batches forward")
-    raise Different(f"{where}\n  {text}; the port gives the loop")
 
 
 def vmap_gradients(pair: Pair) -> Outcome:

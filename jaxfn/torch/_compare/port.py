@@ -34,7 +34,6 @@ class Port:
         self._call: Callable[..., Any] = port.apply if has_apply else port
         self._arguments = arguments
         self._key = (jax.random.key(seed),) if takes_key(port) else ()
-        self.is_from_torch = hasattr(port, "jaxfn_torch_bridge")
         self.moving: list[int] = []
 
     def run(self, arrays: Sequence[Any]) -> Any:
