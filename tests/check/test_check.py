@@ -171,7 +171,7 @@ RIGHT = {
 
 # 2 to 6 seconds each. "real" and "scalar" are checked in other tests too.
 SLOW = {"real", "mixed", "scalar", "large", "small", "key", "integers"}
-SLOW |= {"plain JAX", "custom_jvp"}
+SLOW |= {"plain JAX", "custom_jvp", "complex"}
 SLOW |= {e.function.__name__ for e in EXAMPLES}
 
 

@@ -14,7 +14,7 @@ from tests.check.wrong_functions import V
 from tests.sizes import only
 
 # The others take 4 to 20 seconds each.
-QUICK = ("dropout", "learned step", "logcosh", "root")
+QUICK = ("learned step", "root")
 
 
 @pytest.mark.parametrize("name", only(USERS, lambda name: name in QUICK))
@@ -90,6 +90,7 @@ def test_jumps_that_are_no_rounding_excuse_nothing():
     assert jaxfn.check(steps, V, order=1).wrong_rules == ("backward",)
 
 
+@pytest.mark.full
 def test_a_loop_without_a_limit_is_not_tried_in_a_low_precision():
     fun, args = SOLVERS["bisection"]
     report = jaxfn.check(fun, *args, 1e-9, order=1)
@@ -172,6 +173,7 @@ def test_a_gradient_that_fails_in_low_precision_is_of_backward():
     assert "gradient 0 in bfloat16" in report.failures[0].message
 
 
+@pytest.mark.full
 def test_a_rounding_that_decides_is_no_failure_in_low_precision():
     user = USERS["learned step"]
     for seed in range(3):

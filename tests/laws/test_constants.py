@@ -589,7 +589,7 @@ SECOND = ("hessian", "hessian of jit", "jit of hessian", "grad of grad") + (
     "jit of jacfwd of jacfwd",
 )
 WEIGHTS = {"jit": 3, "jit of grad": 8, "grad of jit": 3, "jit of jvp": 8}
-WEIGHTS |= dict.fromkeys(SECOND, 0.4)
+WEIGHTS |= dict.fromkeys(SECOND, 0.1)
 
 
 @functools.cache

@@ -14,6 +14,8 @@ from tests import wrong
 from tests.build import function
 
 THREADS = 8
+TOGETHER = ("backward", "both")
+"""Engines of which a normal run has one Function for all threads."""
 
 
 def at_once(work):
@@ -31,6 +33,7 @@ def at_once(work):
 @pytest.mark.parametrize("same", [True, False], ids=["same", "different"])
 @pytest.mark.parametrize("engine", wrong.ENGINES)
 @pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
+@pytest.mark.full(unless=lambda engine, same, **_: same == (engine in TOGETHER))
 def test_apply_and_grad_from_eight_threads(engine, same, jit):
     wrap = jax.jit if jit else lambda f: f
     one = wrong.function(engine)
