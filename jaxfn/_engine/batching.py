@@ -237,7 +237,7 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         leaves, tree = tree_util.tree_flatten(args)
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
-        if compat.is_eager_forward() and not compat.has_other_tangents(leaves):
+        if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
             return native(*args)  # JAX can, and its rule sees what JAX says is batched
         specs: list[Any] = []
 

@@ -87,21 +87,32 @@ def test_equals_the_plain_function(name, wrap):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_batch_rule_under_a_tangent_that_is_not_batched():
-    @jaxfn.custom_function
-    def f(x):
-        return 2 * x
+def seen_by_rule(decorator, call):
+    seen = []
+    f = decorator(lambda x, y: x * y)
 
     @f.def_vmap
-    def _(size, batched, x):
-        assert batched[0]
-        return 2 * x, True
+    def _(size, batched, x, y):
+        seen.append(tuple(batched))
+        return x * y, any(batched)
 
-    mapped = jax.vmap(lambda x: jax.jvp(f, (x,), (jnp.ones(()),)))
-    for call in (mapped, jax.jit(mapped)):
-        value, tangent = call(P)
-        assert value.tolist() == [2, 4, 6]
-        assert tangent.tolist() == [2, 2, 2]
+    call(f)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "axes", [(0, 0, 0, 0), (0, 0, None, None), (None, None, 0, 0), (0, None, 0, None)]
+)
+def test_a_rule_sees_what_that_of_jax_sees(axes):
+    """Where it is the same for all that is batched, JAX's own derivative is right."""
+
+    def call(f):
+        args = [v if a == 0 else v[0] for v, a in zip((P, Q, T, T), axes, strict=True)]
+        return jax.vmap(lambda x, y, t, u: jax.jvp(f, (x, y), (t, u)), axes)(*args)
+
+    got = seen_by_rule(jaxfn.custom_function, call)
+    assert got == seen_by_rule(jax.custom_batching.custom_vmap, call)
+    assert len(got) >= 1
 
 
 def test_values_of_a_jvp_rule_keep_their_type():

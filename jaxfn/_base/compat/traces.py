@@ -141,29 +141,43 @@ def is_eager_forward() -> bool:
     return isinstance(trace, EvalTrace)
 
 
-def has_other_tangents(arrays: Sequence[Any]) -> bool:
-    """Is one of these batched and its tangent not, or the other way round?
+def mixes_tangents(arrays: Sequence[Any]) -> bool:
+    """Would JAX differentiate a custom_vmap of these, eagerly, and get it wrong?
 
-    Then the rule that a custom_vmap of JAX has for its derivative tells the user's
-    batch rule what is true of the tangents alone, and gives wrong values. What is not
-    differentiated counts as well: its tangents are zeros, which are not batched.
+    Of an argument the value, the tangent or both are batched; what is not
+    differentiated has a tangent that is zero and not batched. The rule that a
+    custom_vmap of JAX has for its derivative is right if that is the same for all its
+    batched arguments. Otherwise, and in nested derivatives, it batches what it has
+    batched already.
     """
     trace, values = trace_ctx.trace, list(arrays)
+    levels: list[list[tuple[frozenset[int], frozenset[int]]]] = []
     while isinstance(trace, (BatchTrace, ad.JVPTrace)):
         if isinstance(trace, BatchTrace):
             # The rule itself runs at this vmap, and what it does is differentiated.
             if any(_belongs(x, BatchTracer, trace) for x in values):
-                return False
-        else:
+                break
+        elif any(_belongs(x, ad.JVPTracer, trace) for x in values):
             moving = [x for x in values if _belongs(x, ad.JVPTracer, trace)]
             still = [x for x in values if not _belongs(x, ad.JVPTracer, trace)]
-            if any(map(batch_axes, still)) or any(
-                batch_axes(x.primal) != batch_axes(x.tangent) for x in moving
-            ):
-                return True
+            levels.append(
+                [(batch_axes(x.primal), batch_axes(x.tangent)) for x in moving]
+                + [(batch_axes(x), frozenset()) for x in still]
+            )
             values = [*still, *[x.primal for x in moving], *[x.tangent for x in moving]]
         trace = trace.parent_trace
-    return False
+    if len(levels) > 1:
+        return any(value != tangent for level in levels for value, tangent in level)
+    return any(map(_is_mixed, levels))
+
+
+def _is_mixed(axes: Sequence[tuple[frozenset[int], frozenset[int]]]) -> bool:
+    """Does a vmap batch some of these in one way (value, tangent), some in another?"""
+    kinds: dict[int, set[tuple[bool, bool]]] = {}
+    for value, tangent in axes:
+        for axis in value | tangent:
+            kinds.setdefault(axis, set()).add((axis in value, axis in tangent))
+    return any(len(found) > 1 for found in kinds.values())
 
 
 def _belongs(x: Any, kind: type, trace: Any) -> bool:
