@@ -70,7 +70,7 @@ class Both:
         def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
             moving = tuple([d is not None for d in dots])
             _, residuals = self.rules.fwd(inputs, moving)
-            return push_forward(self.rules, residuals, values, dots)
+            return push_forward(self.rules, residuals, inputs, values, dots)
 
         values = attach(tangents, arrays, owned, name=name, owned=True)
         return Outputs(values, outs.static)

@@ -153,7 +153,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
         args = [compat.as_array(x) for x in primals]
         given = [None if compat.is_zero(t) else compat.as_array(t) for t in tangents]
         outs, residuals = rules.fwd(args, tuple([t is not None for t in given]))
-        dots = push_forward(rules, residuals, outs.arrays, given)
+        dots = push_forward(rules, residuals, args, outs.arrays, given)
         return outs, Outputs(
             [
                 # Zeros that JAX can see: it computes nothing with them, and an integer
@@ -171,7 +171,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
 
 
 def push_forward(
-    rules: Rules, residuals: Residuals, outs: Arrays, tangents: Arrays
+    rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays, tangents: Arrays
 ) -> Arrays:
     """Return the tangents of the outputs, transposable by the Function's own backward.
 
@@ -223,9 +223,11 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in moving]
-    seen = frozenset[int]().union(*map(compat.batch_axes, [*residuals.arrays, *ts]))
+    # Of an output that lacks a batch axis `belonging` has seen that its derivative is
+    # the same for all examples.
+    axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
     values = [o for o, s in zip(outs, smooth, strict=True) if s]
-    narrow = [k for k, o in enumerate(values) if seen - compat.batch_axes(o)]
+    narrow = [k for k, o in enumerate(values) if axes - compat.batch_axes(o)]
     outs_t = linear(
         push, pull, residuals.arrays, ts, avals, name=rules.name, narrow=narrow
     )

@@ -319,7 +319,7 @@ class OnePass:
             # may have saved too little, so it must run again.
             again, residuals = self.fwd(arrays, moving)
             self._check_same(outs, again.arrays)
-        return push_forward(self._rules(), residuals, outs, dots)
+        return push_forward(self._rules(), residuals, arrays, outs, dots)
 
     def _check_same(self, first: Arrays, second: Arrays) -> None:
         """Refuse a forward that is not a function, where its values are known."""

@@ -185,7 +185,7 @@ class Separate(Style):
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
             residuals = self._setup(out, arrays, outs, moving)
-        return push_forward(self._rules(), residuals, outs, dots)
+        return push_forward(self._rules(), residuals, arrays, outs, dots)
 
     def _setup(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed

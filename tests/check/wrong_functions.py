@@ -33,6 +33,7 @@ ALIKE = {
     *("WrongOutput", "SwappedNeeds", "StoppedCotangent", "JvpJacobian", "JvpNone"),
     *("JvpMissingTerm", "VmapFactor", "VmapIgnoresInDims", "VmapFirstOnly"),
     *("MissingArgument", "WrongCount", "IgnoresCotangent", "JvpIgnoresTangent"),
+    *("OneElement", "SavedInShort", "JvpAlone", "VmapOutDim"),
 }
 
 V = np.array([0.7, -1.3, 0.4], np.float32)

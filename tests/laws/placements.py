@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable
@@ -251,6 +252,14 @@ def sample(
     acts: Iterable[str],
     is_wanted: Callable[[Cell], bool],
     times: int = 0,
+) -> list[Cell]:
+    """A seeded sample in which most parts that can meet do, two by two: see `_sample`."""
+    return list(_sample(tuple(acts), is_wanted, times))
+
+
+@functools.cache
+def _sample(
+    acts: tuple[str, ...], is_wanted: Callable[[Cell], bool], times: int
 ) -> list[Cell]:
     """A seeded sample in which most parts that can meet do, two by two.
 

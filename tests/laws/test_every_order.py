@@ -141,6 +141,9 @@ HESSIANS = {
 }
 
 
+@pytest.mark.full(
+    unless=lambda style, wrapper, **_: style == "separate" or wrapper == "scan"
+)
 @engines
 @anywhere
 @pytest.mark.parametrize("order", HESSIANS)
