@@ -253,7 +253,7 @@ def sample(
     is_wanted: Callable[[Cell], bool],
     times: int = 0,
 ) -> list[Cell]:
-    """A seeded sample in which most parts that can meet do, two by two: see `_sample`."""
+    """A seeded sample in which most parts that can meet do: see `_sample`."""
     return list(_sample(tuple(acts), is_wanted, times))
 
 
