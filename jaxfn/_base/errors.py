@@ -109,6 +109,20 @@ NOT_TRANSPOSED = "can't be transposed"
 
 NO_FORWARD = "You must implement the forward function for custom autograd.Function."
 
+VMAP_COMBINED = (
+    "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, "
+    "jacrev, ...), it must override the setup_context staticmethod. `{name}` has a "
+    "vmap staticmethod, which does not get a ctx: expected forward(*args) and "
+    "setup_context, got forward(ctx, *args). Split forward, or remove vmap and let JAX "
+    "batch it."
+)
+
+VMAP_TWICE = (
+    "You tried to vmap over {name}, but it has both generate_vmap_rule=True and an "
+    "overridden vmap staticmethod. Please set generate_vmap_rule=False or delete the "
+    "overridden vmap staticmethod to avoid ambiguity. (`{name}.vmap`)"
+)
+
 NO_BACKWARD = (
     "You must implement either the backward or vjp method for your custom "
     "autograd.Function to use it with backward mode AD."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -229,7 +230,7 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
     ran, without its effects, which the value has had.
     """
     native = jax.custom_batching.custom_vmap(fun)
-    native.def_vmap(rule)
+    native.def_vmap(_also_unbatched(rule))
     name = getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)
@@ -238,7 +239,9 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
         if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
-            return native(*args)  # JAX can, and its rule sees what JAX says is batched
+            # JAX can, and the rule sees what JAX says is batched.
+            with contextlib.suppress(_NeedsBatchError):
+                return native(*args)
         specs: list[Any] = []
 
         def flat(*arrays: Any) -> list[Any]:
@@ -270,6 +273,34 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         return outs.static.whole.join(outs.arrays)
 
     return call
+
+
+class _NeedsBatchError(Exception):
+    """A batch rule was called with nothing batched, and can't do without."""
+
+
+def _also_unbatched(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule; a call with nothing batched that goes wrong raises our error.
+
+    JAX's derivative of a custom_vmap makes such calls, where values are batched and
+    tangents are not, or the other way round. A rule may not expect it: it may say that
+    its result is batched all the same, and JAX would believe that.
+    """
+
+    @functools.wraps(rule)
+    def careful(size: int, batched: Any, *args: Any) -> Any:
+        if any(tree_util.tree_leaves(batched)):
+            return rule(size, batched, *args)
+        try:
+            found = rule(size, batched, *args)
+            _, out_batched = found
+        except Exception as error:
+            raise _NeedsBatchError from error
+        if any(tree_util.tree_leaves(out_batched)):
+            raise _NeedsBatchError
+        return found
+
+    return careful
 
 
 class _Batches:

@@ -60,13 +60,7 @@ class Definition:
         name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
         has_jvp, names = own("jvp"), [x for x in ("vjp", "backward") if own(x)]
         if has_vmap and not separate:
-            raise errors.RuleError(
-                "In order to use an autograd.Function with functorch transforms (vmap, "
-                "grad, jvp, jacrev, ...), it must override the setup_context "
-                f"staticmethod. `{name}` has a vmap staticmethod, which does not get a "
-                "ctx: expected forward(*args) and setup_context, got forward(ctx, "
-                "*args). Split forward, or remove vmap and let JAX batch it."
-            )
+            raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
         if function.generate_jvp_rule and (has_jvp or not names):
             got = "an overridden jvp staticmethod" if has_jvp else "no backward"
             raise errors.RuleError(
@@ -99,12 +93,6 @@ def _vmap(function: Any) -> Callable[..., Any]:
         return function.vmap
 
     def ambiguous(*_: Any, **__: Any) -> Any:
-        name = function.__name__
-        raise errors.RuleError(
-            f"You tried to vmap over {name}, but it has both generate_vmap_rule=True "
-            "and an overridden vmap staticmethod. Please set generate_vmap_rule=False "
-            "or delete the overridden vmap staticmethod to avoid ambiguity. "
-            f"(`{name}.vmap`)"
-        )
+        raise errors.RuleError(errors.VMAP_TWICE.format(name=function.__name__))
 
     return ambiguous

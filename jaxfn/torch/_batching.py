@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxfn._base import errors
 from jaxfn.torch._dtypes import to_torch_dtype
 from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
@@ -48,19 +49,9 @@ class Batch:
         """Refuse what torch refuses, and a rule that would draw from many keys."""
         cls, name = self._cls, self._cls.__name__
         if cls.setup_context is torch.autograd.Function.setup_context:
-            raise RuntimeError(
-                "In order to use an autograd.Function with functorch transforms "
-                "(vmap, grad, jvp, jacrev, ...), it must override the setup_context "
-                f"staticmethod. `{name}` has a vmap staticmethod and the combined "
-                "forward(ctx, ...)."
-            )
+            raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
         if cls.generate_vmap_rule:
-            raise RuntimeError(
-                f"You tried to vmap over {name}, but it has both "
-                "generate_vmap_rule=True and an overridden vmap staticmethod. Please "
-                "set generate_vmap_rule=False or delete the overridden vmap "
-                "staticmethod to avoid ambiguity."
-            )
+            raise errors.RuleError(errors.VMAP_TWICE.format(name=name))
         if key_dim is not None:
             raise TorchRefusal(
                 operation="vmap",

@@ -87,6 +87,44 @@ def test_equals_the_plain_function(name, wrap):
         np.testing.assert_array_equal(a, b)
 
 
+def summed(how):
+    """A function of two vectors with a batch rule that takes `True` for granted."""
+
+    @jaxfn.custom_function
+    def f(x, y):
+        return (x * y).sum()
+
+    @f.def_vmap
+    def _(size, batched, x, y):
+        x, y = (v if b else v[None] for v, b in zip((x, y), batched, strict=True))
+        axis = 1 if how == "axis" else -1
+        return 7 * (x * y).sum(axis), True
+
+    return f
+
+
+@pytest.mark.parametrize("how", ["flag", "axis"])
+@pytest.mark.parametrize("axes", [(0, 0, None), (None, None, 0), (0, None, None)])
+def test_a_rule_that_takes_a_batch_for_granted(how, axes):
+    f, xs = summed(how), jnp.arange(6.0).reshape(3, 2)
+    args = [
+        v if a == 0 else v[0] for v, a in zip((xs, xs + 1, xs + 2), axes, strict=True)
+    ]
+
+    def push(x, y, t):
+        return jax.jvp(f, (x, y), (t, t))
+
+    values, tangents = jax.vmap(push, axes)(*args)
+    full = [
+        v if a == 0 else jnp.stack([v] * 3) for v, a in zip(args, axes, strict=True)
+    ]
+    x, y, t = full
+    # With its own factor, where the value is batched.
+    factor = 7 if 0 in axes[:2] else 1
+    np.testing.assert_array_equal(values, factor * (x * y).sum(1))
+    np.testing.assert_array_equal(tangents, 7 * (t * y + x * t).sum(1))
+
+
 def seen_by_rule(decorator, call):
     seen = []
     f = decorator(lambda x, y: x * y)

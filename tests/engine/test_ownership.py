@@ -30,6 +30,11 @@ wraps = pytest.mark.parametrize(
 )
 
 
+def keep(ctx, *values):
+    ctx.save_for_backward(*values)
+    ctx.save_for_forward(*values)
+
+
 def two(engine):
     """Return a Function (x, y) -> (2 x, y + 1) whose rules have their own factors."""
     rules = rules_of(
@@ -103,8 +108,7 @@ def test_second_derivatives_of_what_examples_share(engine, wrap):
     )
 
     def forward(ctx, x, y):
-        ctx.save_for_backward(y)
-        ctx.save_for_forward(y)
+        keep(ctx, y)
         return 2 * x, y * y / 2
 
     f = function(forward=forward, **rules).apply
@@ -124,8 +128,7 @@ def test_a_derivative_that_differs_between_examples_keeps_them_apart(
     engine, jit_inside
 ):
     def forward(ctx, x, s):
-        ctx.save_for_backward(s)
-        ctx.save_for_forward(s)
+        keep(ctx, s)
         return x
 
     rules = rules_of(
@@ -152,8 +155,7 @@ def test_a_derivative_that_differs_between_examples_keeps_them_apart(
 @pytest.mark.parametrize("differs", ["backward", "jvp"])
 def test_one_of_two_derivatives_that_differs_keeps_examples_apart(differs, wrap):
     def forward(ctx, x, y):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
+        keep(ctx, x)
         return y * 1.0
 
     def of(rule):
@@ -177,8 +179,7 @@ def test_one_of_two_derivatives_that_differs_keeps_examples_apart(differs, wrap)
 @engines
 def test_a_mask_that_differs_between_examples_keeps_them_apart(engine):
     def forward(ctx, x, y):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
+        keep(ctx, x)
         return y
 
     def masked(ctx, g):
@@ -223,8 +224,7 @@ def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
     )
 
     def forward(ctx, x, s):
-        ctx.save_for_backward(s)
-        ctx.save_for_forward(s)
+        keep(ctx, s)
         return x
 
     f = function(forward=forward, **rules).apply
@@ -264,3 +264,66 @@ def test_what_two_vmaps_share(engine):
     assert both(jnp.stack([X, X]), S) == 3
     for gradient in (jax.grad(both, 1), jax.jit(jax.grad(both, 1))):
         assert gradient(jnp.stack([X, X]), S) == factor
+
+
+@wraps
+def test_a_tangent_that_differs_is_not_shared_where_backward_ignores_it(wrap):
+    f = function(
+        forward=lambda ctx, x, y, z: y * 1.0,
+        backward=lambda ctx, g: (None, g, None),
+        jvp=lambda ctx, t, u, v: u + v,
+    ).apply
+
+    def push(x, t):
+        return jax.jvp(lambda y, z: f(x, y, z), (S, S), (S, t))
+
+    values, tangents = wrap(jax.vmap(push))(X, X)
+    assert values.tolist() == [2, 2, 2]
+    assert tangents.tolist() == [3, 4, 5]
+
+
+@engines
+@wraps
+def test_second_derivatives_that_differ_keep_examples_apart(engine, wrap):
+    def forward(ctx, x, s):
+        keep(ctx, s)
+        return x * 1.0
+
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        lambda ctx, t, _: t * ctx.saved_tensors[0],
+    )
+    f = function(forward=forward, **rules).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(x):
+        return (jax.vmap(f, (None, 0))(x, X) ** 2 * weights).sum()
+
+    expected = (2 * X**2 * weights).sum()
+    assert wrap(jax.grad(jax.grad(loss)))(S) == expected
+    assert wrap(jax.hessian(loss))(S) == expected
+
+
+@engines
+def test_what_one_vmap_shares_another_may_batch_later(engine):
+    def forward(ctx, x, s, y):
+        keep(ctx, s)
+        return y * 1.0
+
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (None, None, g * ctx.saved_tensors[0]),
+        lambda ctx, _, __, u: u * ctx.saved_tensors[0],
+    )
+    f = function(forward=forward, **rules).apply
+
+    @jax.jit
+    def shared(s, y):
+        return jax.vmap(lambda x: f(x, s, y), out_axes=None)(X)
+
+    def loss(y):
+        return (jax.vmap(shared, (0, None))(X, y) * X).sum()
+
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert gradient(S) == 14

@@ -147,28 +147,23 @@ def mixes_tangents(arrays: Sequence[Any]) -> bool:
     Of an argument the value, the tangent or both are batched; what is not
     differentiated has a tangent that is zero and not batched. The rule that a
     custom_vmap of JAX has for its derivative is right if that is the same for all its
-    batched arguments. Otherwise, and in nested derivatives, it batches what it has
-    batched already.
+    batched arguments. Otherwise it batches what it has batched already.
     """
     trace, values = trace_ctx.trace, list(arrays)
-    levels: list[list[tuple[frozenset[int], frozenset[int]]]] = []
     while isinstance(trace, (BatchTrace, ad.JVPTrace)):
         if isinstance(trace, BatchTrace):
             # The rule itself runs at this vmap, and what it does is differentiated.
             if any(_belongs(x, BatchTracer, trace) for x in values):
-                break
+                return False
         elif any(_belongs(x, ad.JVPTracer, trace) for x in values):
             moving = [x for x in values if _belongs(x, ad.JVPTracer, trace)]
             still = [x for x in values if not _belongs(x, ad.JVPTracer, trace)]
-            levels.append(
-                [(batch_axes(x.primal), batch_axes(x.tangent)) for x in moving]
-                + [(batch_axes(x), frozenset()) for x in still]
-            )
+            axes = [(batch_axes(x.primal), batch_axes(x.tangent)) for x in moving]
+            if _is_mixed([*axes, *[(batch_axes(x), frozenset[int]()) for x in still]]):
+                return True
             values = [*still, *[x.primal for x in moving], *[x.tangent for x in moving]]
         trace = trace.parent_trace
-    if len(levels) > 1:
-        return any(value != tangent for level in levels for value, tangent in level)
-    return any(map(_is_mixed, levels))
+    return False
 
 
 def _is_mixed(axes: Sequence[tuple[frozenset[int], frozenset[int]]]) -> bool:

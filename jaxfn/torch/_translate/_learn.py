@@ -13,6 +13,7 @@ from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._facts import UNKNOWN, Fact
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._units import Unit, is_for_onnx
+from jaxfn.torch._translate._visitors import NoImports, Targets
 
 # These look at the frame that calls them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
@@ -108,7 +109,7 @@ def _tensors(value: Any) -> Iterator[Any]:
         yield from _tensors(list(value.values()))
 
 
-class _Instrument(cst.CSTTransformer):
+class _Instrument(Targets, NoImports, cst.CSTTransformer):
     """Every expression passes through `see`."""
 
     def __init__(self, facts: Facts, unit: Unit, names: Mapping[Any, str]) -> None:
@@ -125,27 +126,6 @@ class _Instrument(cst.CSTTransformer):
             self._store(element.value)
         if isinstance(target, cst.StarredElement):
             self._store(target.value)
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AugAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AsName(self, node: Any) -> None:
-        self._store(node.name)
 
     def visit_Del(self, node: Any) -> None:
         self._store(node.target)
@@ -176,12 +156,6 @@ class _Instrument(cst.CSTTransformer):
         return False
 
     def visit_Annotation(self, node: Any) -> bool:
-        return False
-
-    def visit_Import(self, node: Any) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: Any) -> bool:
         return False
 
     def visit_Global(self, node: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._visitors import NoImports, Targets
 
 
 class Loads(cst.CSTVisitor):
@@ -67,7 +68,7 @@ def store_names(node: Any, found: set[str]) -> None:
     found -= finder.elsewhere
 
 
-class Stores(cst.CSTVisitor):
+class Stores(Targets, NoImports, cst.CSTVisitor):
     def __init__(self, found: set[str]) -> None:
         super().__init__()
         self._found = found
@@ -82,33 +83,6 @@ class Stores(cst.CSTVisitor):
         return False
 
     def visit_Lambda(self, node: Any) -> bool:
-        return False
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AugAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AsName(self, node: Any) -> None:
-        self._store(node.name)
-
-    def visit_Import(self, node: Any) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: Any) -> bool:
         return False
 
     def visit_Global(self, node: Any) -> None:

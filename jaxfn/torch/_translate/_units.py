@@ -12,6 +12,7 @@ from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import store_names
 from jaxfn.torch._translate._pullbacks import Pullbacks
 from jaxfn.torch._translate._sources import Library, Source, Target
+from jaxfn.torch._translate._visitors import NoImports
 
 _MOST = 60  # a Function that needs more definitions than these is no longer one
 
@@ -143,7 +144,7 @@ def _closure(value: Any) -> dict[str, Any]:
     return found
 
 
-class _References(cst.CSTVisitor):
+class _References(NoImports, cst.CSTVisitor):
     """Find what each name means that is not local."""
 
     def __init__(self, library: Library, unit: Unit) -> None:
@@ -195,12 +196,6 @@ class _References(cst.CSTVisitor):
     def visit_Param(self, node: Any) -> bool:
         if node.annotation is not None:
             node.annotation.visit(self)
-        return False
-
-    def visit_Import(self, node: Any) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: Any) -> bool:
         return False
 
     def visit_Global(self, node: Any) -> bool:
