@@ -32,18 +32,17 @@ SOLVERS = {
     "conjugate gradients": (Conjugate, USERS["conjugate gradients"].args[:-1]),
     "bisection": (Bisection, USERS["root"].args[:-1]),
 }
-FEW = [("bisection", 1e-6)]
 MANY = [(name, tol) for name in SOLVERS for tol in (1e-6, 1e-8, 1e-11, 1e-13, 1e-15)]
 
 
 def pytest_generate_tests(metafunc):
     if "solver" in metafunc.fixturenames:
-        full = metafunc.config.getoption("--full")
         # A halved interval is no shorter than the distance of two floats.
         some = [case for case in MANY if case != ("bisection", 1e-15)]
-        metafunc.parametrize(("solver", "tol"), some if full else FEW)
+        metafunc.parametrize(("solver", "tol"), some)
 
 
+@pytest.mark.full  # the next test has one of them
 def test_a_solver_with_a_tolerance_is_no_false_alarm(solver, tol):
     fun, args = SOLVERS[solver]
     report = jaxfn.check(fun, *args, tol, order=1)

@@ -122,7 +122,11 @@ def test_automatic_sharding_is_that_of_a_built_in_op(engine, places, what):
 
 
 # Under jit its types are those of the eager run, and XLA has its own test above.
-@pytest.mark.full(unless=lambda engine, jit, **_: not jit or engine == "both")
+@pytest.mark.full(
+    unless=lambda engine, jit, **_: (
+        engine == "both" or (engine == "backward" and not jit)
+    )
+)
 @engines
 @everything
 @pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])

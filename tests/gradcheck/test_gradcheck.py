@@ -44,6 +44,7 @@ REAL = (np.array([0.5, -1.0]), np.array([2.0, 3.0]))  # float64, which JAX makes
 COMPLEX = (np.array([0.5 + 1j, -1.0 - 2j]), np.array([2.0 - 1j, 3j]))
 
 
+@pytest.mark.full(unless=lambda xs, fast_mode: fast_mode == (xs is REAL))
 @pytest.mark.parametrize("xs", [REAL, COMPLEX], ids=["real", "complex"])
 @pytest.mark.parametrize("fast_mode", [False, True])
 def test_right_rules_pass_every_check(xs, fast_mode):
