@@ -43,8 +43,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
     batch rule, each where there is one; a forward rule alone is transposed for reverse
-    mode. With a batch rule alone, a derivative is that of the function or, batched,
-    of the rule, in both modes, to any order.
+    mode. With a batch rule alone, derivatives are those of the function or the rule.
 
     Args:
         fun: the function.

@@ -29,7 +29,7 @@ from jaxfn._engine.attachment import Gate, attach, stop_gradient
 from jaxfn._engine.engines import derivatives, push_forward
 from jaxfn._engine.ownership import belonging
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run
+from jaxfn._engine.runs import Run, refusing
 from jaxfn._engine.sharing import Map
 
 
@@ -134,7 +134,7 @@ class OnePass:
         still = stop_gradient(arrays)
         outs, leaves, run = self._run(still, perturbed)
         self._check_untraceable(still, run)
-        return outs, self._refusing(run, arrays, leaves, why), run, None
+        return outs, refusing(run, leaves, arrays, self._rule, why), run, None
 
     def _trace(
         self, arrays: Arrays, perturbed: Perturbed
@@ -266,28 +266,6 @@ class OnePass:
         primals = tuple(inputs[i] for i in moving)
         jax.jvp(look, primals, primals)
         return runs[-1]
-
-    def _refusing(
-        self, run: Run, arrays: Arrays, leaves: Arrays, why: str
-    ) -> list[Any]:
-        """Return the leaves; those that were computed refuse to be differentiated."""
-
-        def refuse(*_: Any) -> Any:
-            raise NotImplementedError(
-                f"`{self._rule}` saved a value that it computed, can't be traced "
-                f"({why}), and was differentiated again: expected jax.numpy "
-                "operations that don't need the values of arrays, as under jit, since "
-                "the derivative of that value is the one of what ran. Save inputs or "
-                "outputs and compute the rest in the rules, or split it into forward "
-                "and setup_context."
-            )
-
-        kept = []
-        for leaf, (kind, _) in zip(leaves, run.sources, strict=True):
-            if kind == "other" and is_inexact(leaf):
-                (leaf,) = attach(refuse, arrays, [as_jax(leaf)], name=self._rule)
-            kept.append(leaf)
-        return kept
 
     # ---- its derivative
 

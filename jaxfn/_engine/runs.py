@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jaxfn._base import OutSpec
+from jaxfn._base import OutSpec, as_jax, is_inexact
+from jaxfn._engine.attachment import attach
 from jaxfn._engine.rules import Arrays, Perturbed
 
 
@@ -42,3 +43,33 @@ class Run:
         """Return the leaves that are neither inputs nor outputs."""
         pairs = zip(leaves, self.sources, strict=True)
         return [leaf for leaf, (kind, _) in pairs if kind == "other"]
+
+
+def refusing(
+    run: Run, leaves: Arrays, arrays: Arrays, rule: str, why: str
+) -> list[Any]:
+    """Return what a run saved; what it computed refuses to be differentiated.
+
+    Args:
+        run: it needed values, so there is no jaxpr of it.
+        leaves: what it saved.
+        arrays: its arguments.
+        rule: what messages call forward.
+        why: the error that tracing it raised.
+    """
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(
+            f"`{rule}` saved a value that it computed, can't be traced ({why}), and "
+            "was differentiated again: expected jax.numpy operations that don't need "
+            "the values of arrays, as under jit, since the derivative of that value is "
+            "the one of what ran. Save inputs or outputs and compute the rest in the "
+            "rules, or split it into forward and setup_context."
+        )
+
+    kept = []
+    for leaf, (kind, _) in zip(leaves, run.sources, strict=True):
+        if kind == "other" and is_inexact(leaf):
+            (leaf,) = attach(refuse, arrays, [as_jax(leaf)], name=rule)
+        kept.append(leaf)
+    return kept

@@ -123,9 +123,7 @@ def test_automatic_sharding_is_that_of_a_built_in_op(engine, places, what):
 
 # Under jit its types are those of the eager run, and XLA has its own test above.
 @pytest.mark.full(
-    unless=lambda engine, jit, **_: (
-        engine == "both" or (engine == "backward" and not jit)
-    )
+    unless=lambda engine, jit, **_: engine == ("both" if jit else "backward")
 )
 @engines
 @everything
