@@ -4,9 +4,10 @@ Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, w
 builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
 (a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
 (the refusals: forward mode without jvp, a second derivative after once_differentiable)
-and `batching` (custom_vmap). `attachment` gives values a derivative after they were
-computed; `onepass` (with `runs`) and `ownership` (with `sharing`) stand on it.
-`linearity` and `solves` prove that a traced function is linear.
+and `batching` (custom_vmap; `def_vmap` is the same in JAX's terms). `attachment` gives
+values a derivative after they were computed; `onepass` (with `runs`) and `ownership`
+(with `sharing`) stand on it. `linearity` and `solves` prove that a traced function is
+linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
 `_function` and `_decorator`, are for.
@@ -15,8 +16,9 @@ Nothing here knows ctx, torch, or how a user writes rules: that is what the two 
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach, distinct, stop_gradient
 from jaxfn._engine.barrier import only_transposable
-from jaxfn._engine.batching import Batch, Fun, differentiable, vmapped, with_batch_rule
+from jaxfn._engine.batching import Batch, Fun, differentiable, with_batch_rule
 from jaxfn._engine.carrying import Statics
+from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (
     call,
     derivatives,
