@@ -87,6 +87,12 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
+OWN_TANGENTS = (
+    "`{name}` gave an output that all examples of a vmap share a tangent that differs "
+    "among them (by jax.lax.axis_index, say): expected the same for all. Pass it "
+    "something that the vmap batches."
+)
+
 JET = (
     "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
     "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one "

@@ -222,6 +222,11 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
     start = n_in + (n_closed or 0)
+    if all(d is None for d in dims):
+        rule = _within(axis, rule)
+        return _bind(*args, **{**params, "tangents": rule}), [None] * (
+            len(args) - start
+        )
     values, in_dims, out_dims = (
         list(args[start:]),
         list(dims[:n_in]),
@@ -251,6 +256,18 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         owned=params["owned"],
     )
     return outs, out_dims
+
+
+def _within(axis: Any, rule: _Rule) -> _Rule:
+    """Return the rule, for values that all examples share: it may use the axis."""
+
+    def tangents(*args: Any) -> list[Any]:
+        found, differs = axis.around(rule, *args)
+        if any(differs):
+            raise errors.RuleError(errors.OWN_TANGENTS.format(name=rule.name))
+        return [None if t is None else t[0] for t in found]
+
+    return _Rule(rule.name, tangents)
 
 
 def _like(t: Any, dim: int | None) -> Any:

@@ -145,6 +145,10 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
 # gets its whole cotangent, which is the sum of all that used it, and the others zero.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n, staged, transpose = params["n"], params["staged"], params["transpose"]
+    if all(d is None for d in dims):
+        outs = _within(axis, args, **params)
+        if outs is not None:
+            return outs, [None] * len(outs)
     value_dims = list(dims[:n])
     tangents = [axis.to_front(t, d) for t, d in zip(args[n:], dims[n:], strict=True)]
     shared = _shared(axis, args, dims, **params) if params["narrow"] else set()
@@ -159,6 +163,44 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     )
     outs = [out[0] if k in shared else out for k, out in enumerate(outs)]
     return outs, [None if k in shared else 0 for k in range(len(outs))]
+
+
+def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
+    """Bind the primitive for arguments that are not batched, in an axis with a name.
+
+    Both directions may use the axis, in a collective over it. Returns None where an
+    out differs among the examples.
+    """
+    n, staged, transpose = params["n"], params["staged"], params["transpose"]
+
+    # The cotangent of what all examples share is the sum of theirs.
+    def pull(values: list[Any], cts: list[Any]) -> list[Any]:
+        pairs = zip(*axis.around(transpose, values, cts), strict=True)
+        return [
+            None if ct is None else ct.sum(0) if own else ct[0] for ct, own in pairs
+        ]
+
+    if not staged.uses_axis(axis.name):
+        named = compat.Named(transpose.name, pull)
+        return _bind(*args, **{**params, "transpose": named})
+    differs: list[bool] = []
+
+    def push(values: list[Any], ts: list[Any]) -> list[Any]:
+        outs, differs[:] = axis.around(staged, *values, *ts)
+        return [out[0] for out in outs]
+
+    jax.eval_shape(push, list(args[:n]), list(args[n:]))
+    if any(differs):
+        return None
+    return linear(
+        push,
+        pull,
+        args[:n],
+        args[n:],
+        params["out_avals"],
+        name=transpose.name,
+        narrow=params["narrow"],
+    )
 
 
 def _shared(

@@ -222,26 +222,6 @@ def test_an_output_that_does_not_depend_on_the_batch(rules):
         jax.tree.map(allclose, call(X, scales), expected)
 
 
-@pytest.mark.parametrize("rules", ["backward", "both"])
-def test_collectives_in_forward_and_backward(rules):
-    members = {"backward": lambda ctx, g: jax.lax.psum(g, "i")}
-    if rules == "both":
-        members["jvp"] = lambda ctx, t: jax.lax.psum(t, "i")
-    f = function(forward=lambda ctx, x: jax.lax.psum(x, "i"), **members).apply
-
-    def loss(f):
-        return lambda x: (jax.vmap(f, axis_name="i")(x) * jnp.sin(x)).sum()
-
-    expected = jax.grad(loss(lambda x: jax.lax.psum(x, "i")))(X)
-    for call in (jax.grad(loss(f)), jax.jit(jax.grad(loss(f)))):
-        allclose(call(X), expected)
-    second = jax.grad(lambda x: jax.grad(loss(f))(x).sum())
-    allclose(
-        second(X),
-        jax.grad(lambda x: jax.grad(loss(lambda x: jax.lax.psum(x, "i")))(x).sum())(X),
-    )
-
-
 @pytest.mark.parametrize("rules", RULES)
 def test_second_derivatives_under_vmap(rules):
     f = function(

@@ -6,11 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-from jax._src.core import Primitive, unmapped_aval
+import numpy as np
+from jax._src.core import Primitive, no_axis_name, unmapped_aval
 from jax.interpreters import ad, batching
 
 from jaxfn._base.compat import interpreters
 from jaxfn._base.compat.staged import Staged
+from jaxfn._base.compat.traces import batch_axes
 from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_axes
 
 
@@ -39,6 +41,11 @@ class BatchAxis:
     def __init__(self, data: Any) -> None:
         self._data = data
 
+    @property
+    def name(self) -> Any:
+        """Its name, for collectives."""
+        return self._data.name
+
     def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
         """Map `fun` by `jax.vmap` over this axis; the results have it first."""
         # Without the names, a collective over the axis inside `fun`, or a sharding
@@ -50,6 +57,28 @@ class BatchAxis:
             axis_name=self._data.name,
             spmd_axis_name=self._data.spmd_name,
         )
+
+    def around(
+        self, fun: Callable[..., Sequence[Any]], *args: Any
+    ) -> tuple[list[Any], list[bool]]:
+        """Call `fun` with nothing batched, where a collective finds this axis.
+
+        None among the results stays None.
+
+        Returns:
+            The results, with the axis first, and whether each differs among examples.
+        """
+        differs: list[bool] = []
+
+        def example(witness: Any) -> list[Any]:
+            found = list(fun(*args))
+            here = batch_axes(witness)
+            differs[:] = [not here.isdisjoint(batch_axes(x)) for x in found]
+            return found
+
+        size = self._data.size
+        # What the witness has, beside what it had, is this axis.
+        return self.vmap(example, 0)(np.zeros(size)), differs
 
     def to_front(self, x: Any, dim: int | None) -> jax.Array:
         """Move this axis of `x` to the front; repeat an unbatched `x` along it."""
@@ -96,8 +125,8 @@ def define_primitive(
         abstract_eval: `abstract_eval(*avals, **params) -> avals`.
         jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`, where None
             stands for a zero tangent on both sides.
-        batch: `batch(axis, args, dims, **params) -> outs, dims`, never called with
-            nothing batched.
+        batch: `batch(axis, args, dims, **params) -> outs, dims`. Nothing is batched
+            only if the axis has a name, by which what `params` hold may use it.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
         staged: `staged(**params)` is the traced function that `impl` evaluates.
@@ -153,8 +182,8 @@ def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     def rule(axis: Any, args: Any, dims: Any, /, **params: Any) -> Any:
         # Registered as a "fancy" batcher, which is told of the axis. JAX also calls
         # these with nothing batched; to answer that with a batch axis breaks
-        # jacfwd(jacfwd(f)).
-        if all(d is None for d in dims):
+        # jacfwd(jacfwd(f)). But a collective must not leave the vmap that it is over.
+        if all(d is None for d in dims) and axis.name is no_axis_name:
             outs = prim.bind(*args, **params)
             return outs, [None] * len(outs)
         return batch(BatchAxis(axis), [as_array(x) for x in args], dims, **params)

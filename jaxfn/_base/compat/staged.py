@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src.core import Var, internal_mutable_array_effect
+from jax._src.core import NamedAxisEffect, Var, internal_mutable_array_effect
 from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr, separate_consts
 from jax._src.state.discharge import discharge_state
@@ -80,6 +80,10 @@ class Staged:
         """What it does beside computing, but for reading what it is given."""
         found = open_jaxpr(self.jaxpr)[0].effects
         return {e for e in found if not isinstance(e, JaxprInputEffect)}
+
+    def uses_axis(self, name: Any) -> bool:
+        """Does it use this axis of a vmap by its name, in a collective say?"""
+        return NamedAxisEffect(name) in self.effects
 
     def __call__(self, *args: Any) -> list[Any]:
         return evaluate(self.jaxpr, args)

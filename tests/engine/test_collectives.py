@@ -1,0 +1,159 @@
+"""Rules that use the axis of a vmap by its name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxfn
+from tests.build import function, saving
+
+X = jnp.float32([1, 2, 3])
+S = jnp.float32(5)
+
+
+def allclose(got, expected):
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rules", ["backward", "both"])
+def test_collectives_in_forward_and_backward(rules):
+    members = {"backward": lambda ctx, g: lax.psum(g, "i")}
+    if rules == "both":
+        members["jvp"] = lambda ctx, t: lax.psum(t, "i")
+    f = function(forward=lambda ctx, x: lax.psum(x, "i"), **members).apply
+
+    def loss(f):
+        return lambda x: (jax.vmap(f, axis_name="i")(x) * jnp.sin(x)).sum()
+
+    expected = jax.grad(loss(lambda x: lax.psum(x, "i")))(X)
+    for call in (jax.grad(loss(f)), jax.jit(jax.grad(loss(f)))):
+        allclose(call(X), expected)
+    second = jax.grad(lambda x: jax.grad(loss(f))(x).sum())
+    allclose(
+        second(X),
+        jax.grad(lambda x: jax.grad(loss(lambda x: lax.psum(x, "i")))(x).sum())(X),
+    )
+
+
+# ---- while what is differentiated is the same for all examples
+
+
+RULES = {
+    "psum": lambda t: lax.psum(t, "i"),
+    "all_gather": lambda t: lax.all_gather(t, "i").sum(),
+    "axis_index": lambda t: t * (1.0 + lax.axis_index("i")),
+}
+
+
+def plain(rule):
+    f = jax.custom_jvp(lambda x: 2 * x)
+    f.defjvp(lambda xs, ts: (f(*xs), rule(ts[0] * xs[0])))
+    return f
+
+
+def decorated(rule, backward):
+    f = jaxfn.custom_function(lambda x: 2 * x)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (backward(g * x),))
+    f.defjvp(lambda xs, ts: (f(*xs), rule(ts[0] * xs[0])))
+    return f
+
+
+def of_class(**members):
+    def build(rule, backward):
+        found = {
+            "jvp": lambda ctx, t: rule(t * ctx.saved_tensors[0]),
+            "backward": lambda ctx, g: backward(g * ctx.saved_tensors[0]),
+        }
+        rules = {
+            key: found[key] if value is None else value
+            for key, value in members.items()
+        }
+        return function(forward=lambda x: 2 * x, setup_context=saving(), **rules).apply
+
+    return build
+
+
+KINDS = {
+    "jvp": of_class(jvp=None),
+    "both": of_class(jvp=None, backward=None),
+    "derived": of_class(backward=None, generate_jvp_rule=True),
+    "decorated": decorated,
+}
+
+
+def mapped(f, x):
+    """A batch of f(x), where x is the same for all."""
+    return jax.vmap(lambda z: 0 * z + f(x), axis_name="i")(X)
+
+
+def within(transform):
+    """Transform f within the vmap."""
+    return lambda f: jax.vmap(lambda z: 0 * z + transform(f)(S), axis_name="i")(X)
+
+
+def push(f):
+    return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+
+def twice(f):
+    return lambda x: lax.scan(lambda c, _: (f(c), None), x, None, 2)[0]
+
+
+FORWARD = {
+    "vmap(jvp)": within(push),
+    "vmap(jvp(jit))": within(lambda f: push(jax.jit(f))),
+    "vmap(jvp(scan))": within(lambda f: push(twice(f))),
+    "vmap(jacfwd(jacfwd))": within(lambda f: jax.jacfwd(jax.jacfwd(f))),
+    "jvp(vmap)": lambda f: push(lambda x: mapped(f, x))(S),
+    "jvp(vmap(jit))": lambda f: push(lambda x: mapped(jax.jit(f), x))(S),
+    "jacfwd(jacfwd(vmap))": lambda f: jax.jacfwd(jax.jacfwd(lambda x: mapped(f, x)))(S),
+}
+# Backward is psum(g * x): 3 equal summands where g is shared, and g is the sum of the
+# weights 1, 2, 3 outside of the vmap.
+REVERSE = {
+    "vmap(grad)": (within(jax.grad), 15),
+    "vmap(grad(jit))": (within(lambda f: jax.grad(jax.jit(f))), 15),
+    "grad(vmap)": (lambda f: jax.grad(lambda x: (mapped(f, x) * X).sum())(S), 90),
+    "grad(vmap(jit))": (
+        lambda f: jax.grad(lambda x: (mapped(jax.jit(f), x) * X).sum())(S),
+        90,
+    ),
+    "jacfwd(grad(vmap))": (
+        lambda f: jax.jacfwd(jax.grad(lambda x: (mapped(f, x) * X).sum()))(S),
+        18,
+    ),
+}
+PLACES = pytest.mark.parametrize("place", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+@PLACES
+@pytest.mark.parametrize("program", FORWARD)
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    # A derived jvp is the transpose of backward, which JAX finds.
+    [(k, r) for k in KINDS for r in RULES if k != "derived" or r == "psum"],
+)
+def test_forward_mode_is_that_of_a_custom_jvp(kind, rule, program, place):
+    def run(f):
+        return place(lambda: FORWARD[program](f))()
+
+    f = KINDS[kind](RULES[rule], RULES["psum"])
+    if (rule, program) == ("axis_index", "jacfwd(jacfwd(vmap))"):
+        # An output that all share can't have a derivative for each of them.
+        with pytest.raises(RuntimeError, match="a tangent that differs among them"):
+            run(f)
+    else:
+        allclose(run(f), run(plain(RULES[rule])))
+
+
+@PLACES
+@pytest.mark.parametrize("program", REVERSE)
+@pytest.mark.parametrize("kind", ["both", "derived", "decorated"])
+@pytest.mark.parametrize("jvp", ["psum", "nothing"])
+def test_backward_finds_the_axis(jvp, kind, program, place):
+    """Also where jvp does not use it, as in model parallelism."""
+    f = KINDS[kind](RULES["psum"] if jvp == "psum" else lambda t: t, RULES["psum"])
+    run, expected = REVERSE[program]
+    allclose(place(lambda: run(f))(), expected)
