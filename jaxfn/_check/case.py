@@ -291,11 +291,12 @@ def name_of(fun: Any) -> str:
 
 def _cast(x: Any, precision: str) -> Any:
     if not pytree.is_inexact(x) or precision == "given":
-        return x if numbers.is_key(x) else jnp.asarray(x)
+        return x if numbers.is_key(x) else numbers.array(x)
     if precision == "float64":
-        return jnp.asarray(x, jnp.complex128 if numbers.is_complex(x) else jnp.float64)
+        return numbers.array(x, np.complex128 if numbers.is_complex(x) else np.float64)
     # There is no complex number of half the precision of complex64.
-    return jnp.asarray(x, jnp.complex64 if numbers.is_complex(x) else precision)
+    complex_ = numbers.is_complex(x)
+    return numbers.array(x, np.complex64 if complex_ else jnp.dtype(precision))
 
 
 def _labels(args: tuple[Any, ...]) -> list[str]:

@@ -67,8 +67,8 @@ def moved(x: Any, step: float, d: Any) -> Any:
     """Take a step along d, by NumPy, which need not compile it."""
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return x + jnp.asarray(step, d.real.dtype) * d
-    a, b, real = np.asarray(x), np.asarray(d), d.real.dtype.type
-    return jnp.asarray((a + real(step) * b).astype(a.dtype))
+    a, b = np.asarray(x), np.asarray(d)
+    return numbers.array(a + b.real.dtype.type(step) * b, a.dtype)
 
 
 def slopes(

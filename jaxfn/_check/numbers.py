@@ -78,6 +78,17 @@ def eps_of(arrays: Sequence[Any]) -> float:
     return max((float(jnp.finfo(d).eps) for d in floats), default=2.0**-52)
 
 
+def array(x: Any, dtype: Any = None) -> jax.Array:
+    """An array of JAX, of this dtype, with nothing to compile.
+
+    `jnp.asarray` compiles a program for each shape: to convert it, and since JAX 0.12
+    to take it over at all. An array that is on several devices stays there.
+    """
+    if isinstance(x, jax.Array) and len(x.devices()) > 1:
+        return jnp.asarray(x, dtype)
+    return jax.device_put(np.asarray(x, dtype))
+
+
 def copies(arrays: Sequence[Any]) -> Arrays:
     """Fresh buffers: a Function may mark its arguments dirty, which uses them up."""
     return [x if compat.is_tracer(x) or is_key(x) else _copy(x) for x in arrays]
@@ -86,7 +97,7 @@ def copies(arrays: Sequence[Any]) -> Arrays:
 def _copy(x: Any) -> Any:
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return jnp.copy(x)
-    return jnp.asarray(np.array(x))  # which nobody need compile
+    return array(np.array(x))
 
 
 # ---- directions
@@ -100,33 +111,31 @@ def direction(x: Any, generator: np.random.Generator) -> Any:
 
 def like(x: Any, generator: np.random.Generator, size: float = 1.0) -> Any:
     """Normal numbers in the space of `x`."""
-    numbers: Any = size * generator.standard_normal(x.shape)
+    normal: Any = size * generator.standard_normal(x.shape)
     if is_complex(x):
-        numbers = numbers + size * 1j * generator.standard_normal(x.shape)
-    return jnp.asarray(numbers, x.dtype)
+        normal = normal + size * 1j * generator.standard_normal(x.shape)
+    return array(normal, x.dtype)
 
 
 # By NumPy, as JAX compiles each of these anew for each shape.
 
 
 def zeros(xs: Sequence[Any]) -> Arrays:
-    return [jnp.asarray(np.zeros(x.shape, x.dtype)) for x in xs]
+    return [array(np.zeros(x.shape, x.dtype)) for x in xs]
 
 
 def combine(factor: float, a: Sequence[Any], b: Sequence[Any]) -> Arrays:
     """Of each pair, factor a + b."""
-    return [
-        jnp.asarray(
-            (x.real.dtype.type(factor) * np.asarray(x) + np.asarray(y)).astype(x.dtype)
-        )
-        for x, y in zip(a, b, strict=True)
-    ]
+    found: Arrays = []
+    for x, y in zip(map(np.asarray, a), map(np.asarray, b), strict=True):
+        found.append(array(x.real.dtype.type(factor) * x + y, x.dtype))
+    return found
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     if is_key(xs[0]) or len(xs[0].devices()) > 1:
         return jnp.stack(xs, axis)
-    return jnp.asarray(np.stack([np.asarray(x) for x in xs], axis))
+    return array(np.stack([np.asarray(x) for x in xs], axis))
 
 
 def pairing(cts: Sequence[Any], ts: Sequence[Any]) -> float:

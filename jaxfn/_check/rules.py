@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import accuracy, differences, numbers
@@ -116,7 +115,7 @@ def has_slope(slopes: Sequence[Slope]) -> bool:
 
 def _masked(slopes: Sequence[Slope], cts: Arrays) -> Arrays:
     return [
-        jnp.asarray(np.where(s.settled, np.asarray(ct), 0).astype(ct.dtype))
+        numbers.array(np.where(s.settled, np.asarray(ct), 0), ct.dtype)
         for s, ct in zip(slopes, cts, strict=True)
     ]
 
@@ -170,7 +169,7 @@ def _elements(
         for unit in units:
             t = np.zeros(x.shape, x.dtype)
             t[k] = unit
-            along = [jnp.asarray(t) if j == i else None for j in range(len(case.at))]
+            along = [numbers.array(t) if j == i else None for j in range(len(case.at))]
             found[k, unit] = slopes = slopes_of(case, along, accuracies)
             cts = _masked(slopes, cts)
     expected = np.zeros(x.shape, numbers.wide(x).dtype)
