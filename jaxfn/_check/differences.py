@@ -68,7 +68,7 @@ def moved(x: Any, step: float, d: Any) -> Any:
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return x + jnp.asarray(step, d.real.dtype) * d
     a, b = np.asarray(x), np.asarray(d)
-    return numbers.array(a + b.real.dtype.type(step) * b, a.dtype)
+    return numbers.array(a + np.real(b).dtype.type(step) * b, a.dtype)
 
 
 def slopes(

@@ -128,7 +128,7 @@ def combine(factor: float, a: Sequence[Any], b: Sequence[Any]) -> Arrays:
     """Of each pair, factor a + b."""
     found: Arrays = []
     for x, y in zip(map(np.asarray, a), map(np.asarray, b), strict=True):
-        found.append(array(x.real.dtype.type(factor) * x + y, x.dtype))
+        found.append(array(np.real(x).dtype.type(factor) * x + y, x.dtype))
     return found
 
 
