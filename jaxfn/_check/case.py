@@ -70,6 +70,7 @@ class Case:
         self.passed: set[str] = set()
         self.accuracy: dict[str, list[float]] = {}
         self.run_program = Program(self.run)
+        self.vmap_program = Program(jax.vmap(self.run))
         self.pull_program = Program(self.gradients)
         self.push_program = Program(self.tangents)
         self.reference_program = Program(self._tangents_of_reference)

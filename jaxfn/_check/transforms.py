@@ -12,7 +12,7 @@ import numpy as np
 from jaxfn._base import pytree
 from jaxfn._check import accuracy, differences, numbers
 from jaxfn._check.case import Case
-from jaxfn._check.compiled import Once, Program, jit
+from jaxfn._check.compiled import Once, Program
 from jaxfn._check.numbers import Arrays, Outcome, Skip
 from jaxfn._check.rules import outputs
 
@@ -106,12 +106,12 @@ def _against_loop(
 def vmap(case: Case) -> Outcome:
     """A batch is what a loop gives, wherever the batch axis is.
 
-    One is not compiled, for a rule that nothing can trace.
+    One is not compiled where there may be a vmap rule that nothing can trace.
     """
     chosen = _axes(case)
+    first = _compiled(case) if case.is_batched_by_jax else _not_compiled(case)
     got = _batches(case, lambda axes: jax.vmap(case.run, in_axes=axes), chosen[1:])
-    got = [_not_compiled(case), *got]
-    return _against_loop(case, got, chosen, case.quick_run, outputs)
+    return _against_loop(case, [first, *got], chosen, case.quick_run, outputs)
 
 
 def _not_compiled(case: Case) -> Arrays:
@@ -119,9 +119,15 @@ def _not_compiled(case: Case) -> Arrays:
     return jax.vmap(case.run)(*arrays)
 
 
-def vmap_jit(case: Case) -> Outcome:
+def _compiled(case: Case) -> Arrays:
     arrays, _ = _batched(case.batch(EXAMPLES), (0,) * len(case.arrays))
-    got = jit(jax.vmap(case.run))(*arrays)
+    return case.vmap_program.compiled(*arrays)
+
+
+def vmap_jit(case: Case) -> Outcome:
+    got = _compiled(case)
+    if case.is_batched_by_jax:
+        return _against_loop(case, [got], _axes(case)[:1], case.quick_run, outputs)
     return case.compare(got, _not_compiled(case), outputs(len(got)))
 
 

@@ -24,9 +24,9 @@ _BATCHED_AS_TOLD = {
     *("pure_callback", "io_callback"),
 }
 _OF_JAX = {p for p in vars(primitives).values() if isinstance(p, Primitive)}
-_MORE = {  # of JAX, but not in that list; and ours that compute nothing
+_MORE = {  # of JAX, but not in that list; and ours, which JAX batches by what they hold
     *("stack", "unstack", "random_wrap", "random_unwrap"),
-    *("attach", "gate"),
+    *("attach", "gate", "linear"),
 }
 
 
@@ -34,7 +34,11 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
     """Has nobody but JAX a say in how a jaxpr is batched?"""
     if isinstance(jaxpr, (tuple, list)):
         return all(map(is_batched_by_jax, jaxpr))
-    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
+    try:
+        eqns = getattr(open_jaxpr(jaxpr)[0], "eqns", ())
+    except Exception:  # noqa: BLE001  (of a rule that could not be traced: `Failed`)
+        return False
+    for eqn in eqns:
         known = eqn.primitive in _OF_JAX or eqn.primitive.name in _MORE
         if not known or eqn.primitive.name in _BATCHED_AS_TOLD:
             return False
