@@ -128,6 +128,12 @@ REVERSE = {
 PLACES = pytest.mark.parametrize("place", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
+# One rule of each kind; the others are of the same mechanism.
+@pytest.mark.full(
+    unless=lambda kind, rule, place, **_: (
+        (rule == "psum") == (kind != "both") and place is jax.jit
+    )
+)
 @PLACES
 @pytest.mark.parametrize("program", FORWARD)
 @pytest.mark.parametrize(
@@ -148,6 +154,7 @@ def test_forward_mode_is_that_of_a_custom_jvp(kind, rule, program, place):
         allclose(run(f), run(plain(RULES[rule])))
 
 
+@pytest.mark.full(unless=lambda jvp, place, **_: jvp == "nothing" and place is jax.jit)
 @PLACES
 @pytest.mark.parametrize("program", REVERSE)
 @pytest.mark.parametrize("kind", ["both", "derived", "decorated"])
