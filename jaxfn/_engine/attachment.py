@@ -223,10 +223,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
     start = n_in + (n_closed or 0)
     if all(d is None for d in dims):
-        rule = _within(axis, rule)
-        return _bind(*args, **{**params, "tangents": rule}), [None] * (
-            len(args) - start
-        )
+        outs = _bind(*args, **{**params, "tangents": _within(axis, rule)})
+        return outs, [None] * len(outs)
     values, in_dims, out_dims = (
         list(args[start:]),
         list(dims[:n_in]),
