@@ -87,10 +87,10 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
-OWN_TANGENTS = (
-    "`{name}` gave an output that all examples of a vmap share a tangent that differs "
-    "among them (by jax.lax.axis_index, say): expected the same for all. Pass it "
-    "something that the vmap batches."
+OWN_DERIVATIVE = (
+    "`{name}` gave an output that all examples of a vmap share a derivative that "
+    "differs among them (by jax.lax.axis_index, say): expected the same for all. Pass "
+    "it something that the vmap batches."
 )
 
 JET = (

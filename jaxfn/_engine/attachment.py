@@ -262,7 +262,7 @@ def _within(axis: Any, rule: _Rule) -> _Rule:
     def tangents(*args: Any) -> list[Any]:
         found, differs = axis.around(rule, *args)
         if any(differs):
-            raise errors.RuleError(errors.OWN_TANGENTS.format(name=rule.name))
+            raise errors.RuleError(errors.OWN_DERIVATIVE.format(name=rule.name))
         return [None if t is None else t[0] for t in found]
 
     return _Rule(rule.name, tangents)

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._base import compat
+from jaxfn._base import compat, errors
 from jaxfn._engine.sharing import Traced
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -173,12 +173,13 @@ def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     """
     n, staged, transpose = params["n"], params["staged"], params["transpose"]
 
-    # The cotangent of what all examples share is the sum of theirs.
+    # The cotangents of what all examples share are a sum already: where each example
+    # gives it a factor of its own, nobody can tell its part.
     def pull(values: list[Any], cts: list[Any]) -> list[Any]:
-        pairs = zip(*axis.around(transpose, values, cts), strict=True)
-        return [
-            None if ct is None else ct.sum(0) if own else ct[0] for ct, own in pairs
-        ]
+        found, differs = axis.around(transpose, values, cts)
+        if any(differs):
+            raise errors.RuleError(errors.OWN_DERIVATIVE.format(name=transpose.name))
+        return [None if ct is None else ct[0] for ct in found]
 
     if not staged.uses_axis(axis.name):
         named = compat.Named(transpose.name, pull)
