@@ -53,6 +53,7 @@ NEEDS = {
     "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
     "tests/torch": ("torch",),
     "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
+    "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),
 }
 
