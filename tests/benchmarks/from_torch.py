@@ -92,37 +92,55 @@ def rows(effort: Effort) -> Iterator[Row]:
     some = cases()[:2] if effort.quick else cases()
     with jax.default_device(jax.devices("cpu")[0]):
         for kind in KINDS:
-            yield from of_kind(kind, some, gap, effort.walled())
+            yield from of_kind(kind, some, gap, effort)
 
 
 def of_kind(kind: str, some: list[Case], gap: str, effort: Effort) -> Iterator[Row]:
-    """Each Function, and what holds for all."""
-    merged: dict[str, list[float]] = {}
-    pairs: dict[str, list[tuple[str, str]]] = {PORT: [], EAGER: [], COMPILED: []}
+    """Each Function, and what holds for all.
+
+    Equal programs on small arrays are told apart by no wall clock on a busy machine:
+    they are timed in CPU seconds, apart from torch, whose threads use some to wait.
+    """
+    merged: dict[str, dict[str, list[float]]] = {PORT: {}, EAGER: {}, COMPILED: {}}
     unequal = []
     for case in some:
         group, numbers, reason = calls(case, backward=KINDS[kind], compiler=not gap)
         if abs(numbers[OURS] - numbers[PORT]) > ALIKE * numbers[PORT]:
             unequal.append(f"{case.name} {numbers[OURS]} to {numbers[PORT]}")
-        times = interleaved(group, effort)
-        merged |= {f"{case.name}, {key}": s for key, s in times.seconds.items()}
-        for row, best in each(f"{kind} of {case.name}", times, reason or gap):
+        alone = interleaved({key: group[key] for key in (OURS, PORT)}, effort)
+        del group[PORT]
+        beside = interleaved(group, effort.walled())
+        what = f"{kind} of {case.name}"
+        for row, times, best in each(what, alone, beside, reason or gap):
             if best:
-                names = (f"{case.name}, {OURS}", f"{case.name}, {best}")
-                pairs[row.against].append(names)
+                merged[row.against] |= {
+                    f"{case.name}, {OURS}": times.seconds[OURS],
+                    f"{case.name}, {row.against}": times.seconds[best],
+                }
             yield row
     yield alike(kind, len(some), unequal)
-    for other, found in pairs.items():
-        if found:
-            yield overall(kind, other, found, Times(merged))
+    for other, seconds in merged.items():
+        if seconds:
+            yield overall(kind, other, Times(seconds))
 
 
-def each(what: str, times: Times, gap: str) -> Iterator[tuple[Row, str]]:
-    """The rows of one Function, with the call that it was compared with."""
+def each(
+    what: str, alone: Times, beside: Times, gap: str
+) -> Iterator[tuple[Row, Times, str]]:
+    """The rows of one Function, with the times and the call that it is compared with.
+
+    Args:
+        what: is timed.
+        alone: the times of ours and of the port.
+        beside: those of ours and of torch.
+        gap: why torch.compile is missing.
+    """
     port = Row(PART, what, OURS, PORT, target=MOST)
-    yield measured(port, times, Pair(OURS, PORT)), PORT
+    yield measured(port, alone, Pair(OURS, PORT)), alone, PORT
     for other in (EAGER, COMPILED):
-        yield torch_twins.beside_torch(Row(PART, what, OURS, other), times, other, gap)
+        row = Row(PART, what, OURS, other)
+        row, best = torch_twins.beside_torch(row, beside, other, gap)
+        yield row, beside, best
 
 
 def alike(kind: str, total: int, unequal: list[str]) -> Row:
@@ -140,8 +158,10 @@ def alike(kind: str, total: int, unequal: list[str]) -> Row:
     )
 
 
-def overall(kind: str, other: str, pairs: list[tuple[str, str]], times: Times) -> Row:
+def overall(kind: str, other: str, times: Times) -> Row:
     """The geometric mean of the ratios, and which Functions are slower."""
+    names = [key.partition(",")[0] for key in times.seconds if key.endswith(OURS)]
+    pairs = [(f"{name}, {OURS}", f"{name}, {other}") for name in names]
     ratios = {pair: times.ratio(*pair).median for pair in pairs}
     most = MOST if other == PORT else 1.0
     slower = [
