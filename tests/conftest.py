@@ -47,11 +47,15 @@ hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTING
 hypothesis.settings.load_profile("normal")
 
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-NEEDS_TORCH = ["jaxfn/torch", "tests/torch"]
-# Some of what the extra `ecosystem` installs; .ci/run does, on the newest Python.
-HAS_ECOSYSTEM = all(map(importlib.util.find_spec, ("diffrax", "flax", "numpyro")))
-NEEDS_ECOSYSTEM = ["tests/ecosystem"]
+# What needs libraries that the extra `test` does not install, and which those are.
+# .ci/run installs them: for `ecosystem` on the newest Python, for the others on 3.11.
+NEEDS = {
+    "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
+    "tests/torch": ("torch",),
+    "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
+    "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
+    "tests/ecosystem": ("diffrax", "flax", "numpyro"),
+}
 
 
 # ---- how much runs
@@ -91,9 +95,11 @@ def pytest_configure(config):
         "full(unless=None): not in a normal run, unless this says so of its parameters",
     )
     root = Path(__file__).parent.parent
-    lacking = [] if HAS_ECOSYSTEM else NEEDS_ECOSYSTEM
-    if not HAS_TORCH:  # tests/package/test_torch_extra.py says what holds then
-        lacking = [*lacking, *NEEDS_TORCH]
+    lacking = [
+        path
+        for path, libraries in NEEDS.items()
+        if not all(map(importlib.util.find_spec, libraries))
+    ]
     ignored = [str(root / path) for path in lacking]
     config.option.ignore = [*(config.option.ignore or []), *ignored]
     option = config.option

@@ -47,3 +47,9 @@ def hlo(fun: Callable[..., Any], *args: Any) -> str:
 
     text = re.sub(r"%[\w.-]+", number, text)
     return re.sub(r"\n+", "\n", text).strip()
+
+
+def instructions(program: Any) -> int:
+    """How many operations a compiled program has, in all of its computations."""
+    text = program.as_text()
+    return len(re.findall(r"^\s+(?:ROOT )?\S+ = ", text, re.MULTILINE))

@@ -21,6 +21,7 @@ PARTS = {
     "residuals": "residuals",
     "import": "importing",
     "torch": "torch_twins",
+    "from_torch": "from_torch",
     "gpu": "gpu",
 }
 

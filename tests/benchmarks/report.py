@@ -20,8 +20,9 @@ METHOD = """\
 A ratio is ours over the other, so less is better unless the target says ≥. All of a
 group is timed in every round of one process, in alternating order; shown are the median
 of the ratios of each round and their quartiles. The garbage collector is off while a
-call is timed, and runs between rounds, for all alike. Eager calls, traces and dispatch
-with small arrays are timed in CPU seconds of the process, the rest with a wall clock.
+call is timed, and runs between rounds, for all alike. Eager calls, traces, dispatch
+with small arrays, and from_torch beside ports by hand are timed in CPU seconds of the
+process, the rest with a wall clock.
 Programs that are equal have a target of 1.00, which is met where it is not below the
 lower quartile."""
 

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     compiled,
     dispatch,
     eager,
+    from_torch,
     importing,
     peers,
     torch_twins,
@@ -22,7 +23,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.__main__ import PARTS, main
 from tests.benchmarks.eager import arrays
-from tests.benchmarks.timing import Times
+from tests.benchmarks.timing import Effort, Times
 from tests.twins import TWINS
 
 
@@ -140,6 +141,46 @@ def test_torch_computes_the_same(benchmark, name):
     other = torch_twins.theirs(case, xs, cts, "cpu", fused=False, threads=1)
     torch_twins.agree(ours, other)
     benchmark(other.run, None)
+
+
+@pytest.mark.skipif(bool(peers.GAPS["torch"]), reason="torch is not installed")
+@pytest.mark.parametrize("kind", from_torch.KINDS)
+def test_torch_computes_the_same_as_from_torch_and_the_port(benchmark, kind):
+    benchmark.group = "from_torch"
+    some = from_torch.cases()
+    assert len(some) >= 10
+    for case in some:
+        # Their results are compared here.
+        group, numbers, _ = from_torch.calls(
+            case, backward=from_torch.KINDS[kind], compiler=False
+        )
+        assert {"from_torch", "port by hand", "torch eager, 1"} <= set(group)
+        assert numbers[from_torch.OURS] > 0
+    benchmark(group["from_torch"].run, None)
+
+
+def test_without_torch_from_torch_is_a_gap(monkeypatch):
+    monkeypatch.setitem(peers.GAPS, "torch", "not installed")
+    rows = list(from_torch.rows(Effort(quick=True)))
+    assert {row.against for row in rows} == {
+        "port by hand", "torch eager", "torch.compile"
+    }  # fmt: skip
+    assert {row.verdict for row in rows} == {"gap"}
+
+
+def test_more_instructions_than_by_hand_miss_the_target():
+    assert from_torch.alike("forward", 10, []).verdict == "met"
+    row = from_torch.alike("forward", 10, ["Exp 9 to 7"])
+    assert (row.verdict, row.note) == ("missed", "Exp 9 to 7")
+
+
+def test_what_is_slower_than_by_hand_is_named():
+    times = Times({"Exp, from_torch": [1.2, 1.2], "Exp, port by hand": [1.0, 1.0]})
+    row = from_torch.overall("forward", from_torch.PORT, times)
+    assert (row.verdict, row.note) == ("missed", "above 1.05: Exp 1.20")
+    alone = Times({"from_torch": [1.0], "port by hand": [1.0]})
+    found = list(from_torch.each("what", alone, Times({"from_torch": [1.0]}), "why"))
+    assert [row.verdict for row, _, _ in found] == ["met", "gap", "gap"]
 
 
 def test_the_comparison_with_torch_sees_a_difference():

@@ -19,6 +19,7 @@ from tests.parity.catalogue.case import Case, Maker, normal, uniform
 from tests.twins import shape
 
 SIZES = (10_000, 10_000_000)
+Fun = Callable[..., Any]
 EAGER, COMPILED = "torch eager", "torch.compile"
 
 
@@ -58,20 +59,45 @@ def data(case: Case, n: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return xs, [rng.normal(size=o.shape).astype(np.float32) for o in outs]
 
 
-def ours(case: Case, xs: list[Any], cts: list[Any]) -> Call:
-    """Value and gradients, compiled once; everything is on the device."""
+@dataclasses.dataclass(frozen=True)
+class Twin:
+    """A function of JAX, and that of torch (given torch), which compute the same."""
+
+    jax: Fun
+    torch: Fun
+
+
+def step(twin: Twin | Case, *, backward: bool = True) -> Any:
+    """Value and gradients as one program; or the value alone."""
+
+    def forward(xs: list[Any], _: list[Any]) -> Any:
+        return jax.tree.leaves(twin.jax(*xs)), ([],)
 
     def both(xs: list[Any], cts: list[Any]) -> Any:
-        outs, pull = jax.vjp(lambda xs: jax.tree.leaves(case.jax(*xs)), xs)
+        outs, pull = jax.vjp(lambda xs: jax.tree.leaves(twin.jax(*xs)), xs)
         return outs, pull(cts)
 
-    step = jax.jit(both)
+    return jax.jit(both if backward else forward)
+
+
+def ours(
+    twin: Twin | Case, xs: list[Any], cts: list[Any], *, backward: bool = True
+) -> Call:
+    """`step`, compiled once; everything is on the device."""
+    run = step(twin, backward=backward)
     xs, cts = jax.tree.map(jnp.asarray, (xs, cts))
-    return Call(lambda _: step(xs, cts))
+    return Call(lambda _: run(xs, cts))
 
 
 def theirs(
-    case: Case, xs: list[Any], cts: list[Any], device: str, *, fused: bool, threads: int
+    case: Twin | Case,
+    xs: list[Any],
+    cts: list[Any],
+    device: str,
+    *,
+    fused: bool,
+    threads: int,
+    backward: bool = True,
 ) -> Call:
     """The same in torch: eager, or by `torch.compile`."""
     import torch
@@ -86,17 +112,17 @@ def theirs(
     if fused:
         torch._dynamo.reset()  # of another size, which would make this one dynamic
         f = torch.compile(f)
-    xs, cts = tensors(xs, grad=True), tensors(cts, grad=False)
+    xs, cts = tensors(xs, grad=backward), tensors(cts, grad=False)
 
-    def both(_: Any) -> Any:
+    def run(_: Any) -> Any:
         outs = f(*xs)
         outs = outs if isinstance(outs, tuple) else (outs,)
-        return outs, torch.autograd.grad(outs, xs, cts)
+        return outs, torch.autograd.grad(outs, xs, cts) if backward else []
 
     def prepare() -> None:
         torch.set_num_threads(threads)
 
-    return Call(both, prepare, finish=lambda _: _wait(device))
+    return Call(run, prepare, finish=lambda _: _wait(device))
 
 
 def _wait(device: str) -> None:
@@ -139,28 +165,45 @@ def compiler_gap(effort: Effort) -> str:
 def calls(
     case: Case, n: int, device: str, *, compiler: bool
 ) -> tuple[dict[str, Call], str]:
-    """What to time for one Function, and why torch.compile is missing.
+    """What to time for one Function, and why torch.compile is missing."""
+    xs, cts = data(case, n)
+    found = {"Function": ours(case, xs, cts)}
+    return beside(case, found, xs, cts, device, compiler=compiler)
+
+
+def beside(
+    case: Twin | Case,
+    found: dict[str, Call],
+    xs: list[Any],
+    cts: list[Any],
+    device: str,
+    *,
+    compiler: bool,
+    backward: bool = True,
+) -> tuple[dict[str, Call], str]:
+    """Those that are found already with those of torch, with which they must agree.
 
     Torch runs with one thread, and with one for each core: its threads wait for each
     other in a loop, and where neighbours hold the cores, two can take a hundred times
     as long as one. `fastest` then takes the better.
     """
-    xs, cts = data(case, n)
-    found = {"Function": ours(case, xs, cts)}
-    gap = ""
+    group, gap = dict(found), ""
     for threads in sorted({1, os.cpu_count() or 1}):
         for other in (EAGER, COMPILED) if compiler and not gap else (EAGER,):
             fused = other == COMPILED
-            call = theirs(case, xs, cts, device, fused=fused, threads=threads)
+            call = theirs(
+                case, xs, cts, device, fused=fused, threads=threads, backward=backward
+            )
             try:
-                agree(found["Function"], call)
+                for mine in found.values():
+                    agree(mine, call)
             except Exception as error:
                 if not fused or isinstance(error, AssertionError):
                     raise
                 gap = _reason(error)
                 continue
-            found[f"{other}, {threads}"] = call
-    return found, gap
+            group[f"{other}, {threads}"] = call
+    return group, gap
 
 
 def _reason(error: Exception) -> str:
@@ -172,6 +215,15 @@ def fastest(times: Times, other: str) -> str:
     """The name of the fastest of the calls that have a number of threads."""
     found = [name for name in times.seconds if name.startswith(f"{other}, ")]
     return min(found, key=times.median, default="")
+
+
+def beside_torch(row: Row, times: Times, other: str, gap: str) -> tuple[Row, str]:
+    """The row against the fastest call of torch, and which that is; or the gap."""
+    best = fastest(times, other)
+    if not best:
+        return dataclasses.replace(row, gap=gap), ""
+    row = dataclasses.replace(row, note=f"best threads: {best.rpartition(' ')[2]}")
+    return measured(row, times, Pair(row.ours, best)), best
 
 
 def rows(effort: Effort) -> Iterator[Row]:
@@ -213,14 +265,10 @@ def at_size(
         merged |= {f"{name}, {key}": s for key, s in times.seconds.items()}
         for other in (EAGER, COMPILED):
             row = Row(part, f"{name}, {n:,} elements", against=other, size=n)
-            if best := fastest(times, other):
+            row, best = beside_torch(row, times, other, reason or gap)
+            if best:
                 pairs[other].append((f"{name}, {best}", f"{name}, Function"))
-                row = dataclasses.replace(
-                    row, note=f"best threads: {best.rpartition(' ')[2]}"
-                )
-                yield measured(row, times, Pair("Function", best))
-            else:
-                yield dataclasses.replace(row, gap=reason or gap)
+            yield row
     for other in (EAGER, COMPILED):
         yield from _overall(part, n, other, pairs[other], Times(merged), gap)
 

@@ -307,6 +307,31 @@ def test_a_module_is_double_too():
     assert layer.weight.dtype == torch.float32
 
 
+class Filled(Function):
+    """What it makes without a dtype has torch's default one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        out = torch.zeros(3)
+        out[:] = x.exp()
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        out = torch.zeros(3)
+        out[:] = g * ctx.saved_tensors[0].exp()
+        return out
+
+
+def test_what_a_rule_makes_without_a_dtype_is_double_too():
+    """In single precision nobody could tell these two ports apart."""
+    assert compare(jnp.exp, Filled, V).ok
+    found = row(compare(lambda x: jnp.exp(x) * (1 + 1e-6), Filled, V), "value")
+    assert (found.status, found.error) == ("FAIL", pytest.approx(1e-6, rel=1e-3))
+    assert torch.get_default_dtype() == torch.float32
+
+
 # ---- the report and options
 
 

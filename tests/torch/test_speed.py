@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxfn.torch import from_torch
+from tests.jaxprs import instructions
 
 from .ports import PAIRS
 
@@ -32,11 +32,6 @@ def compiled(cls, what, args):
     if "vmap" in what:
         args = [jnp.stack([x, x]) for x in args]
     return jax.jit(f).lower(*args).compile(), args
-
-
-def instructions(program):
-    """How many operations the optimised program has, in all of its computations."""
-    return len(re.findall(r"^\s+(?:ROOT )?\S+ = ", program.as_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("what", WHAT)

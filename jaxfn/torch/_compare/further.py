@@ -16,6 +16,7 @@ from jaxfn.torch._compare.accuracy import normal
 from jaxfn.torch._compare.gradients import names
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
+from jaxfn.torch._compare.points import points
 from jaxfn.torch._compare.values import needed
 
 SLOPE = 0.4
@@ -228,7 +229,7 @@ def _batched(rows: Sequence[Sequence[Any]], axes: Axes) -> list[np.ndarray]:
 
 
 def _rows(pair: Pair, run: Callable[[list[np.ndarray]], Any]) -> list[Any]:
-    return [list(pair.arrays), *pair.points(EXAMPLES - 1, run)]
+    return [list(pair.arrays), *points(pair, EXAMPLES - 1, run)]
 
 
 def vmap(pair: Pair) -> Outcome:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxfn._check import Outcome, Skip, is_near, subsets, worst
 from jaxfn.torch._compare.hints import counts
 from jaxfn.torch._compare.pair import Different, Pair, subsets_in_words
+from jaxfn.torch._compare.points import points
 from jaxfn.torch._compare.values import POINTS, lost, needed
 
 CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
@@ -130,7 +131,7 @@ def gradients_elsewhere(pair: Pair) -> Outcome:
         return pair.torch_gradients(point, chosen, pair.cts)
 
     found = []
-    for point in pair.points(POINTS, run):
+    for point in points(pair, POINTS, run):
         got = pair.jax_gradients(point, chosen, pair.cts)
         labels = [f"{name} at another point" for name in names(pair, chosen)]
         found.append(pair.compare(got, run(point), labels, "gradient"))

@@ -7,7 +7,6 @@ random numbers that a call may draw are the same in each.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import sys
 import warnings
@@ -17,35 +16,29 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxfn.torch import _experimental
-from jaxfn.torch._compare.arguments import Arguments, leaves_of
+from jaxfn.torch._compare.arguments import Arguments
+from jaxfn.torch._compare.tensors import (
+    Found,
+    Outs,
+    array,
+    gradients,
+    memory_of,
+    moving_in,
+    outs_of,
+    paired,
+    tensor,
+    tensors_in,
+)
 from jaxfn.torch._context import is_once_differentiable
-from jaxfn.torch._dtypes import from_numpy, is_inexact, to_numpy
+from jaxfn.torch._dtypes import from_numpy
 from jaxfn.torch._lib import TorchDispatchMode, forward_ad, torch
 from jaxfn.torch._refusal import place_now
 
 T = TypeVar("T")
-Found = list[np.ndarray | None]
 
 
 class OriginalError(RuntimeError):
     """PyTorch itself raised, or its Function did: the port has no part in it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outs:
-    """What a call gave.
-
-    Attributes:
-        leaves: arrays in NumPy, and anything else.
-        labels: what to call each of them.
-        moving: those that can have a gradient: float tensors, in no list or dict.
-        nested: float tensors in a list or dict, to which torch gives no gradient.
-    """
-
-    leaves: list[Any]
-    labels: list[str]
-    moving: list[int]
-    nested: bool
 
 
 class Original:
@@ -86,7 +79,7 @@ class Original:
     ) -> Outs:
         """What it returns; `chosen` arrays require grad."""
         return self._tried(
-            lambda: _outs(self._apply(arguments, arrays, chosen)[0]),
+            lambda: outs_of(self._apply(arguments, arrays, chosen)[0]),
         )
 
     def pull(
@@ -100,8 +93,8 @@ class Original:
 
         def run() -> Found:
             result, leaves = self._apply(arguments, arrays, chosen)
-            pairs = _pairs(result, [_tensor(ct) for ct in cts])
-            return [_array(g) for g in _gradients(pairs, leaves)]
+            pairs = paired(result, [tensor(ct) for ct in cts])
+            return [array(g) for g in gradients(pairs, leaves)]
 
         return self._tried(run)
 
@@ -117,16 +110,16 @@ class Original:
 
         def run() -> Found:
             result, leaves = self._apply(arguments, arrays, chosen)
-            free = [_tensor(ct).requires_grad_() for ct in cts]
+            free = [tensor(ct).requires_grad_() for ct in cts]
             # Clones, as a rule may write to what it gets, and to a leaf it may not.
-            pairs = _pairs(result, [ct.clone() for ct in free])
-            first = _gradients(pairs, leaves, again=True)
+            pairs = paired(result, [ct.clone() for ct in free])
+            first = gradients(pairs, leaves, again=True)
             moving = [
-                (g, _tensor(v))
+                (g, tensor(v))
                 for g, v in zip(first, along, strict=True)
                 if g is not None and g.requires_grad
             ]
-            return [_array(g) for g in _gradients(moving, [*leaves, *free])]
+            return [array(g) for g in gradients(moving, [*leaves, *free])]
 
         return self._tried(run)
 
@@ -142,10 +135,10 @@ class Original:
             tensors = self._tensors(arrays, ())
             with forward_ad.dual_level():
                 for i, t in tangents.items():
-                    tensors[i] = forward_ad.make_dual(tensors[i], _tensor(t))
+                    tensors[i] = forward_ad.make_dual(tensors[i], tensor(t))
                 result = self.cls.apply(*arguments.join(tensors))
-                dots = [forward_ad.unpack_dual(x).tangent for x in _moving(result)]
-                return [_array(t) for t in dots]
+                dots = [forward_ad.unpack_dual(x).tangent for x in moving_in(result)]
+                return [array(t) for t in dots]
 
         return self._tried(run)
 
@@ -168,7 +161,7 @@ class Original:
                 return self.cls.apply(*arguments.join(every))
 
             dims = tuple(axes[i] for i in at)
-            return _outs(torch.func.vmap(call, dims)(*[tensors[i] for i in at]))
+            return outs_of(torch.func.vmap(call, dims)(*[tensors[i] for i in at]))
 
         return self._tried(run)
 
@@ -231,14 +224,14 @@ class Original:
 
         def run() -> bool:
             result, leaves = self._apply(arguments, arguments.arrays, chosen)
-            nodes = [x.grad_fn for x in _moving(result) if x.grad_fn is not None]
+            nodes = [x.grad_fn for x in moving_in(result) if x.grad_fn is not None]
             if not nodes:
                 return False
-            known = {_memory(x) for x in (*leaves, *_tensors_in(result))}
+            known = {memory_of(x) for x in (*leaves, *tensors_in(result))}
             node = nodes[0]
             kept = list(getattr(node, "saved_tensors", ()))
-            kept += _tensors_in(list(getattr(node, "__dict__", {}).values()))
-            return any(_memory(x) not in known for x in kept if x is not None)
+            kept += tensors_in(list(getattr(node, "__dict__", {}).values()))
+            return any(memory_of(x) not in known for x in kept if x is not None)
 
         try:
             return self._tried(run)
@@ -268,74 +261,3 @@ def _are_same(first: Sequence[Any], again: Sequence[Any]) -> bool:
         or (x.shape == y.shape and x.tobytes() == y.tobytes())
         for x, y in zip(first, again, strict=True)
     )
-
-
-def _tensor(x: np.ndarray | None) -> Any:
-    return None if x is None else from_numpy(x)
-
-
-def _array(x: Any) -> np.ndarray | None:
-    return None if x is None else np.array(to_numpy(x))
-
-
-def _tops(result: Any) -> tuple[Any, ...]:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def _is_moving(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and is_inexact(x.dtype)
-
-
-def _moving(result: Any) -> list[Any]:
-    return [x for x in _tops(result) if _is_moving(x)]
-
-
-def _tensors_in(value: Any) -> list[Any]:
-    return [x for x in leaves_of(value) if isinstance(x, torch.Tensor)]
-
-
-def _memory(x: Any) -> Any:
-    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
-
-
-def _pairs(result: Any, cts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The outputs that a gradient can come from, with their cotangents."""
-    return [
-        (x, ct)
-        for x, ct in zip(_moving(result), cts, strict=True)
-        if ct is not None and x.requires_grad
-    ]
-
-
-def _gradients(
-    pairs: Sequence[tuple[Any, Any]], leaves: Sequence[Any], *, again: bool = False
-) -> Sequence[Any]:
-    if not pairs or not leaves:
-        return [None] * len(leaves)
-    return torch.autograd.grad(
-        [x for x, _ in pairs],
-        list(leaves),
-        [ct for _, ct in pairs],
-        create_graph=again,
-        allow_unused=True,
-    )
-
-
-def _outs(result: Any) -> Outs:
-    leaves: list[Any] = []
-    labels: list[str] = []
-    moving: list[int] = []
-    nested = False
-    for k, top in enumerate(_tops(result)):
-        if _is_moving(top):
-            moving.append(len(leaves))
-        inside = leaves_of(top)
-        nested = nested or (not _is_moving(top) and any(map(_is_moving, inside)))
-        labels += label_of(k, len(inside))
-        leaves += [_array(x) if isinstance(x, torch.Tensor) else x for x in inside]
-    return Outs(leaves, labels, moving, nested)
-
-
-def label_of(k: int, n: int) -> list[str]:
-    """What to call the leaves of output k."""
-    return [f"output {k}"] if n == 1 else [f"output {k}, leaf {i}" for i in range(n)]

@@ -12,12 +12,13 @@ import jax
 import numpy as np
 
 from jaxfn._base import pytree
-from jaxfn._check import Outcome, Skip, compare_arrays, eps_of, largest, wide, worst
+from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
 from jaxfn.torch._compare.accuracy import Accuracy, normal
 from jaxfn.torch._compare.arguments import Arguments
 from jaxfn.torch._compare.hints import hint, of_one_kind
-from jaxfn.torch._compare.original import Found, Original, OriginalError, Outs
+from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
+from jaxfn.torch._compare.tensors import Found, Outs
 from jaxfn.torch._lib import torch
 
 NUMBERS = (bool, int, float, complex)
@@ -163,30 +164,6 @@ class Pair:
         """Of the port."""
         return [np.asarray(g) for g in self.port.pull(arrays, chosen, cts)]
 
-    # ---- other points
-
-    def points(self, n: int, run: Callable[[list[np.ndarray]], Any]) -> list[Any]:
-        """`n` other points near the arguments, at which `run` is what torch takes.
-
-        Domains come from the arguments: the first attempt keeps signs, and what lies
-        between 0 and 1; the second what is positive definite, sorted, or symmetric.
-        """
-        for near in (_shrunk, _scaled):
-            with contextlib.suppress(OriginalError):
-                generator = self.rng()
-                points = [self._moved(near, k, generator) for k in range(1, n + 1)]
-                for point in points:
-                    run(point)
-                return points
-        raise Skip("PyTorch itself raises at other points near these arguments")
-
-    def _moved(self, near: Any, k: int, generator: np.random.Generator) -> Any:
-        found = list(self.arrays)
-        for i, x in enumerate(found):
-            if pytree.is_inexact(x):
-                found[i] = np.asarray(near(x, k, generator)).astype(x.dtype)
-        return found
-
     # ---- comparing
 
     def compare(
@@ -321,14 +298,6 @@ def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
         np.zeros(x.shape, x.dtype) if g is None else g
         for g, x in zip(found, like_these, strict=True)
     ]
-
-
-def _shrunk(x: np.ndarray, k: int, generator: np.random.Generator) -> Any:
-    return x * (1 - 0.05 * k * generator.random(x.shape))
-
-
-def _scaled(x: np.ndarray, k: int, _: np.random.Generator) -> Any:
-    return x * (1 - 0.05 * k)
 
 
 def subsets_in_words(arguments: Arguments, chosen: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxfn._base import compat, pytree
 from jaxfn.torch._compare.arguments import Arguments, leaves_of
-from jaxfn.torch._compare.original import label_of
+from jaxfn.torch._compare.tensors import label_of
 
 Arrays = list[Any]
 

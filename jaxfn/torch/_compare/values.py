@@ -12,6 +12,7 @@ import numpy as np
 from jaxfn._base import pytree
 from jaxfn._check import MOST, Outcome, Skip, worst
 from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
+from jaxfn.torch._compare.points import points
 
 POINTS = 2
 
@@ -146,11 +147,10 @@ def value_elsewhere(pair: Pair) -> Outcome:
     def run(point: list[np.ndarray]) -> Any:
         return pair.original.value(pair.arguments, point).leaves
 
-    points = pair.points(POINTS, run)
     return worst(
         [
             _compared(pair, pair.port.leaves(point)[0], run(point), " at another point")
-            for point in points
+            for point in points(pair, POINTS, run)
         ]
     )
 

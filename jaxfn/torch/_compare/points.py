@@ -1,0 +1,49 @@
+"""Other points near the arguments, where both sides are compared too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxfn._base import pytree
+from jaxfn._check import Skip
+from jaxfn.torch._compare.original import OriginalError
+from jaxfn.torch._compare.pair import Pair
+
+Point = list[np.ndarray]
+Near = Callable[[np.ndarray, int, np.random.Generator], Any]
+
+
+def points(pair: Pair, n: int, run: Callable[[Point], Any]) -> list[Point]:
+    """`n` other points, at which `run` is what torch takes.
+
+    Domains come from the arguments: the first attempt keeps signs, and what lies
+    between 0 and 1; the second what is positive definite, sorted, or symmetric.
+    """
+    for near in (_shrunk, _scaled):
+        with contextlib.suppress(OriginalError):
+            generator = pair.rng()
+            found = [_moved(pair, near, k, generator) for k in range(1, n + 1)]
+            for point in found:
+                run(point)
+            return found
+    raise Skip("PyTorch itself raises at other points near these arguments")
+
+
+def _moved(pair: Pair, near: Near, k: int, generator: np.random.Generator) -> Point:
+    found = list(pair.arrays)
+    for i, x in enumerate(found):
+        if pytree.is_inexact(x):
+            found[i] = np.asarray(near(x, k, generator)).astype(x.dtype)
+    return found
+
+
+def _shrunk(x: np.ndarray, k: int, generator: np.random.Generator) -> Any:
+    return x * (1 - 0.05 * k * generator.random(x.shape))
+
+
+def _scaled(x: np.ndarray, k: int, _: np.random.Generator) -> Any:
+    return x * (1 - 0.05 * k)
