@@ -4,8 +4,10 @@ Read `api` (what users call), `catalogue` (all checks) and `run` (one of them), 
 (the Function and its arguments) and `compiled` (how it is run), `numbers`, `looks`,
 `differences` and `accuracy` (how results are compared), then the checks: `rules` (value
 and backward), `tangents` (jvp), `transforms` (vmap, second order) and `programs` (scan,
-precision).
-`report` is what users get, `cli` and `target` the command line.
+precision). `report` is what users get, `cli` and `target` the command line.
+
+A new check is a row of `catalogue.CHECKS`; tests/check/wrong_functions.py gets a
+Function that it finds.
 
 `jaxfn.torch.compare` takes its numbers, messages and report from here. Imported at
 first use. Nothing that a Function needs to run belongs here.

@@ -3,11 +3,11 @@
 Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, which
 builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
 (a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
-(the refusals: forward mode without jvp, a second derivative after once_differentiable)
-and `batching` (custom_vmap; `def_vmap` is the same in JAX's terms). `attachment` gives
-values a derivative after they were computed; `onepass` (with `runs`) and `ownership`
-(with `sharing`) stand on it. `linearity` and `solves` prove that a traced function is
-linear.
+(values that refuse: forward mode without jvp, where `engines.call` says so and JAX does
+not first, and a second derivative after once_differentiable) and `batching`
+(custom_vmap; `def_vmap` is the same in JAX's terms). `attachment` gives values a
+derivative after they were computed; `onepass` (with `runs`) and `ownership` (with
+`sharing`) stand on it. `linearity` and `solves` prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
 `_function` and `_decorator`, are for.

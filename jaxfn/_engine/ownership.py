@@ -1,4 +1,4 @@
-"""Under vmap, the outputs of an example belong to that example.
+"""Under vmap, an output whose derivative differs among examples is batched too.
 
 JAX finds out by itself which outputs of a function are batched: those that were
 computed from something batched. One that was not has one value y for all examples. But

@@ -6,13 +6,14 @@ the class at this moment) and `class_rules`. A forward runs in one of two `style
 which `separate` is the one with setup_context. `node` is the ctx that rules get, `ctx`
 its public part, `no_graph` what it can't have, `savable` what may be saved. Rules are
 called inside of `running`, which says more where they fail; `returned_gradients`,
-`returned_tangents` and `returned_batch` check what they returned, and word the errors.
+`returned_tangents` and `returned_batch` check what they returned, and word the errors
+(of rules in JAX's terms, `_decorator` does), with `returns` in common.
 `hooks` and `policies` (autocast) are settings of a `with` block; `legacy` holds torch's
 older classes.
 
 A saved array: `node.save_for_backward`, taken out by `capture` (and `packed`, for
-hooks), made residuals in `styles`, carried by `_engine`, put into a fresh ctx by
-`class_rules`, read by `node.saved_tensors`.
+hooks), made residuals in `styles` or `separate`, carried by `_engine`, put into a fresh
+ctx by `capture.rebuild`, which `class_rules` calls, read by `node.saved_tensors`.
 
 torch's names and leniency belong here; how JAX is told belongs in `_engine`.
 """

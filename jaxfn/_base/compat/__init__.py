@@ -8,9 +8,13 @@ knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs
 stand; `decorators` holds what JAX's three say and ask for: error texts, debug info,
 hidden frames, symbolic zeros.
 
+A name that JAX moved gets one name here: an import that is tried in both places. What
+behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other module
+asks for a version. The tests run on an old JAX and on the newest, so they tell.
+
 Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity` and `solves` of `_engine`, `trace` of `_explain`. New methods of JAX's
-decorators are found by `_decorator.jax_own`.
+`linearity` and `solves` of `_engine`, `trace` of `_explain`, `jaxprs` here. New methods
+of JAX's decorators are found by `_decorator.jax_own`.
 """
 
 # fmt: off

@@ -19,9 +19,9 @@ from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_a
 class Named:
     """A function as a parameter of a primitive: a jaxpr shows its name alone.
 
-    The function itself would show its address, another one in every run. A `Box` and a
-    `_Same` carry values as aux data of pytrees, and a parameter is no pytree: it is
-    called and printed as it is.
+    The function itself would show its address, another one in every run. The package's
+    other carriers (`Box`, `_Same`) are aux data of pytrees; a parameter is no pytree,
+    but is called and printed as it is.
     """
 
     def __init__(self, name: str, fun: Callable[..., Any]) -> None:
