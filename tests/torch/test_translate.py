@@ -416,7 +416,7 @@ def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
 def test_a_swapped_row_is_found(module, monkeypatch):
     rows = dict(_names.ROWS)
     rows["torch.sin"], rows["torch.cos"] = rows["torch.cos"], rows["torch.sin"]
-    monkeypatch.setattr("jaxfn.torch._translate._rewrite.ROWS", rows)
+    monkeypatch.setattr("jaxfn.torch._translate._calls.ROWS", rows)
     found = translate(
         module(function("return torch.sin(x)", "return g * x.cos()")).T, X
     )
@@ -425,7 +425,7 @@ def test_a_swapped_row_is_found(module, monkeypatch):
 
 
 def test_a_dropped_keyword_is_found(module, monkeypatch):
-    from jaxfn.torch._translate._names._row import row
+    from jaxfn.torch._translate._names._table import row
 
     short = [row("sum", "x dim? keepdim?", "jnp.sum(x, keepdims=keepdim)")]
     monkeypatch.setitem(_names.ROWS, "Tensor.sum", short)

@@ -22,9 +22,9 @@ with warnings.catch_warnings():
 
 from jaxfn.torch._dtypes import to_jax, to_numpy
 from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._learn import _fact
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, TABLES
 from jaxfn.torch._translate._names._row import Given
+from jaxfn.torch._translate._seen import fact
 
 SAMPLES = 2
 # What it holds is anything.
@@ -174,11 +174,11 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), _fact(v))
+            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v))
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):
-            bound = row.bind(given, _fact(expected))
+            bound = row.bind(given, fact(expected))
             if isinstance(bound, str):
                 continue
             found = bound.expression(method=name.startswith("Tensor."))

@@ -7,9 +7,11 @@ from typing import Any
 
 from jaxfn.torch._translate import _comparison
 from jaxfn.torch._translate._assemble import assembled, is_alias
-from jaxfn.torch._translate._learn import Facts, Original, quiet, run
+from jaxfn.torch._translate._learn import Original, quiet, run
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._rewrite import Left, Rewriter
+from jaxfn.torch._translate._rewrite import Rewriter
+from jaxfn.torch._translate._rewriting import Left
+from jaxfn.torch._translate._seen import Facts
 from jaxfn.torch._translate._sources import Library
 from jaxfn.torch._translate._units import Unit, collect
 from jaxfn.torch._translate._writes import Program

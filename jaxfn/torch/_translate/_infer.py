@@ -7,10 +7,10 @@ from typing import Any
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
-from jaxfn.torch._translate._learn import Facts
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._loads import stored
 from jaxfn.torch._translate._names import DTYPES
+from jaxfn.torch._translate._scopes import Scopes, Uses
+from jaxfn.torch._translate._seen import Facts
 from jaxfn.torch._translate._units import Unit, cst_params
 
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
@@ -30,7 +30,7 @@ class Inference:
 
     def __init__(self, unit: Unit, facts: Facts) -> None:
         self._unit, self._facts = unit, facts
-        self._scopes = _Scopes()
+        self._scopes = Scopes()
         unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
 
@@ -63,7 +63,7 @@ class Inference:
     def loads(self, node: Any, name: str) -> int:
         """How often the function around a node reads a name."""
         names = self._scopes.names.get(self.function(node), {})
-        return len(names.get(name, _Uses()).loads)
+        return len(names.get(name, Uses()).loads)
 
     # ---- from the text
 
@@ -134,7 +134,7 @@ class Inference:
             function = self._scopes.around.get(function)
         return UNKNOWN
 
-    def _uses(self, uses: _Uses, function: Any, name: str) -> Fact:
+    def _uses(self, uses: Uses, function: Any, name: str) -> Fact:
         """A name that was seen elsewhere in its function, or what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
@@ -267,97 +267,3 @@ def _is_dtype(target: Any) -> bool:
 
 def _is_star(param: Any) -> bool:
     return param.star not in ("", None) and isinstance(param.star, str)
-
-
-class _Uses:
-    def __init__(self) -> None:
-        self.loads: list[Any] = []
-        self.stores: list[tuple[str, Any]] = []
-
-
-class _Scopes(cst.CSTVisitor):
-    """For each node its function; for each function its names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.around: dict[Any, Any] = {}
-        self.names: dict[Any, dict[str, _Uses]] = {}
-        self._stack: list[Any] = []
-        self._stored: set[Any] = set()
-
-    def _use(self, name: str) -> _Uses:
-        own = self.names.setdefault(self._stack[-1] if self._stack else None, {})
-        return own.setdefault(name, _Uses())
-
-    def on_visit(self, node: Any) -> bool:
-        self.around[node] = self._stack[-1] if self._stack else None
-        if isinstance(node, (cst.Annotation, cst.Decorator)):
-            return False
-        return super().on_visit(node)
-
-    def visit_FunctionDef(self, node: Any) -> None:
-        self._stack.append(node)
-        for param in cst_params(node.params):
-            self._use(param.name.value).stores.append(("param", param))
-
-    def leave_FunctionDef(self, original_node: Any) -> None:
-        self._stack.pop()
-
-    def visit_Param(self, node: Any) -> bool:
-        if node.default is not None:
-            node.default.visit(self)
-        return False
-
-    def visit_Arg(self, node: Any) -> bool:
-        self.around[node] = self._stack[-1] if self._stack else None
-        node.value.visit(self)
-        return False
-
-    def visit_Attribute(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
-    def _bind(self, target: Any, value: Any, how: str = "value") -> None:
-        self._stored.add(target)
-        if isinstance(target, cst.Name):
-            self._use(target.value).stores.append((how, value))
-        elif isinstance(target, (cst.Tuple, cst.List)):
-            values = getattr(value, "elements", None)
-            same = values is not None and len(values) == len(target.elements)
-            for i, element in enumerate(target.elements):
-                if isinstance(element, cst.StarredElement):
-                    self._bind(element.value, value, "rest")
-                elif same and values is not None:
-                    self._bind(element.value, values[i].value)
-                else:
-                    self._bind(element.value, value, "item")
-
-    def visit_Assign(self, node: Any) -> None:
-        for target in node.targets:
-            self._bind(target.target, node.value)
-
-    def visit_AugAssign(self, node: Any) -> None:
-        # It reads what it binds anew.
-        for name in stored(node.target):
-            self._use(name).loads.append(node.target)
-        self._stored.add(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        if node.value is not None:
-            self._bind(node.target, node.value)
-
-    def visit_For(self, node: Any) -> None:
-        self._bind(node.target, node.iter, "other")
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._bind(node.target, node.iter, "other")
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._bind(node.target, node.value)
-
-    def visit_AsName(self, node: Any) -> None:
-        self._bind(node.name, None, "other")
-
-    def visit_Name(self, node: Any) -> None:
-        if node not in self._stored:
-            self._use(node.value).loads.append(node)

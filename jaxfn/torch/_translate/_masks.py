@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._flow import indices
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._memory import indices
 from jaxfn.torch._translate._names import ROWS
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate._expressions import code, fill, paren
-from jaxfn.torch._translate._flow import indices, is_write_name, root_of
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import stored
+from jaxfn.torch._translate._memory import indices, is_write_name, root_of
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate._rewrite import Rewriter

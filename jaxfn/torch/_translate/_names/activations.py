@@ -1,6 +1,7 @@
 """What networks are made of."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _pad(given: Bound) -> str | None:

@@ -1,6 +1,7 @@
 """New arrays. torch's are float32 unless told otherwise, with x64 on too."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 _DEFAULTS: dict[type, str] = {float: "float32", int: "int64", bool: "bool"}
 

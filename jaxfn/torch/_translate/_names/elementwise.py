@@ -1,6 +1,6 @@
 """Element by element."""
 
-from jaxfn.torch._translate._names._row import table
+from jaxfn.torch._translate._names._table import table
 
 ROWS = table(
     """

@@ -1,6 +1,7 @@
 """Elements by their places."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _along(given: Bound) -> bool:

@@ -1,6 +1,7 @@
 """Matrices, products and transforms."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _triangular(given: Bound) -> str | None:

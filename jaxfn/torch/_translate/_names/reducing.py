@@ -1,6 +1,6 @@
 """Many elements to one."""
 
-from jaxfn.torch._translate._names._row import row, table
+from jaxfn.torch._translate._names._table import row, table
 
 ROWS = table(
     """

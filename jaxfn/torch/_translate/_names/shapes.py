@@ -1,6 +1,7 @@
 """The same elements in another shape, dtype or order."""
 
-from jaxfn.torch._translate._names._row import Bound, row, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import row, table
 
 
 def _expand(given: Bound) -> str | None:
