@@ -51,7 +51,7 @@ def file(tmp_path, monkeypatch):
 def test_what_is_equal_ends_with_0(file, tmp_path, capsys):
     out = tmp_path / "port.py"
     assert main(["translate", f"{file}:Twice", "f32[2,3]", "-o", str(out)]) == 0
-    assert "value and gradients are those of the original" in capsys.readouterr().out
+    assert "the original `Twice`: all 15 rows agree" in capsys.readouterr().out
     assert "return x * 2\n" in out.read_text()
 
 
@@ -59,7 +59,7 @@ def test_without_a_file_the_source_is_printed(file, capsys):
     assert main(["translate", f"{file}:Twice", "f32[2,3]"]) == 0
     done = capsys.readouterr()
     assert done.out.startswith("import jaxfn\n")
-    assert "those of the original" in done.err
+    assert "the original `Twice`: all 15 rows agree" in done.err
 
 
 def test_what_is_left_ends_with_1_and_is_listed(file, capsys):

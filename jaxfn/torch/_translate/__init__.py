@@ -15,7 +15,7 @@ In the order in which they are best read:
 `_rewrite`      the new text, with `_rewriting`, `_references`, `_calls` and
                 `_statements`, `_decorators`, `_annotations`, `_marks` (what is left)
 `_assemble`     the file, from imports to definitions
-`_comparison`   is it right?
+`_compared`     the translation as a port, for `jaxfn.torch.compare`
 
 `_expressions`, `_loads`, `_visitors` and `_lib` are tools for trees of LibCST, which is
 imported here alone, at first use.
