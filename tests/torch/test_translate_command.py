@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import subprocess
 import sys
 
@@ -110,6 +111,30 @@ def test_without_libcst_one_line_says_so(file, capsys, monkeypatch):
     )
     assert main(["translate", f"{file}:Twice"]) == 2
     assert "pip install 'jaxfn[translate]'" in capsys.readouterr().err
+
+
+def test_without_torch_one_line_says_so():
+    code = (
+        "import sys\nsys.modules['torch'] = None\n"
+        "from jaxfn.__main__ import main\n"
+        "raise SystemExit(main(['translate', 'json:T']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "needs PyTorch" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_to_a_terminal(file, monkeypatch):
+    pytest.importorskip("tqdm", reason="progress is an extra")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert main(["translate", f"{file}:Twice", "f32[2,3]"]) == 0
+    assert "gradients of subsets" in sys.stderr.getvalue()
 
 
 def test_the_version_needs_neither_torch_nor_libcst():
