@@ -2,13 +2,13 @@
 
     python -m tests.torch.translated FILE [--only WORD] [--out FOLDER]
 
-The file is as for `tests.torch.cases`. Each class is translated with its arguments and
-compared with torch by `jaxfn.torch.compare` (value and gradients, eagerly, under jit and
-vmap, second derivatives); it is then one of
+The file is as for `tests.torch.cases`. Each class is translated with its arguments
+and compared with torch by `jaxfn.torch.compare` (value and gradients, eagerly, under
+jit and vmap, second derivatives); it is then one of
 
     equal       all is translated, and no row of the comparison differs
     partly      the same, but for marked lines that these arguments do not reach
-    left        a marked line is reached: it raises, and says what was not translated
+    left        a marked line is reached, or what it left undefined: an error, no value
     draws       all is translated, and torch's random numbers can't be had in JAX
     differs     all is translated, and a row differs: never to be accepted
     fails       the translator itself raises
@@ -46,7 +46,7 @@ def kind_of(found: Translation) -> str:
     assert found.comparison is not None
     if found.comparison.ok:
         return "partly" if found.left else "equal"
-    if found.left and all("NotImplementedError" in why for why in _failures(found)):
+    if found.left and all("the port raises" in why for why in _failures(found)):
         return "left"
     if found.comparison.failures:
         return "differs"

@@ -13,7 +13,8 @@ In the order in which they are best read:
 `_flow`         writes into memory, with `_memory` (what shares it), `_liveness` (what
                 is read later), `_writes` (which become new values) and `_masks`
 `_rewrite`      the new text, with `_rewriting`, `_references`, `_calls` and
-                `_statements`, `_decorators`, `_annotations`, `_marks` (what is left)
+                `_statements` (with `_assignments`), `_decorators`, `_annotations`,
+                `_promotion` (dtypes) and `_marks` (what is left)
 `_assemble`     the file, from imports to definitions
 `_compared`     the translation as a port, for `jaxfn.torch.compare`
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from jaxfn.torch._translate._expressions import code, paren
+from jaxfn.torch._translate import _promotion
+from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._memory import is_write_name
+from jaxfn.torch._translate._memory import is_in_place, is_write_name
 from jaxfn.torch._translate._names import ROWS
 from jaxfn.torch._translate._names._row import Given
 from jaxfn.torch._translate._references import PAIRS, References
@@ -14,7 +16,11 @@ from jaxfn.torch._translate._references import PAIRS, References
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
-_NUMBERS = {"float", "int", "bool", "complex"}
+_VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
+_ASKING = dict.fromkeys(
+    ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
+    _VALUE,
+) | dict.fromkeys(("hasattr", "getattr", "setattr", "type", "dir", "vars"), _KIND)
 
 
 class Calls(References):
@@ -44,26 +50,39 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
+            reduced = self.writes.masks.reduction(original_node, updated_node)
+            if reduced is not None:
+                return reduced
             if self.infer.of(func.value).is_tensor:
                 return self._method(original_node, updated_node)
-            if f"Tensor.{func.attr.value}" in ROWS and self._is_doubtful(func):
+            name = func.attr.value
+            known = f"Tensor.{name}" in ROWS or is_write_name(name)
+            if known and self._is_doubtful(func):
                 self.problem(
                     f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
                     "known to be a tensor (give arguments that reach this line)"
                 )
         if self._is_imported(func):
             return self._imported(original_node, updated_node)
-        if self._is_number_of_tensor(func, original_node.args):
-            self.problem(f"{func.value}() of a tensor: the value is not known")
+        if target is not None and target.kind == "builtin":
+            return self._builtin(original_node, updated_node, target.name)
         found = self.writes.call_problem(original_node)
         if found:
             self.problem(found)
         return updated_node
 
-    def _is_number_of_tensor(self, func: Any, args: Any) -> bool:
-        if not isinstance(func, cst.Name) or func.value not in _NUMBERS or not args:
-            return False
-        return self.infer.of(args[0].value).is_tensor
+    def _builtin(self, original: Any, updated: Any, name: str) -> Any:
+        """A function of Python, some of which ask a tensor for its value or kind."""
+        tensors = [self.infer.of(a.value).is_tensor for a in original.args]
+        if name not in _ASKING or not any(tensors):
+            return updated
+        if name in ("max", "min") and len(tensors) == 2:
+            values = {"x": updated.args[0].value, "y": updated.args[1].value}
+            facts = [self.infer.of(a.value) for a in original.args]
+            if all(_promotion.is_scalar(f) for f in facts if f.is_tensor):
+                return self.filled(f"jnp.{name}imum(x, y)", values)
+        self.problem(f"{name}() of a tensor: {_ASKING[name]}")
+        return updated
 
     def _is_imported(self, func: Any) -> bool:
         while isinstance(func, cst.Attribute):
@@ -83,19 +102,6 @@ class Calls(References):
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
         return updated
 
-    def _is_doubtful(self, func: Any) -> bool:
-        """Could it be a tensor, for all that is known?"""
-        if self.infer.of(func.value).kind not in ("unknown", "mixed"):
-            return False
-        return func not in self.unit.references and not self._is_ours(func.value)
-
-    def _is_ours(self, node: Any) -> bool:
-        """Is it a module, a class or self, which is no tensor?"""
-        if isinstance(node, cst.Name) and node.value in ("ctx", "self", "cls"):
-            return True
-        target = self.unit.references.get(node)
-        return target is not None and target.kind in ("unit", "import", "builtin")
-
     def _function(self, original: Any, updated: Any, name: str) -> Any:
         head, _, short = name.rpartition(".")
         if name == "torch.Size":
@@ -104,10 +110,14 @@ class Calls(References):
             name = f"Tensor.{short}"
         rows = ROWS.get(name) or ROWS.get(f"torch.{short}", ())
         args = self._given(original.args, updated.args)
-        if is_write_name(short) and args:
+        in_place = is_in_place(original)
+        if args and (is_write_name(short) or in_place):
             decision = self.writes.decision(original)
-            if decision.reason or decision.back:
+            if decision.reason or (decision.back and original not in self.alone):
                 self.problem(f"{name}: {decision.reason or 'it is read again'}")
+        if in_place:
+            args = [a for a in args if a.keyword != "inplace"]
+        elif is_write_name(short):
             name, rows = name[:-1], ROWS.get(f"torch.{short[:-1]}", ())
         return self._by_rows(original, updated, name, rows, args, method=False)
 
@@ -139,9 +149,13 @@ class Calls(References):
         if special is not None:
             return special
         rows = ROWS.get(f"Tensor.{name[:-1]}", ())
-        return self._by_rows(
+        found = self._by_rows(
             original, updated, f"Tensor.{name}", rows, args, method=True
         )
+        if not _promotion.widens(args[0].fact, [a.fact for a in args[1:]]):
+            return found
+        values = {"x": paren(found), "y": args[0].value}
+        return fill("x.astype(y.dtype)", values)
 
     def _given(self, originals: Any, updateds: Any) -> list[Given]:
         found = []
@@ -169,6 +183,8 @@ class Calls(References):
             if reason:
                 self.problem(f"{name}(out=...): {reason}")
         for row in rows:
+            if row.elementwise:
+                args = self._narrowed(original, name, args)
             bound = row.bind(args, self.infer.of(original))
             if isinstance(bound, str):
                 reason = bound
@@ -181,6 +197,31 @@ class Calls(References):
             reason = "values are not known while JAX traces"
         self.problem(f"{name} with {reason}" if rows else name)
         return updated
+
+    def _narrowed(self, original: Any, name: str, args: list[Given]) -> list[Given]:
+        """The arguments, none of which makes the result wider than torch's."""
+        facts = [a.fact for a in args]
+        at = _promotion.too_wide(facts, self.infer.of(original))
+        if not at:
+            return args
+        values = _promotion.narrowed([a.value for a in args], facts, at)
+        if values is None:
+            self.problem(f"{name} of a 0-d tensor that would widen the result")
+            return args
+        pairs = zip(args, values, strict=True)
+        return [dataclasses.replace(a, value=v) for a, v in pairs]
+
+    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
+        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
+        at = _promotion.too_wide(facts, self.infer.of(original_node))
+        if not at:
+            return updated_node
+        both = [updated_node.left, updated_node.right]
+        values = _promotion.narrowed(both, facts, at)
+        if values is None:
+            self.problem("a 0-d tensor that would widen the result")
+            return updated_node
+        return updated_node.with_changes(left=values[0], right=values[1])
 
     def _has_out(self, node: Any) -> bool:
         return any(

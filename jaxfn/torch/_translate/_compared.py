@@ -67,6 +67,8 @@ def _port(source: str, cls: Any) -> Callable[..., Any]:
 
 def _as_jax(x: Any, module: Any) -> Any:
     """What the translation has in place of an object of the original's file."""
+    if hasattr(x, "__code__"):
+        return getattr(module, x.__name__, x)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         made = getattr(module, type(x).__name__, type(x))
         return made(*[_as_jax(y, module) for y in x])
@@ -76,8 +78,6 @@ def _as_jax(x: Any, module: Any) -> Any:
         return type(x)([_as_jax(y, module) for y in x])
     if isinstance(x, enum.Enum) and hasattr(module, type(x).__name__):
         return getattr(module, type(x).__name__)[x.name]
-    if hasattr(x, "__code__"):
-        return getattr(module, x.__name__, x)
     if isinstance(x, torch.dtype):
         return jnp.dtype(str(x).removeprefix("torch."))
     return x

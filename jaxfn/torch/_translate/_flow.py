@@ -9,9 +9,9 @@ from typing import Any
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import Liveness, defined, outcome
-from jaxfn.torch._translate._loads import loads
+from jaxfn.torch._translate._loads import loads, names_read
 from jaxfn.torch._translate._memory import FLAT, NOTHING, OTHER, Memories, Memory
-from jaxfn.torch._translate._units import cst_params
+from jaxfn.torch._translate._units import cst_params, local_names
 
 
 @dataclasses.dataclass
@@ -131,8 +131,11 @@ class Flow(Memories):
     def _nested(self, node: Any) -> None:
         """A function in a function: what it writes to must be its own."""
         before, statement = dict(self._env), self._statement
-        for param in cst_params(node.params):
-            self._env[param.name.value] = frozenset({OTHER})
+        own = local_names(node)
+        before[node.name.value] = self._held(names_read(node) - own)
+        # What it writes to a name of the function around can be no binding.
+        for name in {*before, *(p.name.value for p in cst_params(node.params))}:
+            self._env[name] = frozenset({OTHER})
         self.live.after |= Liveness(node, self._assumed).after
         self._body(node.body.body)
         self._env, self._statement = before, statement
@@ -174,13 +177,17 @@ class Flow(Memories):
                 self.summary.returns.add(OTHER)
 
     def _assign(self, node: Any) -> None:
-        value = self._eval(node.value)
+        values = getattr(node.value, "elements", None)
+        if values is None:
+            parts, value = [], self._eval(node.value)
+        else:  # all are read before the first is bound: `a, b = b, a`
+            parts = [self._eval(v.value) for v in values]
+            value = NOTHING.union(*parts)
         for target in node.targets:
-            elements = getattr(target.target, "elements", None)
-            values = getattr(node.value, "elements", None)
-            if elements and values and len(elements) == len(values):
-                for e, v in zip(elements, values, strict=True):
-                    self._bind(e.value, self._eval(v.value), node)
+            elements = getattr(target.target, "elements", ())
+            if elements and len(elements) == len(parts):
+                for element, part in zip(elements, parts, strict=True):
+                    self._bind(element.value, part, node)
             else:
                 self._bind(target.target, value, node)
 

@@ -16,6 +16,9 @@ from jaxfn.torch._translate._units import Unit, cst_params
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
 _BUSY = Fact("busy")  # it is being found out: a name that is bound to itself
 _NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
+_BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
+_BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
+_BUILTINS |= {"range": "other", "set": "other"}
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
@@ -77,6 +80,8 @@ class Inference:
             return Fact("str")
         if isinstance(node, (cst.Tuple, cst.List, cst.ListComp)):
             return _SEQ
+        if isinstance(node, (cst.Dict, cst.DictComp, cst.Set, cst.SetComp, cst.Lambda)):
+            return Fact("other")
         if isinstance(node, cst.UnaryOperation):
             inner = self.of(node.expression)
             if inner.kind == "busy":
@@ -187,14 +192,16 @@ class Inference:
         if target.kind == "torch":
             name = target.name.rpartition(".")[2]
             return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
-        if target.kind in ("unit", "value"):
-            value = target.value
-            for kind in (bool, int, float, str):
-                if isinstance(value, kind):
-                    return Fact(kind.__name__, value=value)
-            if isinstance(value, torch.Tensor):
-                return TENSOR
+        if target.kind in ("unit", "value", "import"):
+            return self._constant(target.value)
         return UNKNOWN
+
+    def _constant(self, value: Any) -> Fact:
+        """A number of a module, or one that a closure holds."""
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                return Fact(kind.__name__, value=value)
+        return TENSOR if isinstance(value, torch.Tensor) else UNKNOWN
 
     def _attribute(self, node: Any) -> Fact:
         target = self._unit.references.get(node)
@@ -204,6 +211,9 @@ class Inference:
             return _SEQ
         if node.attr.value == "dtype":
             return _DTYPE
+        owner = self._unit.references.get(node.value)
+        if owner is not None and owner.kind == "import":
+            return self._constant(getattr(owner.value, node.attr.value, None))
         if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
@@ -235,6 +245,9 @@ class Inference:
             known = head in ("torch", "torch.nn.functional", "torch.linalg")
             known = known or head in ("torch.special", "torch.fft")
             return self._result(name, node, node.args[1:]) if known else UNKNOWN
+        if target is not None and target.kind == "builtin":
+            kind = _BUILTINS.get(target.name)
+            return UNKNOWN if kind is None else Fact(kind)
         if isinstance(node.func, cst.Attribute):
             owner = self.of(node.func.value)
             if owner.is_tensor:

@@ -10,6 +10,7 @@ from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import outcome
+from jaxfn.torch._translate._loads import names_read
 from jaxfn.torch._translate._names import ROWS, VIEWS
 
 Memory = frozenset[Any]
@@ -17,10 +18,11 @@ NOTHING: Memory = frozenset()
 OTHER = "what is not known here"
 FLAT = {"int", "float", "bool", "complex", "none", "str", "dtype", "device"}
 # These may give their argument itself.
-_SAME = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
-_SAME |= {"short", "bool", "cpu", "cuda", "contiguous", "broadcast_to", "positive"}
-_SAME |= {"requires_grad_", "resolve_conj", "conj", "as_tensor", "asarray", "to_dense"}
-_SAME |= {"broadcast_tensors", "meshgrid", "char", "byte", "expand", "detach"}
+SAME = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
+SAME |= {"short", "bool", "cpu", "cuda", "contiguous", "broadcast_to", "positive"}
+SAME |= {"requires_grad_", "resolve_conj", "conj", "as_tensor", "asarray", "to_dense"}
+SAME |= {"einsum"}  # of one operand it may be a view
+SAME |= {"broadcast_tensors", "meshgrid", "char", "byte", "expand", "detach"}
 _CAST = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
 _CAST |= {"short", "bool", "char", "byte"}
 _KEEPERS = {"append", "extend", "insert", "add", "update", "save_for_backward"}
@@ -119,11 +121,27 @@ class Memories(abc.ABC):
         if isinstance(node, cst.Dict):
             return self._all(e.value for e in node.elements)
         if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
-            self._bind(node.for_in.target, self._eval(node.for_in.iter))
-            return self._eval(node.elt)
+            return self._comprehension(node)
         if isinstance(node, cst.StarredElement):
             return self._eval(node.value)
-        return NOTHING
+        if isinstance(node, cst.NamedExpr):
+            found = self._eval(node.value)
+            self._bind(node.target, found)
+            return found
+        return self._held(names_read(node))
+
+    def _comprehension(self, node: Any) -> Memory:
+        loop = node.for_in
+        while loop is not None:
+            self._bind(loop.target, self._eval(loop.iter))
+            for condition in loop.ifs:
+                self._eval(condition.test)
+            loop = loop.inner_for_in
+        return self._eval(node.elt)
+
+    def _held(self, names: Iterable[str]) -> Memory:
+        """All memory of these names: what a lambda, say, may hold of it."""
+        return NOTHING.union(*(self._env.get(name, NOTHING) for name in names))
 
     def _all(self, nodes: Iterable[Any]) -> Memory:
         found = NOTHING
@@ -169,16 +187,16 @@ class Memories(abc.ABC):
             memory = self._eval(value)
             self._write(node, memory, root)
             return memory
-        if is_write_name(short) and node.args:
+        if node.args and (is_write_name(short) or is_in_place(node)):
             self._write(node, args[0], root_of(node.args[0].value))
             return args[0]
         if self._is_view(name, short):
-            return args[0] if args else NOTHING
+            return every if short == "einsum" else args[0] if args else NOTHING
         return self._fresh(node)
 
     def _is_view(self, name: str, short: str) -> bool:
         rows = ROWS.get(name) or ROWS.get(f"torch.{short}", [])
-        return short in _SAME or any(r.view for r in rows)
+        return short in SAME or any(r.view for r in rows)
 
     def _method(self, node: Any, every: Memory) -> Memory:
         func, name = node.func, node.func.attr.value
@@ -221,6 +239,16 @@ def is_write_name(name: str) -> bool:
     """Does a method of this name write to its tensor?"""
     special = name.endswith("__") or name in ("requires_grad_", "retain_grad")
     return name.endswith("_") and not special
+
+
+def is_in_place(call: Any) -> bool:
+    """Is `inplace=True` said?"""
+    return any(
+        a.keyword is not None
+        and a.keyword.value == "inplace"
+        and dotted(a.value) == ["True"]
+        for a in call.args
+    )
 
 
 def root_of(node: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate._rewriting import Rewriting
@@ -19,11 +20,14 @@ _VALUES = {
     "torch.Size": "tuple",
     "torch.autograd.Function": "jaxfn.Function",
     "torch.autograd.function.Function": "jaxfn.Function",
+    "torch.autograd.function.InplaceFunction": "jaxfn.InplaceFunction",
+    "torch.autograd.function.NestedIOFunction": "jaxfn.NestedIOFunction",
     "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
 }
 _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
+_TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
 PAIRS = ("values", "indices")
 
 
@@ -32,6 +36,7 @@ class References(Rewriting):
 
     def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
+        self.writes.masks.plan_reduction(node)
 
     def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
         return self._named(original_node, updated_node)
@@ -49,7 +54,27 @@ class References(Rewriting):
             return updated
         if self.infer.of(original_node.value).is_tensor:
             return self._attribute(original_node, updated, name)
+        if self.infer.of(original_node.value).kind == "device":
+            self.problem(f"{code(original_node)}: JAX's devices are others")
+        if name in _TENSORS and self._is_doubtful(original_node):
+            self.problem(
+                f"{code(original_node)}: {code(original_node.value)} is not known to "
+                "be a tensor (give arguments that reach this line)"
+            )
         return updated
+
+    def _is_doubtful(self, node: Any) -> bool:
+        """Could it be of a tensor, for all that is known?"""
+        if self.infer.of(node.value).kind not in ("unknown", "mixed"):
+            return False
+        return node not in self.unit.references and not self._is_ours(node.value)
+
+    def _is_ours(self, node: Any) -> bool:
+        """Is it a module, a class or self, which is no tensor?"""
+        if isinstance(node, cst.Name) and node.value in ("ctx", "self", "cls"):
+            return True
+        target = self.unit.references.get(node)
+        return target is not None and target.kind in ("unit", "import", "builtin")
 
     def _attribute(self, original: Any, updated: Any, name: str) -> Any:
         if name == "requires_grad":

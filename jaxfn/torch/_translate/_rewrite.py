@@ -7,6 +7,7 @@ from typing import Any
 from jaxfn.torch._translate import _decorators, _statements
 from jaxfn.torch._translate._annotations import annotation
 from jaxfn.torch._translate._calls import Calls
+from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._units import is_for_onnx
 
@@ -66,8 +67,68 @@ class Rewriter(Calls):
     # ---- conditions
 
     def _condition(self, test: Any) -> None:
-        if self.infer.of(test).is_tensor:
+        if isinstance(test, cst.BooleanOperation):
+            self._condition(test.left)
+            self._condition(test.right)
+        elif self.infer.of(test).is_tensor:
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
+
+    def visit_UnaryOperation(self, node: Any) -> None:
+        if isinstance(node.operator, cst.Not):
+            self._condition(node.expression)
+
+    def visit_Comparison(self, node: Any) -> None:
+        sides = [node.left, *(c.comparator for c in node.comparisons)]
+        tensors = [self.infer.of(side).is_tensor for side in sides]
+        chained, last = len(tensors) > 2, node.comparisons[-1].operator
+        asks = isinstance(last, (cst.In, cst.NotIn)) and tensors[-1]
+        if any(tensors) and (chained or asks):
+            self.problem("a branch on the values of a tensor: JAX needs jnp.where")
+        if self._is_device_type(node):
+            self.dropped.update([node.left, node.left.value])
+        elif any(self.infer.of(side).kind == "device" for side in sides):
+            self.problem(f"{code(node)}: JAX's devices are others")
+
+    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
+        """Of a device: the lines for the CPU are those that are carried over."""
+        if not self._is_device_type(original_node):
+            return updated_node
+        only = original_node.comparisons[0]
+        same = only.comparator.evaluated_value == "cpu"
+        return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
+
+    def _is_device_type(self, node: Any) -> bool:
+        """Is it `x.device.type == "cuda"`, or the like?"""
+        left, only = node.left, node.comparisons[0]
+        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
+            return False
+        return (
+            left.attr.value == "type"
+            and self.infer.of(left.value).kind == "device"
+            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
+            and isinstance(only.comparator, cst.SimpleString)
+        )
+
+    def leave_If(self, original_node: Any, updated_node: Any) -> Any:
+        """What is for other devices alone goes."""
+        known = _value(original_node.test, updated_node.test)
+        if known is None:
+            return updated_node
+        chained, orelse = original_node in self.chained, updated_node.orelse
+        if known:
+            body = updated_node.body
+            return cst.Else(body) if chained else cst.FlattenSentinel(body.body)
+        if chained or orelse is None or isinstance(orelse, cst.If):
+            return orelse if orelse is not None else cst.RemoveFromParent()
+        return cst.FlattenSentinel(orelse.body.body)
+
+    def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
+        """Nothing follows what always returns."""
+        for i, statement in enumerate(updated_node.body):
+            line = isinstance(statement, cst.SimpleStatementLine)
+            if line and isinstance(statement.body[-1], cst.Return):
+                return updated_node.with_changes(body=updated_node.body[: i + 1])
+        return updated_node
 
     def visit_If(self, node: Any) -> None:
         if isinstance(node.orelse, cst.If):
@@ -85,6 +146,9 @@ class Rewriter(Calls):
 
     def visit_BooleanOperation(self, node: Any) -> None:
         self._condition(node.left)
+
+    def visit_Expr(self, node: Any) -> None:
+        self.alone.add(node.value)
 
     def visit_Assert(self, node: Any) -> None:
         self._condition(node.test)
@@ -129,3 +193,15 @@ class Rewriter(Calls):
             self.single[call] = names[read.index(True)]
         else:
             self.parts[call] = "both"
+
+
+def _value(old: Any, new: Any) -> bool | None:
+    """What a condition is that was none of True and False before."""
+    negated = isinstance(new, cst.UnaryOperation) and isinstance(new.operator, cst.Not)
+    inner = new.expression if negated else new
+    was = old.expression if negated and hasattr(old, "expression") else old
+    if not isinstance(inner, cst.Name) or inner.value not in ("True", "False"):
+        return None
+    if isinstance(was, cst.Name) and was.value == inner.value:
+        return None
+    return (inner.value == "True") != negated

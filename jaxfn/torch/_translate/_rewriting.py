@@ -48,6 +48,7 @@ class Rewriting(cst.CSTTransformer):
         self.left: list[Left] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()
+        self.alone: set[Any] = set()
         self.parts: dict[Any, int | str] = {}
         self.paired: set[Any] = set()
         self.functions: list[Any] = []

@@ -31,7 +31,7 @@ class Facts:
         node = self._nodes[i]
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            before = _memory((args, kwargs))
+            before = _memory((args, kwargs, _held(function)))
             found = function(*args, **kwargs)
             after = _memory(found)
             owned = before is not None and after is not None and not before & after
@@ -84,6 +84,19 @@ def _memory(value: Any) -> set[int] | None:
         return {x.untyped_storage().data_ptr() for x in _tensors(value)}
     except RuntimeError:
         return None
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function can return besides its arguments: it may keep tensors."""
+    found = [getattr(function, "__self__", None), getattr(function, "__defaults__", ())]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    space = getattr(function, "__globals__", {})
+    found.extend(x for x in space.values() if isinstance(x, torch.Tensor))
+    return [*found, *(vars(x) for x in found if hasattr(x, "__dict__"))]
 
 
 def _tensors(value: Any) -> Iterator[Any]:

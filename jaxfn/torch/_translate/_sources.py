@@ -184,6 +184,9 @@ class Library:
             value = getattr(value, parts[n])
             n += 1
         if full.split(".")[0] == "torch":
+            if value is torch.Tensor and n < len(parts):  # a method, as a function
+                full, value = f"{full}.{parts[n]}", getattr(value, parts[n], None)
+                n += 1
             return Target("torch", full, value=value), n
         return self._defined(source, full, value, n, owner, parts)
 

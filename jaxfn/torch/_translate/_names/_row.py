@@ -169,6 +169,10 @@ class Bound:
         """Which shape it had, in all runs."""
         return self._given[name][0].fact.shape
 
+    def dtype(self, name: str) -> str | None:
+        """Which dtype it had, in all runs."""
+        return self._given[name][0].fact.dtype
+
     def literal(self, name: str, default: Any) -> Any:
         """The number or string that is written there, or was seen in all runs."""
         return self._given[name][0].literal() if self.has(name) else default
@@ -213,6 +217,10 @@ class Bound:
     def result_dtype(self) -> str | None:
         """The dtype of the result, in all runs."""
         return self._result.dtype
+
+    def result_shape(self) -> tuple[int, ...] | None:
+        """The shape of the result, in all runs."""
+        return self._result.shape
 
     def _named(self, value: Any) -> str:
         text = code(value)
@@ -261,7 +269,7 @@ def _spelling(keyword: str, names: set[str]) -> str:
 
 def _as_method(template: str) -> str:
     """`x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`: as the call was written."""
-    match = re.match(r"jnp\.(\w+)\(x(?:, )?", template)
+    match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
     if match is None or match[1] not in METHODS:
         return template
     return f"x.{match[1]}({template[match.end() :]}"
