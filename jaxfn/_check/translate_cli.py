@@ -48,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         args = [cli.argument(text, generator) for text in options.arguments]
         translated = importlib.import_module("jaxfn.torch._translation").translated
-        found = translated(_classes(options.target, args), args, _is_whole(options))
+        classes = _classes(options.target, args)
+        with cli.progress(sys.stderr, "row") as show:
+            found = translated(classes, args, _is_whole(options), show)
     except (cli.UsageError, ImportError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return cli.USAGE

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxfn.torch._compare import CompareReport
 from jaxfn.torch._lib import torch
 
 
@@ -18,13 +19,13 @@ class Translation:
         source: the text of a file that needs jax and jaxfn alone.
         left: what could not be translated, each with its place, line and reason. In
             `source` a comment holds the line, and one that raises stands in its place.
-        comparison: what a comparison with the original found, whose `ok` and `failures`
-            say more; None where no arguments were given.
+        comparison: the report of `jaxfn.torch.compare` on the translation and its
+            original; None where no arguments were given.
     """
 
     source: str
     left: tuple[Any, ...]
-    comparison: Any = None
+    comparison: CompareReport | None = None
 
     @property
     def ok(self) -> bool:
@@ -45,13 +46,13 @@ def translate(cls: Any, *args: Any) -> Translation:
 
     What the class uses of its file and its package is carried over. With arguments the
     original runs on them, which shows what is a tensor, and the translation is compared
-    with it: value and gradients, eagerly and under jit, in the dtypes given and in
-    float64. Without arguments only what is certain from the text is translated.
+    with it by `jaxfn.torch.compare`. Without arguments only what is certain from the
+    text is translated.
 
     Args:
         cls: the class.
-        args: of its apply: tensors, NumPy or JAX arrays, and anything else. Where
-            tensors require grad, these are differentiated; else all that can be.
+        args: of its apply: tensors, NumPy or JAX arrays, and anything else. All that
+            torch can differentiate are.
 
     Returns:
         The source, what is left, and the comparison.
@@ -75,7 +76,12 @@ def translate(cls: Any, *args: Any) -> Translation:
     return translated([cls], args, False)
 
 
-def translated(classes: Sequence[Any], args: Sequence[Any], whole: bool) -> Translation:
+def translated(
+    classes: Sequence[Any],
+    args: Sequence[Any],
+    whole: bool,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Translation:
     """The translation of classes of one file; `whole` keeps what else is at its top."""
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
@@ -89,4 +95,4 @@ def translated(classes: Sequence[Any], args: Sequence[Any], whole: bool) -> Tran
             "pip install 'jaxfn[translate]'."
         )
     api = importlib.import_module("jaxfn.torch._translate")
-    return Translation(*api.translate(classes, args, whole=whole))
+    return Translation(*api.translate(classes, args, whole=whole, progress=progress))

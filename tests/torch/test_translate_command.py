@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import subprocess
 import sys
 
@@ -51,7 +52,7 @@ def file(tmp_path, monkeypatch):
 def test_what_is_equal_ends_with_0(file, tmp_path, capsys):
     out = tmp_path / "port.py"
     assert main(["translate", f"{file}:Twice", "f32[2,3]", "-o", str(out)]) == 0
-    assert "value and gradients are those of the original" in capsys.readouterr().out
+    assert "the original `Twice`: all 15 rows agree" in capsys.readouterr().out
     assert "return x * 2\n" in out.read_text()
 
 
@@ -59,7 +60,7 @@ def test_without_a_file_the_source_is_printed(file, capsys):
     assert main(["translate", f"{file}:Twice", "f32[2,3]"]) == 0
     done = capsys.readouterr()
     assert done.out.startswith("import jaxfn\n")
-    assert "those of the original" in done.err
+    assert "the original `Twice`: all 15 rows agree" in done.err
 
 
 def test_what_is_left_ends_with_1_and_is_listed(file, capsys):
@@ -110,6 +111,30 @@ def test_without_libcst_one_line_says_so(file, capsys, monkeypatch):
     )
     assert main(["translate", f"{file}:Twice"]) == 2
     assert "pip install 'jaxfn[translate]'" in capsys.readouterr().err
+
+
+def test_without_torch_one_line_says_so():
+    code = (
+        "import sys\nsys.modules['torch'] = None\n"
+        "from jaxfn.__main__ import main\n"
+        "raise SystemExit(main(['translate', 'json:T']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "needs PyTorch" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_to_a_terminal(file, monkeypatch):
+    pytest.importorskip("tqdm", reason="progress is an extra")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert main(["translate", f"{file}:Twice", "f32[2,3]"]) == 0
+    assert "gradients of subsets" in sys.stderr.getvalue()
 
 
 def test_the_version_needs_neither_torch_nor_libcst():

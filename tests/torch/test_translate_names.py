@@ -21,10 +21,11 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 from jaxfn.torch._dtypes import to_jax, to_numpy
+from jaxfn.torch._translate import _memory
 from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._learn import _fact
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, TABLES
 from jaxfn.torch._translate._names._row import Given
+from jaxfn.torch._translate._seen import fact
 
 SAMPLES = 2
 # What it holds is anything.
@@ -50,6 +51,10 @@ HERE = {
     "s": torch.tensor([-1.0, 0.0, 0.5, 2.0]),
     "one": torch.tensor([[1.0], [2.0]]),
     "square": torch.square,
+    "low": torch.tensor([[4.0, 9.0, 9.0], [1.0, 3.0, 9.0], [0.5, 0.2, 5.0]]),
+    "five": torch.tensor(5),
+    "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
+    "kernel": torch.linspace(-2, 1, 16).reshape(2, 2, 2, 2).cos(),
 }
 CALLS = """
 torch.all(b) torch.any(b,dim=1) torch.add(x,y,alpha=2) torch.sub(x,y,alpha=2)
@@ -139,6 +144,26 @@ torch.linalg.eigh(m) torch.linalg.multi_dot([m,n,x]) torch.linalg.cross(v,w) F.r
 F.relu(x,inplace=False) F.sigmoid(x) F.tanh(x) F.gelu(x) F.gelu(x,approximate="tanh")
 F.hardtanh(x,-1.0,1.0) F.threshold(x,0.5,2.0) F.softmin(x,1)
 F.softmax(x,dim=1,dtype=torch.float64) F.log_softmax(x,dim=1,dtype=torch.float64)
+torch.linalg.norm(x,ord=1,dim=1) torch.std(x,1,False) torch.var(x,1,True,True)
+torch.div(i,2,rounding_mode="trunc") torch.div(-i,3,rounding_mode="trunc")
+torch.masked_fill(b,b,0) torch.masked_fill(i,b,five) torch.logdet(-m)
+torch.cholesky(low) torch.linalg.eigvalsh(low)
+F.normalize(t,2.0,dim=-1) F.normalize(t,2)
+torch.linspace(0,3,5,dtype=torch.float32)
+x.gather(0,k[None,:2]) v.gather(0,k[:2]) x.index_add(1,k,y,alpha=2)
+torch.diag_embed(x) F.softplus(x,beta=2) F.softplus(x,3) F.layer_norm(x,(3,))
+F.layer_norm(x,[3],eps=0.1) x.chunk(2,dim=1) x.unflatten(1,(3,1)) x.median()
+t.unflatten(-1,(1,2)) v.unflatten(0,(3,1)) torch.median(x) torch.median(v)
+torch.quantile(x,0.3,dim=1) x.quantile(0.5)
+x.sum_to_size(1,3) x.sum_to_size((3,)) t.sum_to_size(1,2,1) x.sum_to_size(2,3)
+F.smooth_l1_loss(x,y) F.binary_cross_entropy_with_logits(x,q)
+F.binary_cross_entropy_with_logits(x,q,reduction="mean")
+F.binary_cross_entropy_with_logits(x,q,reduction="sum")
+F.binary_cross_entropy_with_logits(x,q,reduction="none") F.nll_loss(x,k[:2])
+F.nll_loss(x,k[:2],reduction="sum") F.cross_entropy(x,k[:2])
+F.cross_entropy(x,k[:2],reduction="none") F.conv1d(t,t) F.conv1d(t,t,padding=(1,))
+F.conv2d(image,kernel,stride=2,padding=1) F.conv2d(image,kernel,v[:2],(1,2),(0,1),2)
+F.conv2d(image,kernel[:,:1],None,1,0,1,groups=2) F.conv3d(image[None],kernel[:,None])
 torch.softmax(x,1) torch.log_softmax(x,1) torch.celu(x) torch.selu(x)
 F.leaky_relu(x,0.1) F.embedding(i,m) F.one_hot(i,3) F.l1_loss(x,y)
 F.l1_loss(x,y,reduction="none") F.l1_loss(x,y,reduction="sum") F.mse_loss(x,y)
@@ -162,6 +187,12 @@ torch.linalg.pinv(n) torch.linalg.slogdet(m) torch.linalg.svdvals(m)
 torch.inner(v,w) torch.kron(x,n) torch.matmul(m,n) torch.einsum("ij->i",x)
 torch.finfo(torch.float32) torch.iinfo(torch.int32)
 """
+SHARING = """
+torch.einsum("ij->ji",x) torch.einsum("ii->i",m) x.to(torch.float32) x.to("cpu")
+x.float() x.type_as(y) x.type(torch.float32) x.expand(2,3) x.squeeze(0)
+x.sum_to_size(2,3) x.flatten() x.conj() x.chunk(1) x.unflatten(0,(2,1))
+torch.broadcast_tensors(x,x) torch.positive(x) torch.asarray(x) torch.as_tensor(x)
+"""
 OBJECTS = {"finfo", "iinfo"}
 
 
@@ -174,11 +205,11 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), _fact(v))
+            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v))
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):
-            bound = row.bind(given, _fact(expected))
+            bound = row.bind(given, fact(expected))
             if isinstance(bound, str):
                 continue
             found = bound.expression(method=name.startswith("Tensor."))
@@ -331,15 +362,44 @@ def from_calls(run):
 @pytest.fixture(scope="module")
 def run():
     found = Run()
+    before = torch.get_default_dtype()
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from_calls(found)
-        from_samples(found)
+        # As JAX's is then: what has no dtype gets the default in both.
+        torch.set_default_dtype(torch.float64)
+        try:
+            from_calls(found)
+            from_samples(found)
+        finally:
+            torch.set_default_dtype(before)
     return found
 
 
 def test_each_row_gives_what_torch_gives(run):
     assert not run.wrong, "\n".join(run.wrong)
+
+
+def shares_memory(result):
+    """Does a result of torch share memory with an argument?"""
+    held = {x.untyped_storage().data_ptr() for x in HERE.values() if torch.is_tensor(x)}
+    outs = [x for x in flat(result) if isinstance(x, torch.Tensor) and x.numel()]
+    return any(x.untyped_storage().data_ptr() in held for x in outs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_shares_memory_with_an_argument_is_a_view():
+    space, missed = {**HERE, "torch": torch, "F": F}, []
+    for text in [*CALLS.split(), *SHARING.split()]:
+        call = cst.ensure_type(cst.parse_expression(text), cst.Call)
+        owner, _, short = code(call.func).rpartition(".")
+        if short == "cuda" or not shares_memory(eval(text, space)):
+            continue
+        head = {"F": "torch.nn.functional"}.get(owner, owner)
+        name = f"{head}.{short}" if owner[:5] in ("torch", "F") else f"Tensor.{short}"
+        rows = ROWS.get(name) or ROWS.get(f"torch.{short}", [])
+        if short not in _memory.SAME and not any(row.view for row in rows):
+            missed.append(text)
+    assert not missed
 
 
 def test_each_row_is_tried(run):

@@ -1,12 +1,25 @@
 """Torch Functions as source text for JAX.
 
-Read `_api` (what users call), `_sources` and `_units` (what is carried over), `_learn`,
-`_facts` and `_infer` (what is a tensor), `_names` (what torch's names are in JAX),
-`_rewrite` with `_statements`, `_decorators`, `_annotations` and `_marks` (the text),
-`_flow`, `_writes` and `_masks` (writes into memory), `_assemble` (the file) and
-`_comparison` (is it right?).
+In the order in which they are best read:
 
-Imported at first use: LibCST is needed here alone.
+`_api`          what users call, from classes to the text of a file
+`_sources`      the files of the original, with `_binding` (what statements bind)
+`_units`        the definitions that are carried over, with `_pullbacks` (`vjp` in place
+                of `autograd.grad`)
+`_learn`        runs of the original, with `_instrument` (its text, made to tell),
+                `_seen` and `_facts` (what was told of each expression)
+`_infer`        what an expression is where no run came by, with `_scopes`
+`_names`        what torch's names are in JAX: the tables
+`_flow`         writes into memory, with `_memory` (what shares it), `_liveness` (what
+                is read later), `_writes` (which become new values) and `_masks`
+`_rewrite`      the new text, with `_rewriting`, `_references`, `_calls` and
+                `_statements` (with `_assignments`), `_decorators`, `_annotations`,
+                `_promotion` (dtypes) and `_marks` (what is left)
+`_assemble`     the file, from imports to definitions
+`_compared`     the translation as a port, for `jaxfn.torch.compare`
+
+`_expressions`, `_loads`, `_visitors` and `_lib` are tools for trees of LibCST, which is
+imported here alone, at first use.
 """
 
 from jaxfn.torch._translate._api import translate as translate

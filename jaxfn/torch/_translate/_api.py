@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn.torch._translate import _comparison
 from jaxfn.torch._translate._assemble import assembled, is_alias
-from jaxfn.torch._translate._learn import Facts, Original, quiet, run
+from jaxfn.torch._translate._compared import Progress, as_torch, compared
+from jaxfn.torch._translate._learn import Original, quiet, run
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._rewrite import Left, Rewriter
+from jaxfn.torch._translate._rewrite import Rewriter
+from jaxfn.torch._translate._rewriting import Left
+from jaxfn.torch._translate._seen import Facts
 from jaxfn.torch._translate._sources import Library
 from jaxfn.torch._translate._units import Unit, collect
 from jaxfn.torch._translate._writes import Program
 
 
 def translate(
-    classes: Sequence[Any], args: Sequence[Any], *, whole: bool
+    classes: Sequence[Any],
+    args: Sequence[Any],
+    *,
+    whole: bool,
+    progress: Progress | None = None,
 ) -> tuple[str, tuple[Left, ...], Any]:
     """The source of a translation, what is left, and the comparison.
 
@@ -24,8 +30,9 @@ def translate(
         classes: of one file.
         args: of the first one's apply; none to leave the comparison out.
         whole: is this the whole file? Then its docstring and other names stay.
+        progress: called before each row of the comparison.
     """
-    given = _comparison.as_torch(args)
+    given = as_torch(args)
     library = Library()
     functions = [a for a in given if is_user_function(a)]
     units = collect(library, [*classes, *functions])
@@ -37,7 +44,7 @@ def translate(
     left.extend(_foreign(given))
     if not args:
         return source, tuple(left), None
-    return source, tuple(left), _comparison.compare(source, classes[0], given)
+    return source, tuple(left), compared(source, classes[0], given, progress)
 
 
 def _foreign(args: Sequence[Any]) -> list[Left]:

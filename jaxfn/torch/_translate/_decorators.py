@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._learn import is_compiler
+from jaxfn.torch._translate._instrument import is_compiler
 from jaxfn.torch._translate._lib import cst
 
 if TYPE_CHECKING:

@@ -126,6 +126,8 @@ def plain(arg: Any) -> Any:
 
 
 def _as_tuple(args: Sequence[Any]) -> Any:
+    if len(args) == 1 and args[0].star == "*" and dotted(args[0].value):
+        return args[0].value  # a list of sizes is as good
     elements = [
         cst.StarredElement(arg.value) if arg.star == "*" else cst.Element(arg.value)
         for arg in args

@@ -7,15 +7,18 @@ from typing import Any
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
-from jaxfn.torch._translate._learn import Facts
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._loads import stored
 from jaxfn.torch._translate._names import DTYPES
+from jaxfn.torch._translate._scopes import Scopes, Uses
+from jaxfn.torch._translate._seen import Facts
 from jaxfn.torch._translate._units import Unit, cst_params
 
 _SEQ, _INT, _DTYPE = Fact("seq"), Fact("int"), Fact("dtype")
 _BUSY = Fact("busy")  # it is being found out: a name that is bound to itself
 _NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
+_BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
+_BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
+_BUILTINS |= {"range": "other", "set": "other"}
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
@@ -30,7 +33,7 @@ class Inference:
 
     def __init__(self, unit: Unit, facts: Facts) -> None:
         self._unit, self._facts = unit, facts
-        self._scopes = _Scopes()
+        self._scopes = Scopes()
         unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
 
@@ -63,7 +66,7 @@ class Inference:
     def loads(self, node: Any, name: str) -> int:
         """How often the function around a node reads a name."""
         names = self._scopes.names.get(self.function(node), {})
-        return len(names.get(name, _Uses()).loads)
+        return len(names.get(name, Uses()).loads)
 
     # ---- from the text
 
@@ -77,6 +80,8 @@ class Inference:
             return Fact("str")
         if isinstance(node, (cst.Tuple, cst.List, cst.ListComp)):
             return _SEQ
+        if isinstance(node, (cst.Dict, cst.DictComp, cst.Set, cst.SetComp, cst.Lambda)):
+            return Fact("other")
         if isinstance(node, cst.UnaryOperation):
             inner = self.of(node.expression)
             if inner.kind == "busy":
@@ -134,7 +139,7 @@ class Inference:
             function = self._scopes.around.get(function)
         return UNKNOWN
 
-    def _uses(self, uses: _Uses, function: Any, name: str) -> Fact:
+    def _uses(self, uses: Uses, function: Any, name: str) -> Fact:
         """A name that was seen elsewhere in its function, or what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
@@ -187,14 +192,16 @@ class Inference:
         if target.kind == "torch":
             name = target.name.rpartition(".")[2]
             return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
-        if target.kind in ("unit", "value"):
-            value = target.value
-            for kind in (bool, int, float, str):
-                if isinstance(value, kind):
-                    return Fact(kind.__name__, value=value)
-            if isinstance(value, torch.Tensor):
-                return TENSOR
+        if target.kind in ("unit", "value", "import"):
+            return self._constant(target.value)
         return UNKNOWN
+
+    def _constant(self, value: Any) -> Fact:
+        """A number of a module, or one that a closure holds."""
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                return Fact(kind.__name__, value=value)
+        return TENSOR if isinstance(value, torch.Tensor) else UNKNOWN
 
     def _attribute(self, node: Any) -> Fact:
         target = self._unit.references.get(node)
@@ -204,6 +211,9 @@ class Inference:
             return _SEQ
         if node.attr.value == "dtype":
             return _DTYPE
+        owner = self._unit.references.get(node.value)
+        if owner is not None and owner.kind == "import":
+            return self._constant(getattr(owner.value, node.attr.value, None))
         if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
@@ -235,6 +245,9 @@ class Inference:
             known = head in ("torch", "torch.nn.functional", "torch.linalg")
             known = known or head in ("torch.special", "torch.fft")
             return self._result(name, node, node.args[1:]) if known else UNKNOWN
+        if target is not None and target.kind == "builtin":
+            kind = _BUILTINS.get(target.name)
+            return UNKNOWN if kind is None else Fact(kind)
         if isinstance(node.func, cst.Attribute):
             owner = self.of(node.func.value)
             if owner.is_tensor:
@@ -267,97 +280,3 @@ def _is_dtype(target: Any) -> bool:
 
 def _is_star(param: Any) -> bool:
     return param.star not in ("", None) and isinstance(param.star, str)
-
-
-class _Uses:
-    def __init__(self) -> None:
-        self.loads: list[Any] = []
-        self.stores: list[tuple[str, Any]] = []
-
-
-class _Scopes(cst.CSTVisitor):
-    """For each node its function; for each function its names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.around: dict[Any, Any] = {}
-        self.names: dict[Any, dict[str, _Uses]] = {}
-        self._stack: list[Any] = []
-        self._stored: set[Any] = set()
-
-    def _use(self, name: str) -> _Uses:
-        own = self.names.setdefault(self._stack[-1] if self._stack else None, {})
-        return own.setdefault(name, _Uses())
-
-    def on_visit(self, node: Any) -> bool:
-        self.around[node] = self._stack[-1] if self._stack else None
-        if isinstance(node, (cst.Annotation, cst.Decorator)):
-            return False
-        return super().on_visit(node)
-
-    def visit_FunctionDef(self, node: Any) -> None:
-        self._stack.append(node)
-        for param in cst_params(node.params):
-            self._use(param.name.value).stores.append(("param", param))
-
-    def leave_FunctionDef(self, original_node: Any) -> None:
-        self._stack.pop()
-
-    def visit_Param(self, node: Any) -> bool:
-        if node.default is not None:
-            node.default.visit(self)
-        return False
-
-    def visit_Arg(self, node: Any) -> bool:
-        self.around[node] = self._stack[-1] if self._stack else None
-        node.value.visit(self)
-        return False
-
-    def visit_Attribute(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
-    def _bind(self, target: Any, value: Any, how: str = "value") -> None:
-        self._stored.add(target)
-        if isinstance(target, cst.Name):
-            self._use(target.value).stores.append((how, value))
-        elif isinstance(target, (cst.Tuple, cst.List)):
-            values = getattr(value, "elements", None)
-            same = values is not None and len(values) == len(target.elements)
-            for i, element in enumerate(target.elements):
-                if isinstance(element, cst.StarredElement):
-                    self._bind(element.value, value, "rest")
-                elif same and values is not None:
-                    self._bind(element.value, values[i].value)
-                else:
-                    self._bind(element.value, value, "item")
-
-    def visit_Assign(self, node: Any) -> None:
-        for target in node.targets:
-            self._bind(target.target, node.value)
-
-    def visit_AugAssign(self, node: Any) -> None:
-        # It reads what it binds anew.
-        for name in stored(node.target):
-            self._use(name).loads.append(node.target)
-        self._stored.add(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        if node.value is not None:
-            self._bind(node.target, node.value)
-
-    def visit_For(self, node: Any) -> None:
-        self._bind(node.target, node.iter, "other")
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._bind(node.target, node.iter, "other")
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._bind(node.target, node.value)
-
-    def visit_AsName(self, node: Any) -> None:
-        self._bind(node.name, None, "other")
-
-    def visit_Name(self, node: Any) -> None:
-        if node not in self._stored:
-            self._use(node.value).loads.append(node)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._flow import indices
+from jaxfn.torch._translate._expressions import code, fill
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._memory import indices
 from jaxfn.torch._translate._names import ROWS
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate._rewrite import Rewriter
 
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}
-_REDUCED = {"sum", "mean", "max", "min", "any", "all", "prod"}
+_REDUCED = {"sum", "mean", "any", "all", "prod"}
 
 
 class Masks:
@@ -27,6 +27,8 @@ class Masks:
     def __init__(self, infer: Inference) -> None:
         self._infer = infer
         self._whole: set[Any] = set()
+        self._reduced: set[Any] = set()
+        self._read: dict[Any, Any] = {}
 
     def mask(self, subscript: Any) -> Any:
         """The mask, where one is all that stands in the brackets."""
@@ -46,6 +48,7 @@ class Masks:
     def read(self, rewriter: Rewriter, original: Any, updated: Any) -> Any:
         """A subscript that is read."""
         if original in self._whole:
+            self._read[original] = updated.slice[0].slice.value
             return updated.value
         if self.is_masked(original):
             rewriter.problem(
@@ -68,14 +71,10 @@ class Masks:
         if not self._elementwise(value, text, found):
             return None
         self._whole.update(found)
-        return (
-            "where"
-            + "[..., None]" * 0
-            + (
-                ""
-                if m.ndim == x.ndim
-                else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
-            )
+        return "where" + (
+            ""
+            if m.ndim == x.ndim
+            else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
         )
 
     def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
@@ -114,23 +113,27 @@ class Masks:
             return False
         return all(self._elementwise(p, mask, found) for p in parts)
 
-    def reduce(self, rewriter: Rewriter, call: Any) -> Any:
-        """`x[mask].sum()` with `where=`; None for anything else."""
+    def plan_reduction(self, call: Any) -> None:
+        """Note `x[mask].sum()`, which has `where=` in JAX."""
         func = call.func
         if call.args or not isinstance(func, cst.Attribute):
-            return None
-        if func.attr.value not in ("sum", "mean", "any", "all", "prod"):
-            return None
-        if not isinstance(func.value, cst.Subscript):
-            return None
+            return
         subscript = func.value
-        mask = self.mask(subscript)
-        if mask is None or not self._infer.of(subscript.value).is_tensor:
+        if func.attr.value not in _REDUCED or not isinstance(subscript, cst.Subscript):
+            return
+        mask, x = self.mask(subscript), self._infer.of(subscript.value)
+        if mask is None or not x.is_tensor or x.ndim is None:
+            return
+        if self._infer.of(mask).ndim == x.ndim:
+            self._whole.add(subscript)
+            self._reduced.add(call)
+
+    def reduction(self, original: Any, updated: Any) -> Any:
+        """`x.sum(where=mask)` for `x[mask].sum()`; None for anything else."""
+        if original not in self._reduced:
             return None
-        if self._infer.of(mask).ndim != self._infer.of(subscript.value).ndim:
-            return None
-        self._whole.add(subscript)
-        return mask
+        values = {"_x": updated.func.value, "_mask": self._read[original.func.value]}
+        return fill(f"_x.{original.func.attr.value}(where=_mask)", values)
 
 
 def _with_arrays(updated: Any) -> Any:

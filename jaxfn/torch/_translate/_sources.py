@@ -6,18 +6,17 @@ import ast
 import builtins
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import re
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxfn.torch._lib import torch
-from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate import _binding
 from jaxfn.torch._translate._lib import cst, metadata
 
 # LibCST wants a blank where a parenthesis that may go is all that parts two words.
@@ -59,8 +58,8 @@ class Source:
         self.name, self.namespace, self.text = name, namespace, text
         self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
         self.tops: dict[str, list[Any]] = {}
-        for statement in _statements(self.tree.body):
-            for bound in _bound(statement):
+        for statement in _binding.statements(self.tree.body):
+            for bound in _binding.bound(statement):
                 self.tops.setdefault(bound, []).append(statement)
 
     @property
@@ -86,7 +85,9 @@ class Source:
         found: Any = None
         body: Any = self.tree.body
         for name in path:
-            options = [s for s in _statements(body) if name in set(_bound(s))]
+            options = [
+                s for s in _binding.statements(body) if name in set(_binding.bound(s))
+            ]
             defs = [
                 s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))
             ]
@@ -99,8 +100,8 @@ class Source:
     def imports(self, name: str) -> tuple[str, str | None] | None:
         """The module, and the name in it, that an import binds to a name."""
         for statement in self.tops.get(name, ()):
-            for small in _smalls(statement):
-                found = _imported(small, name, self._package())
+            for small in _binding.smalls(statement):
+                found = _binding.imported(small, name, self._package())
                 if found is not None:
                     return found
         return None
@@ -108,9 +109,9 @@ class Source:
     def statement(self, name: str) -> Any:
         """The import that binds a name, as a statement with that name alone."""
         for top in self.tops.get(name, ()):
-            for small in _smalls(top):
-                if _imported(small, name, self._package()) is not None:
-                    kept = [a for a in small.names if _alias(a) == name]
+            for small in _binding.smalls(top):
+                if _binding.imported(small, name, self._package()) is not None:
+                    kept = [a for a in small.names if _binding.name_of(a) == name]
                     only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
                     changes: dict[str, Any] = {"names": [only]}
                     if isinstance(small, cst.ImportFrom):
@@ -183,6 +184,9 @@ class Library:
             value = getattr(value, parts[n])
             n += 1
         if full.split(".")[0] == "torch":
+            if value is torch.Tensor and n < len(parts):  # a method, as a function
+                full, value = f"{full}.{parts[n]}", getattr(value, parts[n], None)
+                n += 1
             return Target("torch", full, value=value), n
         return self._defined(source, full, value, n, owner, parts)
 
@@ -285,80 +289,6 @@ def _read(module: Any) -> Source | None:
         return Source(module.__name__, vars(module), text)
     except (OSError, UnicodeDecodeError, cst.ParserSyntaxError):
         return None
-
-
-# ---- what statements bind
-
-
-def _statements(body: Any) -> Iterator[Any]:
-    """Statements of a block, and of the blocks in it that have no scope."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
-            continue
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            inner = getattr(statement, name, None)
-            parts: Any = inner if isinstance(inner, (list, tuple)) else [inner]
-            for part in parts:
-                block: Any = getattr(part, "body", None)
-                if isinstance(block, cst.IndentedBlock):
-                    yield from _statements(block.body)
-                elif isinstance(part, cst.IndentedBlock):
-                    yield from _statements(part.body)
-                elif isinstance(part, cst.If):
-                    yield from _statements([part])
-
-
-def _smalls(statement: Any) -> Any:
-    return statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
-
-
-def _bound(statement: Any) -> Iterator[str]:
-    if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
-        yield statement.name.value
-    elif isinstance(statement, cst.SimpleStatementLine):
-        for small in statement.body:
-            yield from _bound_by(small)
-
-
-def _bound_by(small: Any) -> Iterator[str]:
-    if isinstance(small, (cst.Import, cst.ImportFrom)):
-        if not isinstance(small.names, cst.ImportStar):
-            for alias in small.names:
-                yield _alias(alias)
-    elif isinstance(small, cst.Assign):
-        for target in small.targets:
-            if isinstance(target.target, cst.Name):
-                yield target.target.value
-    elif isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name):
-        yield small.target.value
-
-
-def _alias(alias: Any) -> str:
-    if alias.asname is not None:
-        return alias.asname.name.value
-    return (dotted(alias.name) or [""])[0]
-
-
-def _imported(small: Any, name: str, package: str) -> tuple[str, str | None] | None:
-    """The module, and what of it, that an import statement binds to a name."""
-    if isinstance(small, cst.Import):
-        for alias in small.names:
-            if _alias(alias) == name:
-                parts = dotted(alias.name) or []
-                whole = alias.asname is not None
-                return (".".join(parts) if whole else parts[0]), None
-    if isinstance(small, cst.ImportFrom) and not isinstance(
-        small.names, cst.ImportStar
-    ):
-        for alias in small.names:
-            if _alias(alias) == name:
-                module = ".".join(dotted(small.module) or [] if small.module else [])
-                dots = "." * len(small.relative)
-                if dots:
-                    module = importlib.util.resolve_name(dots + module, package)
-                return module, ".".join(dotted(alias.name) or [])
-    return None
 
 
 def literal(value: Any) -> str | None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jaxfn.torch._translate._assignments import assigned, augmented, bind, index_text
 from jaxfn.torch._translate._expressions import code, fill, paren
-from jaxfn.torch._translate._flow import indices, is_write_name, root_of
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._loads import stored
+from jaxfn.torch._translate._memory import (
+    indices,
+    is_in_place,
+    is_write_name,
+    root_of,
+)
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate._rewrite import Rewriter
@@ -23,18 +28,6 @@ _AT = {
     "zero_": "set(0)",
     "fill_": "set({})",
     "copy_": "set({})",
-}
-_OPERATORS = {
-    cst.AddAssign: ("add", "{}"),
-    cst.SubtractAssign: ("add", "-{}"),
-    cst.MultiplyAssign: ("multiply", "{}"),
-    cst.DivideAssign: ("divide", "{}"),
-}
-_BINARY = {
-    cst.AddAssign: cst.Add,
-    cst.SubtractAssign: cst.Subtract,
-    cst.MultiplyAssign: cst.Multiply,
-    cst.DivideAssign: cst.Divide,
 }
 
 
@@ -117,9 +110,9 @@ def _line(rewriter: Rewriter, original: Any, updated: Any) -> Any:
     elif isinstance(old, cst.Expr):
         found = _expression(rewriter, old, new)
     elif isinstance(old, cst.Assign):
-        found = _assign(rewriter, old, new)
+        found = assigned(rewriter, old, new)
     elif isinstance(old, cst.AugAssign):
-        found = _augmented(rewriter, old, new)
+        found = augmented(rewriter, old, new)
     reasons = rewriter.late
     if reasons:
         rewriter.late = []
@@ -135,10 +128,6 @@ def _lines(updated: Any, found: list[Any]) -> Any:
     return cst.FlattenSentinel([first, *rest]) if rest else first
 
 
-def _bind(name: str, value: Any) -> Any:
-    return cst.Assign([cst.AssignTarget(cst.Name(name))], value)
-
-
 # ---- calls that stand alone
 
 
@@ -150,7 +139,10 @@ def _expression(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     if out and isinstance(out[0].value, cst.Name):
         name = out[0].value.value
         values = {"_value": paren(new.value)}
-        return [_bind(name, fill(f"_value.astype({name}.dtype)", values))]
+        return [bind(name, fill(f"_value.astype({name}.dtype)", values))]
+    root = _written_by(rewriter, call)
+    if root is not None:
+        return [bind(root, new.value)]
     if not isinstance(call.func, cst.Attribute):
         return [new]
     name = call.func.attr.value
@@ -166,7 +158,22 @@ def _expression(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     if root is None:
         rewriter.late.append("a write whose result has no name")
         return []
-    return [_bind(root, new.value)]
+    return [bind(root, new.value)]
+
+
+def _written_by(rewriter: Rewriter, call: Any) -> str | None:
+    """The name that a function of torch writes to: `torch.relu_(y)`."""
+    target = rewriter.unit.references.get(call.func)
+    if target is None or target.kind != "torch" or not call.args:
+        return None
+    short = target.name.rpartition(".")[2]
+    if not (is_write_name(short) or is_in_place(call)):
+        return None
+    root = root_of(call.args[0].value)
+    if root is None or isinstance(call.args[0].value, cst.Subscript):
+        rewriter.late.append("a write whose result has no name")
+        return None
+    return root
 
 
 def _at_method(rewriter: Rewriter, call: Any, new: Any) -> list[Any]:
@@ -177,136 +184,10 @@ def _at_method(rewriter: Rewriter, call: Any, new: Any) -> list[Any]:
     if not basic or not isinstance(receiver.value, cst.Name):
         rewriter.late.append("a write to a part that is a copy, or has no name")
         return []
-    x, index = receiver.value.value, _index_text(rewriter.views[call])
+    x, index = receiver.value.value, index_text(rewriter.views[call])
     if name in _AT and len(call.args) <= 1:
         given = [code(a.value) for a in rewriter.arguments[call]]
         what = _AT[name].format(*given)
     else:
         what = f"set({code(new.value)})"
-    return [_bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))]
-
-
-def _index_text(subscript: Any) -> str:
-    text = code(subscript.with_changes(value=cst.Name("x"), lpar=[], rpar=[]))
-    return text[text.index("[") + 1 : -1]
-
-
-# ---- assignments
-
-
-def _assign(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
-    target = old.targets[0].target
-    if len(old.targets) == 1 and isinstance(target, cst.Subscript):
-        if rewriter.infer.of(target.value).is_tensor:
-            return _at_set(rewriter, old, new)
-        return [new]
-    is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
-    if is_attribute and rewriter.infer.of(target.value).is_tensor:
-        return _attribute(rewriter, old)
-    if isinstance(old.value, cst.Call) and old.value in rewriter.pairs:
-        kept = rewriter.pairs[old.value]
-        one = new.targets[0].with_changes(target=kept)
-        return [new.with_changes(targets=[one])]
-    call = old.value
-    if isinstance(call, cst.Call) and code(new.targets[0].target) == code(new.value):
-        return []  # `x = x.clone()`
-    is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
-    if is_write and is_write_name(call.func.attr.value):
-        decision = rewriter.writes.decision(call)
-        if decision.back:
-            root = root_of(call.func.value)
-            assert root is not None
-            return [_bind(root, new.value), new.with_changes(value=cst.Name(root))]
-    return [new]
-
-
-def _attribute(rewriter: Rewriter, old: Any) -> list[Any]:
-    """JAX arrays have no attributes of one's own."""
-    if code(old.targets[0].target).endswith(".requires_grad"):
-        return []
-    rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
-    return []
-
-
-def _at_set(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
-    """`x[i] = v`."""
-    target, value = old.targets[0].target, new.value
-    place = new.targets[0].target
-    decision = rewriter.writes.decision(old)
-    if decision.reason:
-        rewriter.late.append(f"a write: {decision.reason}")
-        return []
-    if not isinstance(target.value, cst.Name):
-        rewriter.late.append("a write to a part of what has no name")
-        return []
-    x = target.value.value
-    if rewriter.writes.masks.is_masked(target):
-        return [_bind(x, v) for v in _where(rewriter, old, x, place, value)]
-    found = fill(f"{x}.at[{_index_text(place)}].set(_value)", {"_value": value})
-    return [_bind(x, found)]
-
-
-def _where(rewriter: Rewriter, old: Any, x: str, place: Any, value: Any) -> list[Any]:
-    plan = rewriter.masked.get(old)
-    if plan is None:
-        rewriter.late.append("a write with a mask, of what has no fixed shape")
-        return []
-    mask = place.slice[0].slice.value
-    extra = plan.removeprefix("where")
-    text = f"jnp.where(_mask{extra}, _value, {x})"
-    return [fill(text, {"_mask": mask, "_value": value})]
-
-
-def _augmented(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
-    target = old.target
-    if isinstance(target, cst.Name):
-        reason = rewriter.writes.reason(old)
-        if reason:
-            rewriter.late.append(f"a write: {reason}")
-        return [new]
-    fact = rewriter.infer.of(
-        target.value if isinstance(target, cst.Subscript) else target
-    )
-    if isinstance(target, cst.Attribute):
-        owner = rewriter.infer.of(target)
-        if owner.kind in ("int", "float", "str", "seq"):
-            return [new]
-        rewriter.late.append("a write to an attribute")
-        return []
-    if not fact.is_tensor:
-        if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
-            return [new]
-        rewriter.late.append("a write to an element of what is no tensor")
-        return []
-    decision = rewriter.writes.decision(old)
-    if decision.reason or not isinstance(target.value, cst.Name):
-        rewriter.late.append(f"a write: {decision.reason or 'it has no name'}")
-        return []
-    x, place, value = target.value.value, new.target, new.value
-    operator = type(old.operator)
-    if operator not in _OPERATORS:
-        rewriter.late.append("this operator on a part of a tensor")
-        return []
-    if rewriter.writes.masks.is_masked(target):
-        plan = rewriter.masked.get(old)
-        if plan is None:
-            rewriter.late.append("a write with a mask, of what has no fixed shape")
-            return []
-        mask = place.slice[0].slice.value
-        both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
-        text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x})"
-        return [_bind(x, fill(text, {"_mask": mask, "_value": both}))]
-    index = _index_text(place)
-    if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
-        # torch writes each place once, where `.at[].add` would add up.
-        part = cst.parse_expression(f"{x}[{index}]")
-        both = cst.BinaryOperation(part, _BINARY[operator](), paren(value))
-        return [_bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": both}))]
-    method, form = _OPERATORS[operator]
-    text = f"{x}.at[{index}].{method}({form.format('_value')})"
-    return [_bind(x, fill(text, {"_value": value}))]
-
-
-def names_of(target: Any) -> list[str]:
-    """The names that a target binds."""
-    return stored(target)
+    return [bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))]

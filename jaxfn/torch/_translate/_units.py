@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxfn.torch._lib import torch
-from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import store_names
 from jaxfn.torch._translate._pullbacks import Pullbacks
@@ -98,7 +98,7 @@ def _unit(source: Source, path: tuple[str, ...], value: Any) -> Unit | None:
         return None
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
-    if "autograd.grad" in source.text:
+    if "autograd.grad" in code(node):
         node = node.visit(Pullbacks())
     name = path[len(path) - 1]
     return Unit(source, path, node, value, name, _closure(value))

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate._expressions import code, dotted, fill
-from jaxfn.torch._translate._flow import Flow, Write, assumptions, is_write_name
+from jaxfn.torch._translate._flow import Flow, Write
 from jaxfn.torch._translate._infer import Inference
-from jaxfn.torch._translate._learn import Facts
 from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._liveness import assumptions
 from jaxfn.torch._translate._masks import Masks
+from jaxfn.torch._translate._memory import is_write_name
+from jaxfn.torch._translate._seen import Facts
 from jaxfn.torch._translate._units import Unit, cst_params
 
 if TYPE_CHECKING:

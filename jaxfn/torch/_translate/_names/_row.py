@@ -1,17 +1,4 @@
-"""A row: a name of torch, what it takes, and what that is in JAX.
-
-The columns of a table:
-
-1. the name: `sum` is `torch.sum` and the method, `.view` the method alone, `torch.where`
-   the function alone, `F.x`,
-   `linalg.x`, `special.x` and `fft.x` functions of these modules.
-2. what it takes, by torch's names: `x` is needed, `dim?` may be missing, `dim?=0` is 0
-   then, `*size` takes sizes or one tuple of them, `other:tensor` must be a tensor,
-   `dim:int` an integer, `-dtype` is given by its name, and `mode=="tanh"` must be
-   given as just that.
-3. what it gives: an expression. An argument whose value is a parameter that was not
-   given is left out. `@f` is a function that makes the expression, or refuses.
-"""
+"""A row: a name of torch, what it takes, and what that is in JAX."""
 
 from __future__ import annotations
 
@@ -41,7 +28,6 @@ METHODS = {
     "round", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace",
     "transpose", "var",
 }  # fmt: skip
-_TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +169,10 @@ class Bound:
         """Which shape it had, in all runs."""
         return self._given[name][0].fact.shape
 
+    def dtype(self, name: str) -> str | None:
+        """Which dtype it had, in all runs."""
+        return self._given[name][0].fact.dtype
+
     def literal(self, name: str, default: Any) -> Any:
         """The number or string that is written there, or was seen in all runs."""
         return self._given[name][0].literal() if self.has(name) else default
@@ -227,6 +217,10 @@ class Bound:
     def result_dtype(self) -> str | None:
         """The dtype of the result, in all runs."""
         return self._result.dtype
+
+    def result_shape(self) -> tuple[int, ...] | None:
+        """The shape of the result, in all runs."""
+        return self._result.shape
 
     def _named(self, value: Any) -> str:
         text = code(value)
@@ -275,47 +269,7 @@ def _spelling(keyword: str, names: set[str]) -> str:
 
 def _as_method(template: str) -> str:
     """`x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`: as the call was written."""
-    match = re.match(r"jnp\.(\w+)\(x(?:, )?", template)
+    match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
     if match is None or match[1] not in METHODS:
         return template
     return f"x.{match[1]}({template[match.end() :]}"
-
-
-def row(name: str, takes: str, gives: Any, **more: Any) -> Row:
-    """A row that has more than a table can hold."""
-    return Row(name, tuple(_param(token) for token in takes.split()), gives, **more)
-
-
-def table(
-    text: str, functions: Mapping[str, Any] | None = None, **more: Any
-) -> list[Row]:
-    """The rows of a table: see the columns above."""
-    rows = []
-    for line in text.strip().splitlines():
-        head, gives = _columns(line)
-        name, _, takes = head.partition(" ")
-        made: Any = gives
-        if gives.startswith("@"):
-            made = (functions or {})[gives[1:]]
-        rows.append(row(name, takes, made, **more))
-    return rows
-
-
-def _columns(line: str) -> tuple[str, str]:
-    """What is left and right of the last gap before the expression."""
-    name, _, rest = line.partition(" ")
-    parts = re.split(r" {2,}", rest.strip(), maxsplit=1)
-    if len(parts) == 1:
-        raise ValueError(f"two blanks are missing before the expression: {line}")
-    return f"{name} {parts[0]}", parts[1]
-
-
-def _param(token: str) -> Param:
-    match = _TOKEN.fullmatch(token)
-    if match is None:
-        raise ValueError(f"{token!r} is no parameter of a row.")
-    star, name, optional, kind, equals, text = match.groups()
-    only = text if equals == "==" else None
-    default = text if equals == "=" else None
-    by_name = star == "-"
-    return Param(name, star[:1] == "*", bool(optional), kind, only, default, by_name)

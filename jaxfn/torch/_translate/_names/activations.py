@@ -1,6 +1,7 @@
 """What networks are made of."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _pad(given: Bound) -> str | None:
@@ -13,6 +14,68 @@ def _pad(given: Bound) -> str | None:
         widths[ndim - 1 - i] = f"({sizes[2 * i]}, {sizes[2 * i + 1]})"
     value = ", constant_values=value" if given.has("value") else ""
     return f"jnp.pad(x, ({', '.join(widths)},){value})"
+
+
+_REDUCED = {"mean": "-jnp.mean({})", "sum": "-jnp.sum({})", "none": "-{}[:, 0]"}
+
+
+def _picked(given: Bound, logs: str) -> str | None:
+    """The entries of the classes, reduced as is said."""
+    text = _REDUCED.get(given.literal("reduction", "mean"))
+    plain = given.ndim("x") == 2 and given.ndim("target") == 1
+    if text is None or not plain:
+        return None
+    return text.format(f"jnp.take_along_axis({logs}, target[:, None], axis=1)")
+
+
+def _nll(given: Bound) -> str | None:
+    return _picked(given, "x")
+
+
+def _cross_entropy(given: Bound) -> str | None:
+    return _picked(given, "jax.nn.log_softmax(x, axis=1)")
+
+
+def _conv(given: Bound) -> str | None:
+    """Torch's one number counts for all axes."""
+    n = (given.ndim("weight") or 0) - 2
+    if n < 1 or given.ndim("x") != n + 2:
+        return None
+    parts = ["x", "weight"]
+    for name in ("stride", "padding"):
+        default = "1" if name == "stride" else "0"
+        kind = given.kind(name) if given.has(name) else "int"
+        one = name if given.has(name) else default
+        if kind == "int":
+            pair = one if name == "stride" else f"({one}, {one})"
+            parts.append(f"[{pair}] * {n}")
+        elif kind == "seq" and name == "stride":
+            parts.append(name)
+        elif kind == "seq":
+            parts.append(f"[(p, p) for p in {name}]")
+        else:
+            return None
+    if given.has("dilation"):
+        is_int = given.is_int("dilation")
+        dilation = f"[dilation] * {n}" if is_int else "dilation"
+        parts.append(f"rhs_dilation={dilation}")
+    if given.has("groups"):
+        parts.append("feature_group_count=groups")
+    found = f"jax.lax.conv_general_dilated({', '.join(parts)})"
+    if given.kind("bias") == "none":
+        return found
+    if given.kind("bias") != "tensor":
+        return None
+    return f"{found} + bias[:, {', '.join(['None'] * n)}]"
+
+
+def _layer_norm(given: Bound) -> str | None:
+    """Over the last axis; of more it would take a line of its own."""
+    sizes = given.elements("normalized_shape")
+    if sizes is None or len(sizes) != 1:
+        return None
+    eps = "eps" if given.has("eps") else "1e-05"
+    return f"jax.nn.standardize(x, axis=-1, epsilon={eps})"
 
 
 ROWS = table(
@@ -37,6 +100,7 @@ F.selu             x                             jax.nn.selu(x)
 F.sigmoid          x                             jax.nn.sigmoid(x)
 F.silu             x                             jax.nn.silu(x)
 F.softplus         x                             jax.nn.softplus(x)
+F.softplus         x beta                        jax.nn.softplus(beta * x) / beta
 F.softsign         x                             jax.nn.soft_sign(x)
 F.tanh             x                             jnp.tanh(x)
 F.tanhshrink       x                             x - jnp.tanh(x)
@@ -57,6 +121,8 @@ F.softmin          x dim                         jax.nn.softmax(-x, axis=dim)
 F.log_softmax      x dim                         jax.nn.log_softmax(x, axis=dim)
 F.softmax          x dim -dtype                   jax.nn.softmax(x.astype(dtype), axis=dim)
 F.log_softmax      x dim -dtype                   jax.nn.log_softmax(x.astype(dtype), axis=dim)
+F.layer_norm       x normalized_shape            @_layer_norm
+F.layer_norm       x normalized_shape -eps       @_layer_norm
 F.glu              x dim?                        jax.nn.glu(x, axis=dim)
 F.embedding        x weight                      weight[x]
 F.one_hot          x num_classes                 jax.nn.one_hot(x, num_classes, dtype=int)
@@ -66,11 +132,24 @@ F.l1_loss          x target reduction=="sum"     jnp.sum(jnp.abs(x - target))
 F.mse_loss         x target                      jnp.mean((x - target) ** 2)
 F.mse_loss         x target reduction=="none"    (x - target) ** 2
 F.mse_loss         x target reduction=="sum"     jnp.sum((x - target) ** 2)
+F.smooth_l1_loss   x target                      jnp.mean(jnp.where(jnp.abs(x - target) < 1, 0.5 * (x - target) ** 2, jnp.abs(x - target) - 0.5))
+F.binary_cross_entropy_with_logits x target      jnp.mean(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="mean"  jnp.mean(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="sum"  jnp.sum(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="none"  jax.nn.softplus(x) - x * target
+F.nll_loss         x target                      @_nll
+F.nll_loss         x target -reduction           @_nll
+F.cross_entropy    x target                      @_cross_entropy
+F.cross_entropy    x target -reduction           @_cross_entropy
+F.conv1d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv2d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv3d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:tensor          x @ weight.T + bias
-F.normalize        x                             x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-F.normalize        x dim                         x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x -dim?=1                      x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x p==2 -dim?=1                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x p==2.0 -dim?=1              x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.pad x pad mode=="constant" value?  @_pad
 F.pad              x pad -value?                 @_pad
 """,

@@ -1,60 +1,45 @@
-"""New arrays. torch's are float32 unless told otherwise, with x64 on too."""
+"""New arrays. What has no dtype gets the default: JAX's for torch's."""
 
-from jaxfn.torch._translate._names._row import Bound, table
-
-_DEFAULTS: dict[type, str] = {float: "float32", int: "int64", bool: "bool"}
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _tensor(given: Bound) -> str | None:
-    """A tensor of Python numbers has a dtype of its own: float32, int64 or bool."""
+    """A Python number is no wider than what it meets, as a 0-d tensor is in torch."""
     if given.has("dtype"):
         return "jnp.array(data, dtype=dtype)"
-    dtype = given.result_dtype() or _DEFAULTS.get(type(given.literal("data", None)))
-    if dtype is None:
+    known = ("tensor", "int", "float", "bool", "seq")
+    return "jnp.array(data)" if given.kind("data") in known else None
+
+
+def _spaced(given: Bound) -> str | None:
+    """Of integers torch rounds towards 0; JAX down."""
+    if given.has("dtype") and "float" not in (given.result_dtype() or "unknown"):
         return None
-    if dtype == "float32" and given.kind("data") != "tensor":
-        return "jnp.array(data, dtype=jnp.float32)"
-    return "jnp.array(data)"
-
-
-def _arange(given: Bound) -> str | None:
-    names = [n for n in ("start", "end", "step") if given.has(n)]
-    inside = ", ".join(names)
-    if given.has("dtype"):
-        return f"jnp.arange({inside}, dtype=dtype)"
-    if given.result_dtype() == "float32":
-        return f"jnp.arange({inside}, dtype=jnp.float32)"
-    return f"jnp.arange({inside})" if given.result_dtype() == "int64" else None
-
-
-def _full(given: Bound) -> str | None:
-    if given.has("dtype"):
-        return "jnp.full(size, fill_value, dtype)"
-    if given.result_dtype() == "float32":
-        return "jnp.full(size, fill_value, jnp.float32)"
-    return "jnp.full(size, fill_value)" if given.result_dtype() else None
+    name = given.row.name
+    return f"jnp.{name}(start, end, steps, dtype=dtype)"
 
 
 ROWS = table(
     """
-arange             end -dtype?                    @_arange
-arange             start end -dtype?              @_arange
-arange             start end step -dtype?         @_arange
+arange             end -dtype?                    jnp.arange(end, dtype=dtype)
+arange             start end -dtype?              jnp.arange(start, end, dtype=dtype)
+arange             start end step -dtype?         jnp.arange(start, end, step, dtype=dtype)
 as_tensor          data -dtype?                   @_tensor
 asarray            data -dtype?                   @_tensor
 tensor             data -dtype?                   @_tensor
-empty              *size -dtype?=jnp.float32    jnp.zeros(size, dtype)
+empty              *size -dtype?                 jnp.zeros(size, dtype)
 empty_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
-eye                n m? -dtype?=jnp.float32     jnp.eye(n, m, dtype=dtype)
-full               size fill_value -dtype?        @_full
+eye                n m? -dtype?                  jnp.eye(n, m, dtype=dtype)
+full               size fill_value -dtype?       jnp.full(size, fill_value, dtype)
 full_like          x fill_value -dtype?           jnp.full_like(x, fill_value, dtype=dtype)
-linspace start end steps -dtype?=jnp.float32  jnp.linspace(start, end, steps, dtype=dtype)
-logspace start end steps -dtype?=jnp.float32  jnp.logspace(start, end, steps, dtype=dtype)
-ones               *size -dtype?=jnp.float32    jnp.ones(size, dtype)
+linspace           start end steps -dtype?       @_spaced
+logspace           start end steps -dtype?       @_spaced
+ones               *size -dtype?                 jnp.ones(size, dtype)
 ones_like          x -dtype?                      jnp.ones_like(x, dtype=dtype)
-zeros              *size -dtype?=jnp.float32    jnp.zeros(size, dtype)
+zeros              *size -dtype?                 jnp.zeros(size, dtype)
 zeros_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
-scalar_tensor      s -dtype?=jnp.float32        jnp.array(s, dtype=dtype)
+scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 .new_empty         x *size                       jnp.zeros(size, x.dtype)
 .new_empty         x *size -dtype                 jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
@@ -68,6 +53,7 @@ scalar_tensor      s -dtype?=jnp.float32        jnp.array(s, dtype=dtype)
 tril               x diagonal?                   jnp.tril(x, diagonal)
 triu               x diagonal?                   jnp.triu(x, diagonal)
 diag               x diagonal?                   jnp.diag(x, diagonal)
+diag_embed         x                             x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
 diagflat           x offset?                     jnp.diagflat(x, offset)
 vander             x                             jnp.vander(x)
 """,

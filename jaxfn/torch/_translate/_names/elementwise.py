@@ -1,6 +1,25 @@
 """Element by element."""
 
-from jaxfn.torch._translate._names._row import table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
+
+
+def _truncated(given: Bound) -> str | None:
+    """Of integers it is one."""
+    dtype = given.result_dtype()
+    if dtype is None:
+        return None
+    is_int = "int" in dtype
+    return "jnp.trunc(x / other)" + (".astype(x.dtype)" if is_int else "")
+
+
+def _masked_fill(given: Bound) -> str:
+    """The dtype of the array stays, whatever is filled in."""
+    number = given.kind("value") in ("int", "float")
+    floating = "float" in (given.dtype("x") or "float")
+    cast = "" if number and floating else ".astype(x.dtype)"
+    return f"jnp.where(mask, value, x){cast}"
+
 
 ROWS = table(
     """
@@ -46,7 +65,7 @@ digamma            x                             jax.scipy.special.digamma(x)
 div                x other                       x / other
 div                x other -rounding_mode==None   x / other
 div x other -rounding_mode=="floor"  jnp.floor_divide(x, other)
-div x other -rounding_mode=="trunc"  jnp.trunc(x / other)
+div x other -rounding_mode=="trunc"  @_truncated
 divide             x other                       x / other
 eq                 x other                       x == other
 erf                x                             jax.scipy.special.erf(x)
@@ -156,8 +175,9 @@ i0                 x                             jax.scipy.special.i0(x)
 polar              x angle                       x * jnp.exp(1j * angle)
 complex            real imag                     jax.lax.complex(real, imag)
 torch.where        condition:tensor x other      jnp.where(condition, x, other)
-masked_fill        x mask value                  jnp.where(mask, value, x)
+masked_fill        x mask value                  @_masked_fill
 .where             x condition other             jnp.where(condition, x, other)
 """,
+    locals(),
     elementwise=True,
 )

@@ -1,6 +1,7 @@
 """Elements by their places."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _along(given: Bound) -> bool:
@@ -15,7 +16,14 @@ def _along(given: Bound) -> bool:
 
 
 def _gather(given: Bound) -> str | None:
-    return "jnp.take_along_axis(x, index, axis=dim)" if _along(given) else None
+    """Where the index is smaller along other axes torch reads the first elements."""
+    if _along(given):
+        return "jnp.take_along_axis(x, index, axis=dim)"
+    ndim, dim = given.ndim("x"), given.traced("dim", None)
+    if not ndim or not isinstance(dim, int):
+        return None
+    sizes = [":" if i == dim % ndim else f":index.shape[{i}]" for i in range(ndim)]
+    return f"jnp.take_along_axis(x[{', '.join(sizes)}], index, axis=dim)"
 
 
 def _scatter(given: Bound) -> str | None:
@@ -68,6 +76,7 @@ def _axis(what: str) -> str:
 
 
 _index_add, _index_fill = _axis("add(source)"), _axis("set(value)")
+_index_add_times = _axis("add(alpha * source)")
 _index_copy = _axis("set(source)")
 
 ROWS = table(
@@ -77,6 +86,7 @@ take_along_dim     x indices dim                 jnp.take_along_axis(x, indices,
 index_select       x dim index                   jnp.take(x, index, axis=dim)
 take               x index                       jnp.take(x.ravel(), index)
 index_add          x dim index source            @_index_add
+index_add          x dim index source -alpha     @_index_add_times
 index_copy         x dim index source            @_index_copy
 index_fill         x dim index value             @_index_fill
 scatter            x dim index src               @_scatter

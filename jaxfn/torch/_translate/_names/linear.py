@@ -1,6 +1,7 @@
 """Matrices, products and transforms."""
 
-from jaxfn.torch._translate._names._row import Bound, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
 
 
 def _triangular(given: Bound) -> str | None:
@@ -52,7 +53,7 @@ ger                x vec2                        jnp.outer(x, vec2)
 inner              x other                       jnp.inner(x, other)
 inverse            x                             jnp.linalg.inv(x)
 kron               x other                       jnp.kron(x, other)
-logdet             x                             jnp.linalg.slogdet(x)[1]
+logdet             x                             jnp.log(jnp.linalg.det(x))
 matmul             x other                       x @ other
 matrix_exp         x                             jax.scipy.linalg.expm(x)
 matrix_power       x n                           jnp.linalg.matrix_power(x, n)
@@ -63,14 +64,13 @@ pinverse           x                             jnp.linalg.pinv(x)
 slogdet            x                             jnp.linalg.slogdet(x)
 tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
 vdot               x other                       jnp.vdot(x, other)
-cholesky           x                             jnp.linalg.cholesky(x)
+cholesky           x                             jnp.linalg.cholesky(x, symmetrize_input=False)
 cholesky_solve     x L upper?                    @_cholesky_solve
-linalg.cholesky    x                             jnp.linalg.cholesky(x)
+linalg.cholesky    x                             jnp.linalg.cholesky(x, symmetrize_input=False)
 linalg.cross       x other dim?                  jnp.cross(x, other, axis=dim)
 linalg.det         x                             jnp.linalg.det(x)
-linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
-linalg.eigh        x                             jnp.linalg.eigh(x)
-linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x)
+linalg.eigh        x                             jnp.linalg.eigh(x, symmetrize_input=False)
+linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x, symmetrize_input=False)
 linalg.inv         x                             jnp.linalg.inv(x)
 linalg.matmul      x other                       x @ other
 linalg.matrix_exp  x                             jax.scipy.linalg.expm(x)

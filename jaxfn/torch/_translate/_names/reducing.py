@@ -1,6 +1,6 @@
 """Many elements to one."""
 
-from jaxfn.torch._translate._names._row import row, table
+from jaxfn.torch._translate._names._table import row, table
 
 ROWS = table(
     """
@@ -33,25 +33,27 @@ prod               x dim? keepdim? -dtype?        jnp.prod(x, axis=dim, keepdims
 std                x                             jnp.std(x, ddof=1)
 std                x unbiased==False             jnp.std(x)
 std                x unbiased==True              jnp.std(x, ddof=1)
-std                x dim keepdim?                jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)
+std                x dim -keepdim?               jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)
 std x dim unbiased==False keepdim?  jnp.std(x, axis=dim, keepdims=keepdim)
 std x dim unbiased==True keepdim?  jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)
-std                x dim? -correction keepdim?    jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)
+std                x dim? -correction -keepdim?   jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)
 sum                x dim? keepdim? -dtype?        jnp.sum(x, axis=dim, keepdims=keepdim, dtype=dtype)
 trace              x                             jnp.trace(x)
 var                x                             jnp.var(x, ddof=1)
 var                x unbiased==False             jnp.var(x)
 var                x unbiased==True              jnp.var(x, ddof=1)
-var                x dim keepdim?                jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)
+var                x dim -keepdim?               jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)
 var x dim unbiased==False keepdim?  jnp.var(x, axis=dim, keepdims=keepdim)
 var x dim unbiased==True keepdim?  jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)
-var                x dim? -correction keepdim?    jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)
+var                x dim? -correction -keepdim?   jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)
 argsort            x dim? descending?            jnp.argsort(x, axis=dim, descending=descending)
+median             x                             jnp.sort(x.ravel())[(x.size - 1) // 2]
+quantile           x q dim? keepdim?             jnp.quantile(x, q, axis=dim, keepdims=keepdim)
 msort              x                             jnp.sort(x, axis=0)
 equal              x other                       jnp.array_equal(x, other)
 allclose x other rtol? atol? equal_nan?  jnp.allclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
 linalg.norm        x                             jnp.linalg.norm(x.ravel())
-linalg.norm        x dim:int keepdim?            jnp.linalg.norm(x, axis=dim, keepdims=keepdim)
+linalg.norm        x -dim:int -keepdim?          jnp.linalg.norm(x, axis=dim, keepdims=keepdim)
 linalg.norm        x ord dim:int keepdim?        jnp.linalg.norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.vector_norm x ord? dim? keepdim?          jnp.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)

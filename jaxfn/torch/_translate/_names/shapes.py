@@ -1,6 +1,7 @@
 """The same elements in another shape, dtype or order."""
 
-from jaxfn.torch._translate._names._row import Bound, row, table
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import row, table
 
 
 def _expand(given: Bound) -> str | None:
@@ -33,7 +34,10 @@ def _chunk(given: Bound) -> str | None:
     sizes, n = given.shape("x"), given.literal("chunks", None)
     if sizes is None or not isinstance(n, int) or not isinstance(dim, int):
         return None
-    return "jnp.split(x, chunks, axis=dim)" if sizes[dim] % n == 0 else None
+    if sizes[dim] % n == 0:
+        return "jnp.split(x, chunks, axis=dim)"
+    step = -(-sizes[dim] // n)  # the last one is smaller
+    return f"jnp.split(x, list(range({step}, x.shape[dim], {step})), axis=dim)"
 
 
 def _split(given: Bound) -> str | None:
@@ -47,6 +51,33 @@ def _split(given: Bound) -> str | None:
         return None
     cuts = [" + ".join(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     return f"jnp.split(x, [{', '.join(cuts)}], axis=dim)"
+
+
+def _sum_to_size(given: Bound) -> str | None:
+    """Over the axes that are 1, or missing, in the example."""
+    sizes, found = given.shape("x"), given.result_shape()
+    if sizes is None or found is None:
+        return None
+    n = len(sizes) - len(found)
+    axes = [*range(n), *(n + i for i, k in enumerate(found) if k == 1 != sizes[n + i])]
+    if not axes:
+        return "x"
+    if n == len(axes):
+        return f"jnp.sum(x, axis={axes[0] if n == 1 else tuple(axes)})"
+    if n:
+        return None
+    return f"jnp.sum(x, axis={tuple(axes)}, keepdims=True)"
+
+
+def _unflatten(given: Bound) -> str | None:
+    ndim, dim = given.ndim("x"), given.literal("dim", None)
+    sizes = given.elements("sizes")
+    if ndim is None or not isinstance(dim, int) or sizes is None:
+        return None
+    axis, inner = dim % ndim, ", ".join(sizes)
+    head = f"*x.shape[:{axis}], " if axis else ""
+    tail = f", *x.shape[{axis + 1}:]" if axis + 1 < ndim else ","
+    return f"x.reshape(({head}{inner}{tail}))"
 
 
 def _to(given: Bound) -> str | None:
@@ -135,6 +166,7 @@ diagonal           x offset? dim1? dim2?         jnp.diagonal(x, offset=offset, 
 .detach            x                             x
 .expand            x *size                       @_expand
 .expand_as         x other                       jnp.broadcast_to(x, other.shape)
+linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
 flatten            x                             x.ravel()
 flatten            x start_dim                   x.reshape((*x.shape[:start_dim], -1))
 movedim            x source destination          jnp.moveaxis(x, source, destination)
@@ -153,7 +185,9 @@ t                  x                             x.T
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
 unbind             x dim?                        jnp.unstack(x, axis=dim)
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
+unflatten          x dim sizes                   @_unflatten
 .view              x **shape:size                x.reshape(*shape)
+.sum_to_size       x *size                       @_sum_to_size
 .view_as           x other                       x.reshape(other.shape)
 select             x dim index                   jnp.take(x, index, axis=dim)
 narrow             x dim start length            jax.lax.dynamic_slice_in_dim(x, start, length, axis=dim)

@@ -1,0 +1,254 @@
+"""Calls, in JAX's terms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxfn.torch._translate import _promotion
+from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._memory import is_in_place, is_write_name
+from jaxfn.torch._translate._names import ROWS
+from jaxfn.torch._translate._names._row import Given
+from jaxfn.torch._translate._references import PAIRS, References
+
+_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
+_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
+_HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
+_VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
+_ASKING = dict.fromkeys(
+    ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
+    _VALUE,
+) | dict.fromkeys(("hasattr", "getattr", "setattr", "type", "dir", "vars"), _KIND)
+
+
+class Calls(References):
+    """Rewrites calls, and what is read of their results."""
+
+    def visit_Subscript(self, node: Any) -> None:
+        index = _only_index(node)
+        if isinstance(node.value, cst.Call) and index in ("0", "1", "-1", "-2"):
+            self.parts[node.value] = int(index) % 2
+
+    def visit_Attribute(self, node: Any) -> None:
+        if isinstance(node.value, cst.Call) and node.attr.value in PAIRS:
+            self.parts[node.value] = PAIRS.index(node.attr.value)
+
+    def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node.value in self.paired:
+            return updated_node.value
+        if original_node in self.dropped:
+            return updated_node
+        return self.writes.masks.read(self, original_node, updated_node)
+
+    def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
+        target = self.unit.references.get(original_node.func)
+        if original_node in self.heads:
+            return updated_node  # of a block: it is dealt with there
+        if target is not None and target.kind == "torch":
+            return self._function(original_node, updated_node, target.name)
+        func = original_node.func
+        if isinstance(func, cst.Attribute):
+            reduced = self.writes.masks.reduction(original_node, updated_node)
+            if reduced is not None:
+                return reduced
+            if self.infer.of(func.value).is_tensor:
+                return self._method(original_node, updated_node)
+            name = func.attr.value
+            known = f"Tensor.{name}" in ROWS or is_write_name(name)
+            if known and self._is_doubtful(func):
+                self.problem(
+                    f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
+                    "known to be a tensor (give arguments that reach this line)"
+                )
+        if self._is_imported(func):
+            return self._imported(original_node, updated_node)
+        if target is not None and target.kind == "builtin":
+            return self._builtin(original_node, updated_node, target.name)
+        found = self.writes.call_problem(original_node)
+        if found:
+            self.problem(found)
+        return updated_node
+
+    def _builtin(self, original: Any, updated: Any, name: str) -> Any:
+        """A function of Python, some of which ask a tensor for its value or kind."""
+        tensors = [self.infer.of(a.value).is_tensor for a in original.args]
+        if name not in _ASKING or not any(tensors):
+            return updated
+        if name in ("max", "min") and len(tensors) == 2:
+            values = {"x": updated.args[0].value, "y": updated.args[1].value}
+            facts = [self.infer.of(a.value) for a in original.args]
+            if all(_promotion.is_scalar(f) for f in facts if f.is_tensor):
+                return self.filled(f"jnp.{name}imum(x, y)", values)
+        self.problem(f"{name}() of a tensor: {_ASKING[name]}")
+        return updated
+
+    def _is_imported(self, func: Any) -> bool:
+        while isinstance(func, cst.Attribute):
+            func = func.value
+        target = self.unit.references.get(func)
+        return target is not None and target.kind == "import"
+
+    def _imported(self, original: Any, updated: Any) -> Any:
+        """A function of another library, which knows no tensors."""
+        tensors = [a for a in original.args if self.infer.of(a.value).is_tensor]
+        if not tensors:
+            return updated
+        name = code(original.func)
+        short = name.rpartition(".")[2]
+        if name.startswith("math.") and short in _MATH:
+            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+        self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
+        return updated
+
+    def _function(self, original: Any, updated: Any, name: str) -> Any:
+        head, _, short = name.rpartition(".")
+        if name == "torch.Size":
+            return updated.with_changes(func=cst.Name("tuple"))
+        if head == "torch.Tensor" and original.args:
+            name = f"Tensor.{short}"
+        rows = ROWS.get(name) or ROWS.get(f"torch.{short}", ())
+        args = self._given(original.args, updated.args)
+        in_place = is_in_place(original)
+        if args and (is_write_name(short) or in_place):
+            decision = self.writes.decision(original)
+            if decision.reason or (decision.back and original not in self.alone):
+                self.problem(f"{name}: {decision.reason or 'it is read again'}")
+        if in_place:
+            args = [a for a in args if a.keyword != "inplace"]
+        elif is_write_name(short):
+            name, rows = name[:-1], ROWS.get(f"torch.{short[:-1]}", ())
+        return self._by_rows(original, updated, name, rows, args, method=False)
+
+    def _method(self, original: Any, updated: Any) -> Any:
+        func, name = original.func, original.func.attr.value
+        receiver = Given(
+            None, "", func.value, updated.func.value, self.infer.of(func.value)
+        )
+        args = [receiver, *self._given(original.args, updated.args)]
+        if name in _HOST:
+            self.problem(f"Tensor.{name}: values are not known while JAX traces")
+            return updated
+        if self.writes.is_write(original):
+            return self._in_place(original, updated, name, args)
+        rows = ROWS.get(f"Tensor.{name}", ())
+        return self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
+
+    def _in_place(
+        self, original: Any, updated: Any, name: str, args: list[Given]
+    ) -> Any:
+        decision = self.writes.decision(original)
+        if decision.reason:
+            self.problem(f"Tensor.{name}: {decision.reason}")
+        self.views[original] = updated.func.value
+        self.arguments[original] = updated.args
+        special = self.writes.special(name, args)
+        if special is not None:
+            return special
+        rows = ROWS.get(f"Tensor.{name[:-1]}", ())
+        found = self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
+        if not _promotion.widens(args[0].fact, [a.fact for a in args[1:]]):
+            return found
+        values = {"x": paren(found), "y": args[0].value}
+        return fill("x.astype(y.dtype)", values)
+
+    def _given(self, originals: Any, updateds: Any) -> list[Given]:
+        found = []
+        for old, new in zip(originals, updateds, strict=True):
+            keyword = old.keyword.value if old.keyword is not None else None
+            if old.keyword is not None and keyword == "out":
+                continue
+            fact = self.infer.of(old.value)
+            found.append(Given(keyword, old.star, old.value, new.value, fact))
+        return found
+
+    def _by_rows(
+        self,
+        original: Any,
+        updated: Any,
+        name: str,
+        rows: Any,
+        args: list[Given],
+        *,
+        method: bool,
+    ) -> Any:
+        reason = ""
+        if self._has_out(original):
+            reason = self.writes.out_problem(original)
+            if reason:
+                self.problem(f"{name}(out=...): {reason}")
+        for row in rows:
+            if row.elementwise:
+                args = self._narrowed(original, name, args)
+            bound = row.bind(args, self.infer.of(original))
+            if isinstance(bound, str):
+                reason = bound
+                continue
+            found = self._part(original, row, bound, method=method)
+            if found is not None:
+                return found if self.parts.get(original) == "both" else paren(found)
+            reason = "these arguments"
+        if name.partition(".")[2] in _HOST:
+            reason = "values are not known while JAX traces"
+        self.problem(f"{name} with {reason}" if rows else name)
+        return updated
+
+    def _narrowed(self, original: Any, name: str, args: list[Given]) -> list[Given]:
+        """The arguments, none of which makes the result wider than torch's."""
+        facts = [a.fact for a in args]
+        at = _promotion.too_wide(facts, self.infer.of(original))
+        if not at:
+            return args
+        values = _promotion.narrowed([a.value for a in args], facts, at)
+        if values is None:
+            self.problem(f"{name} of a 0-d tensor that would widen the result")
+            return args
+        pairs = zip(args, values, strict=True)
+        return [dataclasses.replace(a, value=v) for a, v in pairs]
+
+    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
+        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
+        at = _promotion.too_wide(facts, self.infer.of(original_node))
+        if not at:
+            return updated_node
+        both = [updated_node.left, updated_node.right]
+        values = _promotion.narrowed(both, facts, at)
+        if values is None:
+            self.problem("a 0-d tensor that would widen the result")
+            return updated_node
+        return updated_node.with_changes(left=values[0], right=values[1])
+
+    def _has_out(self, node: Any) -> bool:
+        return any(
+            a.keyword is not None and a.keyword.value == "out" for a in node.args
+        )
+
+    def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+        if row.second is None:
+            return bound.expression(method=method)
+        part = self.parts.get(original)
+        if part is not None:
+            self.paired.add(original)
+        if original in self.single:
+            self.pairs[original] = self.single[original]
+        if part in (0, 1):
+            return bound.expression("gives" if part == 0 else "second", method=method)
+        if row.pair is not None:
+            return bound.expression("pair")
+        first = bound.expression("gives", method=method)
+        second = bound.expression("second", method=method)
+        pair = cst.Tuple([cst.Element(first), cst.Element(second)])
+        if part == "both":
+            return pair.with_changes(lpar=[], rpar=[])
+        return pair
+
+
+def _only_index(node: Any) -> str:
+    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+        return ""
+    return code(node.slice[0].slice.value)

@@ -1,0 +1,120 @@
+"""Functions by which a translator could be wrong in silence: equal, or marked."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+import torch
+
+from jaxfn.torch import translate
+from jaxfn.torch._translate._compared import compared
+
+from . import lifelike, misleading_calls, misleading_writes
+from .translated import kind_of
+
+G = torch.Generator()
+G.manual_seed(0)
+
+
+def t(*shape):
+    return torch.randn(*shape, generator=G)
+
+
+def bits(*shape):
+    return (t(*shape) > 0).float()
+
+
+def spd(n):
+    a = t(n, n)
+    return a @ a.mT + n * torch.eye(n)
+
+
+ARGS = {
+    "IntDiv": lambda: [t(2, 3), 5],
+    "Promote": lambda: [t(2, 3), 1],
+    "NoneGrad": lambda: [t(2, 3), t(2, 3)],
+    "Indexing": lambda: [t(4, 3), torch.tensor([0, 2, 2])],
+    "DupWrite": lambda: [t(3, 3), torch.tensor([0, 2, 2])],
+    "Einsum": lambda: [t(2, 3), t(2, 3)],
+    "Clamps": lambda: [t(2, 3), 0.1],
+    "Alpha": lambda: [t(2, 3), t(2, 3)],
+    "GradAlias": lambda: [t(2, 3), t(2, 3)],
+    "CondAlias": lambda: [t(2, 3), True],
+    "StarArgs": lambda: [t(2, 3), t(2, 3)],
+    "WhileLoop": lambda: [t(2, 3), 3],
+    "GradReverse": lambda: [t(2, 3), 0.7],
+    "Quantize": lambda: [t(2, 3), 4],
+    "LSQ": lambda: [t(2, 3), torch.tensor([0.3]), 0.1, -4, 3],
+    "SRUpdate": lambda: [t(2, 3) + 1, torch.tensor(0.9), 1.0],
+    "VecQuant": lambda: [t(2, 4, 3), t(5, 3)],
+    "SoftDTW": lambda: [t(2, 3).abs(), 1.0],
+    "ChamferDistance": lambda: [t(2, 4, 3), t(2, 5, 3)],
+    "MatrixSqrt": lambda: [spd(3)],
+    "FocalLoss": lambda: [t(2, 3), bits(2, 3)],
+    "Rotary": lambda: [t(2, 4), t(2, 2), t(2, 2)],
+    "Checkpointed": lambda: [lifelike.run, t(2, 3), t(4, 3)],
+    "RMSNorm": lambda: [t(2, 3), t(3), 1e-6],
+}
+EQUAL = """
+ViewOfT Reshape2 IntDiv FloorDivNeg Unbiased WhereScalar NoneGrad Indexing DupWrite
+Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus ZeroDim
+IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
+TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
+Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt
+FocalLoss Rotary Checkpointed RMSNorm
+"""
+
+
+SLOW = """
+SoftDTW ChamferDistance VecQuant Splits Rounding Expand Hist FloorDivNeg WhereScalar
+Indexing IntMask Promote Roll Einsum Alpha MatrixSqrt Rotary RMSNorm HalfPlus Cumul
+"""
+
+
+def functions(*modules):
+    return [
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if inspect.isclass(cls)
+        and issubclass(cls, torch.autograd.Function)
+        and cls.__module__ == module.__name__
+    ]
+
+
+def args_of(cls):
+    return ARGS.get(cls.__name__, lambda: [t(2, 3)])()
+
+
+MISLEADING = functions(misleading_calls, misleading_writes)
+LIFELIKE = functions(lifelike)
+
+
+def unused_imports(source):
+    """What a text imports and does not use."""
+    tree = ast.parse(source)
+    imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    bound = {(a.asname or a.name).split(".")[0] for n in imports for a in n.names}
+    return bound - {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+
+@pytest.mark.full(unless=lambda cls: cls.__name__ not in SLOW.split())
+@pytest.mark.parametrize("cls", [*MISLEADING, *LIFELIKE], ids=lambda c: c.__name__)
+def test_it_is_equal_or_marked(cls):
+    found = translate(cls, *args_of(cls))
+    assert not unused_imports(found.source)
+    expected = "equal" if cls.__name__ in EQUAL.split() else "left"
+    assert kind_of(found) == expected, str(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cls", MISLEADING, ids=lambda c: c.__name__)
+def test_without_arguments_it_is_right_or_marked(cls):
+    found = translate(cls)
+    if not found.left:
+        report = compared(found.source, cls, args_of(cls))
+        assert report.ok, str(report)
+    else:
+        assert all(left.reason for left in found.left)
