@@ -18,8 +18,7 @@ def build(
     draws: Sequence[int],
     n_inputs: int,
     *,
-    drop: int = 0,
-    only: int | None = None,
+    wanted: slice = slice(None),
 ) -> Program:
     """The program of a graph that writes nothing.
 
@@ -27,13 +26,11 @@ def build(
         module: what the second pass gave.
         draws: which draw each random operation is, in order.
         n_inputs: how many inputs it has.
-        drop: so many of the first results are not wanted.
-        only: the one result that is wanted.
+        wanted: which of the results.
 
     Raises:
         TorchRefusal: an operation that the table does not have.
     """
-    wanted = slice(drop, None) if only is None else slice(only, only + 1)
     return _Builder(module, list(draws), n_inputs, wanted).program()
 
 
@@ -48,7 +45,11 @@ class _Builder:
         self._wanted = wanted
         self._module, self._draws, self._n_inputs = module, draws, n_inputs
         self._refs: dict[Any, Any] = {}
-        self._keys: dict[int, Any] = {i: ("input", i) for i in range(n_inputs)}
+        # Numbers for equal computations: an expression of them is told by its own.
+        self._known: dict[Any, int] = {}
+        self._keys: dict[int, int] = {
+            i: self._number(("input", i)) for i in range(n_inputs)
+        }
         self._constants: list[Any] = []
         self._steps: list[Step] = []
         self._drawn = 0
@@ -85,7 +86,11 @@ class _Builder:
             self._ref(outputs),
             types,
             self._drawn > 0,
+            [None if n is None else self._keys[self._refs[n]] for n in outputs],
         )
+
+    def _number(self, key: Any) -> int:
+        return self._known.setdefault(key, len(self._known))
 
     def _constant(self, node: Any) -> None:
         value: Any = self._module
@@ -93,7 +98,7 @@ class _Builder:
             value = getattr(value, part)
         to_jax(value)  # refuses now what JAX can't hold
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
-        self._keys[self._refs[node]] = ("constant", id(value))
+        self._keys[self._refs[node]] = self._number(("constant", id(value)))
         self._constants.append(value)
 
     def _step(self, node: Any) -> None:
@@ -117,9 +122,7 @@ class _Builder:
         if row.lazy:
             out = self._asked_for(node, out)
         ref = Ref(len(self._refs))
-        key = (name, self._key(args), self._key(kwargs), len(self._steps))
-        if draw is None:
-            key = key[:3]
+        key = self._step_key(name, args, kwargs, draw)
         self._refs[node], self._keys[ref] = ref, key
         self._steps.append(
             Step(
@@ -135,6 +138,12 @@ class _Builder:
                 self._mask_key(args),
             )
         )
+
+    def _step_key(self, name: str, args: Any, kwargs: Any, draw: int | None) -> int:
+        if name in _SAME_AS_BEFORE and type(args[0]) is Ref and not kwargs:
+            return self._keys[args[0]]
+        key = name, self._key(args), self._key(kwargs)
+        return self._number(key if draw is None else (*key, len(self._steps)))
 
     def _asked_for(self, node: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
         """The types of several results; None for one that nothing depends on."""
@@ -166,6 +175,12 @@ class _Builder:
         if isinstance(x, dict):
             return tuple((k, self._key(v)) for k, v in x.items())
         return (type(x), repr(x))
+
+
+_SAME_AS_BEFORE = {
+    f"aten.{name}.default"
+    for name in ("alias", "alias_copy", "clone", "detach", "detach_copy")
+}
 
 
 def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:

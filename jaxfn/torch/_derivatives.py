@@ -26,6 +26,26 @@ def _run_tracked(run: Run, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
     return [x for x, need in zip(tracked, needs, strict=True) if need], outs
 
 
+_WRITTEN_OVER = "modified by an inplace operation"
+
+
+def is_written_over(error: object) -> bool:
+    """Did torch find that a rule wrote to what its derivative needs?"""
+    return _WRITTEN_OVER in str(error)
+
+
+# In forward that is no mistake, as torch differentiates nothing there. What is saved
+# for a derivative is a copy then; not at once, as torch.func takes no such hooks.
+def with_copies(run: Run) -> Run:
+    """The same, where a rule may write to what its derivative needs."""
+
+    def kept(tensors: Sequence[Any]) -> list[Any]:
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
+            return run(tensors)
+
+    return kept
+
+
 def _has_gradient(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 

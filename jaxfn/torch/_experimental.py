@@ -149,6 +149,19 @@ def functional(module: Any, fakes: Fakes) -> Any:
             )
 
 
+def nodes_of(outputs: Any) -> list[Any]:
+    """The nodes of the autograd graph that ends in these tensors."""
+    outputs = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+    left = [getattr(x, "grad_fn", None) for x in outputs]
+    seen: dict[Any, None] = {}
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            left.extend(n for n, _ in node.next_functions)
+    return list(seen)
+
+
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     return dict(name("default_decompositions")().items())

@@ -77,6 +77,7 @@ class Program:
         outputs: for each result a `Ref`, or None.
         types: of the results.
         draws: does it draw random numbers?
+        keys: of the results, equal for two that are computed alike.
     """
 
     n_inputs: int
@@ -85,6 +86,7 @@ class Program:
     outputs: list[Any]
     types: list[Any]
     draws: bool
+    keys: list[Any]
 
     @property
     def is_dynamic(self) -> bool:

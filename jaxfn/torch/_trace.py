@@ -103,35 +103,66 @@ class _Tracer:
         self._note, self._known, self._symbolic = note, known, symbolic
         self._kept = kept
         self._notes: list[Any] = []
-        self._paths = self._nodes = 0
+        self._paths = self._runs = self._nodes = 0
 
     def tree(self) -> Tree:
         """All paths."""
-        root = self._from(())
+        root = self._from((), 0)
         if not self._notes:
             raise self._error
         return Tree(root, len(self._examples), self._notes[0])
 
-    def _from(self, begin: tuple[bool, ...]) -> Node:
-        """All paths that begin with these choices."""
-        self._paths += 1
+    def _from(self, begin: tuple[bool, ...], known: int) -> Node:
+        """All paths that begin with these choices; both sides of the later ones.
+
+        Args:
+            begin: how the first conditions come out.
+            known: of so many of them the other side is looked at elsewhere.
+        """
         path = Path(self._run, begin, self._seed, known=self._known)
         module = self._record(path)
-        n = len(path.choices.conditions)
-        self._nodes += len(module.graph.nodes)
-        if path.raised is not None:
-            self._error = path.raised
-            node: Node = Raised(path.raised)
-        else:
-            self._same(self._note())
-            node = build(module, path.draws, len(self._examples), drop=n)
-        for i in reversed(range(len(begin), n)):
-            if self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
-                raise _too_many(path)
-            condition = build(module, path.draws, len(self._examples), only=i)
-            other = self._from((*path.choices.taken[:i], False))
+        taken, n = path.choices.taken, len(path.choices.conditions)
+        self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
+        twins = self._twins(module, path)
+        for i, twin in twins.items():
+            if taken[i] != taken[twin]:  # nothing can go this way
+                self._check_bounds(path)
+                return self._from((*taken[:i], taken[twin]), known)
+        self._paths += 1
+        node = self._end(module, path)
+        for i in reversed(range(known, n)):
+            if i in twins:
+                continue
+            self._check_bounds(path)
+            condition = self._build(module, path, slice(i, i + 1))
+            other = self._from((*taken[:i], False), i + 1)
             node = Fork(condition, node, other)
         return node
+
+    def _check_bounds(self, path: Path) -> None:
+        runs = self._runs >= MOST_PATHS * MOST_PATHS
+        if runs or self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
+            raise _too_many(path)
+
+    def _end(self, module: Any, path: Path) -> Node:
+        """What comes at the end of this path."""
+        if path.raised is not None:
+            self._error = path.raised
+            return Raised(path.raised)
+        self._same(self._note())
+        return self._build(module, path, slice(len(path.choices.conditions), None))
+
+    def _build(self, module: Any, path: Path, wanted: slice) -> Any:
+        return build(module, path.draws, len(self._examples), wanted=wanted)
+
+    def _twins(self, module: Any, path: Path) -> dict[int, int]:
+        """For conditions that an earlier one settles, as it is the same: which."""
+        n = len(path.choices.conditions)
+        if n < 2:
+            return {}
+        keys = self._build(module, path, slice(0, n)).keys
+        firsts = [keys.index(key) for key in keys]
+        return {i: first for i, first in enumerate(firsts) if first != i}
 
     def _same(self, note: Any) -> None:
         self._notes.append(note)

@@ -81,6 +81,8 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Torch runs nodes of its graph with this mode off, as it does all that it calls itself.
+_ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 # Distributions check their arguments by these, which can't be traced for all shapes.
 _PLAINER = {torch._is_all_true: torch.all, torch._is_any_true: torch.any}
 
@@ -117,8 +119,26 @@ class Watch(TorchFunctionMode):
             self.backward_at = place
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
+        if func in _ENGINE and args:
+            return self._differentiate(func, args, kwargs or {})
         func = _PLAINER.get(func, func)
         return func(*args, **(kwargs or {}))
+
+    def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Torch's own derivative, seen in the rules of other Functions too."""
+        hooks = [
+            node.register_prehook(lambda *_: self._enter())
+            for node in _experimental.nodes_of(args[0])
+        ]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self) -> None:
+        # Torch itself takes it off again, with all of its state, after each node.
+        self.__enter__()
 
     def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
         if any(_experimental.is_fake(x) for x in args):
