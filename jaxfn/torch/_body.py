@@ -179,7 +179,7 @@ class Body:
             needs: for each input, whether its gradient is wanted.
             given: for each result, whether there is a cotangent for it.
         """
-        pull = functools.partial(derivatives.pull, self.run, needs, given)
+        pull = functools.partial(derivatives.pull, self._tracked, needs, given)
         return self._derive(
             ("vjp", needs, given),
             pull,
@@ -196,8 +196,13 @@ class Body:
         Args:
             given: for each input, whether there is a tangent for it.
         """
-        push = functools.partial(derivatives.push, self.run, given)
+        push = functools.partial(derivatives.push, self._tracked, given)
         return self._derive(("jvp", given), push)
+
+    @property
+    def _tracked(self) -> Run:
+        is_forward = self.rule == "forward"
+        return derivatives.of_forward(self.run) if is_forward else self.run
 
     def _derive(self, where: Any, run: Callable[..., Any], **options: Any) -> Body:
         """Return the body of a derivative, made once."""

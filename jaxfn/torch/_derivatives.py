@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxfn.torch._dtypes import is_inexact
 from jaxfn.torch._lib import torch
+from jaxfn.torch._memory import HiddenWrites
 from jaxfn.torch._trace import Run
 
 
@@ -44,6 +45,16 @@ def with_copies(run: Run) -> Run:
             return run(tensors)
 
     return kept
+
+
+def of_forward(run: Run) -> Run:
+    """The same, with what hides from its derivative refused."""
+
+    def watched(tensors: Sequence[Any]) -> list[Any]:
+        with HiddenWrites():
+            return run(tensors)
+
+    return watched
 
 
 def _has_gradient(x: Any) -> bool:

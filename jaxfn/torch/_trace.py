@@ -8,10 +8,10 @@ from typing import Any
 
 from jaxfn.torch import _experimental
 from jaxfn.torch._building import build
+from jaxfn.torch._effects import Kept, check_writes
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Fork, Node, Raised, Tree
 from jaxfn.torch._refusal import (
-    HOST,
     OR_HOST,
     TorchRefusal,
     place_of,
@@ -22,8 +22,6 @@ from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
-_LAST = "last function of torch: "
-_PLACE = "its line: "
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -68,7 +66,7 @@ def trace(
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
     """
-    kept = _Kept(keep)
+    kept = Kept(keep)
     with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
         tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
         try:
@@ -94,7 +92,7 @@ class _Tracer:
         examples: Sequence[Example],
         seed: int | None,
         note: Callable[[], Any],
-        kept: _Kept,
+        kept: Kept,
         *,
         known: bool,
         symbolic: bool,
@@ -183,7 +181,7 @@ class _Tracer:
             with torch.no_grad():
                 module = _experimental.record(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
-            _check_writes(module)
+            check_writes(module)
             return _experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
@@ -191,8 +189,8 @@ class _Tracer:
         except NeedsRead:
             raise
         except _experimental.needs_values() as error:
-            error.add_note(f"{_LAST}{path.last}")
-            error.add_note(f"{_PLACE}{path.place}")
+            error.add_note(f"{_experimental.LAST}{path.last}")
+            error.add_note(f"{_experimental.PLACE}{path.place}")
             raise
         except Exception as error:
             if raised_by_user(error) or raised_by_jaxfn(error):
@@ -230,12 +228,14 @@ def _refused(error: Exception) -> TorchRefusal:
         operation=_operation(error),
         reason=f"torch raised {type(error).__name__} while it was traced without "
         f"values: {words[0] if words else ''}",
-        where=place_of(error.__traceback__),
+        where=place_of(error.__traceback__) or _noted(error, _experimental.PLACE),
     )
 
 
 def _operation(error: Exception) -> str:
     text = str(error)
+    if "sparse" in text.lower():
+        return "a sparse tensor"
     if ".numpy()" in text or "numpy" in text:
         return "a NumPy array of a tensor"
     if "marked with @once_differentiable" in text:
@@ -244,7 +244,8 @@ def _operation(error: Exception) -> str:
 
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
-    last, place = _noted(error, _LAST), _noted(error, _PLACE)
+    last = _noted(error, _experimental.LAST)
+    place = _noted(error, _experimental.PLACE)
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",
@@ -267,62 +268,4 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
 
 def _noted(error: BaseException, begin: str) -> str:
     notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(begin)]
-    return notes[-1][len(begin) :] if notes else ""
-
-
-# ---- effects on what is not part of the call
-
-
-def _check_writes(module: Any) -> None:
-    """Refuse writes to tensors that are closed over: they would be lost."""
-    roots: dict[Any, Any] = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            roots[node] = node
-        schema = getattr(node.target, "_schema", None)
-        if node.op != "call_function" or schema is None:
-            continue
-        for spec, arg in zip(schema.arguments, node.args, strict=False):
-            info = spec.alias_info
-            if info is None or arg not in roots:
-                continue
-            if info.is_write:
-                raise TorchRefusal(
-                    operation=str(node.target),
-                    reason="it writes to a tensor that is not an argument, and the "
-                    "write would be lost.",
-                    way_out="Pass it to apply and return its new value. " + HOST,
-                    where=_experimental.place_of(node),
-                )
-            if "lift_fresh" not in str(node.target):
-                roots[node] = roots[arg]
-
-
-class _Kept:
-    """Around a trace: `grad` of these tensors is as it was, or it is a refusal."""
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self._before = [(t, t.grad) for t in tensors if t.is_leaf]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _restore(self) -> bool:
-        changed = [(t, g) for t, g in self._before if t.grad is not g]
-        for t, g in changed:
-            t.grad = g
-        return bool(changed)
-
-    def check(self, place: str) -> None:
-        """Refuse a rule that changed one of them."""
-        if self._restore():
-            raise TorchRefusal(
-                operation="backward()",
-                reason="it adds gradients to tensors that are not arguments (as to the "
-                "parameters of a module), which would be lost.",
-                way_out="Pass them to apply, and return their gradients. " + HOST,
-                where=place,
-            )
+    return notes[0][len(begin) :] if notes else ""
