@@ -16,6 +16,7 @@ from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Tree
 from jaxfn.torch._record import Record, record
 from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._settings import settings_of
 from jaxfn.torch._statics import Same, Slot, join, parts_of
 from jaxfn.torch._watch import NeedsRead
 
@@ -172,7 +173,7 @@ class Layout:
 
     def backward(self, needs: Needs, given: tuple[bool, ...]) -> Body:
         """From what was saved and the given gradients to those of the arguments."""
-        key = ("backward", needs, given, Same(_rule(self.cls)))
+        key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
         if key not in self._derived:
             leaves = self.saved_leaves
             shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
@@ -215,6 +216,8 @@ class Layout:
         self, saved: list[Any], leaves: list[int], needs: Needs, tensors: Sequence[Any]
     ) -> SavedCtx:
         at = dict(zip(leaves, tensors, strict=False))
+        for i in at.keys() & set(self.record.numbers):
+            at[i] = at[i].item()
         values = [at.get(i) for i in range(len(self.program.outputs))]
         ctx = SavedCtx(self.cls, lambda: needs, join(saved, values))
         ctx.__dict__.update(join(self.record.attributes, values))
@@ -241,7 +244,7 @@ class Layout:
 
     def jvp(self, given: tuple[bool, ...]) -> Body:
         """From what was saved and the given tangents to those of the outputs."""
-        key = ("jvp", given, Same(self.cls.jvp))
+        key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
         if key not in self._derived:
             leaves = self.forward_leaves
             needs = tuple(given)

@@ -9,6 +9,7 @@ from jaxfn.torch import _experimental
 from jaxfn.torch._context import Ctx
 from jaxfn.torch._dtypes import is_inexact
 from jaxfn.torch._lib import torch
+from jaxfn.torch._refusal import OR_HOST, TorchRefusal
 from jaxfn.torch._statics import Slot, Taker
 
 
@@ -26,6 +27,7 @@ class Record:
         marked: flat results without derivative.
         materialize: zeros for gradients that are not there?
         inexact: for each flat result, can it have a gradient?
+        numbers: flat results that are numbers to the rule, read from tensors.
     """
 
     output: Any
@@ -37,6 +39,7 @@ class Record:
     marked: list[int]
     materialize: bool
     inexact: list[bool]
+    numbers: list[int]
 
 
 def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
@@ -45,7 +48,8 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
     output = outputs(result)
     tops = output if isinstance(output, tuple) else (output,)
     n = len(outputs.leaves)
-    saved = Taker(_experimental.is_fake)
+    _check_returned(output)
+    saved = Taker(lambda x: _experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
     templates = [saved(x) for x in ctx.kept("to_save")]
@@ -55,7 +59,8 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
     marked = [at[id(x)] for x in ctx.kept("non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.
     marked += [i for i in range(n) if i not in is_output]
-    found = saved.leaves
+    numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]
+    found = [torch.scalar_tensor(x) if is_number(x) else x for x in saved.leaves]
     return found, Record(
         output,
         n,
@@ -66,4 +71,21 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
         marked,
         getattr(ctx, "materialize_grads", True),
         [is_inexact(x.dtype) for x in found],
+        numbers,
     )
+
+
+def is_number(x: Any) -> bool:
+    """Is it a number that a rule has read from a tensor without values?"""
+    return isinstance(x, (torch.SymFloat, torch.SymInt))
+
+
+def _check_returned(template: Any) -> None:
+    numbers = Taker(is_number)
+    numbers(template)
+    if numbers.leaves:
+        raise TorchRefusal(
+            operation="tensor.item()",
+            reason="the number is returned, and there are no values while JAX traces.",
+            way_out=f"Return the tensor. Or: {OR_HOST}",
+        )
