@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch import _experimental, _table
-from jaxfn.torch._dtypes import to_jax, to_jax_dtype
+from jaxfn.torch._dtypes import X64, has_x64, is_inexact, to_jax, to_jax_dtype
 from jaxfn.torch._lib import torch
 from jaxfn.torch._program import Program, Ref, Step, Type
 from jaxfn.torch._refusal import TorchRefusal
@@ -69,6 +69,10 @@ class _Builder:
         self._used = _used(nodes, outputs)
         for n in nodes:
             if n.op == "call_function" and n in self._used:
+                if str(n.target) == "aten._conj.default" and _is_complex(n.args[0]):
+                    # torch's derivative by a number: it is one still, of no precision.
+                    self._refs[n] = n.args[0].conjugate()
+                    continue
                 self._step(n)
             elif _experimental.has_draws(n.target):
                 self._drawn += 1
@@ -96,7 +100,9 @@ class _Builder:
         value: Any = self._module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        to_jax(value)  # refuses now what JAX can't hold
+        user = next(iter(node.users), node)
+        # Refuses now what JAX can't hold.
+        to_jax(value, where=_experimental.place_of(user))
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
         self._keys[self._refs[node]] = self._number(("constant", id(value)))
         self._constants.append(value)
@@ -119,9 +125,11 @@ class _Builder:
         except TorchRefusal as refusal:
             refusal.where = where
             raise
+        if not has_x64():
+            _check_numbers(node, name, out, where)
         if row.lazy:
             out = self._asked_for(node, out)
-        ref = Ref(len(self._refs))
+        ref = Ref(self._n_inputs + len(self._constants) + len(self._steps))
         key = self._step_key(name, args, kwargs, draw)
         self._refs[node], self._keys[ref] = ref, key
         self._steps.append(
@@ -208,6 +216,37 @@ def _type(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_type(x) for x in value)
     return None
+
+
+def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
+    """Refuse a number that int64 holds and int32 does not, if it is used as one."""
+    schema = getattr(node.target, "_schema", None)
+    big = []
+    for i, spec in enumerate(() if schema is None else schema.arguments):
+        x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
+        if _is_number(spec) and type(x) is int and not -(2**31) <= x < 2**31:
+            big.append(x)
+    if not big:
+        return
+    tensors = [x.meta.get("val") for x in node.all_input_nodes]
+    tensors = [x for x in tensors if isinstance(x, torch.Tensor)]
+    inexact = any(is_inexact(x.dtype) for x in tensors)
+    if not inexact and not (tensors == [] and out.dtype.kind in "fcV"):
+        raise TorchRefusal(
+            operation=name,
+            reason=f"{big[0]} does not fit into int32, and JAX would narrow it, since "
+            "x64 is off.",
+            way_out=X64,
+            where=where,
+        )
+
+
+def _is_number(spec: Any) -> bool:
+    return str(spec.type) in ("number", "Optional[number]", "Tensor")
+
+
+def _is_complex(x: Any) -> bool:
+    return type(x) is complex
 
 
 def _common(node: Any) -> Any:

@@ -191,6 +191,9 @@ def cast(x: Any, dtype: Any) -> Any:
         # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
         wide = jax.dtypes.canonicalize_dtype(np.int64)
         x = jax.lax.convert_element_type(x, wide)
+    if dtype == jnp.float8_e4m3fn:  # torch gives the greatest, JAX nan
+        most = float(jnp.finfo(dtype).max)
+        x = jnp.clip(x, -most, most)
     return jax.lax.convert_element_type(x, dtype)
 
 

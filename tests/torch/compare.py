@@ -285,9 +285,11 @@ class Case:
         wanted = [*[leaves[i] for i in self.diff], *cts]
         second = torch.autograd.grad(total, wanted, allow_unused=True)
         theirs = [
-            torch.zeros_like(x) if g is None else g.conj().resolve_conj()
+            torch.zeros_like(x) if g is None else g
             for x, g in zip(wanted, second, strict=True)
         ]
+        for i in range(len(self.diff)):  # cotangents are conjugated twice
+            theirs[i] = theirs[i].conj().resolve_conj()
 
         def square(xs: Any, ws: Any) -> Any:
             _, pull = jax.vjp(lambda *xs: tuple(smooth(self.apply(*xs))), *xs)
