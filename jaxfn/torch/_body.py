@@ -45,6 +45,7 @@ class Body:
         note: what `run` found out, which must be the same on all paths.
         batch: the results for a batch, from its size, where it is in the key and in
             each array, and these; None where JAX batches the graph.
+        is_derivative: does it ask torch for the derivative of another body?
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class Body:
         types: Callable[[Sequence[Any]], list[Any]] | None = None,
         note: Callable[[], Any] = lambda: None,
         batch: Callable[..., list[Any]] | None = None,
+        is_derivative: bool = False,
     ) -> None:
-        self.batch = batch
+        self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.host, self.types = seed, keep, host, types
         self._shown, self._known, self._note = shown, known, note
@@ -114,23 +116,31 @@ class Body:
                 )
 
     def _traced(self, examples: Sequence[Example]) -> Tree:
-        how: Any = {
-            "seed": self.seed,
-            "keep": self.keep,
-            "known": self._known,
-            "note": self._note,
-        }
-        try:
-            return self._tried(trace(self.run, examples, **how), examples)
-        except Exception:
-            wide = widened(examples)
-            if wide is None:
-                raise
-            try:
-                return self._tried(trace(self.run, wide, **how), examples)
-            except Exception:  # noqa: BLE001  (the first says what is wrong)
-                pass
-            raise
+        wide = widened(examples)
+        runs = [self.run]
+        if self.is_derivative:
+            runs.append(derivatives.with_copies(self.run))
+        first: Exception | None = None
+        for run in runs:
+            for types in [examples] if wide is None else [examples, wide]:
+                try:
+                    return self._tried(self._trace(run, types), types)
+                except Exception as error:  # noqa: BLE001  (the first says what is wrong)
+                    first = first or error
+            if not derivatives.is_written_over(first):
+                break
+        assert first is not None
+        raise first
+
+    def _trace(self, run: Run, examples: Sequence[Example]) -> Tree:
+        return trace(
+            run,
+            examples,
+            seed=self.seed,
+            keep=self.keep,
+            known=self._known,
+            note=self._note,
+        )
 
     def _tried(self, tree: Tree, examples: Sequence[Example]) -> Tree:
         """The tree, evaluated without values where that might be refused."""
@@ -169,7 +179,7 @@ class Body:
             needs: for each input, whether its gradient is wanted.
             given: for each result, whether there is a cotangent for it.
         """
-        pull = functools.partial(derivatives.pull, self.run, needs, given)
+        pull = functools.partial(derivatives.pull, self._tracked, needs, given)
         return self._derive(
             ("vjp", needs, given),
             pull,
@@ -186,8 +196,13 @@ class Body:
         Args:
             given: for each input, whether there is a tangent for it.
         """
-        push = functools.partial(derivatives.push, self.run, given)
+        push = functools.partial(derivatives.push, self._tracked, given)
         return self._derive(("jvp", given), push)
+
+    @property
+    def _tracked(self) -> Run:
+        is_forward = self.rule == "forward"
+        return derivatives.of_forward(self.run) if is_forward else self.run
 
     def _derive(self, where: Any, run: Callable[..., Any], **options: Any) -> Body:
         """Return the body of a derivative, made once."""
@@ -200,6 +215,7 @@ class Body:
                 keep=self.keep,
                 host=self.host,
                 only_host=self.only_host,
+                is_derivative=True,
                 **options,
             )
         return self._derived[where]

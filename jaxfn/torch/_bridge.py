@@ -21,6 +21,7 @@ from jaxfn.torch._layout import Layout, Needs
 from jaxfn.torch._lib import torch
 from jaxfn.torch._on_host import HostCall
 from jaxfn.torch._refusal import TorchRefusal
+from jaxfn.torch._settings import settings_of
 from jaxfn.torch._statics import Same, join
 from jaxfn.torch._watch import NeedsRead
 
@@ -151,7 +152,7 @@ class Bridge:
         rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
         # Of what a rule makes without a dtype.
         made = torch.get_default_dtype()
-        key = call.key(), types_key(call.arrays), rules, made
+        key = call.key(), types_key(call.arrays), rules, made, settings_of(cls)
         found: Any = self._layouts.get(key)
         if found is None:
             try:

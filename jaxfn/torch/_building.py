@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch import _experimental, _table
-from jaxfn.torch._dtypes import to_jax, to_jax_dtype
+from jaxfn.torch._dtypes import X64, has_x64, is_inexact, to_jax, to_jax_dtype
 from jaxfn.torch._lib import torch
 from jaxfn.torch._program import Program, Ref, Step, Type
 from jaxfn.torch._refusal import TorchRefusal
@@ -18,8 +18,7 @@ def build(
     draws: Sequence[int],
     n_inputs: int,
     *,
-    drop: int = 0,
-    only: int | None = None,
+    wanted: slice = slice(None),
 ) -> Program:
     """The program of a graph that writes nothing.
 
@@ -27,13 +26,11 @@ def build(
         module: what the second pass gave.
         draws: which draw each random operation is, in order.
         n_inputs: how many inputs it has.
-        drop: so many of the first results are not wanted.
-        only: the one result that is wanted.
+        wanted: which of the results.
 
     Raises:
         TorchRefusal: an operation that the table does not have.
     """
-    wanted = slice(drop, None) if only is None else slice(only, only + 1)
     return _Builder(module, list(draws), n_inputs, wanted).program()
 
 
@@ -48,7 +45,11 @@ class _Builder:
         self._wanted = wanted
         self._module, self._draws, self._n_inputs = module, draws, n_inputs
         self._refs: dict[Any, Any] = {}
-        self._keys: dict[int, Any] = {i: ("input", i) for i in range(n_inputs)}
+        # Numbers for equal computations: an expression of them is told by its own.
+        self._known: dict[Any, int] = {}
+        self._keys: dict[int, int] = {
+            i: self._number(("input", i)) for i in range(n_inputs)
+        }
         self._constants: list[Any] = []
         self._steps: list[Step] = []
         self._drawn = 0
@@ -68,6 +69,10 @@ class _Builder:
         self._used = _used(nodes, outputs)
         for n in nodes:
             if n.op == "call_function" and n in self._used:
+                if str(n.target) == "aten._conj.default" and _is_complex(n.args[0]):
+                    # torch's derivative by a number: it is one still, of no precision.
+                    self._refs[n] = n.args[0].conjugate()
+                    continue
                 self._step(n)
             elif _experimental.has_draws(n.target):
                 self._drawn += 1
@@ -85,15 +90,21 @@ class _Builder:
             self._ref(outputs),
             types,
             self._drawn > 0,
+            [None if n is None else self._keys[self._refs[n]] for n in outputs],
         )
+
+    def _number(self, key: Any) -> int:
+        return self._known.setdefault(key, len(self._known))
 
     def _constant(self, node: Any) -> None:
         value: Any = self._module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        to_jax(value)  # refuses now what JAX can't hold
+        user = next(iter(node.users), node)
+        # Refuses now what JAX can't hold.
+        to_jax(value, where=_experimental.place_of(user))
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
-        self._keys[self._refs[node]] = ("constant", id(value))
+        self._keys[self._refs[node]] = self._number(("constant", id(value)))
         self._constants.append(value)
 
     def _step(self, node: Any) -> None:
@@ -114,12 +125,12 @@ class _Builder:
         except TorchRefusal as refusal:
             refusal.where = where
             raise
+        if not has_x64():
+            _check_numbers(node, name, out, where)
         if row.lazy:
             out = self._asked_for(node, out)
-        ref = Ref(len(self._refs))
-        key = (name, self._key(args), self._key(kwargs), len(self._steps))
-        if draw is None:
-            key = key[:3]
+        ref = Ref(self._n_inputs + len(self._constants) + len(self._steps))
+        key = self._step_key(name, args, kwargs, draw)
         self._refs[node], self._keys[ref] = ref, key
         self._steps.append(
             Step(
@@ -135,6 +146,12 @@ class _Builder:
                 self._mask_key(args),
             )
         )
+
+    def _step_key(self, name: str, args: Any, kwargs: Any, draw: int | None) -> int:
+        if name in _SAME_AS_BEFORE and type(args[0]) is Ref and not kwargs:
+            return self._keys[args[0]]
+        key = name, self._key(args), self._key(kwargs)
+        return self._number(key if draw is None else (*key, len(self._steps)))
 
     def _asked_for(self, node: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
         """The types of several results; None for one that nothing depends on."""
@@ -168,6 +185,12 @@ class _Builder:
         return (type(x), repr(x))
 
 
+_SAME_AS_BEFORE = {
+    f"aten.{name}.default"
+    for name in ("alias", "alias_copy", "clone", "detach", "detach_copy")
+}
+
+
 def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
     """The nodes on which the outputs depend."""
     used = {n for n in outputs if n is not None}
@@ -193,6 +216,37 @@ def _type(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_type(x) for x in value)
     return None
+
+
+def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
+    """Refuse a number that int64 holds and int32 does not, if it is used as one."""
+    schema = getattr(node.target, "_schema", None)
+    big = []
+    for i, spec in enumerate(() if schema is None else schema.arguments):
+        x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
+        if _is_number(spec) and type(x) is int and not -(2**31) <= x < 2**31:
+            big.append(x)
+    if not big:
+        return
+    tensors = [x.meta.get("val") for x in node.all_input_nodes]
+    tensors = [x for x in tensors if isinstance(x, torch.Tensor)]
+    inexact = any(is_inexact(x.dtype) for x in tensors)
+    if not inexact and not (tensors == [] and out.dtype.kind in "fcV"):
+        raise TorchRefusal(
+            operation=name,
+            reason=f"{big[0]} does not fit into int32, and JAX would narrow it, since "
+            "x64 is off.",
+            way_out=X64,
+            where=where,
+        )
+
+
+def _is_number(spec: Any) -> bool:
+    return str(spec.type) in ("number", "Optional[number]", "Tensor")
+
+
+def _is_complex(x: Any) -> bool:
+    return type(x) is complex
 
 
 def _common(node: Any) -> Any:

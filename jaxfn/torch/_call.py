@@ -1,4 +1,4 @@
-"""What is asked of a call, and what is kept of one."""
+"""What is asked of a call: settings, and arguments taken apart."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch._statics import (
-    Slot,
-    Taker,
-    fingerprint,
-    parameters_in,
-)
+from jaxfn.torch._statics import Slot, Taker, fingerprint, parameters_in
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,30 +61,3 @@ class Call:
     def keep(self) -> list[Any]:
         """Tensors that collect gradients, among the statics."""
         return parameters_in(self.args)
-
-
-@dataclasses.dataclass(slots=True)
-class Record:
-    """What forward left behind.
-
-    Attributes:
-        output: the template of what it returned.
-        n_outputs: how many of the flat results are outputs.
-        is_output: for each top-level output, which flat result it is, or None.
-        saved: templates of what was saved for backward.
-        for_forward: templates of what was saved for jvp.
-        attributes: the template of the attributes of ctx.
-        marked: flat results without derivative.
-        materialize: zeros for gradients that are not there?
-        inexact: for each flat result, can it have a gradient?
-    """
-
-    output: Any
-    n_outputs: int
-    is_output: list[int | None]
-    saved: list[Any]
-    for_forward: list[Any]
-    attributes: dict[str, Any]
-    marked: list[int]
-    materialize: bool
-    inexact: list[bool]

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxfn.torch._dtypes import is_inexact
 from jaxfn.torch._lib import torch
+from jaxfn.torch._memory import HiddenWrites
 from jaxfn.torch._trace import Run
 
 
@@ -24,6 +25,36 @@ def _run_tracked(run: Run, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
         [x.clone() if need else x for x, need in zip(tracked, needs, strict=True)]
     )
     return [x for x, need in zip(tracked, needs, strict=True) if need], outs
+
+
+_WRITTEN_OVER = "modified by an inplace operation"
+
+
+def is_written_over(error: object) -> bool:
+    """Did torch find that a rule wrote to what its derivative needs?"""
+    return _WRITTEN_OVER in str(error)
+
+
+# In forward that is no mistake, as torch differentiates nothing there. What is saved
+# for a derivative is a copy then; not at once, as torch.func takes no such hooks.
+def with_copies(run: Run) -> Run:
+    """The same, where a rule may write to what its derivative needs."""
+
+    def kept(tensors: Sequence[Any]) -> list[Any]:
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
+            return run(tensors)
+
+    return kept
+
+
+def of_forward(run: Run) -> Run:
+    """The same, with what hides from its derivative refused."""
+
+    def watched(tensors: Sequence[Any]) -> list[Any]:
+        with HiddenWrites():
+            return run(tensors)
+
+    return watched
 
 
 def _has_gradient(x: Any) -> bool:

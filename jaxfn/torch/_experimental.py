@@ -133,6 +133,23 @@ def place_of(node: Any) -> str:
     return node.stack_trace or ""
 
 
+LAST = "last function of torch: "
+PLACE = "its line: "
+"""How notes on an error begin that say where it comes from."""
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs a graph; an error says at which of its operations."""
+
+    def run_node(self, n: Any) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            error.add_note(f"{LAST}{n.target}")
+            error.add_note(f"{PLACE}{place_of(n)}")
+            raise
+
+
 def functional(module: Any, fakes: Fakes) -> Any:
     """Second pass: without writes and views, in few operations."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -141,12 +158,25 @@ def functional(module: Any, fakes: Fakes) -> Any:
             torch.empty_strided(v.shape, v.stride(), dtype=v.dtype)
             for v in (n.meta["val"] for n in inputs)
         ]
-        replay = torch.fx.Interpreter(module).run
+        replay = _Replay(module).run
         run = name("functionalize")(replay, remove="mutations_and_views")
-        with fx_traceback.preserve_node_meta():
+        with fx_traceback.preserve_node_meta(), _quiet():
             return name("make_fx")(run, decomposition_table=_decompositions())(
                 *examples
             )
+
+
+def nodes_of(outputs: Any) -> list[Any]:
+    """The nodes of the autograd graph that ends in these tensors."""
+    outputs = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+    left = [getattr(x, "grad_fn", None) for x in outputs]
+    seen: dict[Any, None] = {}
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            left.extend(n for n, _ in node.next_functions)
+    return list(seen)
 
 
 @functools.cache

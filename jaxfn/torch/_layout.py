@@ -7,22 +7,17 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch import _experimental
 from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
-from jaxfn.torch._call import Call, Record, Settings
+from jaxfn.torch._call import Call, Settings
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
-from jaxfn.torch._dtypes import is_inexact, to_torch_dtype
+from jaxfn.torch._gradients import Argument, gradients
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Tree
+from jaxfn.torch._record import Record, record
 from jaxfn.torch._refusal import TorchRefusal
-from jaxfn.torch._statics import (
-    Same,
-    Slot,
-    Taker,
-    join,
-    parts_of,
-)
+from jaxfn.torch._settings import settings_of
+from jaxfn.torch._statics import Same, Slot, join, parts_of
 from jaxfn.torch._watch import NeedsRead
 
 Needs = tuple[bool, ...]
@@ -44,6 +39,10 @@ class Layout:
         self.cls, self.needs, self._settings = cls, needs, settings
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
+        self._wanted = [
+            Argument(isinstance(x, torch.Tensor), None if i is None else self._types[i])
+            for x, i in zip(call.args, call.tops, strict=True)
+        ]
         self._keep = call.keep()
         self.name = cls.__name__
         self._last: Record | None = None
@@ -174,7 +173,7 @@ class Layout:
 
     def backward(self, needs: Needs, given: tuple[bool, ...]) -> Body:
         """From what was saved and the given gradients to those of the arguments."""
-        key = ("backward", needs, given, Same(_rule(self.cls)))
+        key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
         if key not in self._derived:
             leaves = self.saved_leaves
             shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
@@ -217,6 +216,8 @@ class Layout:
         self, saved: list[Any], leaves: list[int], needs: Needs, tensors: Sequence[Any]
     ) -> SavedCtx:
         at = dict(zip(leaves, tensors, strict=False))
+        for i in at.keys() & set(self.record.numbers):
+            at[i] = at[i].item()
         values = [at.get(i) for i in range(len(self.program.outputs))]
         ctx = SavedCtx(self.cls, lambda: needs, join(saved, values))
         ctx.__dict__.update(join(self.record.attributes, values))
@@ -239,37 +240,11 @@ class Layout:
         else:
             result = rule(ctx, *grads)
         found = result if isinstance(result, tuple) else (result,)
-        return self._gradients(found, needs)
-
-    def _gradients(self, found: tuple[Any, ...], needs: Needs) -> list[Any]:
-        n = len(self.tops)
-        if len(found) < n or any(x is not None for x in found[n:]):
-            raise RuntimeError(
-                f"function {self.name}Backward returned an incorrect number of "
-                f"gradients (expected {n}, got {len(found)})"
-            )
-        grads: list[Any] = []
-        for i, (g, top) in enumerate(zip(found, self.tops, strict=False)):
-            if g is not None and not isinstance(g, torch.Tensor):
-                raise RuntimeError(
-                    f"expected Variable or None (got {type(g).__name__})"
-                )
-            if top is None:
-                if g is not None and not isinstance(self._args[i], torch.Tensor):
-                    raise RuntimeError(
-                        f"function {self.name}Backward returned a gradient different "
-                        f"than None at position {i + 1}, but the corresponding forward "
-                        "input was not a Variable"
-                    )
-                grads.append(None)
-            else:
-                wanted = g is not None and needs[i]
-                grads.append(_like(g, *self._types[top]) if wanted else None)
-        return grads
+        return gradients(self.name, found, needs, self._wanted)
 
     def jvp(self, given: tuple[bool, ...]) -> Body:
         """From what was saved and the given tangents to those of the outputs."""
-        key = ("jvp", given, Same(self.cls.jvp))
+        key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
         if key not in self._derived:
             leaves = self.forward_leaves
             needs = tuple(given)
@@ -308,51 +283,3 @@ def _slots_in(template: Any, found: dict[int, None]) -> None:
         return
     for part in parts_of(template):
         _slots_in(part, found)
-
-
-def _like(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A gradient in the shape and dtype of its argument, as torch makes it."""
-    wanted = to_torch_dtype(dtype)
-    if not is_inexact(wanted):
-        return None
-    if g.dtype != wanted and g.is_complex() == wanted.is_complex:
-        g = g.to(wanted)
-    if tuple(g.shape) != shape:
-        try:
-            g = g.sum_to_size(shape)
-        except RuntimeError:
-            raise RuntimeError(
-                f"Function returned an invalid gradient: got {list(g.shape)} but "
-                f"expected shape compatible with {list(shape)}"
-            ) from None
-    return g
-
-
-def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
-    """The tensors that forward left behind, and where they were."""
-    outputs = Taker(lambda x: isinstance(x, torch.Tensor))
-    output = outputs(result)
-    tops = output if isinstance(output, tuple) else (output,)
-    n = len(outputs.leaves)
-    saved = Taker(_experimental.is_fake)
-    at = {id(x): i for i, x in enumerate(outputs.leaves)}
-    saved.start(outputs.leaves)
-    templates = [saved(x) for x in ctx.kept("to_save")]
-    for_forward = [saved(x) for x in ctx.kept("saved_for_forward")]
-    attributes = {k: saved(x) for k, x in ctx.attributes().items()}
-    is_output = [int(x) if isinstance(x, Slot) else None for x in tops]
-    marked = [at[id(x)] for x in ctx.kept("non_differentiable") if id(x) in at]
-    # As in torch, what is inside a list or dict has no gradient.
-    marked += [i for i in range(n) if i not in is_output]
-    found = saved.leaves
-    return found, Record(
-        output,
-        n,
-        is_output,
-        templates,
-        for_forward,
-        attributes,
-        marked,
-        getattr(ctx, "materialize_grads", True),
-        [is_inexact(x.dtype) for x in found],
-    )

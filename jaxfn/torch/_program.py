@@ -77,6 +77,7 @@ class Program:
         outputs: for each result a `Ref`, or None.
         types: of the results.
         draws: does it draw random numbers?
+        keys: of the results, equal for two that are computed alike.
     """
 
     n_inputs: int
@@ -85,6 +86,7 @@ class Program:
     outputs: list[Any]
     types: list[Any]
     draws: bool
+    keys: list[Any]
 
     @property
     def is_dynamic(self) -> bool:
@@ -189,6 +191,9 @@ def cast(x: Any, dtype: Any) -> Any:
         # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
         wide = jax.dtypes.canonicalize_dtype(np.int64)
         x = jax.lax.convert_element_type(x, wide)
+    if dtype == jnp.float8_e4m3fn:  # torch gives the greatest, JAX nan
+        most = float(jnp.finfo(dtype).max)
+        x = jnp.clip(x, -most, most)
     return jax.lax.convert_element_type(x, dtype)
 
 

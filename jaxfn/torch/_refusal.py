@@ -80,6 +80,11 @@ def is_users(filename: str) -> bool:
     return not filename.startswith((*_OURS, *_GENERATED))
 
 
+def is_ours(filename: str) -> bool:
+    """Is this file one of this package?"""
+    return filename.startswith(_OURS[2])
+
+
 def place_of(tb: TracebackType | None) -> str:
     """The innermost line of a user's file in a traceback."""
     places = [

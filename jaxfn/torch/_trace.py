@@ -8,10 +8,10 @@ from typing import Any
 
 from jaxfn.torch import _experimental
 from jaxfn.torch._building import build
+from jaxfn.torch._effects import Kept, check_writes
 from jaxfn.torch._lib import torch
 from jaxfn.torch._paths import Fork, Node, Raised, Tree
 from jaxfn.torch._refusal import (
-    HOST,
     OR_HOST,
     TorchRefusal,
     place_of,
@@ -22,8 +22,6 @@ from jaxfn.torch._statics import fingerprint
 from jaxfn.torch._watch import NeedsRead, Path
 
 Run = Callable[[Sequence[Any]], list[Any]]
-_LAST = "last function of torch: "
-_PLACE = "its line: "
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -68,7 +66,7 @@ def trace(
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
     """
-    kept = _Kept(keep)
+    kept = Kept(keep)
     with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
         tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
         try:
@@ -94,7 +92,7 @@ class _Tracer:
         examples: Sequence[Example],
         seed: int | None,
         note: Callable[[], Any],
-        kept: _Kept,
+        kept: Kept,
         *,
         known: bool,
         symbolic: bool,
@@ -103,35 +101,66 @@ class _Tracer:
         self._note, self._known, self._symbolic = note, known, symbolic
         self._kept = kept
         self._notes: list[Any] = []
-        self._paths = self._nodes = 0
+        self._paths = self._runs = self._nodes = 0
 
     def tree(self) -> Tree:
         """All paths."""
-        root = self._from(())
+        root = self._from((), 0)
         if not self._notes:
             raise self._error
         return Tree(root, len(self._examples), self._notes[0])
 
-    def _from(self, begin: tuple[bool, ...]) -> Node:
-        """All paths that begin with these choices."""
-        self._paths += 1
+    def _from(self, begin: tuple[bool, ...], known: int) -> Node:
+        """All paths that begin with these choices; both sides of the later ones.
+
+        Args:
+            begin: how the first conditions come out.
+            known: of so many of them the other side is looked at elsewhere.
+        """
         path = Path(self._run, begin, self._seed, known=self._known)
         module = self._record(path)
-        n = len(path.choices.conditions)
-        self._nodes += len(module.graph.nodes)
-        if path.raised is not None:
-            self._error = path.raised
-            node: Node = Raised(path.raised)
-        else:
-            self._same(self._note())
-            node = build(module, path.draws, len(self._examples), drop=n)
-        for i in reversed(range(len(begin), n)):
-            if self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
-                raise _too_many(path)
-            condition = build(module, path.draws, len(self._examples), only=i)
-            other = self._from((*path.choices.taken[:i], False))
+        taken, n = path.choices.taken, len(path.choices.conditions)
+        self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
+        twins = self._twins(module, path)
+        for i, twin in twins.items():
+            if taken[i] != taken[twin]:  # nothing can go this way
+                self._check_bounds(path)
+                return self._from((*taken[:i], taken[twin]), known)
+        self._paths += 1
+        node = self._end(module, path)
+        for i in reversed(range(known, n)):
+            if i in twins:
+                continue
+            self._check_bounds(path)
+            condition = self._build(module, path, slice(i, i + 1))
+            other = self._from((*taken[:i], False), i + 1)
             node = Fork(condition, node, other)
         return node
+
+    def _check_bounds(self, path: Path) -> None:
+        runs = self._runs >= MOST_PATHS * MOST_PATHS
+        if runs or self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
+            raise _too_many(path)
+
+    def _end(self, module: Any, path: Path) -> Node:
+        """What comes at the end of this path."""
+        if path.raised is not None:
+            self._error = path.raised
+            return Raised(path.raised)
+        self._same(self._note())
+        return self._build(module, path, slice(len(path.choices.conditions), None))
+
+    def _build(self, module: Any, path: Path, wanted: slice) -> Any:
+        return build(module, path.draws, len(self._examples), wanted=wanted)
+
+    def _twins(self, module: Any, path: Path) -> dict[int, int]:
+        """For conditions that an earlier one settles, as it is the same: which."""
+        n = len(path.choices.conditions)
+        if n < 2:
+            return {}
+        keys = self._build(module, path, slice(0, n)).keys
+        firsts = [keys.index(key) for key in keys]
+        return {i: first for i, first in enumerate(firsts) if first != i}
 
     def _same(self, note: Any) -> None:
         self._notes.append(note)
@@ -152,7 +181,7 @@ class _Tracer:
             with torch.no_grad():
                 module = _experimental.record(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
-            _check_writes(module)
+            check_writes(module)
             return _experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
@@ -160,8 +189,8 @@ class _Tracer:
         except NeedsRead:
             raise
         except _experimental.needs_values() as error:
-            error.add_note(f"{_LAST}{path.last}")
-            error.add_note(f"{_PLACE}{path.place}")
+            error.add_note(f"{_experimental.LAST}{path.last}")
+            error.add_note(f"{_experimental.PLACE}{path.place}")
             raise
         except Exception as error:
             if raised_by_user(error) or raised_by_jaxfn(error):
@@ -199,12 +228,14 @@ def _refused(error: Exception) -> TorchRefusal:
         operation=_operation(error),
         reason=f"torch raised {type(error).__name__} while it was traced without "
         f"values: {words[0] if words else ''}",
-        where=place_of(error.__traceback__),
+        where=place_of(error.__traceback__) or _noted(error, _experimental.PLACE),
     )
 
 
 def _operation(error: Exception) -> str:
     text = str(error)
+    if "sparse" in text.lower():
+        return "a sparse tensor"
     if ".numpy()" in text or "numpy" in text:
         return "a NumPy array of a tensor"
     if "marked with @once_differentiable" in text:
@@ -213,7 +244,8 @@ def _operation(error: Exception) -> str:
 
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
-    last, place = _noted(error, _LAST), _noted(error, _PLACE)
+    last = _noted(error, _experimental.LAST)
+    place = _noted(error, _experimental.PLACE)
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",
@@ -236,62 +268,4 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
 
 def _noted(error: BaseException, begin: str) -> str:
     notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(begin)]
-    return notes[-1][len(begin) :] if notes else ""
-
-
-# ---- effects on what is not part of the call
-
-
-def _check_writes(module: Any) -> None:
-    """Refuse writes to tensors that are closed over: they would be lost."""
-    roots: dict[Any, Any] = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            roots[node] = node
-        schema = getattr(node.target, "_schema", None)
-        if node.op != "call_function" or schema is None:
-            continue
-        for spec, arg in zip(schema.arguments, node.args, strict=False):
-            info = spec.alias_info
-            if info is None or arg not in roots:
-                continue
-            if info.is_write:
-                raise TorchRefusal(
-                    operation=str(node.target),
-                    reason="it writes to a tensor that is not an argument, and the "
-                    "write would be lost.",
-                    way_out="Pass it to apply and return its new value. " + HOST,
-                    where=_experimental.place_of(node),
-                )
-            if "lift_fresh" not in str(node.target):
-                roots[node] = roots[arg]
-
-
-class _Kept:
-    """Around a trace: `grad` of these tensors is as it was, or it is a refusal."""
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self._before = [(t, t.grad) for t in tensors if t.is_leaf]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _restore(self) -> bool:
-        changed = [(t, g) for t, g in self._before if t.grad is not g]
-        for t, g in changed:
-            t.grad = g
-        return bool(changed)
-
-    def check(self, place: str) -> None:
-        """Refuse a rule that changed one of them."""
-        if self._restore():
-            raise TorchRefusal(
-                operation="backward()",
-                reason="it adds gradients to tensors that are not arguments (as to the "
-                "parameters of a module), which would be lost.",
-                way_out="Pass them to apply, and return their gradients. " + HOST,
-                where=place,
-            )
+    return notes[0][len(begin) :] if notes else ""

@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxfn.torch import _experimental
+from jaxfn.torch import _experimental, _memory
 from jaxfn.torch._lib import TorchDispatchMode, TorchFunctionMode, torch
 from jaxfn.torch._refusal import (
-    HOST,
     OR_HOST,
     TorchRefusal,
+    is_ours,
     is_users,
     place_now,
     raised_by_statement,
@@ -28,11 +28,6 @@ class NeedsRead(BaseException):
 
 
 _NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
-_REBOUND = {
-    torch.Tensor.data.__set__: "y.data = …",
-    torch.Tensor.resize_: "y.resize_(…)",
-    torch.Tensor.resize_as_: "y.resize_as_(…)",
-}
 
 
 MOST_CONDITIONS = 16
@@ -81,6 +76,8 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Torch runs nodes of its graph with this mode off, as it does all that it calls itself.
+_ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 # Distributions check their arguments by these, which can't be traced for all shapes.
 _PLAINER = {torch._is_all_true: torch.all, torch._is_any_true: torch.any}
 
@@ -106,10 +103,14 @@ class Watch(TorchFunctionMode):
         caller = sys._getframe(1)
         if func in _NEEDS:
             return self._needs(func, args, is_users(caller.f_code.co_filename))
+        if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
+            return func(*args, **(kwargs or {}))  # what is asked of results, and such
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
-        if func in _REBOUND and args:
-            raise _rebound(_REBOUND[func], place)
+        if func in _memory.REBOUND and args:
+            raise _memory.rebound(_memory.REBOUND[func], place)
+        if func in _memory.ADDRESSES and is_users(caller.f_code.co_filename):
+            raise _memory.address(_memory.ADDRESSES[func], place)
         _experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
@@ -117,8 +118,26 @@ class Watch(TorchFunctionMode):
             self.backward_at = place
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
+        if func in _ENGINE and args:
+            return self._differentiate(func, args, kwargs or {})
         func = _PLAINER.get(func, func)
         return func(*args, **(kwargs or {}))
+
+    def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Torch's own derivative, seen in the rules of other Functions too."""
+        hooks = [
+            node.register_prehook(lambda *_: self._enter())
+            for node in _experimental.nodes_of(args[0])
+        ]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self) -> None:
+        # Torch itself takes it off again, with all of its state, after each node.
+        self.__enter__()
 
     def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
         if any(_experimental.is_fake(x) for x in args):
@@ -152,15 +171,6 @@ def _set_where(x: Any, mask: Any, value: Any) -> None:
     x.copy_(torch.where(mask, value, x))
 
 
-def _rebound(operation: str, place: str) -> TorchRefusal:
-    return TorchRefusal(
-        operation=operation,
-        reason="it gives a tensor another memory, which JAX arrays don't have.",
-        way_out=f"Write y.copy_(…) or y = … in the rule. Or: {OR_HOST}",
-        where=place,
-    )
-
-
 class Draws(TorchDispatchMode):
     """Counts random draws, and tells them apart by the state of the generator.
 
@@ -175,6 +185,7 @@ class Draws(TorchDispatchMode):
         self._seed = seed
         self.is_real = False
         self.found: list[int] = []
+        self._memory = _memory.Memory()
         if seed is not None:
             torch.default_generator.manual_seed(seed)
 
@@ -182,13 +193,11 @@ class Draws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.is_real:
-            if func.overloadpacket is torch.ops.aten.set_:
-                raise _rebound("y.set_(…)", place_now(sys._getframe(1)))
-            _check_written(func, args)
         if _experimental.has_draws(func):
             self._note(func, kwargs)
-        return func(*args, **kwargs)
+        if self.is_real:
+            return func(*args, **kwargs)
+        return self._memory(func, args, kwargs)
 
     def _note(self, func: Any, kwargs: Any) -> None:
         place = place_now(sys._getframe(2))
@@ -212,22 +221,6 @@ class Draws(TorchDispatchMode):
         state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
         self.found.append(state)
         generator.manual_seed(state)
-
-
-# Refused before it runs: while tracing, torch does write to tensors with values.
-def _check_written(func: Any, args: Any) -> None:
-    for spec, arg in zip(func._schema.arguments, args, strict=False):
-        info = spec.alias_info
-        if info is None or not info.is_write or not isinstance(arg, torch.Tensor):
-            continue
-        if not _experimental.is_fake(arg):
-            raise TorchRefusal(
-                operation=str(func),
-                reason="it writes to a tensor that is not an argument, and the write "
-                "would be lost.",
-                way_out=f"Pass it to apply and return its new value. {HOST}",
-                where=place_now(sys._getframe(2)),
-            )
 
 
 class Path:

@@ -261,3 +261,42 @@ class Case:
             return sum((g.real**2).sum() for g in grad(*xs))
 
         return error(jax.jit(jax.grad(square, n))(*self.xs), theirs)
+
+    def second_gaps(self) -> list[float]:
+        """The differences of the gradients of the sum of all squared gradients.
+
+        First by the arguments, then by the cotangents, on which gradients depend too
+        where they don't depend on the arguments.
+        """
+        self.in_torch()
+        leaves = self.torch_inputs()
+        inputs = [x * 1 if i in self.diff else x for i, x in enumerate(leaves)]
+        outs = smooth(self.cls.apply(*inputs))
+        cts = [c.clone().requires_grad_() for c in self.cts]
+        used = [i for i, x in enumerate(outs) if x.requires_grad]
+        first = torch.autograd.grad(
+            [outs[i] for i in used],
+            [leaves[i] for i in self.diff],
+            [cts[i] * 1 for i in used],
+            create_graph=True,
+            allow_unused=True,
+        )
+        total = sum((g.abs() ** 2).sum() for g in first if g is not None)
+        wanted = [*[leaves[i] for i in self.diff], *cts]
+        second = torch.autograd.grad(total, wanted, allow_unused=True)
+        theirs = [
+            torch.zeros_like(x) if g is None else g
+            for x, g in zip(wanted, second, strict=True)
+        ]
+        for i in range(len(self.diff)):  # cotangents are conjugated twice
+            theirs[i] = theirs[i].conj().resolve_conj()
+
+        def square(xs: Any, ws: Any) -> Any:
+            _, pull = jax.vjp(lambda *xs: tuple(smooth(self.apply(*xs))), *xs)
+            ws = [w if i in used else jnp.zeros_like(w) for i, w in enumerate(ws)]
+            return sum((jnp.abs(g) ** 2).sum() for g in pull(tuple(ws)))
+
+        weights = [as_jax(c) for c in self.cts]
+        by_x, by_ct = jax.jit(jax.grad(square, (0, 1)))(self.xs, weights)
+        pairs = zip([*by_x, *by_ct], theirs, strict=True)
+        return [error([ours], [true]) for ours, true in pairs]

@@ -83,6 +83,26 @@ def double(ctx, x):
     return (x.double() * 2).float()  # here
 
 
+def to_complex128(ctx, x):
+    return (x.to(torch.complex128) * 1j).abs().float()  # here
+
+
+def to_float8(ctx, x):
+    return x.to(torch.float8_e4m3fnuz).float()  # here
+
+
+def resizes(ctx, x):
+    return x.clone().resize_(3)  # here
+
+
+def makes_sparse(ctx, x):
+    return x.to_sparse().to_dense()  # here
+
+
+def generates(ctx, x):
+    return x * torch.rand(2, generator=torch.Generator())  # here
+
+
 def unknown(ctx, x):
     return torch.special.bessel_j0(x)  # here
 
@@ -106,6 +126,10 @@ ROWS = {
     "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
     "compiled": (compiled, "operation", "dynamo", 'fallback="host"'),
     "double": (double, "float64", "x64 is off", "jax_enable_x64"),
+    "complex128": (to_complex128, "complex128", "x64 is off", "jax_enable_x64"),
+    "float8": (to_float8, "float8_e4m3fnuz", "can't hold it", 'fallback="host"'),
+    "resize_": (resizes, r"y\.resize_\(…\)", "another memory", "y.copy_"),
+    "sparse": (makes_sparse, "_to_sparse", "does not have it", 'fallback="host"'),
     "unknown": (unknown, "bessel_j0", "table does not have it", 'fallback="host"'),
 }
 
@@ -155,6 +179,44 @@ def test_second_derivative_of_once_differentiable():
         jax.grad(lambda x: jax.grad(lambda x: made.apply(x).sum())(x).sum())(
             jnp.ones(2)
         )
+
+
+def test_a_generator_of_ones_own():
+    made = from_torch(refused(generates), random=True)
+    with pytest.raises(TorchRefusal, match="draws from a generator of its own") as got:
+        made.apply(jax.random.key(0), jnp.ones(2))
+    assert "`Refused.forward`" in str(got.value)
+    assert "aten.rand.generator" in str(got.value)
+    assert 'fallback="host"' in str(got.value)
+    assert got.value.where == place(generates)
+
+
+def by_sparse(ctx, x, held):
+    return torch.sparse.mm(held[0], x[:, None])[:, 0]  # here
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.parametrize("into", [tuple, list, lambda held: {0: held[0]}])
+def test_sparse_arguments(kind, into):
+    held = into([getattr(torch.eye(2), kind)()])
+    made = from_torch(refused(by_sparse, lambda ctx, g: (g, None)))
+    with pytest.raises(TorchRefusal, match="sparse") as caught:
+        made.apply(jnp.ones(2), held)
+    assert "`Refused.forward`" in str(caught.value)
+    assert 'fallback="host"' in str(caught.value)
+    assert caught.value.where == place(by_sparse)
+    on_host = from_torch(refused(by_sparse, lambda ctx, g: (g, None)), fallback="host")
+    assert on_host.apply(jnp.array([2.0, 3.0]), held).tolist() == [2.0, 3.0]
+
+
+def test_arrays_whose_dtype_torch_does_not_have():
+    made = from_torch(refused(lambda ctx, x: x * 2))
+    for dtype in (jnp.int4, jnp.float8_e4m3fnuz):
+        with pytest.raises(TorchRefusal, match="torch has no such dtype") as caught:
+            made.apply(jnp.ones(2, dtype))
+        assert "`Refused.forward`" in str(caught.value)
+        assert "Pass an array of another dtype" in str(caught.value)
 
 
 def test_random_without_a_draw():

@@ -16,6 +16,7 @@ from jaxfn.torch._table import (  # noqa: F401  (they fill the table)
     networks,
     orders,
     pooling,
+    products,
     random,
     reducing,
     sampling,

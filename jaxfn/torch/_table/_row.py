@@ -20,7 +20,10 @@ class Row:
         promote: the dtype to which tensor operands are brought before: that of the
             result ("out"), that in which torch compares them ("common"), or none.
         elementwise: does it work on each element alone? Then it also works on what a
-            mask has picked.
+            mask has picked; and if it is brought to the dtype of a result in half
+            precision, it is computed in float32, as torch does, where a number such as
+            0.3 keeps its digits.
+        narrow: or is it computed in half precision there?
         typed: does `fn` get the type of the result?
         lazy: may it leave out what is not asked for of several results? The type of
             such a one is None then.
@@ -29,17 +32,24 @@ class Row:
     fn: Callable[..., Any]
     promote: str | None = None
     elementwise: bool = False
+    narrow: bool = False
     typed: bool = False
     lazy: bool = False
 
     def __call__(self, out: Any, common: Any, *args: Any, **kwargs: Any) -> Any:
         """The result for these operands, whose type `checked` then makes right."""
         dtype = common if self.promote == "common" else getattr(out, "dtype", None)
+        wide = self.elementwise and self.promote == "out" and not self.narrow
+        if wide and dtype in _HALVES:
+            dtype = np.dtype(np.float32)
         if self.promote is not None and dtype is not None:
             args = tuple([_to(x, dtype) for x in args])
         if self.typed:
             return self.fn(out, *args, **kwargs)
         return self.fn(*args, **kwargs)
+
+
+_HALVES = (np.dtype(jnp.bfloat16), np.dtype(np.float16))
 
 
 def _to(x: Any, dtype: Any) -> Any:

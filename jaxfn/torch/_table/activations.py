@@ -11,27 +11,27 @@ from jaxfn.torch._table._row import row
 from jaxfn.torch._table.distances import by_vjp
 
 
-@row("aten.elu", elementwise=True)
+@row("aten.elu", promote="out", elementwise=True)
 def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
     """Scaled exponential on the negative side."""
     negative = jnp.expm1(jnp.minimum(x, 0) * input_scale) * alpha
     return jnp.where(x <= 0, negative, x) * scale
 
 
-@row("aten.gelu", elementwise=True)
+@row("aten.gelu", promote="out", elementwise=True)
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """X times the normal distribution at x."""
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
-@row("aten.gelu_backward")
+@row("aten.gelu_backward", promote="out", elementwise=True)
 def gelu_backward(g: Any, x: Any, *, approximate: str = "none") -> Any:
     """The gradient of gelu."""
     forward = lambda x: jax.nn.gelu(x, approximate=approximate == "tanh")  # noqa: E731
     return by_vjp(forward, (x,), g)[0]
 
 
-@row("aten.leaky_relu", elementwise=True)
+@row("aten.leaky_relu", promote="out", elementwise=True)
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """x, times a slope on the negative side."""
     return jnp.where(x > 0, x, x * jnp.asarray(negative_slope, x.dtype))
@@ -43,13 +43,13 @@ def threshold(x: Any, at: Any, value: Any) -> Any:
     return jnp.where(x <= at, jnp.asarray(value, x.dtype), x)
 
 
-@row("aten.softplus", elementwise=True)
+@row("aten.softplus", promote="out", elementwise=True)
 def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     """A smooth relu, linear above the threshold."""
     return jnp.where(x * beta > threshold, x, jnp.log1p(jnp.exp(x * beta)) / beta)
 
 
-@row("aten.silu", elementwise=True)
+@row("aten.silu", promote="out", elementwise=True)
 def silu(x: Any) -> Any:
     """X times its sigmoid."""
     return x * jax.nn.sigmoid(x)

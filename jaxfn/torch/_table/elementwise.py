@@ -34,7 +34,7 @@ rows(
         "aten.log10": jnp.log10,
         "aten.log1p": jnp.log1p,
         "aten.log2": jnp.log2,
-        "aten.neg": jnp.negative,
+        "aten.neg aten._neg_view aten._neg_view_copy": jnp.negative,
         "aten.positive": jnp.positive,
         "aten.reciprocal": jnp.reciprocal,
         "aten.rsqrt": lambda x: lax.rsqrt(x),
@@ -106,10 +106,18 @@ def round_decimals(x: Any, *, decimals: int) -> Any:
     """To this many decimals, as torch computes it."""
     if not jnp.issubdtype(x.dtype, jnp.inexact) or decimals == 0:
         return round_(x)
+    if x.dtype.itemsize < 4:  # computed in float32
+        x = x.astype(jnp.float32)
     scale = jnp.asarray(10.0 ** abs(decimals), x.dtype)
     if decimals > 0:
         return jnp.round(x * scale) / scale
     return jnp.round(x / scale) * scale
+
+
+@row("aten.frexp")
+def frexp(x: Any) -> Any:
+    """What x is a power of two of, below 1, and the power."""
+    return jnp.frexp(x)
 
 
 @row("aten.frac", elementwise=True)
@@ -140,10 +148,6 @@ def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     return x - (y if alpha == 1 else jnp.asarray(alpha).astype(x.dtype) * y)
 
 
-def _remainder(x: Any, y: Any) -> Any:
-    return jnp.remainder(x, y)
-
-
 rows(
     {
         "aten.add": _add,
@@ -153,11 +157,8 @@ rows(
             jnp.logical_and(x, y) if jnp.asarray(x).dtype == bool else x * y
         ),
         "aten.atan2": jnp.arctan2,
-        "aten.fmod": lambda x, y: lax.rem(*_same(x, y)),
-        "aten.remainder": _remainder,
         "aten.hypot": jnp.hypot,
         "aten.copysign": jnp.copysign,
-        "aten.nextafter": jnp.nextafter,
         "aten.logaddexp": jnp.logaddexp,
         "aten.logaddexp2": jnp.logaddexp2,
         "aten.maximum": jnp.maximum,
@@ -189,6 +190,18 @@ def _same(x: Any, y: Any) -> tuple[Any, Any]:
     x, y = jnp.broadcast_arrays(x, y)
     dtype = jnp.result_type(x, y)
     return x.astype(dtype), y.astype(dtype)
+
+
+rows(
+    {
+        "aten.fmod": lambda x, y: lax.rem(*_same(x, y)),
+        "aten.remainder": jnp.remainder,
+        "aten.nextafter": lambda x, y: jnp.nextafter(*_same(x, y)),
+    },
+    promote="out",
+    elementwise=True,
+    narrow=True,
+)
 
 
 @row("aten.div", promote="out", elementwise=True)

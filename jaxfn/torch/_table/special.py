@@ -16,7 +16,9 @@ rows(
         "aten.erfc": lax.erfc,
         "aten.erfinv": lax.erf_inv,
         "aten.lgamma": lax.lgamma,
-        "aten.digamma": lax.digamma,
+        "aten.digamma": lambda x: jnp.where(
+            x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x)
+        ),
         "aten.special_ndtri": jsp.ndtri,
         "aten.special_log_ndtr": jsp.log_ndtr,
         "aten.special_ndtr": jsp.ndtr,

@@ -1,0 +1,126 @@
+"""What a class reads beside its arguments, and numbers that it reads from tensors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from torch.autograd import Function
+
+from jaxfn.torch import TorchRefusal, from_torch
+
+from .compare import Case
+
+X = torch.linspace(-1.3, 2.0, 12).reshape(3, 4)
+FACTOR = 2.0
+
+
+class Sloped(Function):
+    slope = 3.0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * FACTOR
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Sloped.slope
+
+
+class Inherits(Sloped):
+    @staticmethod
+    def backward(ctx, g):
+        return g * Inherits.slope
+
+
+@pytest.mark.parametrize("cls", [Sloped, Inherits])
+def test_settings_count_at_the_next_call(cls, monkeypatch):
+    made = from_torch(cls)
+    x = jnp.ones(2)
+
+    def found():
+        value, pull = jax.vjp(made.apply, x)
+        return float(value[0]), float(pull(x)[0][0])
+
+    assert found() == (2.0, 3.0)
+    monkeypatch.setattr(Sloped, "slope", 5.0)
+    assert found() == (2.0, 5.0)
+    monkeypatch.setitem(globals(), "FACTOR", 7.0)
+    assert found() == (7.0, 5.0)
+
+
+def test_what_a_rule_closes_over_may_change():
+    k = 2.0
+
+    class Closes(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * k
+
+    made = from_torch(Closes)
+    assert float(made.apply(jnp.ones(()))) == 2.0
+    k = 4.0
+    assert float(jax.grad(made.apply)(1.0)) == 4.0
+    assert float(made.apply(jnp.ones(()))) == 4.0
+
+
+def test_a_module_may_be_loaded_again(tmp_path, monkeypatch):
+    text = (
+        "from torch.autograd import Function\n"
+        "class Scale(Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        return x * FACTOR\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        return g * FACTOR\n"
+        "FACTOR = {}\n"
+    )
+    file = tmp_path / "loaded_again.py"
+    file.write_text(text.format("2.0"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("loaded_again")
+    old = from_torch(module.Scale)
+    assert float(jax.grad(old.apply)(1.0)) == 2.0
+    file.write_text(text.format("5.0").replace("return g", "return 10 * g"))
+    new = from_torch(importlib.reload(module).Scale)
+    assert float(jax.grad(new.apply)(1.0)) == 50.0
+    # The old class reads the same module, as it does in torch; its rules are its own.
+    assert float(jax.grad(old.apply)(1.0)) == 5.0
+
+
+class Quantises(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.scale = x.abs().max().item()
+        ctx.many = (x > 0).sum().item()
+        return (x / ctx.scale * 127).round() * ctx.scale / 127
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.scale * ctx.many
+
+
+def test_numbers_from_tensors_on_ctx():
+    case = Case(Quantises, [X])
+    assert case.worst() <= 1e-6
+    assert max(case.second_gaps()) <= 1e-6
+
+
+def test_a_number_from_a_tensor_can_not_be_returned():
+    class Returns(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2, x.max().item()
+
+    with pytest.raises(TorchRefusal, match=r"tensor\.item\(\): the number is returned"):
+        from_torch(Returns).apply(jnp.ones(3))
