@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib
 import sys
 from collections.abc import Sequence
 
 from jaxfn import __version__, _demo
-from jaxfn._check import cli, translate_cli
-from jaxfn._explain import explain
+from jaxfn._cli import commands, translation
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m jaxfn", description="torch.autograd.Function for JAX."
     )
     parser.add_argument("--version", action="version", version=f"jaxfn {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser(
+    known = parser.add_subparsers(dest="command", required=True)
+    demo = known.add_parser(
         "demo",
         help="run the examples of PyTorch's pages under JAX's transformations",
         description="Run the examples of PyTorch's pages under JAX's transformations "
@@ -40,18 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=_demo.BROKEN,
         help="make this rule wrong, and see which cells it reaches",
     )
-    cli.add_parsers(commands)
-    translate_cli.add_parser(commands)
+    commands.add_parsers(known)
+    translation.add_parser(known)
     options = parser.parse_args(argv)
     if options.command == "check":
-        return cli.run(options)
+        return commands.run(options)
     if options.command == "explain":
-        return cli.run_explain(options, explain)
+        return commands.run_explain(options)
     if options.command == "compare":
-        room = functools.partial(importlib.import_module, "jaxfn.torch")
-        return cli.run_compare(options, room, (options.port, options.original))
+        return commands.run_compare(options)
     if options.command == "translate":
-        return translate_cli.run(options)
+        return translation.run(options)
     rows = list(_demo.cells(options.broken))
     print(_demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1

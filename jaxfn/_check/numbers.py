@@ -81,8 +81,8 @@ def eps_of(arrays: Sequence[Any]) -> float:
 def array(x: Any, dtype: Any = None) -> jax.Array:
     """An array of JAX, of this dtype, with nothing to compile.
 
-    `jnp.asarray` compiles a program for each shape: to convert it, and since JAX 0.12
-    to take it over at all. An array that is on several devices stays there.
+    `jnp.asarray` compiles a program for each shape: to convert it, and in a new JAX to
+    take it over at all. An array that is on several devices stays there.
     """
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return jnp.asarray(x, dtype)

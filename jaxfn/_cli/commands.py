@@ -12,11 +12,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from jaxfn._check.api import check
-from jaxfn._check.catalogue import CHECKS
-from jaxfn._check.target import UsageError, argument, expect_fits, load, module
-
-__all__ = ["ARGUMENTS", "USAGE", "UsageError", "argument", "load", "module"]
+from jaxfn._check import CHECKS, check
+from jaxfn._cli.target import UsageError, argument, expect_fits, load
+from jaxfn._explain import explain
 
 USAGE = 2
 """The exit code where the command itself is wrong, as argparse has it."""
@@ -175,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def run_explain(options: argparse.Namespace, explain: Callable[..., Any]) -> int:
+def run_explain(options: argparse.Namespace) -> int:
     """Run `explain`; the result is the exit code."""
     try:
         fun, args = _call(options)
@@ -189,20 +187,12 @@ def run_explain(options: argparse.Namespace, explain: Callable[..., Any]) -> int
     return 0
 
 
-def run_compare(
-    options: argparse.Namespace, room: Callable[[], Any], pair: Sequence[str]
-) -> int:
-    """Run `compare`; the result is the exit code.
-
-    Args:
-        options: the command line.
-        room: gives `jaxfn.torch`, which imports PyTorch.
-        pair: the two targets.
-    """
+def run_compare(options: argparse.Namespace) -> int:
+    """Run `compare`; the result is the exit code."""
     try:
         args = _arguments(options)  # before any code of the user runs
-        bridge = room()
-        port, original = map(load, pair)
+        bridge: Any = importlib.import_module("jaxfn.torch")
+        port, original = load(options.port), load(options.original)
         expect_fits(port, args)
         with progress(sys.stderr, "row") as show:
             report = bridge.compare(

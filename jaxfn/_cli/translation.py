@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._check import cli
+from jaxfn._cli import commands
+from jaxfn._cli.target import UsageError, argument, load, module
 
 _TEXT = f"""\
-{cli.ARGUMENTS}
+{commands.ARGUMENTS}
 With arguments the original runs on them, which shows what is a tensor, and the result
 is compared with it. Without, only what is certain is translated.
 
@@ -46,14 +47,14 @@ def run(options: argparse.Namespace) -> int:
     """Run `translate`; the result is the exit code."""
     generator = np.random.default_rng(options.seed)
     try:
-        args = [cli.argument(text, generator) for text in options.arguments]
+        args = [argument(text, generator) for text in options.arguments]
         translated = importlib.import_module("jaxfn.torch._translation").translated
         classes = _classes(options.target, args)
-        with cli.progress(sys.stderr, "row") as show:
+        with commands.progress(sys.stderr, "row") as show:
             found = translated(classes, args, _is_whole(options), show)
-    except (cli.UsageError, ImportError, ValueError) as error:
+    except (UsageError, ImportError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
-        return cli.USAGE
+        return commands.USAGE
     if options.out is None:
         sys.stdout.write(found.source)
         sys.stderr.write(f"{found}\n")
@@ -70,25 +71,24 @@ def _is_whole(options: argparse.Namespace) -> bool:
 def _classes(target: str, args: list[Any]) -> list[Any]:
     """The class that is named, or all Functions that the file defines."""
     base = importlib.import_module("jaxfn.torch._lib").torch.autograd.Function
-    found = cli.load(target) if ":" in target else cli.module(target)
+    found = load(target) if ":" in target else module(target)
     if ":" in target:
         if isinstance(found, type) and issubclass(found, base):
             return [found]
-        raise cli.UsageError(f"{target} is no torch.autograd.Function: got {found!r}.")
-    module = found
-    found = [
+        raise UsageError(f"{target} is no torch.autograd.Function: got {found!r}.")
+    classes = [
         value
-        for value in vars(module).values()
+        for value in vars(found).values()
         if isinstance(value, type)
         and issubclass(value, base)
-        and value.__module__ == module.__name__
+        and value.__module__ == found.__name__
     ]
-    if not found:
-        raise cli.UsageError(f"{target} defines no torch.autograd.Function.")
-    if args and len(found) > 1:
-        names = ", ".join(cls.__name__ for cls in found)
-        raise cli.UsageError(
-            f"{target} defines {len(found)} Functions ({names}): name the one that the "
-            f"arguments are for, as in {target}:{found[0].__name__}."
+    if not classes:
+        raise UsageError(f"{target} defines no torch.autograd.Function.")
+    if args and len(classes) > 1:
+        names = ", ".join(cls.__name__ for cls in classes)
+        raise UsageError(
+            f"{target} defines {len(classes)} Functions ({names}): name the one that "
+            f"the arguments are for, as in {target}:{classes[0].__name__}."
         )
-    return found
+    return classes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfn.__main__ import main
-from jaxfn._check import cli
+from jaxfn._cli import commands, target
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 
@@ -210,7 +210,7 @@ def test_a_wrong_explain_gives_2(rules, capsys, target, args, message):
 )
 def test_arrays(text, dtype, shape):
     first, again, other = (
-        cli.argument(text, np.random.default_rng(seed)) for seed in (0, 0, 1)
+        target.argument(text, np.random.default_rng(seed)) for seed in (0, 0, 1)
     )
     assert (first.dtype.name, first.shape) == (dtype, shape)
     assert np.array_equal(first, again)
@@ -225,7 +225,7 @@ def test_arrays(text, dtype, shape):
     ],
 )  # fmt: skip
 def test_other_arguments_are_python_values(text, value):
-    found = cli.argument(text, np.random.default_rng(0))
+    found = target.argument(text, np.random.default_rng(0))
     assert (found, type(found)) == (value, type(value))
 
 
@@ -242,13 +242,13 @@ def test_progress_is_shown_to_a_terminal_alone(rules, capsys, monkeypatch):
     assert re.search(r"value: .* 0/27", shown)
     assert re.search(r"leaks: .* 26/27", shown)
     assert shown.rpartition("\r")[2] == ""  # the bar is gone
-    with cli.progress(io.StringIO()) as show:
+    with commands.progress(io.StringIO()) as show:
         assert show is None
 
 
 def test_without_tqdm_there_is_no_progress(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    with cli.progress(Terminal()) as show:
+    with commands.progress(Terminal()) as show:
         assert show is None
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import short
-from jaxfn._check.case import name_of
+from jaxfn._check import name_of
 
 _SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\]")
 _NEARLY = re.compile(r"\w+\s*\[|(bool|bf16|[fiuc]\d+)\s*[\](){}]")
