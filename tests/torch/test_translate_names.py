@@ -28,9 +28,9 @@ from jaxfn.torch._translate._names._row import Given
 from jaxfn.torch._translate._seen import fact
 
 SAMPLES = 2
-# What it holds is anything.
 # Its sample has the condition in the second place.
 TURNED = {"where"}
+# What it holds is anything.
 EMPTY = {"empty", "empty_like", "new_empty"}
 # Another sign or basis is as right.
 BASES = {"linalg.eigh", "linalg.svd", "linalg.qr"}

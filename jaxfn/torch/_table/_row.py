@@ -17,7 +17,7 @@ class Row:
 
     Attributes:
         fn: of the operands; with `typed` the type of the result comes first.
-        promote: the dtype to which tensor operands are brought before: that of the
+        promote: the dtype to which tensor operands are brought first: that of the
             result ("out"), that in which torch compares them ("common"), or none.
         elementwise: does it work on each element alone? Then it also works on what a
             mask has picked; and if it is brought to the dtype of a result in half

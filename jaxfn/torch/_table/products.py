@@ -57,6 +57,15 @@ def addr(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return product if beta == 0 else _scaled(beta, c) + product
 
 
+@row("aten._trilinear", promote="out")
+def trilinear(
+    x: Any, y: Any, z: Any, x_new: Any, y_new: Any, z_new: Any, axes: Any, *_: Any
+) -> Any:
+    """The sum over `axes` of a product; each factor gets new axes first."""
+    product = jnp.expand_dims(x, tuple(x_new)) * jnp.expand_dims(y, tuple(y_new))
+    return jnp.sum(product * jnp.expand_dims(z, tuple(z_new)), tuple(axes))
+
+
 @row("aten._int_mm")
 def int_mm(x: Any, y: Any) -> Any:
     """The product of int8 matrices, in int32."""

@@ -23,6 +23,8 @@ rows(
         "aten.special_log_ndtr": jsp.log_ndtr,
         "aten.special_ndtr": jsp.ndtr,
         "aten.i0": jsp.i0,
+        "aten.special_modified_bessel_i0": jsp.i0,
+        "aten.special_modified_bessel_i1": jsp.i1,
         "aten.special_i0e": jsp.i0e,
         "aten.special_i1": jsp.i1,
         "aten.special_i1e": jsp.i1e,

@@ -22,6 +22,8 @@ MODULES = {
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
 _MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "input": "x", "self": "x"}
+# Methods that JAX's arrays have too: `x.sum(0)` is written so again. This is no list of
+# what is translated, which the tables of the other files are.
 METHODS = {
     "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum",
     "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape",

@@ -92,7 +92,4 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
         second="jax.lax.top_k(x, k, axis=dim)[1]",
         pair="jax.lax.top_k(x, k, axis=dim)",
     ),
-    row("cummax", "x dim", "jax.lax.cummax(x, axis=dim)"),
-    row("cummin", "x dim", "jax.lax.cummin(x, axis=dim)"),
 ]
-ROWS = [row for row in ROWS if row.name not in ("cummax", "cummin")]
