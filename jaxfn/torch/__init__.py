@@ -9,9 +9,8 @@ backward and jvp run as JAX operations, under every transformation, compiled by 
 
 A call goes through `_bridge` (the Function that JAX gets), `_call` (its arguments),
 `_body` (a rule as a JAX function), `_trace` (its Python, while `_watch` looks),
-`_building` and `_program` (the graph as steps) and `_table` (a step in JAX: an operation
-is a row there, tested by torch's samples); `_layout` has what was saved, `_derivatives`
-are torch's, `_on_host` is the way out.
+`_building` and `_program` (steps) and `_table` (a step in JAX: an operation is a row
+there, tested by torch's samples). `_on_host` is the way out.
 """
 
 import importlib.util

@@ -33,7 +33,7 @@ LACKING = {
     "_batch_norm_with_update", "_segment_reduce", "_upsample_bilinear2d_aa",
     "argwhere", "grid_sampler_3d", "hash_tensor", "histc", "index_reduce",
     "linalg.ldl_solve", "narrow_copy", "nn.functional.embedding",
-    "nn.functional.embedding_bag", "nn.functional.grid_sample", "nonzero",
+    "nn.functional.embedding_bag", "nonzero",
     "nonzero_static", "ormqr", "to_sparse", "unique", "unique_consecutive",
     "special.airy_ai", "special.bessel_j0", "special.bessel_j1", "special.bessel_y0",
     "special.bessel_y1", "special.chebyshev_polynomial_t",
