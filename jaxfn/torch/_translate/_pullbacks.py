@@ -23,7 +23,21 @@ _GRAD = ("autograd", "grad")
 
 
 class Pullbacks(cst.CSTTransformer):
-    """Rewrite blocks."""
+    """Rewrite blocks.
+
+    Attributes:
+        origins: for each new node, the one of the file that it was made of.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origins: dict[Any, Any] = {}
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        found = super().on_leave(original_node, updated_node)
+        if isinstance(found, cst.CSTNode):
+            self.origins[found] = original_node
+        return found
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         body = list(updated_node.body)
@@ -32,7 +46,10 @@ class Pullbacks(cst.CSTTransformer):
             if torch is not None:
                 found = _rewritten(torch, statement, body[:i], body[i + 1 :])
                 if found is not None:
-                    return updated_node.with_changes(body=[*body[:i], *found])
+                    for new, old in found:
+                        self.origins[new] = self.origins.get(old, old)
+                    made = [new for new, _ in found]
+                    return updated_node.with_changes(body=[*body[:i], *made])
         return updated_node
 
 
@@ -66,7 +83,8 @@ def _grad_call(statement: Any) -> Any:
 
 def _rewritten(
     torch: str, block: Any, before: Sequence[Any], rest: Sequence[Any]
-) -> list[Any] | None:
+) -> list[tuple[Any, Any]] | None:
+    """The new statements, each with the one that it comes from."""
     inner = list(block.body.body)
     after = [*inner, *rest]
     place = next((i for i, s in enumerate(after) if _grad_call(s)), None)
@@ -87,7 +105,7 @@ def _rewritten(
     made = [_after_blank(call.function(compute)), call.vjp(torch, tail)]
     found = [*leaves, *made, *done]
     found[0] = found[0].with_changes(leading_lines=[*lines, *found[0].leading_lines])
-    return found
+    return list(zip(found, [*leaves, *[block] * len(made), *tail], strict=True))
 
 
 def _is_leaf(statement: Any) -> bool:
@@ -145,7 +163,7 @@ class _Gradient:
                 if isinstance(value, (cst.ListComp, cst.List, cst.Tuple)):
                     self.star = "*"
                     return True
-                return isinstance(value, cst.Call) and code(value).startswith(name)
+                return _is_one_tensor(value)
         return False
 
     def function(self, compute: Sequence[Any]) -> Any:
@@ -195,6 +213,15 @@ def _names(node: Any) -> list[str]:
     if values and all(isinstance(v, cst.Name) for v in values):
         return [v.value for v in values]
     return []
+
+
+def _is_one_tensor(value: Any) -> bool:
+    """Is it `….detach()` or the like, which a list of tensors does not have?"""
+    return (
+        isinstance(value, cst.Call)
+        and isinstance(value.func, cst.Attribute)
+        and value.func.attr.value in ("clone", "detach", "requires_grad_")
+    )
 
 
 def _binds_just(statement: Any, name: str) -> bool:

@@ -7,6 +7,7 @@ import builtins
 import dataclasses
 import functools
 import inspect
+import linecache
 import re
 import sys
 import textwrap
@@ -57,6 +58,8 @@ class Source:
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
         self.name, self.namespace, self.text = name, namespace, text
         self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
+        # For nodes that were made of others, the one that is in the file.
+        self.origins: dict[Any, Any] = {}
         self.tops: dict[str, list[Any]] = {}
         for statement in _binding.statements(self.tree.body):
             for bound in _binding.bound(statement):
@@ -75,7 +78,9 @@ class Source:
 
     def line(self, node: Any) -> int:
         """The line on which a node begins, 0 if it is not in the file."""
+        node = self.origins.get(node, node)
         for part in (node, *node.children):
+            part = self.origins.get(part, part)
             if part in self._positions:
                 return self._positions[part].start.line
         return 0
@@ -146,19 +151,25 @@ class Library:
         found = self.module(obj.__module__)
         if found is not None and found.definition(path) is not None:
             return found, path
+        functions = [getattr(x, "__func__", x) for x in vars(obj).values()]
+        functions = [f for f in functions if isinstance(f, types.FunctionType)]
+        namespace = vars(sys.modules.get(obj.__module__, builtins))
+        if functions:
+            namespace = functions[-1].__globals__
         try:
             text = textwrap.dedent(inspect.getsource(obj))
         except (OSError, TypeError) as error:
+            # Python finds no class of a notebook, but the cells of its functions.
+            for function in functions:
+                cell = "".join(linecache.getlines(function.__code__.co_filename))
+                source = Source(obj.__module__, namespace, cell)
+                if source.definition(path) is not None:
+                    return source, path
             raise ValueError(
                 f"`{obj.__qualname__}` has no source text: expected a class from a "
                 "file or a notebook."
             ) from error
-        namespace = vars(sys.modules.get(obj.__module__, builtins))
-        for member in vars(obj).values():
-            function = getattr(member, "__func__", member)
-            namespace = getattr(function, "__globals__", namespace)
-        source = Source(obj.__module__, namespace, text)
-        return source, (obj.__name__,)
+        return Source(obj.__module__, namespace, text), (obj.__name__,)
 
     def resolve(
         self, source: Source, closure: Mapping[str, Any], parts: list[str]

@@ -99,7 +99,9 @@ def _unit(source: Source, path: tuple[str, ...], value: Any) -> Unit | None:
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
     if "autograd.grad" in code(node):
-        node = node.visit(Pullbacks())
+        pullbacks = Pullbacks()
+        node = node.visit(pullbacks)
+        source.origins.update(pullbacks.origins)
     name = path[len(path) - 1]
     return Unit(source, path, node, value, name, _closure(value))
 

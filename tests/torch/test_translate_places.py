@@ -1,0 +1,77 @@
+"""Where the translator finds a class, and what it says of the places of its lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+import types
+
+import jax.numpy as jnp
+import pytest
+
+from jaxfn.torch import translate
+
+TEXT = """import torch
+from torch.autograd import Function
+
+
+class Inner(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            z = torch.tanh(y)
+        if g.unknown():
+            return g
+        return torch.autograd.grad(z, y, g)[0]
+"""
+X = jnp.array([0.3, -1.2])
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Run a text as a notebook does: `__main__` has no file, a cell has its lines."""
+
+    def run(text):
+        main = types.ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        name = "<cell of a notebook>"
+        entry = (len(text), None, text.splitlines(keepends=True), name)
+        monkeypatch.setitem(linecache.cache, name, entry)
+        exec(compile(text, name, "exec"), main.__dict__)
+        return main
+
+    return run
+
+
+def test_a_class_of_a_notebook_is_found(cell):
+    found = translate(cell(TEXT.replace("if g.unknown()", "if False")).Inner, X)
+    assert "jnp.tanh(y)" in found.source
+
+
+def test_a_mark_after_an_inner_gradient_tells_its_line(tmp_path, monkeypatch):
+    path = tmp_path / "original_places.py"
+    path.write_text(TEXT)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    spec.loader.exec_module(module)
+    (left, *_) = translate(module.Inner).left
+    assert (
+        left.where
+        == f"original_places.py:{TEXT[: TEXT.index('if g')].count(chr(10)) + 1}"
+    )
+
+
+def test_a_tensor_under_a_new_name_is_what_the_gradient_is_taken_by(cell):
+    text = TEXT.replace("        if g.unknown():\n            return g\n", "")
+    found = translate(cell(text).Inner, X)
+    assert found.ok, str(found)
+    assert "jax.vjp(compute, y)" in found.source
