@@ -86,9 +86,9 @@ NO_ROW = [
 ]
 
 
-def samples(op):
+def samples(op, dtype=torch.float32):
     try:
-        found = list(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+        found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
     except Exception:  # noqa: BLE001  (some need what is not installed)
         return []
     return found[:40][:: max(1, len(found[:40]) // SAMPLES)][:SAMPLES]
@@ -151,6 +151,56 @@ def compared(op, sample):
     gap = error(ours, [x.resolve_conj() for x in theirs])
     allowed = LESS_PRECISE if "polygamma" in op.name else 2e-4
     return None if gap < allowed else f"{gap} for {sample}"
+
+
+# How far results may be apart, of their largest element: by roundings of these dtypes.
+ROUNDING = {
+    torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.complex64: 2e-4,
+    torch.float64: 1e-9, torch.complex128: 1e-9,
+}  # fmt: skip
+OTHERS = [*ROUNDING, torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operations_are_torchs_in_another_dtype(part, record_property):
+    """Each in one of those that torch has for it, by turns."""
+    ran, wrong = 0, {}
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n, op in list(enumerate(op_db))[part::PARTS]:
+            known = [dtype for dtype in OTHERS if dtype in op.dtypes]
+            if not known or op.name in RANDOM | AMBIGUOUS:
+                continue
+            dtype = known[n % len(known)]
+            given = samples(op, dtype)
+            if given:
+                why = in_dtype(op, given[n % len(given)], dtype)
+                ran += why is not REFUSED
+                if why is not None and why is not REFUSED:
+                    wrong[op.name] = dtype, why
+    record_property("compared", ran)
+    assert ran > 10
+    assert not wrong
+
+
+def in_dtype(op, sample, dtype):
+    """What differs; None if nothing does."""
+    run, tensors = flat(op, sample)
+    try:
+        theirs = [x.resolve_conj() for x in run([x.clone() for x in tensors])]
+    except Exception:  # noqa: BLE001  (torch refuses some of its own samples)
+        return REFUSED
+    body = Body(run, name=op.name, rule="op")
+    try:
+        ours = jax.jit(lambda *xs: body(xs))(*map(to_jax, tensors))
+    except TorchRefusal as refusal:
+        return str(refusal) if "a fault of jaxfn" in str(refusal) else REFUSED
+    types = [(str(x.dtype), x.shape) for x in ours]
+    wanted = [(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in theirs]
+    if types != wanted:
+        return f"{types}, not {wanted}"
+    gap = error(ours, theirs)
+    return None if gap <= ROUNDING.get(dtype, 1e-5) else f"{gap} for {sample}"
 
 
 @pytest.mark.parametrize("part", sizes.only(range(PARTS), lambda part: part % 8 == 3))

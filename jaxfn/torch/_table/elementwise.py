@@ -241,8 +241,12 @@ row("aten.true_divide", "aten.divide", promote="out", elementwise=True)(div)
 @row("aten.pow", promote="out", elementwise=True)
 def power(x: Any, y: Any) -> Any:
     """X ** y."""
-    x, y = jnp.asarray(x), jnp.asarray(y)
-    return jnp.power(*_same(x, y))
+    x, y = _same(jnp.asarray(x), jnp.asarray(y))
+    if not jnp.issubdtype(x.dtype, jnp.signedinteger):
+        return jnp.power(x, y)
+    # With a negative exponent an integer is 0, if it is not 1 or -1 itself.
+    found = jnp.power(x, jnp.abs(y))
+    return jnp.where((y < 0) & (jnp.abs(x) != 1), 0, found)
 
 
 @row("aten.pow.Tensor_Scalar", elementwise=True, typed=True)

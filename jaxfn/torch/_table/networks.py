@@ -130,8 +130,8 @@ def group_norm(
     x: Any, w: Any, b: Any, n: int, c: int, hw: int, groups: int, eps: float
 ) -> Any:
     """The array, normed in groups of channels, with means and deviations."""
-    del hw
-    y, middle, inverse = _normed(x.reshape(n, groups, -1), (2,), None, None, eps)
+    shape = n, groups, c // groups * hw
+    y, middle, inverse = _normed(x.reshape(shape), (2,), None, None, eps)
     channels = (1, c, *(1,) * (x.ndim - 2))
     y = y.reshape(x.shape)
     y = y if w is None else y * w.reshape(channels)
@@ -145,8 +145,7 @@ def group_norm_backward(
     groups: int, mask: Any,
 ) -> Any:  # fmt: skip
     """The gradients of group_norm."""
-    del hw
-    shape = (n, groups, -1)
+    shape = n, groups, c // groups * hw
     middle, inverse = mean[..., None], rstd[..., None]
     y = (x.reshape(shape) - middle) * inverse
     channels = (1, c, *(1,) * (x.ndim - 2))

@@ -10,9 +10,14 @@ import jax.numpy as jnp
 from jaxfn.torch._table._row import row
 
 
-def _corners(size: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
+def _steps(x: Any, n: int) -> Any:
+    """0 to n - 1, in the precision in which torch computes positions."""
+    return jnp.arange(n, dtype=jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
     """Where each new position lies between two old ones."""
-    i = jnp.arange(out, dtype=jnp.float32)
+    size, i = x.shape[d], _steps(x, out)
     if align:
         at = i * ((size - 1) / (out - 1) if out > 1 else 0.0)
     else:
@@ -29,7 +34,7 @@ def _scales(scales: Any, n: int) -> list[Any]:
 def _linear(x: Any, sizes: Any, align: bool, scales: Any) -> Any:
     first = x.ndim - len(sizes)
     for d, (size, scale) in enumerate(zip(sizes, scales, strict=True), first):
-        low, high, part = _corners(x.shape[d], size, align, scale)
+        low, high, part = _corners(x, d, size, align, scale)
         part = part.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - d - 1))
         a, b = jnp.take(x, low, d), jnp.take(x, high, d)
         x = a * (1 - part) + b * part
@@ -116,8 +121,7 @@ def upsample_bicubic(
     if scales is not None and not isinstance(scales, (list, tuple)):
         scales = [scales, *more]
     for d, (n, scale) in enumerate(zip(out.shape[2:], _scales(scales, 2), strict=True)):
-        axis, old = d + 2, x.shape[d + 2]
-        i = jnp.arange(n, dtype=jnp.float32)
+        axis, old, i = d + 2, x.shape[d + 2], _steps(x, n)
         if align:
             at = i * ((old - 1) / (n - 1) if n > 1 else 0.0)
         else:

@@ -44,7 +44,7 @@ rows(
 )
 
 
-@row("aten.polygamma", elementwise=True)
+@row("aten.polygamma", promote="out", elementwise=True)
 def polygamma(n: int, x: Any) -> Any:
     """The derivative of digamma of this order."""
     if n == 0:
