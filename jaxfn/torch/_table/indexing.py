@@ -75,11 +75,16 @@ def take(x: Any, at: Any) -> Any:
     return x.reshape(-1)[at]
 
 
+def _number(x: Any) -> Any:
+    """Truth values as numbers, which can be added: a sum that is not 0 is true."""
+    return x.astype(jnp.int32) if x.dtype == bool else x
+
+
 @row("aten.put")
 def put(x: Any, at: Any, values: Any, accumulate: bool = False) -> Any:
     """Values at positions of the flat array."""
+    x, values = _number(x), _number(values).reshape(-1)
     flat = x.reshape(-1).at[at.reshape(-1)]
-    values = values.reshape(-1)
     return (flat.add(values) if accumulate else flat.set(values)).reshape(x.shape)
 
 
@@ -128,14 +133,14 @@ _REDUCTIONS = {
 def scatter(
     x: Any, dim: int, at: Any, source: Any, *, reduce: str | None = None
 ) -> Any:
-    """`source` written where `at` says along a dimension."""
-    return _scatter(x, dim, at, source, _REDUCTIONS[reduce])
+    """`source` joined with what is where `at` says along a dimension."""
+    return _scatter(_number(x), dim, at, source, _REDUCTIONS[reduce])
 
 
 @row("aten.scatter_add")
 def scatter_add(x: Any, dim: int, at: Any, source: Any) -> Any:
     """`source` added there."""
-    return _scatter(x, dim, at, source, "add")
+    return _scatter(_number(x), dim, at, source, "add")
 
 
 @row("aten.scatter_reduce")
@@ -179,6 +184,7 @@ def _at_dim(x: Any, dim: int, at: Any) -> Any:
 @row("aten.index_add")
 def index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
     """`source` added at positions of a dimension."""
+    x, source = _number(x), _number(source)
     if x.ndim == 0:
         return x + alpha * jnp.sum(source)
     source = source if alpha == 1 else source * jnp.asarray(alpha, source.dtype)

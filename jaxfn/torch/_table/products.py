@@ -33,6 +33,8 @@ rows(
 
 
 def _scaled(value: Any, x: Any) -> Any:
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        value = int(value)  # as torch narrows it
     return x if value == 1 else value * x
 
 

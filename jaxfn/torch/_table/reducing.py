@@ -174,11 +174,17 @@ def _scan(fn: Any) -> Any:
     return along
 
 
+def _cumlogsumexp(x: Any, axis: int) -> Any:
+    if jnp.iscomplexobj(x):
+        raise NotImplementedError("of complex numbers")
+    return lax.cumlogsumexp(x, axis=axis)
+
+
 rows(
     {
         "aten.cumsum": _scan(jnp.cumsum),
         "aten.cumprod": _scan(jnp.cumprod),
-        "aten.logcumsumexp": _scan(lax.cumlogsumexp),
+        "aten.logcumsumexp": _scan(_cumlogsumexp),
     },
     typed=True,
 )

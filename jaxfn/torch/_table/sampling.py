@@ -15,6 +15,11 @@ def _steps(x: Any, n: int) -> Any:
     return jnp.arange(n, dtype=jnp.promote_types(x.dtype, jnp.float32))
 
 
+def _wide(x: Any) -> Any:
+    """The array in that precision."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
     """Where each new position lies between two old ones."""
     size, i = x.shape[d], _steps(x, out)
@@ -27,12 +32,20 @@ def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, An
     return low, jnp.minimum(low + 1, size - 1), at - low
 
 
+def _rounded(x: Any, out: Any) -> Any:
+    """The nearest integers where these are wanted."""
+    if not jnp.issubdtype(out.dtype, jnp.integer):
+        return x
+    limits = jnp.iinfo(out.dtype)
+    return jnp.clip(jnp.round(x), limits.min, limits.max)
+
+
 def _scales(scales: Any, n: int) -> list[Any]:
     return [None] * n if scales is None else list(scales)
 
 
 def _linear(x: Any, sizes: Any, align: bool, scales: Any) -> Any:
-    first = x.ndim - len(sizes)
+    first, x = x.ndim - len(sizes), _wide(x)
     for d, (size, scale) in enumerate(zip(sizes, scales, strict=True), first):
         low, high, part = _corners(x, d, size, align, scale)
         part = part.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - d - 1))
@@ -53,7 +66,7 @@ def upsample_linear(
     sizes = out.shape[2:]
     if scales is not None and not isinstance(scales, (list, tuple)):
         scales = [scales, *more]
-    return _linear(x, sizes, align, _scales(scales, len(sizes)))
+    return _rounded(_linear(x, sizes, align, _scales(scales, len(sizes))), out)
 
 
 @row(
@@ -120,6 +133,7 @@ def upsample_bicubic(
     del size
     if scales is not None and not isinstance(scales, (list, tuple)):
         scales = [scales, *more]
+    x = _wide(x)
     for d, (n, scale) in enumerate(zip(out.shape[2:], _scales(scales, 2), strict=True)):
         axis, old, i = d + 2, x.shape[d + 2], _steps(x, n)
         if align:
@@ -133,7 +147,7 @@ def upsample_bicubic(
             (jnp.take(x, at, axis) * w for at, w in zip(taps, weights, strict=True)),
             jnp.zeros((), x.dtype),
         )
-    return x
+    return _rounded(x, out)
 
 
 row("aten.upsample_bicubic2d_backward", typed=True)(

@@ -10,15 +10,23 @@ from jax.scipy import special as jsp
 
 from jaxfn.torch._table._row import row, rows
 
+
+def _digamma(x: Any) -> Any:
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
+def _zeta(x: Any, q: Any) -> Any:
+    pole = (x == 1) | ((x > 1) & (q <= 0) & (q == jnp.floor(q)))
+    return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, jsp.zeta(x, q)))
+
+
 rows(
     {
         "aten.erf aten.special_erf": lax.erf,
         "aten.erfc": lax.erfc,
         "aten.erfinv": lax.erf_inv,
         "aten.lgamma": lax.lgamma,
-        "aten.digamma": lambda x: jnp.where(
-            x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x)
-        ),
+        "aten.digamma": _digamma,
         "aten.special_ndtri": jsp.ndtri,
         "aten.special_log_ndtr": jsp.log_ndtr,
         "aten.special_ndtr": jsp.ndtr,
@@ -32,7 +40,7 @@ rows(
         "aten.logit": lambda x, eps=None: jsp.logit(
             x if eps is None else jnp.clip(x, eps, 1 - eps)
         ),
-        "aten.special_zeta": jsp.zeta,
+        "aten.special_zeta": _zeta,
         "aten.xlogy": lambda x, y: jnp.where(jnp.isnan(y), y, jsp.xlogy(x, y)),
         "aten.special_xlog1py": jsp.xlog1py,
         "aten.igamma aten.special_gammainc": jsp.gammainc,
@@ -44,11 +52,13 @@ rows(
 )
 
 
-@row("aten.polygamma", promote="out", elementwise=True)
+@row("aten.polygamma", elementwise=True)
 def polygamma(n: int, x: Any) -> Any:
     """The derivative of digamma of this order."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(jnp.float32)
     if n == 0:
-        return lax.digamma(x)
+        return _digamma(x)
     if n > 1:
         return jsp.polygamma(n, x)
     # JAX's is wrong below 0, where the reflection holds, with y = 1 - x:
