@@ -121,6 +121,12 @@ def _add_comparisons(parser: Any, what: str) -> None:
     )
 
 
+def _comparisons(options: argparse.Namespace) -> dict[str, Any]:
+    """What `_add_comparisons` added, and the seed, by the names of parameters."""
+    names = ("rtol", "atol", "order", "precision", "skip", "seed")
+    return {name: getattr(options, name) for name in names}
+
+
 def _parser(
     commands: Any,
     name: str,
@@ -159,13 +165,8 @@ def run(options: argparse.Namespace) -> int:
                 *args,
                 reference=reference,
                 surrogate=options.surrogate,
-                skip=options.skip,
-                order=options.order,
-                rtol=options.rtol,
-                atol=options.atol,
-                precision=options.precision,
-                seed=options.seed,
                 progress=show,
+                **_comparisons(options),
             )
     except (UsageError, ValueError) as error:
         return _wrong(error)
@@ -199,13 +200,8 @@ def run_compare(options: argparse.Namespace) -> int:
                 port,
                 original,
                 *args,
-                skip=options.skip,
-                order=options.order,
-                rtol=options.rtol,
-                atol=options.atol,
-                precision=options.precision,
-                seed=options.seed,
                 progress=show,
+                **_comparisons(options),
             )
     except (UsageError, ImportError, TypeError, ValueError, RuntimeError) as error:
         return _wrong(error)

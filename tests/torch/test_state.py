@@ -53,6 +53,60 @@ def test_settings_count_at_the_next_call(cls, monkeypatch):
     assert found() == (7.0, 5.0)
 
 
+class Options:
+    gain = 1.0
+
+
+class Held:
+    def __init__(self):
+        self.shift = 0.0
+
+
+HELD = Held()
+
+
+def scaled(x):
+    (y,) = [y * FACTOR for y in (x,)]
+    return y
+
+
+def deep(x):
+    return scaled(x) * Options.gain + HELD.shift
+
+
+class Helped(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return deep(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Around(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return Helped.apply(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("cls", [Helped, Around])
+def test_what_helpers_read_may_change(cls, monkeypatch):
+    """In a comprehension, of a class, of an object, in another Function."""
+    made = from_torch(cls)
+    assert float(made.apply(jnp.float32(1))) == 2
+    monkeypatch.setitem(globals(), "FACTOR", 7.0)
+    assert float(made.apply(jnp.float32(1))) == 7
+    monkeypatch.setattr(Options, "gain", 3.0)
+    assert float(made.apply(jnp.float32(1))) == 21
+    monkeypatch.setattr(HELD, "shift", 1.0)
+    assert float(made.apply(jnp.float32(1))) == 22
+
+
 def test_what_a_rule_closes_over_may_change():
     k = 2.0
 

@@ -75,3 +75,12 @@ def test_a_tensor_under_a_new_name_is_what_the_gradient_is_taken_by(cell):
     found = translate(cell(text).Inner, X)
     assert found.ok, str(found)
     assert "jax.vjp(compute, y)" in found.source
+
+
+def test_a_module_of_the_users_keeps_its_name(cell, monkeypatch):
+    """What is compared is loaded under a name, which a module may have."""
+    mine = types.ModuleType("translated")
+    monkeypatch.setitem(sys.modules, "translated", mine)
+    text = TEXT.replace("        if g.unknown():\n            return g\n", "")
+    assert translate(cell(text).Inner, X).ok
+    assert sys.modules["translated"] is mine

@@ -76,9 +76,8 @@ class BatchAxis:
             differs[:] = [not here.isdisjoint(batch_axes(x)) for x in found]
             return found
 
-        size = self._data.size
-        # What the witness has, beside what it had, is this axis.
-        return self.vmap(example, 0)(np.zeros(size)), differs
+        # The witness is batched over this axis and no other.
+        return self.vmap(example, 0)(np.zeros(self._data.size)), differs
 
     def to_front(self, x: Any, dim: int | None) -> jax.Array:
         """Move this axis of `x` to the front; repeat an unbatched `x` along it."""

@@ -30,9 +30,14 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
 
 def load(source: str, name: str = "translated") -> Any:
     """The translation as a module."""
-    module = types.ModuleType(name)
-    sys.modules[name] = module  # dataclasses look their module up
-    exec(compile(source, f"<{name}>", "exec"), vars(module))
+    module, before = types.ModuleType(name), sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses look their module up while they are made
+    try:
+        exec(compile(source, f"<{name}>", "exec"), vars(module))
+    finally:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
     return module
 
 
