@@ -179,3 +179,38 @@ def test_what_all_share_can_not_have_a_backward_for_each(kind, program):
 def test_a_derived_jvp_gives_each_example_its_own():
     f = KINDS["derived"](None, RULES["axis_index"])
     allclose(REVERSE["grad(vmap)"][0](f), S * (1 * 1 + 2 * 2 + 3 * 3))
+
+
+# ---- in a vmap that has been traced, when JAX has forgotten the name of its axis
+
+
+LATER = {
+    "jvp(jit(vmap))": lambda h: push(jax.jit(h))(S),
+    "jit(jvp(jit(vmap)))": lambda h: jax.jit(push(jax.jit(h)))(S),
+    "jvp(scan(vmap))": lambda h: push(
+        lambda x: lax.scan(lambda c, _: (c + h(x), None), jnp.zeros(3), None, 2)[0]
+    )(S),
+    "jvp(checkpoint(vmap))": lambda h: push(jax.checkpoint(h))(S),
+    "jacfwd(jacfwd(jit(vmap)))": lambda h: jax.jacfwd(jax.jacfwd(jax.jit(h)))(S),
+}
+
+
+@pytest.mark.full(unless=lambda kind, program, **_: program == "jvp(jit(vmap))")
+@pytest.mark.parametrize("program", LATER)
+@pytest.mark.parametrize("what", ["one", "own"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["both", "decorated"])
+def test_jvp_finds_the_axis_later_too(kind, rule, what, program):
+    def batch(f):
+        if what == "one":
+            return lambda x: mapped(f, x)
+        return lambda x: jax.vmap(f, axis_name="i")(x * jnp.float32([1, 10, 100]))
+
+    # There is no size of an axis there for an all_gather of a custom_jvp: as a psum.
+    expected = plain(RULES["psum" if rule == "all_gather" else rule])
+    f = KINDS[kind](RULES[rule], RULES["psum"])
+    if (rule, what, program) == ("axis_index", "one", "jacfwd(jacfwd(jit(vmap)))"):
+        with pytest.raises(RuntimeError, match="derivative that differs among them"):
+            LATER[program](batch(f))
+    else:
+        allclose(LATER[program](batch(f)), LATER[program](batch(expected)))

@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src.core import NamedAxisEffect, Var, internal_mutable_array_effect
+from jax._src.core import (
+    NamedAxisEffect,
+    Var,
+    extend_axis_env_nd,
+    internal_mutable_array_effect,
+)
 from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr, separate_consts
 from jax._src.state.discharge import discharge_state
 
 from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr
+from jaxfn._base.compat.traces import forgotten_axes
 
 
 class Staged:
@@ -37,7 +43,9 @@ class Staged:
             The values, and whatever else `fun` closes over; and the traced function,
             which takes first these and then the arguments.
         """
-        closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
+        # A collective can be traced only where the name of its axis is known.
+        with extend_axis_env_nd(forgotten_axes()):
+            closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
         if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
             closed = _without_references(closed)
         jaxpr, _ = open_jaxpr(closed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import core
 from jax._src.array import ArrayImpl
-from jax._src.core import EvalTrace, trace_ctx
+from jax._src.core import EvalTrace, get_axis_env, no_axis_name, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
@@ -87,6 +87,23 @@ def batch_axes(x: Any) -> frozenset[int]:
         else:
             break
     return frozenset(found)
+
+
+def forgotten_axes() -> list[tuple[Any, int]]:
+    """Return the axes with a name, and their sizes, that only the vmaps at work know.
+
+    JAX forgets the names of a vmap when it has traced it. A jvp rule may run later; it
+    runs at that vmap again, which knows its own.
+    """
+    known, trace = get_axis_env(), trace_ctx.trace
+    found: list[tuple[Any, int]] = []
+    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
+        if isinstance(trace, BatchTrace):
+            axis = trace.axis_data
+            if axis.name is not no_axis_name and not known.axis_exists(axis.name):
+                found.append((axis.name, axis.size))
+        trace = trace.parent_trace
+    return found
 
 
 def has_value(x: Any) -> bool:
