@@ -26,15 +26,14 @@ from jaxfn import amp, autograd
 from jaxfn._base import compat
 from jaxfn._decorator import custom_function
 from jaxfn._function import (
-    BackwardCFunction,
     Function,
-    FunctionCtx,
     FunctionMeta,
     InplaceFunction,
     NestedIOFunction,
     once_differentiable,
 )
 from jaxfn._host import host_function
+from jaxfn._methods import BackwardCFunction, FunctionCtx
 
 if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxfn import __version__, _demo
-from jaxfn._cli import commands, translation
+from jaxfn import __version__
+from jaxfn._cli import commands, demo, translation
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,17 +24,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"jaxfn {__version__}")
     known = parser.add_subparsers(dest="command", required=True)
-    demo = known.add_parser(
+    parsed = known.add_parser(
         "demo",
         help="run the examples of PyTorch's pages under JAX's transformations",
         description="Run the examples of PyTorch's pages under JAX's transformations "
         "on the default device, compare with finite differences or a loop, and print "
         "a table. The exit code is 1 if a cell fails.",
     )
-    demo.add_argument(
+    parsed.add_argument(
         "--break",
         dest="broken",
-        choices=_demo.BROKEN,
+        choices=demo.BROKEN,
         help="make this rule wrong, and see which cells it reaches",
     )
     commands.add_parsers(known)
@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return commands.run_compare(options)
     if options.command == "translate":
         return translation.run(options)
-    rows = list(_demo.cells(options.broken))
-    print(_demo.table(rows, options.broken))
+    rows = list(demo.cells(options.broken))
+    print(demo.table(rows, options.broken))
     return 0 if all(cell.ok for cell in rows) and options.broken is None else 1
 
 

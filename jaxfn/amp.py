@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn._function import Casting, FunctionCtx, Policy, policies
+from jaxfn._methods import Casting, FunctionCtx, Policy, policies
 
 __all__ = [
     "autocast",

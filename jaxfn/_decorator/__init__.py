@@ -6,7 +6,7 @@ strict as JAX's). `static` carries arguments that JAX can't hold; `jax_own` is w
 the installed JAX's own decorators have. Rules in torch's terms make a class
 (`torch_rules`).
 
-How rules of either kind become JAX functions belongs in `_engine`, ctx in `_function`.
+How rules of either kind become JAX functions belongs in `_engine`, ctx in `_methods`.
 """
 
 from jaxfn._decorator.decorator import custom_function

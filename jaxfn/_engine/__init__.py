@@ -9,8 +9,8 @@ not first, and a second derivative after once_differentiable) and `batching`
 derivative after they were computed; `onepass` (with `runs`) and `ownership` (with
 `sharing`) stand on it. `linearity` and `solves` prove that a traced function is linear.
 
-Nothing here knows ctx, torch, or how a user writes rules: that is what the two faces,
-`_function` and `_decorator`, are for.
+Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
+the two faces, `_function` and `_decorator`, are for.
 """
 
 from jaxfn._engine import linearity

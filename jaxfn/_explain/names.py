@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import tree_util
 
-from jaxfn._function import Layout, fields, is_record
+from jaxfn._methods import Layout, fields, is_record
 
 
 def saved_names(layout: Layout, n: int) -> list[str]:

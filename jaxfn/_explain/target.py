@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._base import ARRAY, Outputs, Spec, errors, type_name
+from jaxfn._base import ARRAY, Arguments, Outputs, Spec, errors, type_name
 from jaxfn._decorator import (
     JaxRules,
     custom_function,
@@ -22,15 +22,8 @@ from jaxfn._decorator import (
 from jaxfn._decorator import call as jax_call
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._explain.names import saved_names
-from jaxfn._function import (
-    Arguments,
-    ClassRules,
-    Definition,
-    Function,
-    bind,
-    parameters,
-    parts,
-)
+from jaxfn._function import Function, bind, parameters, parts
+from jaxfn._methods import ClassRules, Definition
 
 Tag = Callable[[Any, str], Any]
 """Called with each array that a rule saves and with its name; gives the array back."""

@@ -11,14 +11,16 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
-from jaxfn._base import compat, errors, pytree
+from jaxfn._base import Arguments, Kwargs, compat, errors, pytree
 from jaxfn._engine import call
-from jaxfn._function import plain
-from jaxfn._function.arguments import Arguments, Kwargs, bind, parameters
-from jaxfn._function.class_rules import ClassRules
-from jaxfn._function.ctx import FunctionCtx
-from jaxfn._function.definition import Definition
-from jaxfn._function.node import BackwardCFunction
+from jaxfn._function.binding import bind, parameters
+from jaxfn._methods import (
+    BackwardCFunction,
+    ClassRules,
+    Definition,
+    FunctionCtx,
+    plain,
+)
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])

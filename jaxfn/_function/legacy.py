@@ -8,9 +8,8 @@ from typing import Any
 import jax
 
 from jaxfn._base import errors, pytree, type_name
-from jaxfn._function.ctx import FunctionCtx
 from jaxfn._function.function import Function
-from jaxfn._function.node import BackwardCFunction
+from jaxfn._methods import BackwardCFunction, FunctionCtx
 
 
 class InplaceFunction(Function):

@@ -77,7 +77,7 @@ def gradcheck(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._demo.examples import ExpDerived
+        >>> from jaxfn._cli.examples import ExpDerived
         >>> from jaxfn.autograd import gradcheck
         >>> with jax.enable_x64(True):
         ...     gradcheck(ExpDerived.apply, jnp.array([0.5, -1.0]))
@@ -176,7 +176,7 @@ def gradgradcheck(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._demo.examples import ExpDerived
+        >>> from jaxfn._cli.examples import ExpDerived
         >>> from jaxfn.autograd import gradgradcheck
         >>> with jax.enable_x64(True):
         ...     gradgradcheck(ExpDerived.apply, jnp.array([0.5, -1.0]))

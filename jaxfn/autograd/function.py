@@ -5,14 +5,13 @@ Example:
 """
 
 from jaxfn._function import (
-    BackwardCFunction,
     Function,
-    FunctionCtx,
     FunctionMeta,
     InplaceFunction,
     NestedIOFunction,
     once_differentiable,
 )
+from jaxfn._methods import BackwardCFunction, FunctionCtx
 
 __all__ = [
     "BackwardCFunction",

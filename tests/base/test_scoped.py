@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._function import policies
+from jaxfn._methods import policies
 from jaxfn.autograd import graph
 from tests.build import function
 

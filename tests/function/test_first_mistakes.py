@@ -265,7 +265,7 @@ def test_tracebacks_show_the_users_frames_alone(call):
 def test_a_package_beside_ours_is_a_users():
     # JAX compares beginnings of paths: jaxfn must not hide jaxfn_examples.
     package = str(Path(jaxfn.__file__).parent)
-    assert not source_info_util.is_user_filename(f"{package}/_function/node.py")
+    assert not source_info_util.is_user_filename(f"{package}/_methods/node.py")
     assert source_info_util.is_user_filename(f"{package}_examples/model.py")
     assert source_info_util.is_user_filename(f"{package}.py")
 

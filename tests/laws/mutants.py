@@ -19,7 +19,7 @@ from tests import conftest  # noqa: F401  (its settings of JAX)
 # ruff: isort: split
 from jaxfn._decorator import jax_rules
 from jaxfn._engine import attachment, carrying
-from jaxfn._function import class_rules
+from jaxfn._methods import class_rules
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
 

@@ -10,11 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import compat, pytree, search
-from jaxfn._function.arguments import Kwargs
-from jaxfn._function.node import STATE, BackwardCFunction
-from jaxfn._function.running import explain, without_ctx
-from jaxfn._function.styles import check_dirty, marks, setup
+from jaxfn._base import Kwargs, compat, pytree, search
+from jaxfn._methods.node import STATE, BackwardCFunction
+from jaxfn._methods.running import explain, without_ctx
+from jaxfn._methods.styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
 """What `run` returns where forward closed over a tracer."""

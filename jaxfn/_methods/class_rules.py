@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, pytree, search
+from jaxfn._base import (
+    Arguments,
+    Outputs,
+    OutSpec,
+    as_jax,
+    compat,
+    errors,
+    pytree,
+    search,
+)
 from jaxfn._engine import (
     Arrays,
     Batch,
@@ -21,16 +30,15 @@ from jaxfn._engine import (
     has_forward_mode,
     with_batch_rule,
 )
-from jaxfn._function.arguments import Arguments
-from jaxfn._function.capture import rebuild
-from jaxfn._function.definition import Definition
-from jaxfn._function.node import BackwardCFunction, call_backward
-from jaxfn._function.returned_batch import batch_outputs
-from jaxfn._function.returned_gradients import gradients
-from jaxfn._function.returned_tangents import tangents as out_tangents
-from jaxfn._function.running import running, several_outputs, without_ctx
-from jaxfn._function.separate import Separate
-from jaxfn._function.styles import Combined, Record
+from jaxfn._methods.capture import rebuild
+from jaxfn._methods.definition import Definition
+from jaxfn._methods.node import BackwardCFunction, call_backward
+from jaxfn._methods.returned_batch import batch_outputs
+from jaxfn._methods.returned_gradients import gradients
+from jaxfn._methods.returned_tangents import tangents as out_tangents
+from jaxfn._methods.running import running, several_outputs, without_ctx
+from jaxfn._methods.separate import Separate
+from jaxfn._methods.styles import Combined, Record
 
 
 class VmapInfo(NamedTuple):

@@ -26,9 +26,9 @@ from jaxfn._engine import (
     push_forward,
     stop_gradient,
 )
-from jaxfn._function import policies
-from jaxfn._function.running import running
-from jaxfn._function.styles import Saved, Style, check_dirty, marks, setup
+from jaxfn._methods import policies
+from jaxfn._methods.running import running
+from jaxfn._methods.styles import Saved, Style, check_dirty, marks, setup
 
 
 @dataclasses.dataclass(slots=True)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree, short, type_name
-from jaxfn._function.returns import Where, cast, check_sharding, is_complex
+from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
 
 
 def tangents(

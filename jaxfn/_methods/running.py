@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import OutSpec, compat, errors
-from jaxfn._function.node import BackwardCFunction
+from jaxfn._methods.node import BackwardCFunction
 
 _HOST = "jaxfn.host_function("
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import ARRAY, Outputs, OutSpec, Spec, errors, pytree, short, type_name
-from jaxfn._function.returns import Where, cast, is_complex
+from jaxfn._methods.returns import Where, cast, is_complex
 
 
 def batch_outputs(

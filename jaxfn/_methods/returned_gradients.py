@@ -8,9 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import ARRAY, Spec, compat, errors, pytree, short, type_name
-from jaxfn._function.arguments import Arguments
-from jaxfn._function.returns import Where, cast, check_sharding, is_complex
+from jaxfn._base import ARRAY, Arguments, Spec, compat, errors, pytree, short, type_name
+from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
 
 
 def gradients(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxfn._base import errors, pytree, type_name
-from jaxfn._function.ctx import FunctionCtx
-from jaxfn._function.no_graph import NoGraph
-from jaxfn._function.savable import advice, unsavable
+from jaxfn._methods.ctx import FunctionCtx
+from jaxfn._methods.no_graph import NoGraph
+from jaxfn._methods.savable import advice, unsavable
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")

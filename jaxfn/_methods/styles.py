@@ -16,15 +16,14 @@ from typing import Any
 
 import jax
 
-from jaxfn._base import Outputs, OutSpec, compat, errors, pytree, search
+from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, pytree, search
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
-from jaxfn._function import hooks, policies
-from jaxfn._function.arguments import Arguments
-from jaxfn._function.capture import Layout, capture
-from jaxfn._function.definition import Definition
-from jaxfn._function.node import BackwardCFunction
-from jaxfn._function.packed import pack
-from jaxfn._function.running import explain, running
+from jaxfn._methods import hooks, policies
+from jaxfn._methods.capture import Layout, capture
+from jaxfn._methods.definition import Definition
+from jaxfn._methods.node import BackwardCFunction
+from jaxfn._methods.packed import pack
+from jaxfn._methods.running import explain, running
 
 
 @dataclasses.dataclass(slots=True)

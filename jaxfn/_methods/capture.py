@@ -20,8 +20,8 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn._base import compat, errors, pytree, search, type_name
-from jaxfn._function.node import STATE, BackwardCFunction
-from jaxfn._function.packed import Packed, Put
+from jaxfn._methods.node import STATE, BackwardCFunction
+from jaxfn._methods.packed import Packed, Put
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxfn._base import Spec, errors, pytree, type_name
 from jaxfn._engine import attach, stop_gradient
-from jaxfn._function.hooks import Hooks
+from jaxfn._methods.hooks import Hooks
 
 Put = Callable[[Any], Any]
 """A template: given the leaves, the value with them in their places."""

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from jaxfn import __main__, _demo
-from jaxfn._demo import demo
-from jaxfn._demo.examples import EXAMPLES
+from jaxfn import __main__
+from jaxfn._cli import demo
+from jaxfn._cli.examples import EXAMPLES
 from tests.sizes import only
 
 
@@ -32,9 +32,9 @@ REACHED = {
 }
 
 
-@pytest.mark.parametrize("broken", only(_demo.BROKEN, lambda rule: rule == "vmap"))
+@pytest.mark.parametrize("broken", only(demo.BROKEN, lambda rule: rule == "vmap"))
 def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
-    rows = list(_demo.cells(broken))
+    rows = list(demo.cells(broken))
     having = {
         e.function.__name__
         for e in EXAMPLES
@@ -51,14 +51,14 @@ def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
             reached = reached and not cell.ok  # only what was saved is off
         assert cell.ok == (not reached), cell
     assert any(not cell.ok for cell in rows)
-    assert f"<- {broken} is wrong on purpose" in _demo.table(rows, broken)
-    monkeypatch.setattr(_demo, "cells", lambda broken: rows)
+    assert f"<- {broken} is wrong on purpose" in demo.table(rows, broken)
+    monkeypatch.setattr(demo, "cells", lambda broken: rows)
     assert __main__.main(["demo", "--break", broken]) == 1
     assert "cells fail: those that use this rule" in capsys.readouterr().out
 
 
 def test_second_derivatives_fail_with_a_wrong_backward():
-    rows = [c for c in _demo.cells("backward") if c.check == "second derivative"]
+    rows = [c for c in demo.cells("backward") if c.check == "second derivative"]
     outcome = {c.function: c.ok for c in rows}
     assert outcome["MulAdd"]  # refused as before
     assert not outcome["Product"]
@@ -85,10 +85,10 @@ def test_a_cell_that_raises_is_not_right(monkeypatch):
         raise ValueError("mine. And more")
 
     monkeypatch.setattr(demo, "CHECKS", {"check": fail})
-    rows = list(_demo.cells())
+    rows = list(demo.cells())
     assert not any(cell.ok for cell in rows)
-    assert "ValueError: mine" in _demo.table(rows)
+    assert "ValueError: mine" in demo.table(rows)
     monkeypatch.setattr(demo, "CHECKS", {"second derivative": lambda e: 0.0})
-    by_name = {c.function: c.ok for c in _demo.cells()}
+    by_name = {c.function: c.ok for c in demo.cells()}
     assert not by_name["MulAdd"]  # must refuse
     assert by_name["Product"]
