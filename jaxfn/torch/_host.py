@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,19 @@ from jaxfn.torch._lib import forward_ad, torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._watch import Draws
 
-if TYPE_CHECKING:
-    from jaxfn.torch._body import Body
+
+class Hosted(Protocol):
+    """What this file asks of a `Body` (in `_body`, which stands on this one)."""
+
+    run: Callable[..., Any]
+    name: str
+    rule: str
+    seed: int | None
+    types: Callable[[Sequence[Any]], list[Any]] | None
+    host_types: dict[Any, list[Any]]
 
 
-def call(body: Body, arrays: Sequence[Any], key: Any) -> list[Any]:
+def call(body: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
     """The results of a body, computed by torch: at once, or when the program runs."""
     types = known_types(body, arrays)
     if types is None and any(isinstance(x, Tracer) for x in arrays):
@@ -43,7 +51,7 @@ def call(body: Body, arrays: Sequence[Any], key: Any) -> list[Any]:
     return [None if t is None else next(found) for t in types]
 
 
-def known_types(body: Body, arrays: Sequence[Any]) -> list[Any] | None:
+def known_types(body: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
     """The types of the results, as far as they are known before."""
     if body.types is not None:
         return [
@@ -76,7 +84,7 @@ def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _run(body: Body, arrays: Sequence[Any], *data: Any) -> list[Any]:
+def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
     """The results in NumPy, of real tensors."""
     seed = zlib.crc32(np.asarray(data[0]).tobytes()) if data else None
     with _experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -92,7 +100,7 @@ def _run(body: Body, arrays: Sequence[Any], *data: Any) -> list[Any]:
 
 
 def _on(
-    body: Body, arrays: Sequence[Any], seed: int | None, *, wide: bool
+    body: Hosted, arrays: Sequence[Any], seed: int | None, *, wide: bool
 ) -> list[Any]:
     tensors = [
         from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
@@ -112,7 +120,7 @@ def _result(x: Any) -> np.ndarray:
 # ---- the shapes of results, where no call has shown them
 
 
-def _found_out(body: Body, arrays: Sequence[Any]) -> list[Any]:
+def _found_out(body: Hosted, arrays: Sequence[Any]) -> list[Any]:
     """The types of the results for arrays of these types, by trying some values."""
     last: Exception | None = None
     data = [np.zeros(2, np.uint32)] if body.seed is not None else []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import indices, is_write_name, root_of
 from jaxfn.torch._translate._promotion import widens
-
-if TYPE_CHECKING:
-    from jaxfn.torch._translate._rewrite import Rewriter
+from jaxfn.torch._translate._rewriting import Rewriting
 
 _OPERATORS = {
     cst.AddAssign: ("add", "{}"),
@@ -37,7 +35,7 @@ def index_text(subscript: Any) -> str:
     return text[text.index("[") + 1 : -1]
 
 
-def assigned(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.targets[0].target
     if len(old.targets) == 1 and isinstance(target, cst.Subscript):
         owner = rewriter.infer.of(target.value)
@@ -75,7 +73,7 @@ def _is_text(target: Any) -> bool:
     return len(found) == 1 and isinstance(found[0], cst.SimpleString)
 
 
-def _attribute(rewriter: Rewriter, old: Any) -> list[Any]:
+def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
     """JAX arrays have no attributes of one's own."""
     name = old.targets[0].target.attr.value
     if name == "requires_grad":
@@ -87,7 +85,7 @@ def _attribute(rewriter: Rewriter, old: Any) -> list[Any]:
     return []
 
 
-def _at_set(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     """`x[i] = v`."""
     target, value = old.targets[0].target, new.value
     place = new.targets[0].target
@@ -105,7 +103,7 @@ def _at_set(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     return [bind(x, found)]
 
 
-def _where(rewriter: Rewriter, old: Any, x: str, place: Any, value: Any) -> list[Any]:
+def _where(rewriter: Rewriting, old: Any, x: str, place: Any, value: Any) -> list[Any]:
     plan = rewriter.masked.get(old)
     if plan is None:
         rewriter.late.append("a write with a mask, of what has no fixed shape")
@@ -126,7 +124,7 @@ def _changes(written: Any, value: Any) -> bool:
     return widens(written, [value])
 
 
-def augmented(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.target
     if isinstance(target, cst.Name):
         reason = rewriter.writes.reason(old)
@@ -176,7 +174,7 @@ def augmented(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     return [bind(x, fill(text, {"_value": value}))]
 
 
-def _kept(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def _kept(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     """`y += x` on a name: torch's `y` keeps its dtype."""
     facts = [rewriter.infer.of(n) for n in (old.target, old.value)]
     if not widens(facts[0], facts[1:]) or type(old.operator) not in _BINARY:

@@ -40,7 +40,7 @@ class Calls(References):
             return updated_node.value
         if original_node in self.dropped:
             return updated_node
-        return self.writes.masks.read(self, original_node, updated_node)
+        return self.writes.masks.read(self.problem, original_node, updated_node)
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfn.torch._lib import torch
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._instrument import is_compiler
 from jaxfn.torch._translate._lib import cst
-
-if TYPE_CHECKING:
-    from jaxfn.torch._translate._rewrite import Rewriter
+from jaxfn.torch._translate._rewriting import Rewriting
 
 _SAME = {
     "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
@@ -23,7 +21,7 @@ _NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
 
-def rewritten(rewriter: Rewriter, original: Any, updated: Any) -> Any:
+def rewritten(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     """The function with JAX's decorators."""
     kept = []
     for decorator in original.decorators:
@@ -33,7 +31,7 @@ def rewritten(rewriter: Rewriter, original: Any, updated: Any) -> Any:
     return updated.with_changes(decorators=kept)
 
 
-def of_class(rewriter: Rewriter, original: Any) -> list[Any]:
+def of_class(rewriter: Rewriting, original: Any) -> list[Any]:
     """The decorators of a class that mean something to a class alone."""
     found = []
     for decorator in original.decorators:
@@ -43,7 +41,7 @@ def of_class(rewriter: Rewriter, original: Any) -> list[Any]:
     return found
 
 
-def _decorator(rewriter: Rewriter, decorator: Any, original: Any) -> Any:
+def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     node = decorator.decorator
     called = isinstance(node, cst.Call)
     name = node.func if called else node
@@ -70,7 +68,7 @@ def _full(target: Any) -> str:
     return target.name
 
 
-def _same(rewriter: Rewriter, node: Any, full: str) -> Any:
+def _same(rewriter: Rewriting, node: Any, full: str) -> Any:
     new = cst.parse_expression(_SAME[full])
     device = cst.parse_expression('f(device_type="cuda")')
     assert isinstance(device, cst.Call)
@@ -88,14 +86,14 @@ def _same(rewriter: Rewriter, node: Any, full: str) -> Any:
 class _Values:
     """Arguments of a decorator: dtypes become JAX's."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: Rewriting) -> None:
         self._rewriter = rewriter
 
     def arg(self, arg: Any) -> Any:
         return arg.with_changes(value=arg.value.visit(self._rewriter))
 
 
-def _is_transparent(rewriter: Rewriter, original: Any) -> bool:
+def _is_transparent(rewriter: Rewriting, original: Any) -> bool:
     """Did the decorator hand the function on, or only compile it?"""
     value = rewriter.unit.value
     if isinstance(original, cst.FunctionDef) and isinstance(value, type):

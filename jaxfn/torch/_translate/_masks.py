@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from jaxfn.torch._translate._expressions import code, fill
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import indices
 from jaxfn.torch._translate._names import ROWS
-
-if TYPE_CHECKING:
-    from jaxfn.torch._translate._rewrite import Rewriter
 
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}
 _REDUCED = {"sum", "mean", "any", "all", "prod"}
@@ -45,15 +43,13 @@ class Masks:
         facts = [self._infer.of(i) for i in indices(subscript)]
         return any(f.is_tensor and f.dtype in ("bool", "uint8") for f in facts)
 
-    def read(self, rewriter: Rewriter, original: Any, updated: Any) -> Any:
-        """A subscript that is read."""
+    def read(self, problem: Callable[[str], None], original: Any, updated: Any) -> Any:
+        """A subscript that is read; `problem` is told what can't be translated."""
         if original in self._whole:
             self._read[original] = updated.slice[0].slice.value
             return updated.value
         if self.is_masked(original):
-            rewriter.problem(
-                "a read with a mask has no fixed shape: JAX needs jnp.where"
-            )
+            problem("a read with a mask has no fixed shape: JAX needs jnp.where")
         if self._infer.of(original.value).is_tensor:
             return _with_arrays(updated)
         return updated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfn.torch._translate._assignments import assigned, augmented, bind, index_text
 from jaxfn.torch._translate._expressions import code, fill, paren
@@ -13,9 +13,7 @@ from jaxfn.torch._translate._memory import (
     is_write_name,
     root_of,
 )
-
-if TYPE_CHECKING:
-    from jaxfn.torch._translate._rewrite import Rewriter
+from jaxfn.torch._translate._rewriting import Rewriting
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
 FRAMED += (cst.FunctionDef, cst.ClassDef)
@@ -31,7 +29,7 @@ _AT = {
 }
 
 
-def leave(rewriter: Rewriter, original: Any, updated: Any, reasons: list[str]) -> Any:
+def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) -> Any:
     """A statement after its parts were rewritten."""
     if isinstance(original, cst.FunctionDef):
         return _function(rewriter, original, updated, reasons)
@@ -53,7 +51,7 @@ def leave(rewriter: Rewriter, original: Any, updated: Any, reasons: list[str]) -
 
 
 def _function(
-    rewriter: Rewriter, original: Any, updated: Any, reasons: list[str]
+    rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]
 ) -> Any:
     if not reasons:
         return updated
@@ -68,7 +66,7 @@ def _function(
     return updated.with_changes(body=block)
 
 
-def _with(rewriter: Rewriter, original: Any, updated: Any) -> Any:
+def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     """Blocks that only switch gradients give way to their statements."""
     kept = []
     for old, new in zip(original.items, updated.items, strict=True):
@@ -96,7 +94,7 @@ def _is_gone(name: str, item: Any) -> bool:
     return short == "autocast" and off
 
 
-def _line(rewriter: Rewriter, original: Any, updated: Any) -> Any:
+def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if len(original.body) != 1:
         plain = (cst.Import, cst.ImportFrom)
         kept = [s for s in updated.body if not isinstance(s, plain)]
@@ -131,7 +129,7 @@ def _lines(updated: Any, found: list[Any]) -> Any:
 # ---- calls that stand alone
 
 
-def _expression(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
+def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     call = old.value
     if not isinstance(call, cst.Call):
         return [new]
@@ -161,7 +159,7 @@ def _expression(rewriter: Rewriter, old: Any, new: Any) -> list[Any]:
     return [bind(root, new.value)]
 
 
-def _written_by(rewriter: Rewriter, call: Any) -> str | None:
+def _written_by(rewriter: Rewriting, call: Any) -> str | None:
     """The name that a function of torch writes to: `torch.relu_(y)`."""
     target = rewriter.unit.references.get(call.func)
     if target is None or target.kind != "torch" or not call.args:
@@ -176,7 +174,7 @@ def _written_by(rewriter: Rewriter, call: Any) -> str | None:
     return root
 
 
-def _at_method(rewriter: Rewriter, call: Any, new: Any) -> list[Any]:
+def _at_method(rewriter: Rewriting, call: Any, new: Any) -> list[Any]:
     """`x[i].mul_(y)`: a write through a view."""
     receiver, name = call.func.value, call.func.attr.value
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
