@@ -3,8 +3,8 @@
 Read `api` (what users call), `catalogue` (all checks) and `run` (one of them), `case`
 (the Function and its arguments) and `compiled` (how it is run), `numbers`, `looks`,
 `differences` and `accuracy` (how results are compared), then the checks: `rules` (value
-and backward), `tangents` (jvp), `transforms` (vmap, second order) and `programs` (scan,
-precision). `report` is what users get.
+and backward), `tangents` (jvp), `transforms` (vmap), `second` (derivatives of rules)
+and `programs` (scan, precision). `report` is what users get.
 
 A new check is a row of `catalogue.CHECKS`; tests/check/wrong_functions.py gets a
 Function that it finds.

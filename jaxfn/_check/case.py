@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax import tree_util
 
 from jaxfn._base import compat, pytree, short
 from jaxfn._check import numbers
-from jaxfn._check.compiled import Once, Program
+from jaxfn._check.compiled import Call, Once, Program, Together
 from jaxfn._check.differences import moved
 from jaxfn._check.numbers import Arrays
 from jaxfn._decorator import custom_function
@@ -37,6 +37,7 @@ class Case:
         atol: a difference that passes whatever the size.
         low: the same function in a low precision, if it is to be tried.
         passed: the names of the checks that passed so far.
+        together: what was computed at once for several checks.
         accuracy: of the value, the gradients and the tangents, once it was measured.
     """
 
@@ -68,9 +69,9 @@ class Case:
         self.atol = atol
         self.low: Case | None = None
         self.passed: set[str] = set()
+        self.together: Together | None = None
         self.accuracy: dict[str, list[float]] = {}
         self.run_program = Program(self.run)
-        self.vmap_program = Program(jax.vmap(self.run))
         self.pull_program = Program(self.gradients)
         self.push_program = Program(self.tangents)
         self.reference_program = Program(self._tangents_of_reference)
@@ -210,6 +211,18 @@ class Case:
         if "jvp under jit" in self.passed:
             yield self.push_program.jaxpr(self.ts(self.rng()), *self.arrays)
 
+    def computed(
+        self, plan: Plan, *, after: str = "backward under jit"
+    ) -> tuple[tuple[Any, ...], Any]:
+        """The arguments and the result of a call that a check plans.
+
+        It is compiled if the check `after` passed.
+        """
+        if self.together is not None and plan in self.together:
+            return self.together[plan]
+        f, args = plan(self)
+        return args, (Once(f) if after in self.passed else f)(*args)
+
     def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f`, compiled where the function and its backward can be."""
         return Once(f) if "backward under jit" in self.passed else f
@@ -248,6 +261,10 @@ class Case:
                 row[i] = moved(row[i], 0.05, numbers.direction(row[i], generator))
             rows.append(row)
         return rows
+
+
+Plan: TypeAlias = Callable[[Case], Call]
+"""What a check computes: it may be compiled together with what others do."""
 
 
 def subsets(n: int) -> list[tuple[int, ...]]:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 
 from jaxfn._check import programs, rules, tangents, transforms
-from jaxfn._check.case import Case
+from jaxfn._check.case import Case, Plan
 from jaxfn._check.numbers import Outcome
+from jaxfn._check.second import Second
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,12 +22,19 @@ class Check:
             failure names the rule that is wrong.
         about: what it computes in two ways, whose accuracy it allows for: "value",
             "gradient", "tangent".
+        plan: what it computes, if that is known before it runs.
     """
 
     rule: str
     run: Callable[[Case], Outcome]
     needs: tuple[str, ...] = ("value",)
     about: tuple[str, ...] = ()
+    plan: Plan | None = None
+
+
+def _second(rule: str, mode: str, needs: tuple[str, ...]) -> Check:
+    this = Second(rule, mode)
+    return Check(rule, this, needs, plan=this.plan)
 
 
 _BACKWARD = ("value", "backward", "backward repeats")
@@ -62,7 +70,9 @@ CHECKS: dict[str, Check] = {
         (*_BACKWARD, "jvp"),
         about=(*_GRADIENT, *_TANGENT),
     ),
-    "vmap": Check("vmap", transforms.vmap, _TRACED, about=_VALUE),
+    "vmap": Check(
+        "vmap", transforms.vmap, _TRACED, about=_VALUE, plan=transforms.batches
+    ),
     "vmap under jit": Check(
         "vmap", transforms.vmap_jit, (*_TRACED, "vmap"), about=_VALUE
     ),
@@ -71,35 +81,42 @@ CHECKS: dict[str, Check] = {
         transforms.vmap_backward,
         (*_COMPILED, "vmap", "vmap under jit"),
         about=_GRADIENT,
+        plan=transforms.batches_of_backward,
     ),
     "backward of vmap": Check(
         "backward",
         transforms.backward_vmap,
         (*_COMPILED, "vmap", "vmap under jit", "vmap of backward"),
         about=_GRADIENT,
+        plan=transforms.backwards_of_batch,
     ),
     "vmap of jvp": Check(
         "jvp",
         transforms.vmap_jvp,
         (*_JVP, "jvp under jit", "vmap", "vmap under jit"),
         about=_TANGENT,
+        plan=transforms.batches_of_jvp,
     ),
-    "backward of backward": Check(
-        "backward", transforms.second("backward", "reverse"), _BACKWARD
+    "backward of backward": _second("backward", "reverse", _BACKWARD),
+    "jvp of backward": _second(
+        "backward", "forward", (*_BACKWARD, "jvp", "adjoint", "backward of backward")
     ),
-    "jvp of backward": Check(
-        "backward",
-        transforms.second("backward", "forward"),
-        (*_BACKWARD, "jvp", "adjoint", "backward of backward"),
+    "backward of jvp": _second("jvp", "reverse", (*_BACKWARD, "jvp", "adjoint")),
+    "jvp of jvp": _second("jvp", "forward", (*_JVP, "backward of jvp")),
+    "scan": Check(
+        "forward",
+        programs.scan,
+        _COMPILED,
+        about=(*_VALUE, *_GRADIENT),
+        plan=programs.scanned,
     ),
-    "backward of jvp": Check(
-        "jvp", transforms.second("jvp", "reverse"), (*_BACKWARD, "jvp", "adjoint")
+    "checkpoint": Check(
+        "forward",
+        programs.checkpoint,
+        _COMPILED,
+        about=_GRADIENT,
+        plan=programs.checkpointed,
     ),
-    "jvp of jvp": Check(
-        "jvp", transforms.second("jvp", "forward"), (*_JVP, "backward of jvp")
-    ),
-    "scan": Check("forward", programs.scan, _COMPILED, about=(*_VALUE, *_GRADIENT)),
-    "checkpoint": Check("forward", programs.checkpoint, _COMPILED, about=_GRADIENT),
     "low precision": Check("forward", programs.low_precision, _BACKWARD),
     "leaks": Check("forward", programs.leaks, _COMPILED),
 }

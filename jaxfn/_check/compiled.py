@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 
 from jaxfn._base import compat
-
-_QUICKLY = {"xla_backend_optimization_level": 0}
-"""A program of check runs a few times: compiling it well takes longer than it gains.
-
-It halves the time, on a CPU; other devices don't know the option.
-"""
 
 MANY = 300
 ALIKE = 12
@@ -24,8 +19,9 @@ On a CPU to compile an operation of its own takes about 25 ms, and one among man
 
 
 def jit(f: Callable[..., Any]) -> Any:
-    on_cpu = jax.default_backend() == "cpu"
-    return jax.jit(f, compiler_options=_QUICKLY if on_cpu else None)
+    """A program that runs a few times: compiling it well takes longer than it gains."""
+    on_cpu = jax.default_backend() == "cpu"  # others don't know the options
+    return jax.jit(f, compiler_options=compat.COMPILE_QUICKLY if on_cpu else None)
 
 
 class Program:
@@ -38,12 +34,13 @@ class Program:
     def __call__(self, *args: Any) -> Any:
         if self.is_traced:
             try:
-                return self._traced(*args)
+                return self.compile_and_run(*args)
             except Exception:  # noqa: BLE001  (`f` raises what is to be seen)
                 self.is_traced = False
         return self._f(*args)
 
-    def _traced(self, *args: Any) -> Any:
+    def compile_and_run(self, *args: Any) -> Any:
+        """The result, or what tracing, compiling or running raises."""
         return self.compiled(*args)
 
     def jaxpr(self, *args: Any) -> Any:
@@ -53,12 +50,53 @@ class Program:
 class Once(Program):
     """A program that runs once: a long one of few operations is not compiled."""
 
-    def _traced(self, *args: Any) -> Any:
+    def compile_and_run(self, *args: Any) -> Any:
         traced = self.compiled.trace(*args)
         if not _is_repetitive(traced.jaxpr):
             return self.compiled(*args)
         outs = compat.evaluate(traced.jaxpr, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs)
+
+
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function, and what it is called with."""
+
+
+class Together:
+    """Calls that are compiled as one program, and what they gave.
+
+    To compile a program of its own takes about 25 ms longer than to compile the same
+    as a part of another.
+
+    Args:
+        calls: by a name of each.
+    """
+
+    def __init__(self, calls: Mapping[Any, Call]) -> None:
+        self._args = {key: args for key, (_, args) in calls.items()}
+        self._found: dict[Any, Any] = {}
+        parts: list[tuple[Any, Any]] = []
+        for key, (f, args) in calls.items():
+            part = jax.jit(f, inline=True)
+            # What raises here is left out. It raises again where it is called alone.
+            with contextlib.suppress(Exception):
+                part.trace(*args)
+                parts.append((key, part))
+        keys, given = [key for key, _ in parts], [calls[key][1] for key, _ in parts]
+
+        def every(given: list[tuple[Any, ...]]) -> list[Any]:
+            return [part(*args) for (_, part), args in zip(parts, given, strict=True)]
+
+        with contextlib.suppress(Exception):
+            found = Once(every).compile_and_run(given)
+            self._found = dict(zip(keys, found, strict=True))
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: Any) -> tuple[tuple[Any, ...], Any]:
+        """The arguments and the result of a call."""
+        return self._args[key], self._found[key]
 
 
 def _is_repetitive(jaxpr: Any) -> bool:

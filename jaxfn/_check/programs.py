@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from jax import lax
 from jaxfn._base import compat, errors, pytree
 from jaxfn._check import numbers
 from jaxfn._check.case import Case, floats
-from jaxfn._check.compiled import jit
+from jaxfn._check.compiled import Call, Together
 from jaxfn._check.numbers import Arrays, Outcome, Skip
 from jaxfn._check.rules import outputs
 from jaxfn._check.transforms import named, partial_gradients
@@ -21,13 +22,11 @@ from jaxfn._check.transforms import named, partial_gradients
 # ---- scan, checkpoint
 
 
-def scan(case: Case) -> Outcome:
-    """In a scan, with its gradient, against the same calls one after the other."""
-    rows = case.batch(2)
-    stacked = [numbers.stack(column) for column in zip(*rows, strict=True)]
-    cts = case.first_cts
+def scanned(case: Case) -> Call:
+    """The function in a scan, with its gradient."""
+    stacked = [numbers.stack(column) for column in zip(*case.batch(2), strict=True)]
 
-    def scanned(stacked: Arrays, cts: Arrays) -> tuple[Arrays, Arrays]:
+    def run(stacked: Arrays, cts: Arrays) -> tuple[Arrays, Arrays]:
         def f(*xs: Any) -> Arrays:
             def body(carry: None, arrays: Arrays) -> tuple[None, Arrays]:
                 return carry, floats(case.run(*arrays))
@@ -37,7 +36,13 @@ def scan(case: Case) -> Outcome:
         outs, pull = jax.vjp(f, *[stacked[i] for i in case.at])
         return outs, list(pull(cts))
 
-    outs, got = jit(scanned)(stacked, [numbers.stack([ct, ct]) for ct in cts])
+    return run, (stacked, [numbers.stack([ct, ct]) for ct in case.first_cts])
+
+
+def scan(case: Case) -> Outcome:
+    """In a scan, with its gradient, against the same calls one after the other."""
+    outs, got = case.computed(scanned)[1]
+    rows = case.batch(2)
     gradients = partial_gradients(case)
     expected = _stacked([gradients(*row) for row in rows])
     loop = _stacked([floats(case.quick_run(*row)) for row in rows])
@@ -53,14 +58,19 @@ def _stacked(rows: Sequence[Arrays]) -> Arrays:
     return [numbers.stack(column) for column in zip(*rows, strict=True)]
 
 
-def checkpoint(case: Case) -> Outcome:
-    """Under jax.checkpoint the gradient is the same."""
+def checkpointed(case: Case) -> Call:
+    """The gradient under jax.checkpoint."""
 
-    def checkpointed(cts: Arrays, xs: Arrays) -> Arrays:
+    def run(cts: Arrays, xs: Arrays) -> Arrays:
         return list(jax.vjp(jax.checkpoint(case.f), *xs)[1](cts))
 
+    return run, (case.first_cts, case.xs)
+
+
+def checkpoint(case: Case) -> Outcome:
+    """Under jax.checkpoint the gradient is the same."""
     expected = case.quick_pull(case.first_cts, *case.xs)
-    got = jit(checkpointed)(case.first_cts, case.xs)
+    got = case.computed(checkpointed)[1]
     return case.compare(got, expected, named(len(got)))
 
 
@@ -92,8 +102,9 @@ def low_precision(case: Case) -> Outcome:
         numbers.array(x, y.dtype) if pytree.is_inexact(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
+    low.together = _low_together(low)
     try:
-        outs = low.quick_f(*low.xs)
+        outs = low.computed(_low_value)[1]
     except (NotImplementedError, TypeError, ValueError) as error:
         raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     exact = _High(case, low, rounded)
@@ -103,7 +114,8 @@ def low_precision(case: Case) -> Outcome:
     generator = case.rng()
     cts = [numbers.like(o, generator) for o in outs]
     try:
-        got = low.quick_pull(cts, *low.xs)
+        known = _low_gradients in low.together
+        got = low.together[_low_gradients][1] if known else low.quick_pull(cts, *low.xs)
     except Exception as error:
         refused = isinstance(error, NotImplementedError) or (
             isinstance(error, TypeError) and NO_DTYPE in str(error)
@@ -128,6 +140,26 @@ def low_precision(case: Case) -> Outcome:
 
     of_gradient = exact.compare(got, gradients, named(len(got)))
     return numbers.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
+
+
+def _low_value(low: Case) -> Call:
+    return low.f, tuple(low.xs)
+
+
+def _low_gradients(low: Case) -> Call:
+    generator = low.rng()
+    cts = [numbers.like(o, generator) for o in jax.eval_shape(low.f, *low.xs)]
+    return low.pull, (cts, *low.xs)
+
+
+def _low_together(low: Case) -> Together:
+    """Both, in one program, if they can be compiled in a high precision."""
+    calls: dict[Any, Call] = {}
+    if "backward under jit" in low.passed:
+        # What raises here raises again below, where it is known what it means.
+        with contextlib.suppress(Exception):
+            calls = {plan: plan(low) for plan in (_low_value, _low_gradients)}
+    return Together(calls)
 
 
 class _High:
@@ -196,9 +228,11 @@ def _line(error: Exception) -> str:
 def leaks(case: Case) -> Outcome:
     """No tracer is kept beyond its trace."""
 
-    def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
-        return case.run(*arrays), case.gradients(cts, *arrays)
+    # With its gradient alone: JAX keeps the trace of a custom_vjp that nothing
+    # differentiates, and then it collects all garbage to find out, which takes long.
+    def anew(cts: Arrays, *arrays: Any) -> Arrays:
+        return case.gradients(cts, *arrays)  # JAX remembers what it traced
 
     with jax.checking_leaks():
-        jax.jit(both).trace(case.first_cts, *case.arrays)
+        jax.jit(anew).trace(case.first_cts, *case.arrays)
     return Outcome()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from jaxfn._base import compat, errors
 from jaxfn._check import accuracy
 from jaxfn._check.case import Case
-from jaxfn._check.catalogue import SECOND, Check
+from jaxfn._check.catalogue import CHECKS, SECOND, Check
+from jaxfn._check.compiled import Call, Together
 from jaxfn._check.numbers import Outcome, Skip
 from jaxfn._check.report import CheckResult
 
@@ -74,10 +76,28 @@ class Run:
         return self.case.sources.get(rule, rule)
 
     def _outcome(self, this: Check) -> Outcome:
+        if this.plan is not None and self.case.together is None:
+            self.case.together = Together(self._calls())
         outcome = this.run(self.case)
         if outcome.ok or not this.about or not np.isfinite(outcome.error):
             return outcome
         return accuracy.allow(self.case, outcome, this.about)
+
+    def _calls(self) -> dict[Any, Call]:
+        """What the checks that are still to come compute, if all of it can be traced.
+
+        That is known when the value and its gradient are the same under jit.
+        """
+        found: dict[Any, Call] = {}
+        if not {"value under jit", "backward under jit"} <= self.case.passed:
+            return found
+        for name, this in CHECKS.items():
+            if this.plan is None or name in self.results or self._reason(name, this):
+                continue
+            # It raises again when the check runs, which then has that outcome.
+            with contextlib.suppress(Exception):
+                found[this.plan] = this.plan(self.case)
+        return found
 
     def _reason(self, name: str, this: Check) -> str:
         """Why a check is not run; an empty text if it is."""
@@ -91,7 +111,9 @@ class Run:
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
         for other in this.needs:
-            before = self.results[other]
+            before = self.results.get(other)
+            if before is None:
+                continue  # asked beforehand: it is not known yet
             if before.status == "FAIL":
                 return f"builds on {other!r}, which failed"
             if before.message.startswith("builds on "):

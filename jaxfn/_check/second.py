@@ -1,0 +1,126 @@
+"""Checks of second derivatives: those of the backward and jvp rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from jaxfn._check import accuracy, differences, numbers
+from jaxfn._check.case import Case
+from jaxfn._check.compiled import Call, Program
+from jaxfn._check.numbers import Arrays, Outcome, Skip
+
+SURROGATE = (
+    "a surrogate, without a reference: a second derivative goes through the rules, and "
+    "this one is not the slope of the first"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Second:
+    """The derivative of the backward or jvp rule, against its own differences.
+
+    Where rules differ from the derivative of the value on purpose, a second derivative
+    is not always the slope of the first: what the first computes from values of the
+    function moves as the rules say. It may equal that of the reference instead.
+
+    Attributes:
+        kind: the rule: "backward" or "jvp".
+        mode: how it is differentiated: "reverse" or "forward".
+    """
+
+    kind: str
+    mode: str
+
+    def plan(self, case: Case) -> Call:
+        """The derivative, with arguments, directions and cotangents."""
+        generator = case.rng()
+        of_backward = self.kind == "backward"
+        given = case.cts(generator) if of_backward else case.ts(generator)
+        args = [*case.xs, *given]
+        along = [numbers.direction(x, generator) for x in args]
+        outs = _quickly(case, self.kind)(*args)
+        cts = [numbers.like(o, generator) for o in outs]
+        derivative = _derivative(_first(case, case.f, self.kind), self.mode)
+        return derivative, (args, along, cts)
+
+    def __call__(self, case: Case) -> Outcome:
+        kind, mode = self.kind, self.mode
+        (args, along, cts), found = case.computed(self.plan)
+        quick = _quickly(case, kind)
+        others = along if mode == "reverse" else cts
+        outcome = _paired(case, quick, args, along, cts, (found, others), ())
+        if not outcome.ok:
+            noise = accuracy.jumps(quick, args, along)
+            if any(noise):
+                outcome = _paired(case, quick, args, along, cts, (found, others), noise)
+        if not outcome.ok and case.reference is not None:
+            of_reference = _derivative(_first(case, case.reference_f, kind), mode)
+            expected = numbers.pairing(Program(of_reference)(args, along, cts), others)
+            got, size = numbers.pairing(found, others), numbers.size_of(found, others)
+            other = numbers.is_close(got, expected, size, case.slope_tolerance)
+            outcome = other if other.ok else outcome
+        elif not outcome.ok and case.surrogate:
+            raise Skip(SURROGATE)
+        where = f"slope of the {WHAT[kind]}s along a random direction: {outcome.where}"
+        return dataclasses.replace(outcome, where=where)
+
+
+WHAT = {"backward": "gradient", "jvp": "tangent"}
+
+
+def _paired(
+    case: Case,
+    g: Callable[..., Arrays],
+    args: Arrays,
+    along: Arrays,
+    cts: Arrays,
+    got: tuple[Arrays, Arrays],
+    noise: Sequence[float],
+) -> Outcome:
+    """The derivative of g, which is in a pairing, against the slopes of g."""
+    slopes = differences.slopes(g, args, along, case.eps, noise or None)
+    if not all(s.settled.all() for s in slopes):
+        raise Skip("the first derivative has no slope here that differences agree on")
+    values = [s.value for s in slopes]
+    size = max(numbers.size_of(*got), numbers.size_of(cts, values))
+    size += sum(s.floor for s in slopes)
+    errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
+    allowed = numbers.size_of(cts, errors)
+    return numbers.is_close(
+        numbers.pairing(*got),
+        numbers.pairing(cts, values),
+        size,
+        case.slope_tolerance,
+        allowed,
+    )
+
+
+def _quickly(case: Case, kind: str) -> Callable[..., Arrays]:
+    n = len(case.at)
+    first = case.quick_pull if kind == "backward" else case.quick_push
+    return lambda *args: first(list(args[n:]), *args[:n])
+
+
+def _first(case: Case, f: Callable[..., Arrays], kind: str) -> Callable[..., Arrays]:
+    """A first derivative, as a function of arguments and their (co)tangents."""
+    n = len(case.at)
+    if kind == "backward":
+        return lambda *args: list(jax.vjp(f, *args[:n])[1](list(args[n:])))
+    return lambda *args: jax.jvp(f, args[:n], args[n:])[1]
+
+
+def _derivative(
+    g: Callable[..., Arrays], mode: str
+) -> Callable[[Arrays, Arrays, Arrays], Arrays]:
+    """Of g: along a direction, or for cotangents."""
+
+    def derivative(args: Arrays, along: Arrays, cts: Arrays) -> Arrays:
+        if mode == "reverse":
+            return list(jax.vjp(g, *args)[1](cts))
+        return jax.jvp(g, args, along)[1]
+
+    return derivative
