@@ -59,6 +59,7 @@ def arange_step(out: Any, start: Any, end: Any, step: Any = 1, **_: Any) -> Any:
     del end
     wide = jnp.arange(out.shape[0])
     if jnp.issubdtype(out.dtype, jnp.integer):
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
         return start + wide.astype(out.dtype) * step
     return start + wide * jnp.asarray(step, out.dtype)
 

@@ -103,6 +103,8 @@ def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
         return jnp.broadcast_to(x, at.shape)
     if at.ndim == 0:
         return x[jnp.atleast_1d(at)].reshape(())
+    if at.size == 0:  # then torch takes any number of dimensions
+        return jnp.zeros(at.shape, x.dtype)
     dim %= x.ndim
     others = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (x, at)]
     if others[0] == others[1]:
@@ -148,6 +150,11 @@ def scatter_reduce(
     x: Any, dim: int, at: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
     """`source` joined there with what is there, or with itself alone."""
+    if x.dtype == jnp.bool_:
+        x, source = x.astype(jnp.int32), source.astype(jnp.int32)
+        reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
+        found = scatter_reduce(x, dim, at, source, reduce, include_self=include_self)
+        return found != 0
     if not include_self:
         zero = {"prod": 1, "amax": _least(x.dtype), "amin": _greatest(x.dtype)}
         start = jnp.asarray(zero.get(reduce, 0), x.dtype)
@@ -227,7 +234,7 @@ def masked_select(x: Any, mask: Any) -> Any:
 @row("aten.masked_scatter")
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The first elements of `source`, in order, where the mask is true."""
-    mask = jnp.broadcast_to(mask, x.shape)
+    x, mask = jnp.broadcast_arrays(x, mask)
     which = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1
     picked = source.reshape(-1)[jnp.maximum(which, 0)].reshape(x.shape)
     return jnp.where(mask, picked.astype(x.dtype), x)

@@ -127,7 +127,9 @@ def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
 rows(
     {
         "aten.inverse": jnp.linalg.inv,
-        "aten.linalg_matrix_exp": jsl.expm,
+        "aten.linalg_matrix_exp": lambda x: jsl.expm(
+            x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        ).astype(x.dtype),
         "aten.linalg_eigvals": jnp.linalg.eigvals,
         "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
         "aten.linalg_householder_product aten.orgqr": lax.linalg.householder_product,
