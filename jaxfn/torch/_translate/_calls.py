@@ -141,8 +141,8 @@ class Calls(References):
         self, original: Any, updated: Any, name: str, args: list[Given]
     ) -> Any:
         decision = self.writes.decision(original)
-        if decision.reason:
-            self.problem(f"Tensor.{name}: {decision.reason}")
+        if decision.reason or (decision.back and original not in self.followed):
+            self.problem(f"Tensor.{name}: {decision.reason or 'it is read again'}")
         self.views[original] = updated.func.value
         self.arguments[original] = updated.args
         special = self.writes.special(name, args)

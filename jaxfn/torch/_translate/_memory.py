@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxfn.torch._translate._expressions import dotted
+from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import outcome
@@ -251,15 +251,47 @@ def is_in_place(call: Any) -> bool:
     )
 
 
-def root_of(node: Any) -> str | None:
-    """The name that an expression is, but for writes on the way."""
+def writes_of(node: Any) -> list[Any]:
+    """The calls of a chain of writes, `x.mul_(2).add_(1)`: the last one first."""
+    found: list[Any] = []
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if not is_write_name(node.func.attr.value):
-            return None
+            break
+        found.append(node)
         node = node.func.value
+    return found
+
+
+def view_of(node: Any) -> str | None:
+    """The name of which an expression is a part that shares its memory."""
     if isinstance(node, cst.Subscript):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else None
+        return node.value.value if isinstance(node.value, cst.Name) else None
+    return diagonal_of(node)
+
+
+def root_of(node: Any) -> str | None:
+    """The name that an expression is, or is a part of, but for writes on the way."""
+    writes = writes_of(node)
+    if writes:
+        node = writes[-1].func.value
+    return node.value if isinstance(node, cst.Name) else view_of(node)
+
+
+_LAST = {"offset": "0", "dim1": "-2", "dim2": "-1"}
+
+
+def diagonal_of(node: Any) -> str | None:
+    """The name whose main diagonal, in its last two dimensions, this view is."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    if node.func.attr.value != "diagonal":
+        return None
+    values = [a.value for a in node.args if a.keyword is None]
+    said = {a.keyword.value: code(a.value) for a in node.args if a.keyword is not None}
+    x = values.pop(0) if dotted(node.func.value) == ["torch"] else node.func.value
+    said |= dict(zip(_LAST, map(code, values), strict=False))
+    known = {"offset": "0", **said} == _LAST
+    return x.value if known and isinstance(x, cst.Name) else None
 
 
 def indices(node: Any) -> list[Any]:

@@ -37,6 +37,16 @@ class References(Rewriting):
     def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
         self.writes.masks.plan_reduction(node)
+        if self._is_torchs(node.func):
+            # The rows drop these keywords, whatever their values are.
+            values = [a.value for a in node.args if _is_meaningless(a)]
+            self.dropped.update(values)
+
+    def _is_torchs(self, func: Any) -> bool:
+        target = self.unit.references.get(func)
+        if target is not None:
+            return target.kind == "torch"
+        return isinstance(func, cst.Attribute) and self.infer.of(func.value).is_tensor
 
     def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
         return self._named(original_node, updated_node)
@@ -109,6 +119,8 @@ class References(Rewriting):
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
+        if original in self.dropped and not isinstance(original, cst.Name):
+            return updated
         if target is None or (original in self.called and target.kind == "torch"):
             return updated
         if target.kind == "torch":
@@ -150,3 +162,7 @@ class References(Rewriting):
                 return cst.parse_expression(text[: -len("(x)")])
         self.problem(target.name)
         return updated
+
+
+def _is_meaningless(arg: Any) -> bool:
+    return arg.keyword is not None and arg.keyword.value in ("memory_format", "layout")

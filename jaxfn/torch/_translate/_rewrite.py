@@ -9,6 +9,7 @@ from jaxfn.torch._translate._annotations import annotation
 from jaxfn.torch._translate._calls import Calls
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._memory import view_of, writes_of
 from jaxfn.torch._translate._units import is_for_onnx
 
 
@@ -149,6 +150,7 @@ class Rewriter(Calls):
 
     def visit_Expr(self, node: Any) -> None:
         self.alone.add(node.value)
+        self.followed.update(writes_of(node.value))
 
     def visit_Assert(self, node: Any) -> None:
         self._condition(node.test)
@@ -160,6 +162,9 @@ class Rewriter(Calls):
 
     def visit_Assign(self, node: Any) -> None:
         target = node.targets[0].target
+        writes = writes_of(node.value)
+        if writes and view_of(writes[-1].func.value) is None:
+            self.followed.update(writes)
         if isinstance(target, cst.Subscript):
             self._plan_mask(node, target)
         if isinstance(target, cst.Attribute):

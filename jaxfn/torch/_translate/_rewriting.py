@@ -49,6 +49,7 @@ class Rewriting(cst.CSTTransformer):
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()
         self.alone: set[Any] = set()
+        self.followed: set[Any] = set()
         self.parts: dict[Any, int | str] = {}
         self.paired: set[Any] = set()
         self.functions: list[Any] = []

@@ -8,10 +8,13 @@ from jaxfn.torch._translate._assignments import assigned, augmented, bind, index
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import (
+    diagonal_of,
     indices,
     is_in_place,
     is_write_name,
     root_of,
+    view_of,
+    writes_of,
 )
 from jaxfn.torch._translate._rewriting import Rewriting
 
@@ -149,9 +152,14 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if not is_write_name(name):
         # What it gave is thrown away: it was for show, or for autograd.
         return [] if isinstance(new.value, (cst.Name, cst.Attribute)) else [new]
-    receiver = call.func.value
+    first = writes_of(call)[-1]
+    receiver = first.func.value
     if isinstance(receiver, cst.Subscript):
-        return _at_method(rewriter, call, new)
+        return _at_method(rewriter, first, new, call)
+    diagonal = diagonal_of(receiver)
+    if diagonal is not None:
+        index = f"..., *jnp.diag_indices(min({diagonal}.shape[-2:]))"
+        return [_at(rewriter, call, new, diagonal, index)]
     root = root_of(receiver)
     if root is None:
         rewriter.late.append("a write whose result has no name")
@@ -168,24 +176,32 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
     if not (is_write_name(short) or is_in_place(call)):
         return None
     root = root_of(call.args[0].value)
-    if root is None or isinstance(call.args[0].value, cst.Subscript):
+    if root is None or view_of(call.args[0].value) is not None:
         rewriter.late.append("a write whose result has no name")
         return None
     return root
 
 
-def _at_method(rewriter: Rewriting, call: Any, new: Any) -> list[Any]:
-    """`x[i].mul_(y)`: a write through a view."""
-    receiver, name = call.func.value, call.func.attr.value
+def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any]:
+    """`x[i].mul_(y)`: a write through a view; the first of them, and the last."""
+    receiver = first.func.value
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
     basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
     if not basic or not isinstance(receiver.value, cst.Name):
         rewriter.late.append("a write to a part that is a copy, or has no name")
         return []
-    x, index = receiver.value.value, index_text(rewriter.views[call])
-    if name in _AT and len(call.args) <= 1:
+    x, index = receiver.value.value, index_text(rewriter.views[first])
+    return [_at(rewriter, call, new, x, index)]
+
+
+def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
+    """What a call writes there, as a new value of the name."""
+    name = call.func.attr.value
+    alone = len(writes_of(call)) == 1
+    if name in _AT and len(call.args) <= 1 and alone:
         given = [code(a.value) for a in rewriter.arguments[call]]
         what = _AT[name].format(*given)
     else:
-        what = f"set({code(new.value)})"
-    return [bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))]
+        bare = new.value.with_changes(lpar=(), rpar=())
+        what = f"set({code(bare)})"
+    return bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))
