@@ -37,6 +37,9 @@ def index_text(subscript: Any) -> str:
 
 def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.targets[0].target
+    if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
+        rewriter.late.append("a write to a part, with other targets beside it")
+        return []
     if len(old.targets) == 1 and isinstance(target, cst.Subscript):
         owner = rewriter.infer.of(target.value)
         if owner.is_tensor:
@@ -65,6 +68,18 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
             assert root is not None
             return [bind(root, new.value), new.with_changes(value=cst.Name(root))]
     return [new]
+
+
+def _writes_one_of_many(rewriter: Rewriting, target: Any, old: Any) -> bool:
+    """Is a part of a tensor written to, and something else in the same statement?"""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        parts = [e.value for e in target.elements]
+    else:
+        parts = [target] if len(old.targets) > 1 else []
+    return any(
+        isinstance(part, cst.Subscript) and rewriter.infer.of(part.value).is_tensor
+        for part in parts
+    )
 
 
 def _is_text(target: Any) -> bool:

@@ -179,7 +179,10 @@ class Calls(References):
     ) -> Any:
         reason = ""
         if self._has_out(original):
-            reason = self.writes.out_problem(original)
+            decision = self.writes.decision(original)
+            reason = decision.reason
+            if decision.back and original not in self.alone:
+                reason = reason or "it is read again"
             if reason:
                 self.problem(f"{name}(out=...): {reason}")
         for row in rows:

@@ -145,10 +145,6 @@ class Writes:
         """Why a call of a function that writes to its arguments can't stay."""
         return self._problems.get(call, "")
 
-    def out_problem(self, call: Any) -> str:
-        """Why `out=` can't become a binding."""
-        return self.decision(call).reason
-
     def special(self, name: str, args: list[Given]) -> Any:
         """What has no twin without a write: filling and copying."""
         values = {"x": args[0].value}
