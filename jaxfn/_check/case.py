@@ -9,15 +9,12 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
-from jaxfn._base import compat, pytree, short
-from jaxfn._check import numbers
+from jaxfn._base import compat, pytree
+from jaxfn._check import labels, numbers
 from jaxfn._check.compiled import Call, Once, Program, Together
 from jaxfn._check.differences import moved
 from jaxfn._check.numbers import Arrays
-from jaxfn._decorator import custom_function
-from jaxfn._function import Function
 
 
 class Case:
@@ -54,16 +51,16 @@ class Case:
         atol: float = 0.0,
     ) -> None:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
-        self.name = name_of(fun)
+        self.name = labels.name_of(fun)
         self.given = tuple(args)
         arrays, self.spec = pytree.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
-        self.labels = _labels(self.given)
+        self.labels = labels.of_arrays(self.given)
         self.at = [i for i, x in enumerate(self.arrays) if pytree.is_inexact(x)]
         self.reference, self.surrogate = reference, surrogate
         self.eps = numbers.eps_of(self.arrays)
         self.seed = seed
-        self.sources = _sources(fun)
+        self.sources = labels.sources(fun)
         self.slope_tolerance = self.eps**0.4 if rtol is None else rtol
         self.same_tolerance = self.eps**0.5 if rtol is None else rtol
         self.atol = atol
@@ -284,29 +281,6 @@ def floats(outs: Arrays) -> Arrays:
     return [o for o in outs if pytree.is_inexact(o)]
 
 
-def _sources(fun: Any) -> dict[str, str]:
-    """Which derivative is the transpose of the other, where the function says so."""
-    if isinstance(fun, custom_function):
-        own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
-        own |= set(fun._torch_rules)
-    elif isinstance(fun, type) and issubclass(fun, Function):
-        names = ("backward", "vjp", "jvp", "generate_jvp_rule")
-        own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}
-    else:
-        own = {"jvp"} if hasattr(fun, "defjvp") else set()  # JAX's decorator
-    backward, jvp = own & {"backward", "vjp"}, "jvp" in own
-    if jvp and not backward:
-        return {"backward": "jvp", "backward or jvp": "jvp"}
-    if backward and not jvp and "generate_jvp_rule" in own:
-        return {"jvp": "backward", "backward or jvp": "backward"}
-    return {}
-
-
-def name_of(fun: Any) -> str:
-    found = getattr(fun, "__qualname__", None) or f"{type(fun).__name__}"
-    return found.rsplit("<locals>.", maxsplit=1)[-1]
-
-
 def _cast(x: Any, precision: str) -> Any:
     if not pytree.is_inexact(x) or precision == "given":
         return x if numbers.is_key(x) else numbers.array(x)
@@ -315,13 +289,3 @@ def _cast(x: Any, precision: str) -> Any:
     # There is no complex number of half the precision of complex64.
     complex_ = numbers.is_complex(x)
     return numbers.array(x, np.complex64 if complex_ else jnp.dtype(precision))
-
-
-def _labels(args: tuple[Any, ...]) -> list[str]:
-    labels = []
-    for path, leaf in tree_util.tree_flatten_with_path(args)[0]:
-        if pytree.is_array(leaf):
-            position, *rest = path
-            inside = tree_util.keystr(tuple(rest))
-            labels.append(f"argument {position.idx}{inside} ({short(leaf)})")
-    return labels
