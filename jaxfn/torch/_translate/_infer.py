@@ -265,7 +265,7 @@ class Inference:
         if name in ("is_floating_point", "is_complex", "is_contiguous", "is_tensor"):
             return Fact("bool")
         pairs = {"sort", "topk", "unbind", "split", "chunk", "meshgrid", "slogdet"}
-        pairs |= {"eigh", "svd", "qr", "broadcast_tensors"}
+        pairs |= {"std_mean", "var_mean", "eigh", "svd", "qr", "broadcast_tensors"}
         if name in pairs:
             return _SEQ
         if name in ("max", "min") and args:

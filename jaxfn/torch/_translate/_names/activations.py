@@ -101,6 +101,7 @@ F.sigmoid          x                             jax.nn.sigmoid(x)
 F.silu             x                             jax.nn.silu(x)
 F.softplus         x                             jax.nn.softplus(x)
 F.softplus         x beta                        jax.nn.softplus(beta * x) / beta
+F.softplus         x beta threshold              jnp.where(beta * x > threshold, x, jax.nn.softplus(beta * x) / beta)
 F.softsign         x                             jax.nn.soft_sign(x)
 F.tanh             x                             jnp.tanh(x)
 F.tanhshrink       x                             x - jnp.tanh(x)
@@ -148,6 +149,7 @@ F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:tensor          x @ weight.T + bias
 F.normalize        x -dim?=1                      x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x -dim?=1 -eps                 x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), eps)
 F.normalize        x p==2 -dim?=1                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.normalize        x p==2.0 -dim?=1              x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.pad x pad mode=="constant" value?  @_pad

@@ -44,6 +44,7 @@ baddbmm            x batch1 batch2 -beta          beta * x + batch1 @ batch2
 baddbmm            x batch1 batch2 -alpha         x + alpha * (batch1 @ batch2)
 baddbmm            x batch1 batch2 -beta -alpha    beta * x + alpha * (batch1 @ batch2)
 bmm                x mat2                        x @ mat2
+cdist              x other                       jnp.linalg.norm(x[..., :, None, :] - other[..., None, :, :], axis=-1)
 chain_matmul       *matrices                     jnp.linalg.multi_dot(matrices)
 cross              x other dim                   jnp.cross(x, other, axis=dim)
 det                x                             jnp.linalg.det(x)

@@ -73,6 +73,42 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
         second="jnp.argmin(x, axis=dim, keepdims=keepdim)",
     ),
     row(
+        "std_mean",
+        "x dim -keepdim?",
+        "jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "std_mean",
+        "x dim -correction -keepdim?",
+        "jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "std_mean",
+        "x dim unbiased==False keepdim?",
+        "jnp.std(x, axis=dim, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "var_mean",
+        "x dim -keepdim?",
+        "jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "var_mean",
+        "x dim -correction -keepdim?",
+        "jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
+        "var_mean",
+        "x dim unbiased==False keepdim?",
+        "jnp.var(x, axis=dim, keepdims=keepdim)",
+        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+    ),
+    row(
         "sort",
         "x dim? descending? stable?",
         "jnp.sort(x, axis=dim, descending=descending)",
