@@ -8,6 +8,7 @@ from jaxfn.torch._translate import _decorators, _statements
 from jaxfn.torch._translate._annotations import annotation
 from jaxfn.torch._translate._calls import Calls
 from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import view_of, writes_of
 from jaxfn.torch._translate._units import is_for_onnx
@@ -148,6 +149,12 @@ class Rewriter(Calls):
     def visit_BooleanOperation(self, node: Any) -> None:
         self._condition(node.left)
 
+    def visit_Try(self, node: Any) -> None:
+        computes = _Computes(self.infer)
+        node.body.visit(computes)
+        if node.handlers and computes.found:
+            self.problem("a try: what torch raises there, JAX raises as other errors")
+
     def visit_Expr(self, node: Any) -> None:
         self.alone.add(node.value)
         self.followed.update(writes_of(node.value))
@@ -198,6 +205,23 @@ class Rewriter(Calls):
             self.single[call] = names[read.index(True)]
         else:
             self.parts[call] = "both"
+
+
+class _Computes(cst.CSTVisitor):
+    """Is anything computed with tensors?"""
+
+    def __init__(self, infer: Inference) -> None:
+        super().__init__()
+        self._infer, self.found = infer, False
+
+    def visit_Call(self, node: Any) -> None:
+        self.found |= self._infer.of(node).is_tensor
+
+    def visit_BinaryOperation(self, node: Any) -> None:
+        self.found |= self._infer.of(node).is_tensor
+
+    def visit_Subscript(self, node: Any) -> None:
+        self.found |= self._infer.of(node).is_tensor
 
 
 def _value(old: Any, new: Any) -> bool | None:
