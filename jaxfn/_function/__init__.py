@@ -1,10 +1,11 @@
 """The face in torch's terms: the class `Function`, and its `apply`.
 
-Follow a call: `function` (the class; `apply`) gets its arguments bound to positions by
-`binding`, and taken apart. If none of them is traced, `_methods.plain` runs the class's
-static methods at once; else `_methods.ClassRules` makes `Rules` of them, and `_engine`
-calls those: forward now, backward when JAX asks for it. `legacy` holds torch's older
-classes.
+Follow a call: in `function` (the class; `apply`), keywords and defaults are bound to
+positions by `binding`. If no argument is traced, `_methods.plain` runs the class's
+static methods at once. Else the arguments are taken apart (`Arguments`, of `_base`),
+`_methods.ClassRules` makes `Rules` of the static methods, and `_engine.call` makes a
+JAX function of these: JAX calls forward now and backward later. `legacy` holds torch's
+older classes.
 
 What runs the static methods (ctx, what is saved on it, checks of what they return)
 belongs in `_methods`.

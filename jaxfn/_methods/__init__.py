@@ -1,18 +1,19 @@
 """The static methods of a class as `Rules`: the contexts that they run in, and checks.
 
-`definition` is what a class defines at this moment. `plain` runs it where no
-transformation is active; else `class_rules` makes `Rules` of it, and `_engine` calls
-them: a forward runs in one of two `styles`, of which `separate` is the one with
-setup_context. `node` is the ctx that rules get, `ctx` its public part, `no_graph` what
-it can't have, `savable` what may be saved. All of them are called inside of `running`,
-which says more where they fail. `returned_gradients`, `returned_tangents` and
+`definition` is what a class defines at this moment. `plain` runs it where no argument
+is traced; else `class_rules` makes `Rules` of it, and `_engine` calls them: a forward
+runs in one of two `styles`, of which `separate` is the one with setup_context. `node`
+is the ctx that rules get, `ctx` its public part, `no_graph` what it can't have,
+`savable` what may be saved. `running` says more of a static method that fails.
+`returned_gradients`, `returned_tangents` and
 `returned_batch` check what they returned, and word the errors (of rules in JAX's terms,
 `_decorator` does), with `returns` in common. `hooks` and `policies` (autocast) are
 settings of a `with` block.
 
-A saved array: `node.save_for_backward`, taken out by `capture` (and `packed`, for
-hooks), made residuals in `styles` or `separate`, carried by `_engine`, put into a fresh
-ctx by `capture.rebuild`, which `class_rules` calls, read by `node.saved_tensors`.
+A saved array: `node.save_for_backward`, taken out by `capture`, given its derivative
+(by `_engine.onepass`, or in `separate`), made one of the `Residuals` in `styles`, where
+hooks see it (`packed`), carried by `_engine.carrying`, put into a fresh ctx by
+`capture.rebuild`, which `class_rules` calls, read by `node.saved_tensors`.
 
 The class itself and its `apply` belong in `_function`, how JAX is told in `_engine`.
 """

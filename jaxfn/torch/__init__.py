@@ -10,7 +10,11 @@ backward and jvp run as JAX operations, under every transformation, compiled by 
 A call goes through `_bridge` (the Function that JAX gets), `_call` (its arguments),
 `_body` (a rule as a JAX function), `_trace` (its Python, while `_watch` looks),
 `_building` and `_program` (steps) and `_table` (a step in JAX: an operation is a row
-there, tested by torch's samples). `_on_host` is the way out.
+there, tested by torch's samples). `_gradients` checks what backward returned, and
+`_batching` what vmap did. A class that can't be traced runs by `_on_host`, a single
+rule or derivative by `_host`. `_refusal` is the form of a refusal; its words stand
+where it is raised. `_compare` and `_translate` are rooms of their own; names of torch
+that the translator knows are rows in `_translate/_names`.
 """
 
 import importlib.util

@@ -1,7 +1,8 @@
 """What torch's names and tensor methods are in JAX: one row each.
 
-A table is text: a name, what it takes and what it gives, in columns. `_row` says what
-the columns mean; `find` is how they are looked up.
+A table is text: a name, what it takes and what it gives, in columns. `_table` says what
+the columns mean, `_row` binds the arguments of a call to one. `ROWS` has them all, by
+full name; of several for one name the first that takes the arguments counts.
 """
 
 from jaxfn.torch._translate._names import (
