@@ -4,8 +4,8 @@ Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, w
 builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
 (a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
 (values that refuse a derivative: in forward mode, where `engines.call` finds that there
-is no jvp, and a second time after once_differentiable; `errors` has the words) and `batching`
-(custom_vmap; `def_vmap` is the same in JAX's terms). `attachment` gives values a
+is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
+`def_vmap` is the same in JAX's terms). `attachment` gives values a
 derivative after they were computed; `onepass` (with `runs`) and `ownership` (with
 `sharing`) stand on it. `linearity` and `solves` prove that a traced function is linear.
 

@@ -5,10 +5,9 @@ is traced; else `class_rules` makes `Rules` of it, and `_engine` calls them: a f
 runs in one of two `styles`, of which `separate` is the one with setup_context. `node`
 is the ctx that rules get, `ctx` its public part, `no_graph` what it can't have,
 `savable` what may be saved. `running` says more of a static method that fails.
-`returned_gradients`, `returned_tangents` and
-`returned_batch` check what they returned, and word the errors (of rules in JAX's terms,
-`_decorator` does), with `returns` in common. `hooks` and `policies` (autocast) are
-settings of a `with` block.
+`returned_gradients`, `returned_tangents` and `returned_batch` check what they returned,
+and word the errors (of rules in JAX's terms, `_decorator` does), with `returns` in
+common. `hooks` and `policies` (autocast) are settings of a `with` block.
 
 A saved array: `node.save_for_backward`, taken out by `capture`, given its derivative
 (by `_engine.onepass`, or in `separate`), made one of the `Residuals` in `styles`, where
