@@ -54,16 +54,19 @@ class Once(Program):
         traced = self.compiled.trace(*args)
         if not _is_repetitive(traced.jaxpr):
             return self.compiled(*args)
-        outs = compat.evaluate(traced.jaxpr, jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs)
+        return _evaluated(traced, args)
 
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function, and what it is called with."""
 
 
+MOST = 400
+"""Equations of a program of several calls: the time of large ones grows faster."""
+
+
 class Together:
-    """Calls that are compiled as one program, and what they gave.
+    """Calls that are compiled as one program, or as few, and what they gave.
 
     To compile a program of its own takes about 25 ms longer than to compile the same
     as a part of another.
@@ -75,21 +78,34 @@ class Together:
     def __init__(self, calls: Mapping[Any, Call]) -> None:
         self._args = {key: args for key, (_, args) in calls.items()}
         self._found: dict[Any, Any] = {}
-        parts: list[tuple[Any, Any]] = []
+        group: dict[Any, Any] = {}
+        size = 0
         for key, (f, args) in calls.items():
-            part = jax.jit(f, inline=True)
+            part = jax.jit(f)
             # What raises here is left out. It raises again where it is called alone.
             with contextlib.suppress(Exception):
-                part.trace(*args)
-                parts.append((key, part))
-        keys, given = [key for key, _ in parts], [calls[key][1] for key, _ in parts]
+                traced = part.trace(*args)
+                if _is_repetitive(traced.jaxpr):
+                    self._found[key] = _evaluated(traced, args)
+                    continue
+                more = compat.count_equations(traced.jaxpr)
+                if size + more > MOST:
+                    self._run(group)
+                    group, size = {}, 0
+                group[key] = part
+                size += more
+        self._run(group)
+
+    def _run(self, group: Mapping[Any, Callable[..., Any]]) -> None:
+        """Compile these, and run them."""
+        parts, given = list(group.values()), [self._args[key] for key in group]
 
         def every(given: list[tuple[Any, ...]]) -> list[Any]:
-            return [part(*args) for (_, part), args in zip(parts, given, strict=True)]
+            return [part(*args) for part, args in zip(parts, given, strict=True)]
 
         with contextlib.suppress(Exception):
-            found = Once(every).compile_and_run(given)
-            self._found = dict(zip(keys, found, strict=True))
+            found = jit(every)(given)
+            self._found.update(zip(group, found, strict=True))
 
     def __contains__(self, key: Any) -> bool:
         return key in self._found
@@ -97,6 +113,11 @@ class Together:
     def __getitem__(self, key: Any) -> tuple[tuple[Any, ...], Any]:
         """The arguments and the result of a call."""
         return self._args[key], self._found[key]
+
+
+def _evaluated(traced: Any, args: tuple[Any, ...]) -> Any:
+    outs = compat.evaluate(traced.jaxpr, jax.tree.leaves(args))
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs)
 
 
 def _is_repetitive(jaxpr: Any) -> bool:

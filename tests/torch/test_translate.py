@@ -531,6 +531,7 @@ def test_ruff_has_nothing_to_say(module, tmp_path):
         [sys.executable, "-m", "ruff", "check", "--isolated", str(path)],
         capture_output=True,
         text=True,
+        cwd=tmp_path,  # from the repository jaxfn would be the first party
     )
     assert done.returncode == 0, done.stdout
 

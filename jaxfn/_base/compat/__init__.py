@@ -24,8 +24,9 @@ from jaxfn._base.compat.decorators import (
     with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
-    COMPILE_QUICKLY, constants, evaluate, evaluate_equation, has_named_axes,
-    has_transpose, is_batched_by_jax, may_not_end, open_jaxpr, scan_counts,
+    COMPILE_QUICKLY, constants, count_equations, evaluate, evaluate_equation,
+    has_named_axes, has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
+    scan_counts,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording

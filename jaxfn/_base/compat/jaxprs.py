@@ -54,6 +54,14 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
     return True
 
 
+def count_equations(jaxpr: Any) -> int:
+    """Count the equations of a jaxpr, with those of the jaxprs inside."""
+    if isinstance(jaxpr, (tuple, list)):
+        return sum(map(count_equations, jaxpr))
+    eqns = getattr(open_jaxpr(jaxpr)[0], "eqns", ())
+    return sum(1 + count_equations(list(eqn.params.values())) for eqn in eqns)
+
+
 def may_not_end(jaxpr: Any) -> bool:
     """Is there a while_loop that only a float ends, and no count of its steps?"""
     if isinstance(jaxpr, (tuple, list)):
