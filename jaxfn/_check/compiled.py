@@ -61,7 +61,7 @@ Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function, and what it is called with."""
 
 
-MOST = 400
+MOST = 2000
 """Equations of a program of several calls: the time of large ones grows faster."""
 
 
