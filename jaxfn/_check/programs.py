@@ -148,7 +148,9 @@ def _low_value(low: Case) -> Call:
 
 def _low_gradients(low: Case) -> Call:
     generator = low.rng()
-    cts = [numbers.like(o, generator) for o in jax.eval_shape(low.f, *low.xs)]
+    # Of a compiled function, so that JAX remembers what it traced.
+    types = jax.eval_shape(jax.jit(low.f), *low.xs)
+    cts = [numbers.like(o, generator) for o in types]
     return low.pull, (cts, *low.xs)
 
 
@@ -228,11 +230,10 @@ def _line(error: Exception) -> str:
 def leaks(case: Case) -> Outcome:
     """No tracer is kept beyond its trace."""
 
-    # With its gradient alone: JAX keeps the trace of a custom_vjp that nothing
-    # differentiates, and then it collects all garbage to find out, which takes long.
-    def anew(cts: Arrays, *arrays: Any) -> Arrays:
-        return case.gradients(cts, *arrays)  # JAX remembers what it traced
+    # What runs where nothing is differentiated may be another function than fwd.
+    def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
+        return case.run(*arrays), case.gradients(cts, *arrays)
 
     with jax.checking_leaks():
-        jax.jit(anew).trace(case.first_cts, *case.arrays)
+        jax.jit(both).trace(case.first_cts, *case.arrays)
     return Outcome()

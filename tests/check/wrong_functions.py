@@ -357,6 +357,26 @@ class Leaks(jaxfn.Function):
 add("Leaks", "forward", "leaks", V, base=Leaks)
 
 
+class LeaksWithoutDerivative(jaxfn.Function):
+    """Keeps what it saw where nothing is differentiated."""
+
+    seen: Any = None
+
+    @staticmethod
+    def forward(ctx, x):
+        if not ctx.needs_input_grad[0]:
+            LeaksWithoutDerivative.seen = x
+        ctx.save_for_backward(x)
+        return jnp.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return right_sin(ctx, g)
+
+
+add("LeaksWithoutDerivative", "forward", "leaks", V, base=LeaksWithoutDerivative)
+
+
 # ---- other faces
 
 
@@ -367,6 +387,16 @@ def _square(x):
 
 _square.defvjp(lambda x: (x * x, x), lambda x, g: (x * g,))
 add("CustomVjp", "backward", "backward", V, base=_square)
+
+
+@jaxfn.custom_function
+def _leaks(x):
+    _leaks.seen = x  # fwd does not
+    return x**3
+
+
+_leaks.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+add("DecoratedLeaks", "forward", "leaks", V, base=_leaks)
 
 
 @jaxfn.custom_function

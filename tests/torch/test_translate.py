@@ -158,6 +158,11 @@ WRITTEN = [
         ["return jnp.zeros_like(x)"],
     ),
     ("return x.clone(memory_format=torch.preserve_format)", ["return x"]),
+    (
+        "return torch.ones(3, dtype=x.dtype, layout=x.layout, device=x.device) + x",
+        ["return jnp.ones((3,), x.dtype) + x"],
+    ),
+    ("return torch.ones_like(x, layout=torch.strided)", ["return jnp.ones_like(x)"]),
     ("y = torch.empty(3)\ntorch.exp(x[0], out=y)\nreturn y", None),
     ("return torch.exp_(x * 2)", ["return jnp.exp(x * 2)"]),
     ("return x.gather(1, x.argsort(1))", None),
@@ -210,6 +215,7 @@ REFUSED = [
     ("y = x.clone()\nl = [y]\ny.mul_(2)\nreturn l[0]", "l may share"),
     ("y = x.clone()\nreturn y.add_(1).mul_(y)", "read in the same statement"),
     ("y = x.clone()\ny.t().mul_(2)\nreturn y", "y may share"),
+    ("torch.zeros_like(x, layout=torch.sparse_coo)\nreturn x * 2", "sparse_coo"),
     ("if x.sum() > 0:\n    return x * 1\nreturn x * 2", "a branch on the values"),
     ("return x if x.sum() > 100 else x * 2", "a branch on the values"),
     ("return x * x.sum().item()", "values are not known"),
@@ -504,6 +510,15 @@ def test_no_function_is_refused():
 def test_an_original_that_fails_is_said_to(module):
     with pytest.raises(ValueError, match="fails in PyTorch on these arguments"):
         translate(module(function("return x @ x", "return g")).T, X)
+
+
+def test_the_first_sentence_of_torchs_error_is_enough(module):
+    """What torch says where a kernel lacks has a line for each of its devices."""
+    sparse = function("return x * torch.zeros(3, layout=torch.sparse_coo)", "return g")
+    with pytest.raises(ValueError, match="fails in PyTorch on") as raised:
+        translate(module(sparse).T, X)
+    assert "CPU: registered" in str(raised.value.__cause__)
+    assert len(str(raised.value)) < 250
 
 
 def test_the_result_needs_no_torch(module, tmp_path):

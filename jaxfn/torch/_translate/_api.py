@@ -69,9 +69,11 @@ def _learn(units: Any, library: Library, cls: Any, args: Sequence[Any]) -> Facts
         try:
             run(cls, args)
         except Exception as error:
+            # What torch says after its first sentence may be a hundred lines.
+            said = str(error).split("\n")[0].split(". ")[0]
             raise ValueError(
                 f"`{cls.__name__}` fails in PyTorch on these arguments: expected a "
-                f"call that works, got {type(error).__name__}: {error}"
+                f"call that works, got {type(error).__name__}: {said}"
             ) from error
         original = Original(units)
         by_value = {}

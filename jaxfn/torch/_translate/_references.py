@@ -38,9 +38,7 @@ class References(Rewriting):
         self.called.add(node.func)
         self.writes.masks.plan_reduction(node)
         if self._is_torchs(node.func):
-            # The rows drop these keywords, whatever their values are.
-            values = [a.value for a in node.args if _is_meaningless(a)]
-            self.dropped.update(values)
+            self.dropped.update(a.value for a in node.args if _is_meaningless(a))
 
     def _is_torchs(self, func: Any) -> bool:
         target = self.unit.references.get(func)
@@ -119,7 +117,7 @@ class References(Rewriting):
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
-        if original in self.dropped and not isinstance(original, cst.Name):
+        if original in self.dropped:
             return updated
         if target is None or (original in self.called and target.kind == "torch"):
             return updated
@@ -165,4 +163,12 @@ class References(Rewriting):
 
 
 def _is_meaningless(arg: Any) -> bool:
-    return arg.keyword is not None and arg.keyword.value in ("memory_format", "layout")
+    """Does an argument say what JAX's arrays can't differ in, so that rows drop it?
+
+    They have no strides, so any memory_format is dropped; a layout only where it isn't
+    that of a sparse tensor.
+    """
+    keyword = arg.keyword.value if arg.keyword else None
+    layout = arg.value.attr.value if isinstance(arg.value, cst.Attribute) else None
+    dense = keyword == "layout" and layout in ("layout", "strided")
+    return dense or keyword == "memory_format"

@@ -214,14 +214,10 @@ class _Computes(cst.CSTVisitor):
         super().__init__()
         self._infer, self.found = infer, False
 
-    def visit_Call(self, node: Any) -> None:
-        self.found |= self._infer.of(node).is_tensor
-
-    def visit_BinaryOperation(self, node: Any) -> None:
-        self.found |= self._infer.of(node).is_tensor
-
-    def visit_Subscript(self, node: Any) -> None:
-        self.found |= self._infer.of(node).is_tensor
+    def on_visit(self, node: Any) -> bool:
+        computes = isinstance(node, (cst.Call, cst.BinaryOperation, cst.Subscript))
+        self.found |= computes and self._infer.of(node).is_tensor
+        return not self.found
 
 
 def _value(old: Any, new: Any) -> bool | None:

@@ -72,42 +72,20 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
         "jnp.min(x, axis=dim, keepdims=keepdim)",
         second="jnp.argmin(x, axis=dim, keepdims=keepdim)",
     ),
-    row(
-        "std_mean",
-        "x dim -keepdim?",
-        "jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "std_mean",
-        "x dim -correction -keepdim?",
-        "jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "std_mean",
-        "x dim unbiased==False keepdim?",
-        "jnp.std(x, axis=dim, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "var_mean",
-        "x dim -keepdim?",
-        "jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "var_mean",
-        "x dim -correction -keepdim?",
-        "jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "var_mean",
-        "x dim unbiased==False keepdim?",
-        "jnp.var(x, axis=dim, keepdims=keepdim)",
-        second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-    ),
+    *[
+        row(
+            f"{kind}_mean",
+            takes,
+            f"jnp.{kind}(x, axis=dim{ddof}, keepdims=keepdim)",
+            second="jnp.mean(x, axis=dim, keepdims=keepdim)",
+        )
+        for kind in ("std", "var")
+        for takes, ddof in (
+            ("x dim -keepdim?", ", ddof=1"),
+            ("x dim unbiased==False keepdim?", ""),
+            ("x dim -correction -keepdim?", ", ddof=correction"),
+        )
+    ],
     row(
         "sort",
         "x dim? descending? stable?",
