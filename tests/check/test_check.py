@@ -1,9 +1,6 @@
 """`check` passes what is right, and names what is wrong."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +9,6 @@ import pytest
 from jax import lax
 
 import jaxfn
-from jaxfn._check.compiled import Together
 from jaxfn._check.report import CheckError
 from jaxfn._cli.examples import EXAMPLES
 from tests.build import function, saving
@@ -489,50 +485,3 @@ def test_x64_is_as_before():
     jaxfn.check(STE, V)
     assert jnp.ones(()).dtype == jnp.float32
     assert lax.full((), 1.0).dtype == jnp.float32
-
-
-# ---- what is compiled together
-
-
-def test_a_call_that_raises_does_not_disturb_those_beside_it():
-    def refuse(x):
-        raise ValueError("mine")
-
-    def raise_later(x):
-        def fail(_):
-            raise ValueError("later")
-
-        return jax.pure_callback(fail, jax.ShapeDtypeStruct((), x.dtype), x)
-
-    x = jnp.float32(2)
-    found = Together({"sin": (jnp.sin, (x,)), "refuse": (refuse, (x,))})
-    assert ("sin" in found, "refuse" in found) == (True, False)
-    assert found["sin"] == ((x,), jnp.sin(x))
-    # What raises when it runs may have stopped the others: then each runs alone.
-    none = Together({"sin": (jnp.sin, (x,)), "later": (raise_later, (x,))})
-    assert "sin" not in none
-
-
-def test_a_small_function_compiles_few_programs():
-    code = """
-import jax, jax.monitoring, jaxfn
-from jaxfn._cli.examples import ExpDerived
-found = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **_: found.append(event)
-)
-x = jax.numpy.arange(3.0)
-found.clear()
-assert jaxfn.check(ExpDerived, x).ok
-print(sum("backend_compile" in event for event in found))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        # What other tests compiled would not be counted.
-        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
-    )
-    # Four programs, and its operations; it was 22 when each check compiled its own.
-    assert 4 < int(done.stdout) <= 12

@@ -1,0 +1,90 @@
+"""What checks compile together, and what they don't."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxfn
+from jaxfn._check.compiled import Together
+
+
+def test_a_call_that_raises_does_not_disturb_those_beside_it():
+    def refuse(x):
+        raise ValueError("mine")
+
+    def raise_later(x):
+        def fail(_):
+            raise ValueError("later")
+
+        return jax.pure_callback(fail, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    x = jnp.float32(2)
+    found = Together({"sin": (jnp.sin, (x,)), "refuse": (refuse, (x,))})
+    assert ("sin" in found, "refuse" in found) == (True, False)
+    assert found["sin"] == ((x,), jnp.sin(x))
+    # What raises when it runs may have stopped the others: then each runs alone.
+    none = Together({"sin": (jnp.sin, (x,)), "later": (raise_later, (x,))})
+    assert "sin" not in none
+
+
+def test_a_small_function_compiles_few_programs():
+    code = """
+import jax, jax.monitoring, jaxfn
+from jaxfn._cli.examples import ExpDerived
+found = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: found.append(event)
+)
+x = jax.numpy.arange(3.0)
+found.clear()
+assert jaxfn.check(ExpDerived, x).ok
+print(sum("backend_compile" in event for event in found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        # What other tests compiled would not be counted.
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
+    )
+    # Four programs, and its operations; it was 22 when each check compiled its own.
+    assert 4 < int(done.stdout) <= 12
+
+
+def is_compiled(x):
+    return type(x).__name__ in ("DynamicJaxprTracer", "JitTracer")
+
+
+@pytest.mark.parametrize("rule", ["value", "backward"])
+def test_what_is_wrong_only_when_compiled_is_told_once(rule):
+    """Other checks run such a function as it is, so they are not about that."""
+
+    class WrongUnderJit(jaxfn.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return jnp.sin(x) * (2 if rule == "value" and is_compiled(x) else 1)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * jnp.cos(x) * (2 if rule == "backward" and is_compiled(g) else 1)
+
+        @staticmethod
+        def jvp(ctx, t):
+            (x,) = ctx.saved_tensors
+            return t * jnp.cos(x)
+
+    report = jaxfn.check(WrongUnderJit, jnp.array([0.3, -1.2]))
+    assert [failed.check for failed in report.failures] == [f"{rule} under jit"]
