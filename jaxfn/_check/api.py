@@ -128,11 +128,11 @@ def check(
             atol=atol,
         )
         run = Run(make(precision=precision), told)
+        if low_precision is not None:
+            run.case.low = make(precision=low_precision)
         for i, (name, this) in enumerate(CHECKS.items()):
             if progress is not None:
                 progress(i, len(CHECKS), name)
-            if name == "low precision" and low_precision is not None:
-                run.case.low = make(precision=low_precision)
             run.add(name, this)
         report = CheckReport(name_of(fun), tuple(run.results.values()))
     if raise_on_failure:

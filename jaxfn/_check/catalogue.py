@@ -117,7 +117,9 @@ CHECKS: dict[str, Check] = {
         about=_GRADIENT,
         plan=programs.checkpointed,
     ),
-    "low precision": Check("forward", programs.low_precision, _BACKWARD),
+    "low precision": Check(
+        "forward", programs.low_precision, _BACKWARD, plan=programs.lowered
+    ),
     "leaks": Check("forward", programs.leaks, _COMPILED),
 }
 """By name, in the order in which they run."""

@@ -97,15 +97,21 @@ class Together:
         self._run(group)
 
     def _run(self, group: Mapping[Any, Callable[..., Any]]) -> None:
-        """Compile these, and run them."""
+        """Compile these, and run them; without those that raise."""
         parts, given = list(group.values()), [self._args[key] for key in group]
 
         def every(given: list[tuple[Any, ...]]) -> list[Any]:
             return [part(*args) for part, args in zip(parts, given, strict=True)]
 
-        with contextlib.suppress(Exception):
+        try:
             found = jit(every)(given)
             self._found.update(zip(group, found, strict=True))
+        except Exception:  # noqa: BLE001  (one of them raises it again, called alone)
+            half = len(group) // 2
+            if half:
+                keys = list(group)
+                self._run({key: group[key] for key in keys[:half]})
+                self._run({key: group[key] for key in keys[half:]})
 
     def __contains__(self, key: Any) -> bool:
         return key in self._found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax
 from jaxfn._base import compat, errors, pytree
 from jaxfn._check import numbers
 from jaxfn._check.case import Case, floats
-from jaxfn._check.compiled import Call, Together
+from jaxfn._check.compiled import Call
 from jaxfn._check.numbers import Arrays, Outcome, Skip
 from jaxfn._check.rules import outputs
 from jaxfn._check.transforms import named, partial_gradients
@@ -102,20 +103,18 @@ def low_precision(case: Case) -> Outcome:
         numbers.array(x, y.dtype) if pytree.is_inexact(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
-    low.together = _low_together(low)
+    known = case.together is not None and lowered in case.together
     try:
-        outs = low.computed(_low_value)[1]
+        outs = case.computed(lowered)[1][0] if known else low.quick_f(*low.xs)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     exact = _High(case, low, rounded)
     of_value = exact.compare(outs, exact.value, outputs(len(outs)))
     if not of_value.ok:
         return dataclasses.replace(of_value, rule="forward")
-    generator = case.rng()
-    cts = [numbers.like(o, generator) for o in outs]
+    cts = _cotangents(low, outs)
     try:
-        known = _low_gradients in low.together
-        got = low.together[_low_gradients][1] if known else low.quick_pull(cts, *low.xs)
+        got = case.computed(lowered)[1][1] if known else low.quick_pull(cts, *low.xs)
     except Exception as error:
         refused = isinstance(error, NotImplementedError) or (
             isinstance(error, TypeError) and NO_DTYPE in str(error)
@@ -142,26 +141,23 @@ def low_precision(case: Case) -> Outcome:
     return numbers.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
 
 
-def _low_value(low: Case) -> Call:
-    return low.f, tuple(low.xs)
+def lowered(case: Case) -> Call:
+    """The value in a low precision, and the gradient."""
+    low = case.low
+    if low is None or case.may_not_end:
+        raise Skip("it is not asked for, or may not end")
 
+    def both(cts: Arrays, *xs: Any) -> tuple[Arrays, Arrays]:
+        return low.f(*xs), low.pull(cts, *xs)
 
-def _low_gradients(low: Case) -> Call:
-    generator = low.rng()
     # Of a compiled function, so that JAX remembers what it traced.
-    types = jax.eval_shape(jax.jit(low.f), *low.xs)
-    cts = [numbers.like(o, generator) for o in types]
-    return low.pull, (cts, *low.xs)
+    outs = jax.eval_shape(jax.jit(low.f), *low.xs)
+    return both, (_cotangents(low, outs), *low.xs)
 
 
-def _low_together(low: Case) -> Together:
-    """Both, in one program, if they can be compiled in a high precision."""
-    calls: dict[Any, Call] = {}
-    if "backward under jit" in low.passed:
-        # What raises here raises again below, where it is known what it means.
-        with contextlib.suppress(Exception):
-            calls = {plan: plan(low) for plan in (_low_value, _low_gradients)}
-    return Together(calls)
+def _cotangents(low: Case, outs: Arrays) -> Arrays:
+    generator = low.rng()
+    return [numbers.like(o, generator) for o in outs]
 
 
 class _High:
@@ -234,6 +230,24 @@ def leaks(case: Case) -> Outcome:
     def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
         return case.run(*arrays), case.gradients(cts, *arrays)
 
-    with jax.checking_leaks():
+    with _small_heap(), jax.checking_leaks():
         jax.jit(both).trace(case.first_cts, *case.arrays)
     return Outcome()
+
+
+@contextlib.contextmanager
+def _small_heap() -> Iterator[None]:
+    """The garbage collector does not look through what is there already.
+
+    JAX collects garbage where a trace is not gone when it ends, as that of a custom_vjp
+    which nothing differentiates. What is there already is no garbage of that trace, and
+    to look through it takes longer than all else of this check.
+    """
+    if gc.get_freeze_count():
+        yield  # somebody did so, and wants it to stay like that
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
