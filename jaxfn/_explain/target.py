@@ -137,7 +137,7 @@ def _of_class(
         if definition.setup_context is None:
             ctx = cls._backward_cls()
             # As if all were differentiated: a forward may save by needs_input_grad.
-            ctx.__dict__["_needs"] = (True,) * len(values)
+            ctx.__dict__["_jaxfn_needs"] = (True,) * len(values)
             values = (ctx, *values)
         return definition.forward(*values, **arguments.kwargs)
 

@@ -81,7 +81,7 @@ class NestedCtx(_Nesting, BackwardCFunction):
         """What was saved, in its structure."""
         saved = BackwardCFunction.saved_tensors.__get__(self)
         spec = self._saved_spec
-        return saved if spec is None or self._rule == "jvp" else spec.join(saved)
+        return saved if spec is None or self._jaxfn_rule == "jvp" else spec.join(saved)
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -177,10 +177,10 @@ class NestedIOFunction(_Nesting, Function):
     def forward(*args: Any, **_: Any) -> Any:
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
-        _split(inputs, ctx._name())  # refuses what is no array
+        _split(inputs, ctx._forward_cls.__name__)  # refuses what is no array
         ctx._nested_inputs = [pytree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
-        _split(out, ctx._name())
+        _split(out, ctx._forward_cls.__name__)
         # A list is one output of a Function, but several of this kind: backward will
         # find their gradients in one list.
         ctx._spread = isinstance(out, list)
@@ -194,11 +194,12 @@ class NestedIOFunction(_Nesting, Function):
         flat = list(_with_none(result))
         specs = ctx._nested_inputs
         n = sum(spec.n_arrays for spec in specs)
+        name = ctx._forward_cls.__name__
         if len(flat) < n or any(x is not None for x in flat[n:]):
             raise errors.RuleValueError(
-                f"function {ctx._name()}Backward returned an incorrect number of "
+                f"function {name}Backward returned an incorrect number of "
                 f"gradients (expected {n}, got {len(flat)}). "
-                f"`{ctx._name()}.backward_extended` must return a gradient (or None) "
+                f"`{name}.backward_extended` must return a gradient (or None) "
                 "for each array in the inputs, in their order."
             )
         # torch's old rules return gradients of arrays in any nesting; a backward here

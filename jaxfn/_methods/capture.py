@@ -108,9 +108,9 @@ def rebuild(
     ctx = cls()
     ctx.__dict__.update(
         {name: put(at) for name, put in layout.attributes.items()},
-        _needs=needs,
-        _rule=rule,
-        _saved=saved,
+        _jaxfn_needs=needs,
+        _jaxfn_rule=rule,
+        _jaxfn_saved=saved,
         materialize_grads=layout.materialize,
     )
     return ctx

@@ -14,7 +14,8 @@ from jaxfn._methods.savable import advice, unsavable
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
     + ("materialize_grads", "_materialize_non_diff_grads")
-    + ("_needs", "needs_read", "_rule", "_saved", "_reads")
+    + ("_jaxfn_needs", "_jaxfn_needs_read", "_jaxfn_rule", "_jaxfn_saved")
+    + ("_jaxfn_reads",)
 )
 """Names in a context's `__dict__` that are its own; all others are the user's."""
 
@@ -63,83 +64,65 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads: bool = True
 
-    needs_read: bool = False
-    _needs: Any = ()
-    _rule: str | None = None
-    _saved: tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None = None
-    _reads: int = 0
+    _jaxfn_needs_read: bool = False
+    _jaxfn_needs: Any = ()
+    _jaxfn_rule: str | None = None
+    _jaxfn_saved: tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None = None
+    _jaxfn_reads: int = 0
 
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
-        self._check("save_for_backward")
+        _expect_forward(self, "save_for_backward")
         for i, x in unsavable(tensors):
             raise errors.RuleTypeError(
                 f"save_for_backward can only save variables, but argument {i} is of "
                 f"type {type_name(x)}. Expected arrays, pytrees of arrays or None, got "
-                f"{errors.shown(x)}, in {self._where()}. {advice(x)}"
+                f"{errors.shown(x)}, in {where(self)}. {advice(x)}"
             )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        self._check("save_for_forward")
+        _expect_forward(self, "save_for_forward")
         for i, x in unsavable(tensors):
             raise AssertionError(
                 "save_for_forward expects all arguments to be tensors; you should "
                 "save non-tensors as attributes on ctx. Expected arrays, pytrees of "
                 f"arrays or None, got {errors.shown(x)} as argument {i}, in "
-                f"{self._where()}. {advice(x)}"
+                f"{where(self)}. {advice(x)}"
             )
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
-        self._check("mark_dirty")
+        _expect_forward(self, "mark_dirty")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
                     f"mark_dirty can only accept variables, but argument {i} is of "
-                    f"type {type_name(x)}. Expected an argument of {self._where()} "
+                    f"type {type_name(x)}. Expected an argument of {where(self)} "
                     "that is an array."
                 )
         self.dirty_tensors = args
 
     def mark_non_differentiable(self, *args: Any) -> None:
-        self._check("mark_non_differentiable")
+        _expect_forward(self, "mark_non_differentiable")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
                     "mark_non_differentiable only accepts variable arguments, but got "
                     f"{type_name(x)} as argument {i}. Expected an output of "
-                    f"{self._where()} that is an array."
+                    f"{where(self)} that is an array."
                 )
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
-        self._check("set_materialize_grads", once=False)
+        _expect_forward(self, "set_materialize_grads", once=False)
         if not isinstance(value, bool):
             raise errors.RuleTypeError(
-                f"set_materialize_grads in {self._where()} expected a bool, got "
+                f"set_materialize_grads in {where(self)} expected a bool, got "
                 f"{errors.shown(value)} of type {type_name(value)}."
             )
         self.materialize_grads = value
-
-    def _check(self, method: str, *, once: bool = True) -> None:
-        """Refuse a call in a derivative rule; warn of a second call in forward."""
-        if self._rule is not None:
-            raise errors.RuleError(
-                f"`{self._name()}.{self._rule}` called ctx.{method}: expected it to be "
-                "called in forward or setup_context, where it takes effect, got a call "
-                "while the derivative is computed. Move the call there, or set an "
-                "attribute of ctx."
-            )
-        # Until a method is called, its record is a default: an attribute of the class.
-        if once and _RECORDS[method] in self.__dict__:
-            warnings.warn(
-                f"{self._where()} called ctx.{method} more than once: only the last "
-                "call counts. Give it everything in one call.",
-                UserWarning,
-                stacklevel=3,
-            )
 
     # -- what the rules read
 
@@ -149,14 +132,14 @@ class BackwardCFunction(FunctionCtx, NoGraph):
 
         What is assigned to it is found in the rules, too.
         """
-        self.needs_read = True
-        return self.__dict__.get("_own_needs", self._needs)
+        self._jaxfn_needs_read = True
+        return self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:
         # torch has one ctx for all rules, so what forward assigns is what backward
         # reads. The name is not in STATE: it travels like a user's attribute.
-        self._own_needs = value
+        self._jaxfn_own_needs = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -170,20 +153,20 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             RuntimeError: read twice in a backward whose class sets
                 `clear_saved_tensors_on_access`.
         """
-        if self._rule == "backward" and self._clears():
-            self._reads += 1
-            if self._reads > 1:
+        if self._jaxfn_rule == "backward" and _clears(self):
+            self._jaxfn_reads += 1
+            if self._jaxfn_reads > 1:
                 raise errors.RuleError(
                     "saved_tensors can only be accessed once when "
                     "clear_saved_tensors_on_access=True is set on the "
                     "autograd.Function. Either access saved_tensors only once, or set "
-                    f"clear_saved_tensors_on_access=False. (`{self._name()}.backward`)"
+                    f"clear_saved_tensors_on_access=False. (`{name_of(self)}.backward`)"
                 )
         # Saved-tensor hooks are active: as in torch, unpack_hook runs at every read.
-        if callable(self._saved):
-            return self._saved()
-        if self._saved is not None:
-            return self._saved
+        if callable(self._jaxfn_saved):
+            return self._jaxfn_saved()
+        if self._jaxfn_saved is not None:
+            return self._jaxfn_saved
         return self.to_save or self.saved_for_forward
 
     @property
@@ -195,18 +178,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             stacklevel=2,
         )
         # As in torch, it does not know of what save_for_forward got.
-        return () if self._rule == "jvp" else self.saved_tensors
-
-    def _clears(self) -> bool:
-        """Does the class let backward read saved_tensors only once?"""
-        value = self._forward_cls.clear_saved_tensors_on_access
-        if not isinstance(value, bool):
-            raise errors.RuleTypeError(
-                "clear_saved_tensors_on_access must be a bool, got "
-                f"{type_name(value)}. Set "
-                f"`{self._name()}.clear_saved_tensors_on_access` to True or False."
-            )
-        return value
+        return () if self._jaxfn_rule == "jvp" else self.saved_tensors
 
     def maybe_clear_saved_tensors(self) -> None:
         """Do nothing: JAX frees residuals by itself."""
@@ -214,12 +186,6 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     def name(self) -> str:
         """The name of the context's class: `<Name>Backward`."""
         return type(self).__name__
-
-    def _name(self) -> str:
-        return self._forward_cls.__name__
-
-    def _where(self) -> str:
-        return f"`{self._name()}.forward` (or setup_context)"
 
     if TYPE_CHECKING:  # so that type checkers let a user set any attribute
 
@@ -265,12 +231,12 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         rule = self._forward_cls._jvp_rule()
         # A context made by hand holds what was saved for both rules, and saved_tensors
         # would give what was saved for backward.
-        if self._saved is None:
-            self.__dict__["_saved"] = self.saved_for_forward
+        if self._jaxfn_saved is None:
+            self.__dict__["_jaxfn_saved"] = self.saved_for_forward
             try:
                 return rule(self, *args)
             finally:
-                self.__dict__["_saved"] = None
+                self.__dict__["_jaxfn_saved"] = None
         return rule(self, *args)
 
 
@@ -282,11 +248,53 @@ _RECORDS = {
 }
 
 
+# Functions, not methods: a user's attribute may have any name.
+def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -> None:
+    """Refuse a call in a derivative rule; warn of a second call in forward."""
+    if ctx._jaxfn_rule is not None:
+        raise errors.RuleError(
+            f"`{name_of(ctx)}.{ctx._jaxfn_rule}` called ctx.{method}: expected it to "
+            "be called in forward or setup_context, where it takes effect, got a call "
+            "while the derivative is computed. Move the call there, or set an "
+            "attribute of ctx."
+        )
+    # Until a method is called, its record is a default: an attribute of the class.
+    if once and _RECORDS[method] in ctx.__dict__:
+        warnings.warn(
+            f"{where(ctx)} called ctx.{method} more than once: only the last "
+            "call counts. Give it everything in one call.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _clears(ctx: BackwardCFunction) -> bool:
+    """Does the class let backward read saved_tensors only once?"""
+    value = ctx._forward_cls.clear_saved_tensors_on_access
+    if not isinstance(value, bool):
+        raise errors.RuleTypeError(
+            "clear_saved_tensors_on_access must be a bool, got "
+            f"{type_name(value)}. Set "
+            f"`{name_of(ctx)}.clear_saved_tensors_on_access` to True or False."
+        )
+    return value
+
+
+def name_of(ctx: BackwardCFunction) -> str:
+    """The name of the Function."""
+    return ctx._forward_cls.__name__
+
+
+def where(ctx: BackwardCFunction) -> str:
+    """The rule that may call the methods of ctx, for messages."""
+    return f"`{name_of(ctx)}.forward` (or setup_context)"
+
+
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
     """Call the backward (or vjp) of a Function class, boxed if the class says so."""
     if not isinstance(boxed, bool):
         raise errors.RuleTypeError(
             f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
-            f"`{ctx._name()}.boxed_grads_call` to True or False."
+            f"`{name_of(ctx)}.boxed_grads_call` to True or False."
         )
     return rule(ctx, grads) if boxed else rule(ctx, *grads)

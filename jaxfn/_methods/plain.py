@@ -34,7 +34,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     recording = compat.Recording()
     ctx = cls._backward_cls()
     held = ctx.__dict__
-    held["_needs"] = (False,) * len(args)
+    held["_jaxfn_needs"] = (False,) * len(args)
     try:
         if separate:
             out = _as_jax(cls.forward(*args, **kwargs))

@@ -127,7 +127,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
                 "holds what ctx.save_for_forward was given, and in backward what "
                 "ctx.save_for_backward was. Call save_for_forward too."
             )
-        if ctx.needs_read and index:
+        if ctx._jaxfn_needs_read and index:
             n = len(ctx.needs_input_grad)
             error.add_note(
                 f"`{self._name}.{self._rule}` read ctx.needs_input_grad, of length "

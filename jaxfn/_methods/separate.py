@@ -208,4 +208,4 @@ class Separate(Style):
         with running(name, "setup_context", rule):
             check_dirty(ctx, arrays)
             leaves, layout = self._capture(ctx)
-            return leaves, Saved(layout, marks(ctx, outs), ctx.needs_read)
+            return leaves, Saved(layout, marks(ctx, outs), ctx._jaxfn_needs_read)

@@ -21,7 +21,7 @@ from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._methods import hooks, policies
 from jaxfn._methods.capture import Layout, capture
 from jaxfn._methods.definition import Definition
-from jaxfn._methods.node import BackwardCFunction
+from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
 from jaxfn._methods.running import explain, running
 
@@ -76,7 +76,7 @@ class Style:
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         """Make the context of one run."""
         ctx = self._def.cls._backward_cls()
-        ctx.__dict__["_needs"] = self._arguments.any(perturbed)
+        ctx.__dict__["_jaxfn_needs"] = self._arguments.any(perturbed)
         return ctx
 
     def _check_closure(self) -> None:
@@ -169,11 +169,11 @@ class Combined(Style):
             found, out = self._arguments.split_output(result, name=self._def.name)
             check_dirty(ctx, inputs)
             leaves, layout = self._capture(ctx)
-            saved = Saved(layout, marks(ctx, found), ctx.needs_read)
+            saved = Saved(layout, marks(ctx, found), ctx._jaxfn_needs_read)
         run = Run(
             out,
             perturbed,
-            ctx.needs_read,
+            ctx._jaxfn_needs_read,
             saved,
             marks=saved.marked,
             constants=layout.numpy,
@@ -222,7 +222,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
     indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
     if len({id(outs[i]) for i in indices}) != len(marked):
         raise errors.RuleValueError(
-            f"{ctx._where()} called ctx.mark_non_differentiable with a value that is "
+            f"{where(ctx)} called ctx.mark_non_differentiable with a value that is "
             "not an output: expected the very arrays that forward returns, got another "
             "(JAX operations give new arrays). Mark what you return."
         )
@@ -238,6 +238,6 @@ def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
         raise errors.RuleValueError(
             "ctx.mark_dirty() received a tensor that was not an input. Only input "
             "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
-            f"{ctx._where()}: expected arguments of forward, by identity; return the "
+            f"{where(ctx)}: expected arguments of forward, by identity; return the "
             "new value instead of marking it."
         )

@@ -15,7 +15,7 @@ import numpy as np
 
 import jaxfn
 from jaxfn.torch._body import remember, types_key
-from jaxfn.torch._call import Call, Settings
+from jaxfn.torch._call import Call, Settings, key_name
 from jaxfn.torch._context import is_once_differentiable, is_separate
 from jaxfn.torch._layout import Layout, Needs
 from jaxfn.torch._lib import torch
@@ -97,7 +97,8 @@ class Bridge:
                 first, rest = inspect.Parameter("ctx", kind), known
         own = [first.replace(kind=kind, default=inspect.Parameter.empty)]
         if self.settings.random:
-            own.append(inspect.Parameter("key", kind))
+            taken = {p.name for p in (*own, *rest)}
+            own.append(inspect.Parameter(key_name(taken), kind))
         rest = [p.replace(annotation=inspect.Parameter.empty) for p in rest]
         return inspect.Signature([*own, *rest])
 

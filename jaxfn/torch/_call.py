@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 
 from jaxfn.torch._statics import Slot, Taker, fingerprint, parameters_in
+
+FORWARD = 1
+"""What the draws of forward are told by, among those of all rules."""
+
+KEYS = ("key", "prng_key", "random_key")
+"""What forward calls the key that it takes before the arguments of the original."""
+
+
+def key_name(taken: Collection[str]) -> str:
+    """The first of these names that is free."""
+    return next((name for name in KEYS if name not in taken), "_key")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

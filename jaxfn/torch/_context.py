@@ -55,27 +55,30 @@ class Ctx(FunctionCtx):
         """Torch's name of the node."""
         return f"{self._forward_cls.__name__}Backward"
 
-    def attributes(self) -> dict[str, Any]:
-        """What the rule put there."""
-        return {k: v for k, v in self.__dict__.items() if k not in STATE}
-
-    def kept(self, what: str) -> tuple[Any, ...]:
-        """What a method of ctx was given, tensors and None."""
-        found = getattr(self, what, None)
-        if found is None:
-            return ()
-        found = found if isinstance(found, (list, tuple)) else (found,)
-        for x in found:
-            if x is not None and not isinstance(x, torch.Tensor):
-                raise TypeError(
-                    "save_for_backward can only save variables, but argument is of "
-                    f"type {type(x).__name__}"
-                )
-        return tuple(found)
-
 
 class SavedCtx(Ctx):
     """The ctx of backward and jvp: what is saved is there, and may be written over."""
+
+
+# No methods of Ctx: a rule may give an attribute any name that torch leaves free.
+def attributes_of(ctx: Ctx) -> dict[str, Any]:
+    """What the rule put there."""
+    return {k: v for k, v in ctx.__dict__.items() if k not in STATE}
+
+
+def given_to(ctx: Ctx, what: str) -> tuple[Any, ...]:
+    """What a method of ctx was given, tensors and None."""
+    found = getattr(ctx, what, None)
+    if found is None:
+        return ()
+    found = found if isinstance(found, (list, tuple)) else (found,)
+    for x in found:
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise TypeError(
+                "save_for_backward can only save variables, but argument is of "
+                f"type {type(x).__name__}"
+            )
+    return tuple(found)
 
 
 def is_separate(cls: Any) -> bool:

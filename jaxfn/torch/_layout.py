@@ -9,7 +9,7 @@ import jax
 
 from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
-from jaxfn.torch._call import Call, Settings
+from jaxfn.torch._call import FORWARD, Call, Settings
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
 from jaxfn.torch._gradients import Argument, gradients
 from jaxfn.torch._lib import torch
@@ -54,7 +54,7 @@ class Layout:
             self._forward,
             name=self.name,
             rule="forward",
-            seed=settings.seed(1),
+            seed=settings.seed(FORWARD),
             shown=shown,
             keep=self._keep,
             known=needs is not None,

@@ -11,7 +11,7 @@ import jax
 from jaxfn.torch import _host
 from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
-from jaxfn.torch._call import Call, Settings
+from jaxfn.torch._call import FORWARD, Call, Settings
 from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import TorchRefusal
 from jaxfn.torch._statics import Same, Slot, Taker, fingerprint, join
@@ -40,7 +40,7 @@ class HostCall:
             _host.applied(cls, call.args, join, self._note),
             name=self.name,
             rule="apply",
-            seed=settings.seed(1),
+            seed=settings.seed(FORWARD),
             host=True,
             only_host=True,
             batch=self._batched if has_vmap(cls) else None,

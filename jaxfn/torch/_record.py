@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from jaxfn.torch import _experimental
-from jaxfn.torch._context import Ctx
+from jaxfn.torch._context import Ctx, attributes_of, given_to
 from jaxfn.torch._dtypes import is_inexact
 from jaxfn.torch._lib import torch
 from jaxfn.torch._refusal import OR_HOST, TorchRefusal
@@ -52,11 +52,11 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
     saved = Taker(lambda x: _experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
-    templates = [saved(x) for x in ctx.kept("to_save")]
-    for_forward = [saved(x) for x in ctx.kept("saved_for_forward")]
-    attributes = {k: saved(x) for k, x in ctx.attributes().items()}
+    templates = [saved(x) for x in given_to(ctx, "to_save")]
+    for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
+    attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
     is_output = [int(x) if isinstance(x, Slot) else None for x in tops]
-    marked = [at[id(x)] for x in ctx.kept("non_differentiable") if id(x) in at]
+    marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxfn.torch import _experimental, _memory
@@ -217,10 +217,21 @@ class Draws(TorchDispatchMode):
             )
         if self.is_real:
             return
-        generator = torch.default_generator
-        state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
-        self.found.append(state)
-        generator.manual_seed(state)
+        self.found.append(next_draw(torch.default_generator))
+
+
+def next_draw(generator: Any) -> int:
+    """The number of a draw, by the state of the generator, which goes on."""
+    state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
+    generator.manual_seed(state)
+    return state
+
+
+def draws_from(seed: int) -> Iterator[int]:
+    """The numbers of the draws of a rule, one after the other."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield next_draw(generator)
 
 
 class Path:

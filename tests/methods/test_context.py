@@ -257,6 +257,40 @@ def test_ctx_is_passed_to_helpers_and_to_other_functions():
     allclose(jax.grad(f)(S), 15)
 
 
+FREE = ("needs", "needs_read", "saved", "reads", "rule", "check", "where", "clears")
+FREE += ("name", "kept", "attributes", "layout", "key", "record", "leaves", "own_needs")
+
+
+@modes
+@pytest.mark.parametrize("style", ["combined", "separate"])
+@pytest.mark.parametrize("private", ["", "_"])
+def test_an_attribute_may_have_any_name(mode, style, private):
+    """What jaxfn keeps in a context has names that nobody else uses."""
+    names = [private + name for name in FREE]
+
+    def setup_context(ctx, inputs, output):
+        (x,) = inputs
+        for i, name in enumerate(names):
+            setattr(ctx, name, x * i if i % 2 else float(i))
+        ctx.save_for_backward(x)
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        assert ctx.needs_input_grad == (True,)
+        return g * (sum(getattr(ctx, name) for name in names) + x)
+
+    def forward(ctx, x):
+        setup_context(ctx, (x,), None)
+        return 2 * x
+
+    rules = {"forward": forward, "backward": backward}
+    if style == "separate":
+        rules |= {"forward": lambda x: 2 * x, "setup_context": setup_context}
+    f = function(**rules).apply
+    odd, even = sum(range(1, 16, 2)), sum(range(0, 16, 2))
+    allclose(MODES[mode](f)(S), even + odd * 3 + 3)
+
+
 def test_a_missing_attribute_names_the_class():
     f = function("Mine", forward=lambda ctx, x: x, backward=lambda ctx, g: ctx.nope)
     with pytest.raises(AttributeError, match="'MineBackward' object has no attribute"):

@@ -594,6 +594,48 @@ def test_random_draws(cls, fallback):
     assert (torch.get_rng_state() == before).all()
 
 
+class TakesAKey(Function):
+    @staticmethod
+    def forward(ctx, x, key):
+        ctx.save_for_backward(torch.rand_like(x))
+        return x * key * ctx.to_save[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+def test_a_parameter_may_be_called_key():
+    made, x = from_torch(TakesAKey, random=True), jnp.ones(8)
+    out, back = jax.vjp(lambda x: made.apply(jax.random.key(0), x, 1.0), x)
+    assert out.std() > 0
+    assert (back(jnp.ones(8))[0] == out).all()
+
+
+# The names of methods and attributes that torch's ctx leaves free.
+FREE = ("kept", "attributes", "saved", "state", "record", "needs", "key", "run")
+
+
+class NamesItSo(Function):
+    @staticmethod
+    def forward(ctx, x):
+        for i, name in enumerate(FREE):
+            setattr(ctx, name, x * i if i % 2 else float(i))
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * sum(getattr(ctx, name) for name in FREE) + ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+def test_an_attribute_of_ctx_may_have_any_name(fallback):
+    made, x = from_torch(NamesItSo, fallback=fallback), jnp.array([0.5, -2.0])
+    got = jax.grad(lambda x: made.apply(x).sum())(x)
+    assert np.allclose(got, (0 + 2 + 4 + 6) + (1 + 3 + 5 + 7) * x + x)
+
+
 def test_module_is_a_constant_with_its_newest_weights():
     layer = torch.nn.Linear(2, 2, bias=False)
     made, x = from_torch(Autograd), jnp.ones(2)

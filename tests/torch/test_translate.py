@@ -221,7 +221,6 @@ REFUSED = [
     ("return x * x.sum().item()", "values are not known"),
     ("return x * float(x.sum())", "the value is not known"),
     ("return x[x > 0].sort()[0].sum() * x", "no fixed shape"),
-    ("return x * torch.rand_like(x)", "torch.rand_like"),
     ("return torch.from_numpy(np.sin(x.detach().numpy()))", "values are not known"),
     ("return torch.histc(x)", "torch.histc"),
     ("y = x.clone()\nz = y\ntorch.exp(x, out=z)\nreturn y", "y may share"),

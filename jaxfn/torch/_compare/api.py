@@ -44,7 +44,8 @@ def compare(
     Args:
         port: a `jaxfn.Function`, a `custom_function`, a class from `from_torch`, or
             anything that JAX can call on the arguments. One made with random=True gets
-            a key.
+            a key first, and so does a class whose forward takes a `key` before the
+            original's arguments.
         original: a class derived from `torch.autograd.Function`.
         *args: those of its `apply`: arrays of JAX or NumPy and tensors, which each side
             gets as its own; and anything else, which both get as it is. Other points

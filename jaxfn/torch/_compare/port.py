@@ -6,6 +6,7 @@ torch's gradient is the conjugate of JAX's.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxfn
 from jaxfn._base import compat, pytree
+from jaxfn.torch._call import KEYS
 from jaxfn.torch._compare.arguments import Arguments, leaves_of
 from jaxfn.torch._compare.tensors import label_of
 
@@ -33,7 +36,7 @@ class Port:
         has_apply = isinstance(port, type) and hasattr(port, "apply")
         self._call: Callable[..., Any] = port.apply if has_apply else port
         self._arguments = arguments
-        self._key = (jax.random.key(seed),) if takes_key(port) else ()
+        self._key = (jax.random.key(seed),) if takes_key(port, arguments.names) else ()
         self.moving: list[int] = []
 
     def run(self, arrays: Sequence[Any]) -> Any:
@@ -125,10 +128,20 @@ class Port:
         return jax.jvp(self.function(arrays, chosen), xs, ts)[1]
 
 
-def takes_key(port: Any) -> bool:
-    """Is it a class of `from_torch` with random=True?"""
+def takes_key(port: Any, names: Sequence[str]) -> bool:
+    """Does it take a key that the original, with arguments of these names, does not?
+
+    So does a class of `from_torch` with random=True, and one that says so.
+    """
     bridge = getattr(port, "jaxfn_torch_bridge", None)
-    return bridge is not None and bridge.settings.random
+    if bridge is not None:
+        return bridge.settings.random
+    if not (isinstance(port, type) and issubclass(port, jaxfn.Function)):
+        return False
+    own = list(inspect.signature(port.forward).parameters)
+    if port.setup_context is jaxfn.Function.setup_context:
+        own = own[1:]  # without ctx
+    return bool(own) and own[0] in KEYS and own[0] not in names
 
 
 def _fresh(x: Any) -> Any:

@@ -61,7 +61,7 @@ rows(
 )
 
 
-@row("aten.normal_functional", "aten.normal.float_float", typed=True)
+@row("aten.normal_functional", typed=True)
 def normal(
     out: Any, x: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any, key: Any, **__: Any
 ) -> Any:
@@ -74,9 +74,12 @@ def normal(
     "aten.normal.Tensor_float",
     "aten.normal.float_Tensor",
     "aten.normal.Tensor_Tensor",
+    "aten.normal.float_float",
     typed=True,
 )
-def normal_of(out: Any, mean: Any = 0.0, std: Any = 1.0, *, key: Any, **_: Any) -> Any:
+def normal_of(
+    out: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any, key: Any, **__: Any
+) -> Any:
     """Normal numbers, each of its own mean and deviation."""
     return mean + std * _normal(out, key)
 

@@ -9,6 +9,7 @@ In the order in which they are best read:
 `_learn`        runs of the original, with `_instrument` (its text, made to tell),
                 `_seen` and `_facts` (what was told of each expression)
 `_infer`        what an expression is where no run came by, with `_scopes`
+`_draws`        random draws, which need a key, with `_keyed` (the class that takes one)
 `_names`        what torch's names are in JAX: the tables
 `_flow`         writes into memory, with `_memory` (what shares it), `_liveness` (what
                 is read later), `_writes` (which become new values) and `_masks`
@@ -16,7 +17,8 @@ In the order in which they are best read:
                 `_statements` (with `_assignments`), `_decorators`, `_annotations`,
                 `_promotion` (dtypes) and `_marks` (what is left)
 `_assemble`     the file, from imports to definitions
-`_compared`     the translation as a port, for `jaxfn.torch.compare`
+`_compared`     the translation as a port, for `jaxfn.torch.compare`, with `_same_draws`
+                (for one that draws)
 
 `_expressions`, `_loads`, `_visitors` and `_lib` are tools for trees of LibCST, which is
 imported here alone, at first use.

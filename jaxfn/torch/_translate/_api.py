@@ -44,7 +44,10 @@ def translate(
     left.extend(_foreign(given))
     if not args:
         return source, tuple(left), None
-    return source, tuple(left), compared(source, classes[0], given, progress)
+    main, path = library.of(classes[0])
+    takes_key = program.draws[main.name, path].takes_key
+    report = compared(source, classes[0], given, progress, takes_key=takes_key)
+    return source, tuple(left), report
 
 
 def _foreign(args: Sequence[Any]) -> list[Left]:

@@ -50,6 +50,10 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
+            if func.attr.value == "apply" and self.program.takes_key(
+                self.unit, func.value
+            ):
+                self.problem("apply of a Function that draws: it takes a key")
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
@@ -148,7 +152,7 @@ class Calls(References):
         special = self.writes.special(name, args)
         if special is not None:
             return special
-        rows = ROWS.get(f"Tensor.{name[:-1]}", ())
+        rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
         found = self._by_rows(
             original, updated, f"Tensor.{name}", rows, args, method=True
         )
@@ -192,6 +196,8 @@ class Calls(References):
             if isinstance(bound, str):
                 reason = bound
                 continue
+            if original in self.draws.keys:
+                bound.hold("key", cst.Name(self.draws.keys[original]))
             found = self._part(original, row, bound, method=method)
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)

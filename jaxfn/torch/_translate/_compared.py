@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._dtypes import from_numpy
+from jaxfn.torch._dtypes import from_numpy, to_jax
 from jaxfn.torch._lib import torch
+from jaxfn.torch._translate import _same_draws
 
 Progress = Callable[[int, int, str], None]
 
@@ -42,25 +43,53 @@ def load(source: str, name: str = "translated") -> Any:
 
 
 def compared(
-    source: str, cls: Any, args: Sequence[Any], progress: Progress | None = None
+    source: str,
+    cls: Any,
+    args: Sequence[Any],
+    progress: Progress | None = None,
+    *,
+    takes_key: bool = False,
 ) -> CompareReport:
     """Compare a translation with the class that it is of.
+
+    Args:
+        source: the translation.
+        cls: the class.
+        args: what both are called on, as PyTorch has it.
+        progress: called before each row.
+        takes_key: does the translation draw random numbers?
 
     Raises:
         ValueError: PyTorch's class raises on these arguments.
     """
+    port = _port(source, cls)
+    given = functools.partial(port, jax.random.key(0)) if takes_key else port
+    functools.update_wrapper(given, port)
     try:
-        return compare(_port(source, cls), cls, *args, progress=progress)
+        report = compare(given, cls, *args, progress=progress)
     except OriginalError as error:
         raise ValueError(str(error)) from error
+    if not takes_key or report.failures:
+        return report
+    arrays = [to_jax(x) if isinstance(x, torch.Tensor) else x for x in args]
+    drawing = _port(source, cls, jax=_same_draws.WithTheseKeys())
+    return _same_draws.compared(report, drawing, cls, arrays)
 
 
-def _port(source: str, cls: Any) -> Callable[..., Any]:
-    """The translated class as a function, of arguments as the original has them."""
+def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
+    """The translated class as a function, of arguments as the original has them.
+
+    Args:
+        source: the translation.
+        cls: the original.
+        names: what its names are to mean.
+    """
 
     @functools.cache
     def module() -> Any:
-        return load(source)  # at the first call: a row says that it can't be
+        found = load(source)  # at the first call: a row says that it can't be
+        vars(found).update(names)
+        return found
 
     def port(*args: Any) -> Any:
         given = [_as_jax(x, module()) for x in args]

@@ -22,6 +22,8 @@ class Rewriter(Calls):
     def on_visit(self, node: Any) -> bool:
         if isinstance(node, _statements.FRAMED):
             self.frames.append([])
+        if node in self.draws.problems:
+            self.problem(self.draws.problems[node])
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
             return False
         if isinstance(node, (cst.Import, cst.ImportFrom)):
@@ -45,9 +47,9 @@ class Rewriter(Calls):
         return _decorators.rewritten(self, original_node, updated_node)
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        return updated_node.with_changes(
-            decorators=_decorators.of_class(self, original_node)
-        )
+        decorators = _decorators.of_class(self, original_node)
+        found = updated_node.with_changes(decorators=decorators)
+        return self.draws.with_key(found) if self.draws.takes_key else found
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.dropped:

@@ -45,6 +45,7 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, program.units, constants
         self.infer = program.inference[unit.key]
         self.writes = Writes(unit, program)
+        self.program, self.draws = program, program.draws[unit.key]
         self.left: list[Left] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()

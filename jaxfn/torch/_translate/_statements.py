@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxfn.torch._translate._assignments import assigned, augmented, bind, index_text
 from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._keyed import split
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import (
     diagonal_of,
@@ -118,6 +119,8 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if reasons:
         rewriter.late = []
         return cst.FlattenSentinel(rewriter.mark(original, reasons))
+    if original in rewriter.draws.lines:
+        found = [split(rewriter.draws.key), *found]
     return _lines(updated, found)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxfn.torch._translate._draws import Draws
 from jaxfn.torch._translate._expressions import code, dotted, fill
 from jaxfn.torch._translate._flow import Flow, Write
 from jaxfn.torch._translate._infer import Inference
@@ -37,6 +38,12 @@ class Program:
         self.units = units
         self.inference = {key: Inference(unit, facts) for key, unit in units.items()}
         self._flows: dict[Any, Flow | None] = {}
+        self.draws = {
+            key: Draws(unit, self.inference[key]) for key, unit in units.items()
+        }
+        keyed = [units[key].value for key in units if self.draws[key].takes_key]
+        for draws in self.draws.values() if keyed else ():
+            draws.refuse_beside(keyed)
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
         """What a function does to memory; None while that is being found out."""
@@ -51,6 +58,11 @@ class Program:
                 assumptions(function),
             )
         return self._flows[function]
+
+    def takes_key(self, unit: Unit, node: Any) -> bool:
+        """Is it a Function whose `apply` takes a key in JAX?"""
+        owner = self._class(unit, node)
+        return owner is not None and self.draws[owner.key].takes_key
 
     def _summary(self, unit: Unit, func: Any) -> Any:
         """What a function does that is called so, and its parameters' names."""

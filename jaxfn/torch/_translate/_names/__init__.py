@@ -8,6 +8,7 @@ full name; of several for one name the first that takes the arguments counts.
 from jaxfn.torch._translate._names import (
     activations,
     creating,
+    drawing,
     elementwise,
     indexing,
     linear,
@@ -18,10 +19,13 @@ from jaxfn.torch._translate._names._row import Bound, Row
 
 TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
 ROWS: dict[str, list[Row]] = {}
-for _table in TABLES:
+for _table in (*TABLES, drawing):
     for _row in _table.ROWS:
         for _name in _row.names():
             ROWS.setdefault(_name, []).append(_row)
+
+DRAWS = {name for row in drawing.ROWS for name in row.names()}
+"""What draws random numbers, which none of `TABLES` has: its results are its own."""
 
 DTYPES = {
     "float32": "jnp.float32",

@@ -216,6 +216,18 @@ class Bound:
             return None
         return [s[axis] if s else 1 for s in fact.shapes]
 
+    def node(self, name: str) -> Any:
+        """The expression that it becomes."""
+        return self._given[name][0].value
+
+    def hold(self, name: str, node: Any) -> None:
+        """Let the template use one more name; an argument that is None is left out."""
+        self._extra[name] = node
+
+    def held(self, name: str) -> Any:
+        """What a name is that the template may use besides the parameters."""
+        return self._extra.get(name)
+
     def result_dtype(self) -> str | None:
         """The dtype of the result, in all runs."""
         return self._result.dtype

@@ -1,0 +1,221 @@
+"""Random draws: JAX's need a key, so a Function that draws in forward takes one.
+
+The key is the first argument of `apply`, as for `from_torch(cls, random=True)`. So
+forward gets one more parameter, backward gives one more None, and what counts the
+arguments from the left counts one more. Draws elsewhere than in forward are marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfn.torch._call import key_name
+from jaxfn.torch._lib import torch
+from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._infer import Inference
+from jaxfn.torch._translate._keyed import (
+    BACKWARD,
+    WithKey,
+    counts_arguments,
+    index_of,
+    unpacks,
+)
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._names import DRAWS
+from jaxfn.torch._translate._units import Unit, cst_params
+
+_LOOPS = (cst.For, cst.While)
+_INNER = (cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+
+
+class Draws(cst.CSTVisitor):
+    """The random draws of a unit.
+
+    Args:
+        unit: the definition.
+        infer: what is known of its expressions.
+
+    Attributes:
+        problems: why a node can't be translated.
+        key: the name of the key in forward.
+        keys: the name of the key of each draw.
+        lines: the statements before which the key is split.
+    """
+
+    def __init__(self, unit: Unit, infer: Inference) -> None:
+        super().__init__()
+        self._unit, self._infer = unit, infer
+        self._around: list[Any] = []
+        self._found: list[tuple[Any, Any, bool]] = []
+        self.problems: dict[Any, str] = {}
+        self.keys: dict[Any, str] = {}
+        self.lines: set[Any] = set()
+        unit.node.visit(self)
+        self.key = key_name(_words(unit.node))
+        alone = len(self._found) == 1 and not self._found[0][2]
+        for call, line, _ in self._found:
+            self.keys[call] = self.key if alone else f"sub{self.key}"
+            if not alone:
+                self.lines.add(line)
+        if self.takes_key:
+            unit.node.visit(_Counting(infer, self.problems))
+
+    @property
+    def takes_key(self) -> bool:
+        """Is it a Function whose `apply` takes a key?"""
+        return bool(self.keys)
+
+    def refuse_beside(self, keyed: Sequence[type]) -> None:
+        """Mark what relies on how many arguments these classes take."""
+        if not self._unit.is_function_class:
+            self._unit.node.visit(_CountingElsewhere(self.problems))
+        elif not self.takes_key and issubclass(self._unit.value, tuple(keyed)):
+            why = "it inherits from a Function that draws, which takes a key"
+            self.problems[self._unit.node] = why
+
+    def with_key(self, node: Any) -> Any:
+        """The translated class, whose arguments are one more."""
+        has_setup = _own(self._unit.value, "setup_context")
+        return node.visit(WithKey(self.key, has_setup))
+
+    # ---- where it draws
+
+    def on_visit(self, node: Any) -> bool:
+        if isinstance(node, (cst.Decorator, cst.Annotation)):
+            return False
+        if isinstance(node, cst.Call) and self._draws(node):
+            problem = self._problem()
+            if problem:
+                self.problems[node] = problem
+            else:
+                line = self._around[-1]
+                in_loop = any(isinstance(n, _LOOPS) for n in self._around)
+                self._found.append((node, line, in_loop))
+        if isinstance(node, (*_FRAMES, *_LOOPS, *_INNER)):
+            self._around.append(node)
+        return True
+
+    def on_leave(self, original_node: Any) -> None:
+        if self._around and original_node is self._around[-1]:
+            self._around.pop()
+
+    def _draws(self, call: Any) -> bool:
+        target = self._unit.references.get(call.func)
+        if target is not None and target.kind == "torch":
+            return target.name in DRAWS
+        if not isinstance(call.func, cst.Attribute):
+            return False
+        name = f"Tensor.{call.func.attr.value}"
+        return name in DRAWS and self._infer.of(call.func.value).is_tensor
+
+    def _problem(self) -> str:
+        """Why the draw at hand can't have a key."""
+        functions = [n for n in self._around if isinstance(n, cst.FunctionDef)]
+        names = [f.name.value for f in functions]
+        if not self._unit.is_function_class:
+            return "random draws in a helper: draw in forward, and hand them on"
+        if _inherits(self._unit.value):
+            return "random draws in a class that inherits rules"
+        if _own(self._unit.value, "vmap"):
+            return "random draws beside a vmap rule"
+        if names[:1] != ["forward"]:
+            return (
+                f"random draws in {names[0] if names else 'the class'}: draw in forward"
+            )
+        line = self._around[-1]
+        if len(functions) > 1 or not isinstance(line, cst.SimpleStatementLine):
+            return "random draws in a nested function, or in the head of a block"
+        if len(line.body) > 1 or any(line is other for _, other, _ in self._found):
+            return "a second random draw in one line"
+        return ""
+
+
+_FRAMES = (cst.FunctionDef, cst.SimpleStatementLine)
+
+
+def _inherits(cls: Any) -> bool:
+    parents = [c for c in cls.__mro__[1:] if not c.__module__.startswith("torch.")]
+    return parents != [object]
+
+
+def _own(cls: Any, rule: str) -> bool:
+    return getattr(cls, rule) is not getattr(torch.autograd.Function, rule)
+
+
+def _words(node: Any) -> set[str]:
+    words = _Words()
+    node.visit(words)
+    return words.found
+
+
+class _Words(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def visit_Name(self, node: Any) -> None:
+        self.found.add(node.value)
+
+
+# ---- what counts the arguments
+
+
+class _Counting(cst.CSTVisitor):
+    """Finds what counts arguments in a way that can't be made to count one more."""
+
+    def __init__(self, infer: Inference, problems: dict[Any, str]) -> None:
+        super().__init__()
+        self._infer, self._problems = infer, problems
+        self._functions: list[Any] = []
+        self._rewritten: set[Any] = set()
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        self._functions.append(node)
+        self._rewritten.update(param.name for param in cst_params(node.params))
+
+    def leave_FunctionDef(self, original_node: Any) -> None:
+        self._functions.pop()
+
+    def visit_Assign(self, node: Any) -> None:
+        if unpacks(node):
+            self._rewritten.add(node.value)
+
+    def visit_Subscript(self, node: Any) -> None:
+        if index_of(node) is not None:
+            self._rewritten.add(node.value)
+
+    def visit_Call(self, node: Any) -> None:
+        if isinstance(node.func, cst.Name) and node.func.value == "any":
+            self._rewritten.update(arg.value for arg in node.args)
+
+    def visit_Attribute(self, node: Any) -> None:
+        self._see(node)
+
+    def visit_Name(self, node: Any) -> None:
+        self._see(node)
+
+    def _see(self, node: Any) -> None:
+        if node not in self._rewritten and counts_arguments(node, self._functions):
+            self._problems[node] = f"{code(node)} has one more for the key"
+
+    def visit_Return(self, node: Any) -> None:
+        names = [f.name.value for f in self._functions]
+        if len(names) != 1 or names[0] not in BACKWARD or node.value is None:
+            return
+        kinds = ("tensor", "none")
+        known = isinstance(node.value, cst.Tuple)
+        if not known and self._infer.of(node.value).kind not in kinds:
+            self._problems[node] = "one more gradient is needed, for the key"
+
+
+class _CountingElsewhere(cst.CSTVisitor):
+    """Finds what counts arguments of a class, in a helper: it is not rewritten."""
+
+    def __init__(self, problems: dict[Any, str]) -> None:
+        super().__init__()
+        self._problems = problems
+
+    def visit_Attribute(self, node: Any) -> None:
+        if counts_arguments(node, []):
+            self._problems[node] = f"{code(node)} has one more for the key"

@@ -1,0 +1,109 @@
+"""Random numbers. `key` is a key that this draw alone uses: `_draws` names it.
+
+`shape` and `dtype` are those of the tensor that a method fills. That is often made in the
+same expression, as in `torch.empty_like(x).uniform_()`: then they are those of `x`, so
+that nothing is made in vain.
+"""
+
+from typing import Any
+
+from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._names._row import Bound
+from jaxfn.torch._translate._names._table import table
+
+
+def _filled(given: Bound) -> None:
+    """Give names to the shape and the dtype of what is filled."""
+    node = given.node("x")
+    made = code(node.func) if isinstance(node, cst.Call) else ""
+    values = [a.value for a in node.args] if made else []
+    if made == "jnp.zeros" and 1 <= len(values) <= 2:
+        given.hold("shape", values[0])
+        given.hold("dtype", values[1] if len(values) == 2 else None)
+        return
+    like: Any = values[0] if made == "jnp.zeros_like" and len(values) == 1 else node
+    given.hold("shape", cst.Attribute(like, cst.Name("shape")))
+    given.hold("dtype", cst.Attribute(like, cst.Name("dtype")))
+
+
+def _uniform(given: Bound) -> str:
+    _filled(given)
+    bounds = ", start, to" if given.has("start") else ""
+    return f"jax.random.uniform(key, shape, dtype{bounds})"
+
+
+def _normal(given: Bound) -> str:
+    _filled(given)
+    return _moved(given, "jax.random.normal(key, shape, dtype)")
+
+
+def _moved(given: Bound, standard: str) -> str:
+    """Standard normal numbers with another mean and deviation."""
+    if given.literal("std", 1) != 1:
+        standard = f"std * {standard}"
+    return f"mean + {standard}" if given.literal("mean", 0) != 0 else standard
+
+
+def _normal_of(given: Bound) -> str | None:
+    """Each number with its own mean and deviation."""
+    tensors = [name for name in ("mean", "std") if given.kind(name) == "tensor"]
+    shapes = {given.shape(name) for name in tensors}
+    if not tensors or len(shapes) != 1 or None in shapes:
+        return None
+    return _moved(
+        given, f"jax.random.normal(key, {tensors[0]}.shape, {tensors[0]}.dtype)"
+    )
+
+
+def _bernoulli(given: Bound) -> str:
+    _filled(given)
+    as_it_was = given.held("dtype") or cst.Name("float")
+    given.hold("dtype", as_it_was)
+    return "jax.random.bernoulli(key, p, shape).astype(dtype)"
+
+
+def _exponential(given: Bound) -> str:
+    _filled(given)
+    rate = " / lambd" if given.literal("lambd", 1) != 1 else ""
+    return f"jax.random.exponential(key, shape, dtype){rate}"
+
+
+def _integers(given: Bound) -> str:
+    """JAX draws integers alone."""
+    low = "low" if given.has("low") else "0"
+    if given.has("dtype") and "int" not in (given.result_dtype() or "unknown"):
+        return f"jax.random.randint(key, size, {low}, high).astype(dtype)"
+    return f"jax.random.randint(key, size, {low}, high, dtype)"
+
+
+_DROPPED = "jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0)"
+ROWS = table(
+    f"""
+torch.rand         *size -dtype?          jax.random.uniform(key, size, dtype)
+torch.randn        *size -dtype?          jax.random.normal(key, size, dtype)
+torch.rand_like    x                      jax.random.uniform(key, x.shape, x.dtype)
+torch.rand_like    x -dtype               jax.random.uniform(key, x.shape, dtype)
+torch.randn_like   x                      jax.random.normal(key, x.shape, x.dtype)
+torch.randn_like   x -dtype               jax.random.normal(key, x.shape, dtype)
+torch.randint      high size -dtype?      @_integers
+torch.randint      low high size -dtype?  @_integers
+torch.randint_like x high                 jax.random.randint(key, x.shape, 0, high).astype(x.dtype)
+torch.randint_like x low high             jax.random.randint(key, x.shape, low, high).astype(x.dtype)
+torch.randperm     n                      jax.random.permutation(key, n)
+torch.normal       mean std size          mean + std * jax.random.normal(key, size)
+torch.normal       mean std?=1            @_normal_of
+torch.poisson      x                      jax.random.poisson(key, x).astype(x.dtype)
+bernoulli          x                      jax.random.bernoulli(key, x).astype(x.dtype)
+bernoulli          x p                    jax.random.bernoulli(key, p, x.shape).astype(x.dtype)
+.bernoulli_        x p?=0.5               @_bernoulli
+.uniform_          x                      @_uniform
+.uniform_          x start to?=1          @_uniform
+.normal_           x mean?=0 std?=1       @_normal
+.exponential_      x lambd?=1             @_exponential
+torch.dropout      x p train==True        {_DROPPED}
+F.dropout          x p?=0.5               {_DROPPED}
+F.dropout          x p training==True     {_DROPPED}
+""",
+    locals(),
+)

@@ -1,0 +1,149 @@
+"""A translation that draws, against the original run with the very same draws.
+
+PyTorch's random numbers can't be had in JAX. But `from_torch(cls, random=True)` runs
+the original in JAX, with a key for each draw; a translation calls the same functions of
+`jax.random`. So the translation is run with these keys, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._check import CheckResult, compare_arrays, eps_of, worst
+from jaxfn.torch._call import FORWARD
+from jaxfn.torch._compare import CompareReport
+from jaxfn.torch._from_torch import from_torch
+from jaxfn.torch._watch import draws_from
+
+_SEED = 0
+
+
+class _Key:
+    """A key from which others were split off, and how many."""
+
+    def __init__(self, key: Any, n: int) -> None:
+        self.key, self.n = key, n
+
+
+class _Random:
+    """`jax.random`, with the keys that `from_torch` gives to the draws."""
+
+    def split(self, key: Any) -> tuple[_Key, _Key]:
+        """The key for what follows, and that of the next draw."""
+        old = key if isinstance(key, _Key) else _Key(key, 0)
+        return _Key(old.key, old.n + 1), old
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(jax.random, name)
+
+        def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
+            old = key if isinstance(key, _Key) else _Key(key, 0)
+            number = next(itertools.islice(draws_from(FORWARD), old.n, None))
+            folded = jax.random.fold_in(old.key, number)
+            # Of dtypes of few digits from_torch draws, as torch does, with more.
+            if len(args) > 1 and args[1] in (jnp.float16, jnp.bfloat16):
+                wide = (args[0], jnp.float32, *args[2:])
+                return function(folded, *wide, **kwargs).astype(args[1])
+            return function(folded, *args, **kwargs)
+
+        return draw
+
+
+class WithTheseKeys:
+    """The module `jax` for a translation."""
+
+    random = _Random()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jax, name)
+
+
+def compared(
+    report: CompareReport, port: Callable[..., Any], cls: Any, args: Sequence[Any]
+) -> CompareReport:
+    """The report, with rows about values and gradients.
+
+    Args:
+        report: of what could be compared with PyTorch.
+        port: the translation with these keys, as a function of a key and of `args`.
+        cls: the original.
+        args: what both are called on.
+    """
+    at = [i for i, x in enumerate(args) if _is_float(x)]
+    xs = [args[i] for i in at]
+
+    def value(f: Callable[..., Any]) -> Callable[..., list[Any]]:
+        def run(*xs: Any) -> list[Any]:
+            given = list(args)
+            for i, x in zip(at, xs, strict=True):
+                given[i] = x
+            return jax.tree.leaves(f(jax.random.key(_SEED), *given))
+
+        return run
+
+    def gradients(f: Callable[..., Any]) -> Callable[..., list[Any]]:
+        def run(*xs: Any) -> list[Any]:
+            outs, back = jax.vjp(value(f), *xs)
+            generator = np.random.default_rng(_SEED)
+            return list(back([_cotangent(o, generator) for o in outs]))
+
+        return run
+
+    original = from_torch(cls, random=True).apply
+    found = []
+    for what, rule, of in (
+        ("value", "forward", value),
+        ("gradients", "backward", gradients),
+    ):
+        name = f"{what} with the same draws"
+        found.append(_row(name, rule, of(port), of(original), xs))
+        if found[-1].status == "ok":
+            name = f"{name}, under jit"
+            found.append(_row(name, rule, jax.jit(of(port)), of(original), xs))
+    told = all(row.status != "skipped" for row in found)
+    every = (*report.results, *found)
+    refused = "" if told else report.refused
+    return dataclasses.replace(report, results=every, refused=refused)
+
+
+def _row(
+    name: str, rule: str, ours: Callable[..., Any], theirs: Callable[..., Any], xs: Any
+) -> CheckResult:
+    try:
+        expected = theirs(*xs)
+    except Exception as error:  # noqa: BLE001  (what from_torch can't run)
+        return CheckResult(name, rule, "skipped", message=f"from_torch: {error}")
+    try:
+        got = ours(*xs)
+    except Exception as error:  # noqa: BLE001  (whatever the translation raises)
+        text = f"the port raises: {type(error).__name__}: {error}"
+        return CheckResult(name, rule, "FAIL", message=text)
+    if len(got) != len(expected):
+        text = f"expected {len(expected)} arrays, got {len(got)}"
+        return CheckResult(name, rule, "FAIL", message=text)
+    what = "output" if rule == "forward" else "gradient"
+    outcome = worst(
+        [
+            compare_arrays(a, b, f"{what} {i}", eps_of(xs) ** 0.5)
+            for i, (a, b) in enumerate(zip(got, expected, strict=True))
+        ]
+    )
+    status, text = ("ok", outcome.note) if outcome.ok else ("FAIL", outcome.where)
+    return CheckResult(name, rule, status, outcome.error, outcome.tolerance, text)
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _cotangent(out: Any, generator: np.random.Generator) -> Any:
+    if not jnp.issubdtype(out.dtype, jnp.inexact):
+        return np.zeros(out.shape, jax.dtypes.float0)
+    return jnp.asarray(generator.standard_normal(out.shape), out.dtype)
