@@ -45,8 +45,8 @@ def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def error(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
-    """The greatest difference, over the greatest entry of the array."""
+def error(ours: Sequence[Any], theirs: Sequence[Any], least: float = 1e-30) -> float:
+    """The greatest difference, over the greatest entry of the array (or `least`)."""
     assert len(ours) == len(theirs)
     worst = 0.0
     for x, y in zip(ours, theirs, strict=True):
@@ -59,7 +59,7 @@ def error(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
         same = (x == y) | np.isnan(x)
         gap = np.where(same, 0, np.abs(np.where(same, 0, x) - np.where(same, 0, y)))
         finite = np.abs(y[np.isfinite(y)])
-        worst = max(worst, gap.max() / max(finite.max(initial=0), 1e-30))
+        worst = max(worst, gap.max() / max(finite.max(initial=0), least))
     return float(worst)
 
 

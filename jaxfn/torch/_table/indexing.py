@@ -114,6 +114,8 @@ def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
 
 def _scatter(x: Any, dim: int, at: Any, source: Any, how: str) -> Any:
     shape = x.shape
+    if at.size == 0:  # then torch takes any number of dimensions
+        return x
     if x.ndim == 0 or at.ndim == 0:
         x, at = jnp.atleast_1d(x), jnp.atleast_1d(at)
         dim = 0
@@ -235,6 +237,8 @@ def masked_select(x: Any, mask: Any) -> Any:
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The first elements of `source`, in order, where the mask is true."""
     x, mask = jnp.broadcast_arrays(x, mask)
+    if source.size == 0:  # the mask is false everywhere, or torch refuses it
+        return x
     which = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1
     picked = source.reshape(-1)[jnp.maximum(which, 0)].reshape(x.shape)
     return jnp.where(mask, picked.astype(x.dtype), x)

@@ -209,11 +209,17 @@ def adaptive_avg_pool(x: Any, sizes: Sequence[int]) -> Any:
     return _adaptive(x, sizes)
 
 
-@row("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(g: Any, x: Any) -> Any:
-    """The gradient is spread over the window."""
-    n = 2 if g.ndim <= 4 else 3
-    return by_vjp(lambda x: _adaptive(x, g.shape[-n:]), (x,), g)[0]
+def _adaptive_avg_pool_backward(n: int) -> Any:
+    """The gradient is spread over the window; the axes before the last n are not."""
+
+    def backward(g: Any, x: Any) -> Any:
+        return by_vjp(lambda x: _adaptive(x, g.shape[-n:]), (x,), g)[0]
+
+    return backward
+
+
+row("aten._adaptive_avg_pool2d_backward")(_adaptive_avg_pool_backward(2))
+row("aten._adaptive_avg_pool3d_backward")(_adaptive_avg_pool_backward(3))
 
 
 @row("aten.im2col")

@@ -95,9 +95,13 @@ def _upsample_backward(forward: Any) -> Any:
         del size
         like = jax.ShapeDtypeStruct(tuple(shape), g.dtype)
         goal = jax.ShapeDtypeStruct(g.shape, g.dtype)
-        run = jax.linear_transpose(lambda x: forward(goal, x, None, *how), like)
+
+        def run(x: Any) -> Any:
+            return forward(goal, x, None, *how)  # of few digits it computes with more
+
         del out
-        return run(g)[0]
+        wide = jax.eval_shape(run, like).dtype
+        return jax.linear_transpose(run, like)(g.astype(wide))[0]
 
     return backward
 
