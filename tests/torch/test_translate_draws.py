@@ -207,7 +207,7 @@ class Both(jaxfn.Function):
         return None, g * ctx.saved_tensors[0], g
 
     @staticmethod
-    def jvp(ctx, _, t, u):
+    def jvp(ctx, _prng_key, t, u):
         return t * ctx.saved_tensors[0] + u
 """
 
@@ -229,6 +229,17 @@ def test_it_is_written_so_and_equal_for_the_same_draws(module, text, expected, a
     assert found.source.partition("\n\n\n")[2] == expected.strip() + "\n"
     assert found.ok, str(found)
     assert rows_of(found).items() >= SAME.items()
+
+
+def test_names_that_are_taken_and_arguments_in_a_star(module):
+    text = function(
+        "subkey = 2.0\nfor x in args:\n    y = x * torch.rand(3) * subkey\nreturn y",
+        args="*args",
+    )
+    found = translate(module(text).T, X)
+    assert "def forward(ctx, prng_key, *args):" in found.source
+    assert "prng_key, subprng_key = jax.random.split(prng_key)" in found.source
+    assert found.ok, str(found)
 
 
 def test_each_key_draws_its_own(module):

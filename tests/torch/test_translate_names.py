@@ -31,7 +31,7 @@ SAMPLES = 2
 # Its sample has the condition in the second place.
 TURNED = {"where"}
 # What it holds is anything.
-EMPTY = {"empty", "empty_like", "new_empty"}
+EMPTY = {"empty", "empty_like", "new_empty", "new"}
 # Another sign or basis is as right.
 BASES = {"linalg.eigh", "linalg.svd", "linalg.qr"}
 
@@ -177,7 +177,8 @@ F.linear(x,m,bias=None) F.linear(x,m,v) F.normalize(x) F.normalize(x,dim=0)
 F.pad(x,(1,2)) F.pad(x,(1,2),mode="constant",value=3.0) F.pad(x,[1,0,0,1])
 torch.vander(v) torch.ldexp(x,y) torch.atleast_1d(v) torch.atleast_2d(v)
 torch.linalg.diagonal(m) torch.linalg.vecdot(x,y) torch.matrix_exp(m) torch.empty(2,3)
-torch.empty_like(x) x.new_empty(2) x.new_empty(2,dtype=torch.int32) x.cuda()
+torch.empty_like(x) x.new_empty(2) x.new(2,3) x.new(x.shape)
+x.new_empty(2,dtype=torch.int32) x.cuda()
 torch.special.xlog1py(q,q) torch.special.zeta(q+2,q) torch.fft.fftshift(x)
 torch.relu(x) torch.scatter(x,1,i,value=2.0) torch.fliplr(x) torch.vstack([x,y])
 F.softplus(x) F.softmax(x,1) F.log_softmax(x,1)

@@ -52,7 +52,8 @@ class Draws(cst.CSTVisitor):
         self.keys: dict[Any, str] = {}
         self.lines: set[Any] = set()
         unit.node.visit(self)
-        self.key = key_name(_words(unit.node))
+        words = _words(unit.node)
+        self.key = key_name(words | {word.removeprefix("sub") for word in words})
         alone = len(self._found) == 1 and not self._found[0][2]
         for call, line, _ in self._found:
             self.keys[call] = self.key if alone else f"sub{self.key}"

@@ -61,7 +61,9 @@ class WithKey(cst.CSTTransformer):
         name = updated_node.name.value
         if name == "forward":
             return _inserted(updated_node, self._key, 0 if self._has_setup else 1)
-        return _inserted(updated_node, "_", 1) if name == "jvp" else updated_node
+        if name == "jvp":  # it gets a tangent of the key, which is none
+            return _inserted(updated_node, f"_{self._key}", 1)
+        return updated_node
 
     def leave_Return(self, original_node: Any, updated_node: Any) -> Any:
         names = [f.name.value for f in self._functions]

@@ -162,9 +162,19 @@ class Writes:
         values = {"x": args[0].value}
         if len(args) > 1:
             values["y"] = args[1].value
+        # What was made for this alone is made so at once.
+        made = code(args[0].value.func) if isinstance(args[0].value, cst.Call) else ""
+        given = [a.value for a in args[0].value.args] if made else []
         if name == "zero_":
-            return fill("jnp.zeros_like(x)", values)
+            is_zero = made in ("jnp.zeros", "jnp.zeros_like")
+            return args[0].value if is_zero else fill("jnp.zeros_like(x)", values)
         if name == "fill_" and len(args) == 2:
+            if made == "jnp.zeros" and given:
+                dtype = given[1] if len(given) == 2 else cst.Name("float")
+                values |= {"shape": given[0], "dtype": dtype}
+                return fill("jnp.full(shape, y, dtype)", values)
+            if made == "jnp.zeros_like" and len(given) == 1:
+                values["x"] = given[0]
             return fill("jnp.full_like(x, y)", values)
         if name == "copy_" and len(args) >= 2:
             one, two = args[0].fact, args[1].fact

@@ -159,6 +159,14 @@ class Bound:
         """Of which kind it is."""
         return self._given[name][0].fact.kind if self.has(name) else "none"
 
+    def kinds(self, name: str) -> set[str]:
+        """Of which kinds they are, given one by one."""
+        return {given.fact.kind for given in self._given[name]}
+
+    def originals(self, name: str) -> list[str]:
+        """What is written there, given one by one."""
+        return [code(given.original) for given in self._given.get(name, ())]
+
     def is_int(self, name: str) -> bool:
         """Is it an integer?"""
         return self.kind(name) == "int"

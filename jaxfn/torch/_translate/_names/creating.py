@@ -20,6 +20,15 @@ def _spaced(given: Bound) -> str | None:
     return f"jnp.{name}(start, end, steps, dtype=dtype)"
 
 
+def _new(given: Bound) -> str | None:
+    """Of sizes; of a list it would be the numbers in it, and not as many."""
+    sizes = given.originals("size")
+    is_shape = len(sizes) == 1 and sizes[0].endswith((".shape", ".size()"))
+    if is_shape or (sizes and given.kinds("size") == {"int"}):
+        return "jnp.zeros(size, x.dtype)"
+    return None
+
+
 ROWS = table(
     """
 arange             end -dtype?                    jnp.arange(end, dtype=dtype)
@@ -40,6 +49,7 @@ ones_like          x -dtype?                      jnp.ones_like(x, dtype=dtype)
 zeros              *size -dtype?                 jnp.zeros(size, dtype)
 zeros_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
 scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
+.new               x *size                       @_new
 .new_empty         x *size                       jnp.zeros(size, x.dtype)
 .new_empty         x *size -dtype                 jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
