@@ -129,7 +129,7 @@ class Rounded(jaxfn.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _, x, levels = inputs
+        _key, x, levels = inputs
         ctx.levels = inputs[2]
 
     @staticmethod
@@ -167,15 +167,15 @@ class Dropped(jaxfn.Function):
     ):
         for _ in range(2):
             key, subkey = jax.random.split(key)
-            x = jnp.where(jax.random.bernoulli(subkey, 1 - p, x.shape), x / (1 - p), 0)
+            x = jnp.where(KEPT, x / (1 - p), x * 0)
         ctx.kept = x != 0
         return x
 
     @staticmethod
     def backward(ctx, g):
-        _, first, _ = ctx.needs_input_grad
+        _key, first, _ = ctx.needs_input_grad
         return None, g * ctx.kept * 4 if first else None, None
-"""
+""".replace("KEPT", "jax.random.bernoulli(subkey, 1 - p, x.shape)")
 WITH_JVP = """
 class Both(Function):
     @staticmethod
@@ -242,6 +242,25 @@ def test_names_that_are_taken_and_arguments_in_a_star(module):
     assert found.ok, str(found)
 
 
+def test_what_is_not_a_number_stays_that(module):
+    """As in torch, also where it is dropped."""
+    found = load(translate(module(function("return F.dropout(x, 0.5)")).T).source).T
+    x = jnp.full(20, jnp.nan)
+    assert jnp.isnan(found.apply(jax.random.key(0), x)).all()
+    finite = found.apply(jax.random.key(0), jnp.ones(20))
+    assert set(finite.tolist()) == {0.0, 2.0}
+
+
+def test_an_underscore_of_the_user_stays(module):
+    text = function(
+        "ctx.save_for_backward(x)\nreturn x * torch.rand(3)",
+        "_ = ctx.saved_tensors[0]\n(need,) = ctx.needs_input_grad\nreturn g * _",
+    )
+    found = translate(module(text).T, X)
+    assert "_key, need = ctx.needs_input_grad" in found.source
+    assert found.ok, str(found)
+
+
 def test_each_key_draws_its_own(module):
     noise = load(translate(module(ONE_DRAW).Noise).source).Noise
     x = jnp.ones(1000)
@@ -273,6 +292,8 @@ torch.normal(x)
 torch.normal(x,0.5)
 torch.normal(0.0,x)
 torch.normal(x,x)
+torch.normal(x,x[0])
+torch.normal(x[0],x)
 torch.poisson(x*9)
 torch.bernoulli(x)
 x.bernoulli()
@@ -284,6 +305,7 @@ x.clone().bernoulli_(x)
 torch.empty(2,3).uniform_()
 torch.empty(2,3,dtype=torch.float16).uniform_(-1,4).float()
 x.new_empty(2,3).uniform_(-1)
+torch.empty(2,3).uniform_(-1,4)
 torch.zeros_like(x).normal_()
 torch.zeros_like(x).normal_(2,3)
 torch.zeros_like(x).normal_(std=3)
@@ -376,7 +398,7 @@ MARKED = [
         function("return x * torch.rand(3)").replace("class T", "class B")
         + "\n\n"
         + function("return B.apply(x)"),
-        "it takes a key",
+        "which takes a key",
     ),
     (
         function("return x * torch.rand(3)")
@@ -385,6 +407,72 @@ MARKED = [
         "beside a vmap rule",
     ),
     (function("return F.dropout(x, 0.5, x.dim() > 5)"), "training"),
+    (
+        function(
+            "return x * torch.rand(3)",
+            'need = getattr(ctx, "needs_input_grad")\nreturn g if need[0] else None',
+        ),
+        "has one more for the key",
+    ),
+    (
+        function(
+            "ctx.two = x.dim() > 5\nreturn x * torch.rand(3)",
+            "r = g * 2\nif ctx.two:\n    r = (r, None)\nreturn r",
+        ),
+        "one more gradient",
+    ),
+    (
+        function("return x * torch.rand(3)", "return (g, None) if g.dim() > 5 else g"),
+        "one more gradient",
+    ),
+    (
+        SEPARATE.replace("ctx, inputs, output", "ctx, *args")
+        .replace("= inputs\n", "= args[0]\n")
+        .replace("inputs[1]", "args[0][1]")
+        .replace("Rounded", "T"),
+        "its signature",
+    ),
+    (
+        function("return x * torch.rand(3)").partition("    @staticmethod\n    def b")[
+            0
+        ]
+        + "    backward = staticmethod(lambda ctx, g: g)\n",
+        "no def of its own",
+    ),
+    (
+        function("return x * torch.rand(3)").replace("class T", "class B")
+        + "\n\nnoisy = B.apply\n\n\n"
+        + function("return noisy(x)"),
+        "which takes a key",
+    ),
+    (function("jnp = 2.0\nreturn x.clamp(0, 1) * jnp"), "`jnp` is bound"),
+    ("import random\n\n\n" + function("return x * random.random()"), "drawn once"),
+    (
+        "import numpy as np\n\n\n" + function("return x * np.random.rand()"),
+        "drawn once",
+    ),
+    (
+        function(
+            "return x * torch.rand_like(x, dtype=dtype)",
+            "return g, None",
+            "x, dtype=None",
+        ),
+        "not known to be of kind dtype",
+    ),
+    (function("o = (0.5,)\nreturn F.dropout(x, *o)"), "starred"),
+    (function("o = (0.0, 1.0)\nreturn torch.clamp(x, *o)"), "starred"),
+    (function("torch.nn.init.normal_(x, 0.0, 1.0)\nreturn x * 1"), "normal_"),
+    (
+        function("l = [x, x * 2]\nreturn torch.rand_like(l.pop())"),
+        "read twice",
+    ),
+    (
+        function(
+            "ctx.shape = tuple(x.shape)\nreturn x * 1",
+            "return g * g.new(ctx.shape).sum()",
+        ),
+        "Tensor.new",
+    ),
     (function("return torch.multinomial(x, 3) * x"), "multinomial"),
 ]
 

@@ -128,4 +128,4 @@ def native_dropout(out: Any, x: Any, p: float, train: Any, *, key: Any) -> Any:
         return x, jnp.ones(x.shape, bool)
     kept = jax.random.bernoulli(key, 1 - p, x.shape)
     scale = 0.0 if p == 1 else 1 / (1 - p)
-    return jnp.where(kept, x * scale, 0).astype(x.dtype), kept
+    return jnp.where(kept, x * scale, x * 0).astype(x.dtype), kept

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxfn.torch._translate import _promotion
 from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._facts import UNKNOWN
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import is_in_place, is_write_name
 from jaxfn.torch._translate._names import ROWS
@@ -50,10 +51,6 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
-            if func.attr.value == "apply" and self.program.takes_key(
-                self.unit, func.value
-            ):
-                self.problem("apply of a Function that draws: it takes a key")
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
@@ -96,6 +93,9 @@ class Calls(References):
 
     def _imported(self, original: Any, updated: Any) -> Any:
         """A function of another library, which knows no tensors."""
+        name = code(original.func)
+        if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
+            self.problem(f"{name}: under jit it is drawn once, while JAX traces")
         tensors = [a for a in original.args if self.infer.of(a.value).is_tensor]
         if not tensors:
             return updated
@@ -106,13 +106,21 @@ class Calls(References):
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
         return updated
 
+    def _is_of_random(self, func: Any) -> bool:
+        """Is it a function that was imported from `random`, or from NumPy's?"""
+        target = self.unit.references.get(func)
+        owner = getattr(getattr(target, "value", None), "__self__", None)
+        return type(owner).__name__ in ("Random", "RandomState", "Generator")
+
     def _function(self, original: Any, updated: Any, name: str) -> Any:
         head, _, short = name.rpartition(".")
         if name == "torch.Size":
             return updated.with_changes(func=cst.Name("tuple"))
         if head == "torch.Tensor" and original.args:
             name = f"Tensor.{short}"
-        rows = ROWS.get(name) or ROWS.get(f"torch.{short}", ())
+        rows = ROWS.get(name) or (
+            ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
+        )
         args = self._given(original.args, updated.args)
         in_place = is_in_place(original)
         if args and (is_write_name(short) or in_place):
@@ -122,7 +130,8 @@ class Calls(References):
         if in_place:
             args = [a for a in args if a.keyword != "inplace"]
         elif is_write_name(short):
-            name, rows = name[:-1], ROWS.get(f"torch.{short[:-1]}", ())
+            name = name[:-1]
+            rows = ROWS.get(f"torch.{short[:-1]}", ()) if _is_core(head) else ()
         return self._by_rows(original, updated, name, rows, args, method=False)
 
     def _method(self, original: Any, updated: Any) -> Any:
@@ -167,8 +176,11 @@ class Calls(References):
             keyword = old.keyword.value if old.keyword is not None else None
             if old.keyword is not None and keyword == "out":
                 continue
+            of = old.value.func if isinstance(old.value, cst.Call) else old.value
+            is_part = isinstance(of, cst.Attribute)
+            owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            found.append(Given(keyword, old.star, old.value, new.value, fact))
+            found.append(Given(keyword, old.star, old.value, new.value, fact, owner))
         return found
 
     def _by_rows(
@@ -199,6 +211,8 @@ class Calls(References):
             if original in self.draws.keys:
                 bound.hold("key", cst.Name(self.draws.keys[original]))
             found = self._part(original, row, bound, method=method)
+            if found is not None and _runs_twice(original, found):
+                self.problem(f"{name}: an argument that changes something, read twice")
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"
@@ -255,6 +269,19 @@ class Calls(References):
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
+
+
+def _runs_twice(original: Any, found: Any) -> bool:
+    """Does the translation call what takes something away more often?"""
+    before, after = code(original), code(found)
+    return any(
+        after.count(w) > before.count(w) for w in (".pop(", "next(", ".popitem(")
+    )
+
+
+def _is_core(module: str) -> bool:
+    """Is what a module of torch calls so the same as `torch.name`?"""
+    return not module.startswith(("torch.nn.init", "torch.distributions"))
 
 
 def _only_index(node: Any) -> str:

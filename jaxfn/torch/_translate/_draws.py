@@ -52,8 +52,7 @@ class Draws(cst.CSTVisitor):
         self.keys: dict[Any, str] = {}
         self.lines: set[Any] = set()
         unit.node.visit(self)
-        words = _words(unit.node)
-        self.key = key_name(words | {word.removeprefix("sub") for word in words})
+        self.key = key_name(_taken(unit.node))
         alone = len(self._found) == 1 and not self._found[0][2]
         for call, line, _ in self._found:
             self.keys[call] = self.key if alone else f"sub{self.key}"
@@ -61,6 +60,7 @@ class Draws(cst.CSTVisitor):
                 self.lines.add(line)
         if self.takes_key:
             unit.node.visit(_Counting(infer, self.problems))
+            self._check_rules()
 
     @property
     def takes_key(self) -> bool:
@@ -69,11 +69,32 @@ class Draws(cst.CSTVisitor):
 
     def refuse_beside(self, keyed: Sequence[type]) -> None:
         """Mark what relies on how many arguments these classes take."""
-        if not self._unit.is_function_class:
-            self._unit.node.visit(_CountingElsewhere(self.problems))
-        elif not self.takes_key and issubclass(self._unit.value, tuple(keyed)):
+        unit = self._unit
+        if not unit.is_function_class:
+            unit.node.visit(_CountingElsewhere(self.problems))
+        elif not self.takes_key and issubclass(unit.value, tuple(keyed)):
             why = "it inherits from a Function that draws, which takes a key"
-            self.problems[self._unit.node] = why
+            self.problems[unit.node] = why
+        unit.node.visit(_Uses(unit, keyed, self.problems))
+
+    def _check_rules(self) -> None:
+        """Mark a class whose rules are written as nothing here expects them."""
+        members = self._unit.node.body.body
+        found = {m.name.value: m for m in members if isinstance(m, cst.FunctionDef)}
+        rules = ("forward", "setup_context", "backward", "vjp", "jvp")
+        for name in rules:
+            if _own(self._unit.value, name) and name not in found:
+                self.problems[self._unit.node] = f"{name} is no def of its own"
+        for name, rule in found.items():
+            params, first = (
+                rule.params,
+                name == "forward" and not _own(self._unit.value, "setup_context"),
+            )
+            static = any(code(d.decorator) == "staticmethod" for d in rule.decorators)
+            least = {"forward": int(first), "setup_context": 3, "jvp": 1}.get(name, 0)
+            odd = params.posonly_params or len(params.params) < least or not static
+            if name in rules and odd:
+                self.problems[rule] = "its signature, which gets one more for the key"
 
     def with_key(self, node: Any) -> Any:
         """The translated class, whose arguments are one more."""
@@ -144,10 +165,12 @@ def _own(cls: Any, rule: str) -> bool:
     return getattr(cls, rule) is not getattr(torch.autograd.Function, rule)
 
 
-def _words(node: Any) -> set[str]:
+def _taken(node: Any) -> set[str]:
+    """Names that would meet names of the class: as they are, or in a longer one."""
     words = _Words()
     node.visit(words)
-    return words.found
+    short = {w.removeprefix(p) for w in words.found for p in ("sub", "_")}
+    return words.found | short
 
 
 class _Words(cst.CSTVisitor):
@@ -196,6 +219,9 @@ class _Counting(cst.CSTVisitor):
     def visit_Name(self, node: Any) -> None:
         self._see(node)
 
+    def visit_SimpleString(self, node: Any) -> None:
+        self._see(node)
+
     def _see(self, node: Any) -> None:
         if node not in self._rewritten and counts_arguments(node, self._functions):
             self._problems[node] = f"{code(node)} has one more for the key"
@@ -204,10 +230,21 @@ class _Counting(cst.CSTVisitor):
         names = [f.name.value for f in self._functions]
         if len(names) != 1 or names[0] not in BACKWARD or node.value is None:
             return
-        kinds = ("tensor", "none")
-        known = isinstance(node.value, cst.Tuple)
-        if not known and self._infer.of(node.value).kind not in kinds:
+        if not isinstance(node.value, cst.Tuple) and not self._is_one(node.value):
             self._problems[node] = "one more gradient is needed, for the key"
+
+    def _is_one(self, node: Any, depth: int = 0) -> bool:
+        """Is it one gradient, on each path, and never a tuple of them?"""
+        if isinstance(node, cst.IfExp):
+            return all(self._is_one(n, depth) for n in (node.body, node.orelse))
+        if isinstance(node, cst.Name) and depth < 9:
+            stores = self._infer.stores(node)
+            if any(how not in ("value", "param", "item") for how, _ in stores):
+                return False
+            bound = [value for how, value in stores if how == "value"]
+            if not all(self._is_one(value, depth + 1) for value in bound):
+                return False
+        return self._infer.of(node).kind in ("tensor", "none")
 
 
 class _CountingElsewhere(cst.CSTVisitor):
@@ -220,3 +257,36 @@ class _CountingElsewhere(cst.CSTVisitor):
     def visit_Attribute(self, node: Any) -> None:
         if counts_arguments(node, []):
             self._problems[node] = f"{code(node)} has one more for the key"
+
+    def visit_SimpleString(self, node: Any) -> None:
+        if counts_arguments(node, []):
+            self._problems[node] = f"{code(node)} has one more for the key"
+
+
+class _Uses(cst.CSTVisitor):
+    """Finds uses of classes that take a key, whose callers have none for them."""
+
+    def __init__(
+        self, unit: Unit, keyed: Sequence[type], problems: dict[Any, str]
+    ) -> None:
+        super().__init__()
+        self._unit, self._keyed, self._problems = unit, keyed, problems
+        self._names = {cls.__name__ for cls in keyed}
+        self._depth = 0
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: Any) -> None:
+        self._depth -= 1
+
+    def on_visit(self, node: Any) -> bool:
+        target = self._unit.references.get(node)
+        value = getattr(target, "value", None)
+        owner = getattr(value, "__self__", None)
+        named = isinstance(node, cst.Name) and node.value in self._names
+        is_keyed = any(value is cls or owner is cls for cls in self._keyed)
+        if self._depth and (named or is_keyed):
+            why = "a Function that draws is used, which takes a key"
+            self._problems.setdefault(node, why)
+        return super().on_visit(node)

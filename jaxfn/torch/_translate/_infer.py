@@ -68,6 +68,15 @@ class Inference:
         names = self._scopes.names.get(self.function(node), {})
         return len(names.get(name, Uses()).loads)
 
+    def binds(self, function: Any, name: str) -> bool:
+        """Does a function bind a name, as a parameter or otherwise?"""
+        return bool(self._scopes.names.get(function, {}).get(name, Uses()).stores)
+
+    def stores(self, node: Any) -> list[tuple[str, Any]]:
+        """How the function around a name binds it, and to what."""
+        names = self._scopes.names.get(self.function(node), {})
+        return names.get(node.value, Uses()).stores
+
     # ---- from the text
 
     def _guess(self, node: Any) -> Fact:
@@ -228,9 +237,11 @@ class Inference:
             return TENSOR
         inner = node.value
         if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
-            return TENSOR if self._gives_tensors(inner) else _INT
+            if self._gives_tensors(inner):
+                return TENSOR
+            return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
         if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
-            return _INT
+            return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
         return UNKNOWN
 
     def _gives_tensors(self, call: Any) -> bool:

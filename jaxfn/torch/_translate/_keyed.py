@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._units import cst_params
 
 BACKWARD = ("backward", "vjp")
 
@@ -14,14 +13,13 @@ def counts_arguments(node: Any, functions: list[Any]) -> bool:
     """Has it an element for each argument: `ctx.needs_input_grad`, or inputs?"""
     if isinstance(node, cst.Attribute):
         return node.attr.value == "needs_input_grad"
+    if isinstance(node, cst.SimpleString):
+        return "needs_input_grad" in node.value
     if not functions or functions[0].name.value != "setup_context":
         return False
-    params = cst_params(functions[0].params)
-    return (
-        isinstance(node, cst.Name)
-        and len(params) > 1
-        and (node.value == params[1].name.value)
-    )
+    params = functions[0].params.params
+    is_name = isinstance(node, cst.Name) and len(params) > 1
+    return is_name and node.value == params[1].name.value
 
 
 def index_of(node: Any) -> int | None:
@@ -84,7 +82,7 @@ class WithKey(cst.CSTTransformer):
         if not unpacks(original_node) or not counts:
             return updated_node
         target = updated_node.targets[0]
-        more = target.with_changes(target=_preceded(target.target, "_"))
+        more = target.with_changes(target=_preceded(target.target, f"_{self._key}"))
         return updated_node.with_changes(targets=[more])
 
 

@@ -39,6 +39,9 @@ class Rewriter(Calls):
 
     def visit_FunctionDef(self, node: Any) -> None:
         self.functions.append(node)
+        for name in ("jax", "jnp", "jaxfn"):
+            if self.infer.binds(node, name):
+                self.problem(f"`{name}` is bound here, and is JAX in the translation")
 
     def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
         if is_for_onnx(original_node):

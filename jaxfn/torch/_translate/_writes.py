@@ -59,11 +59,6 @@ class Program:
             )
         return self._flows[function]
 
-    def takes_key(self, unit: Unit, node: Any) -> bool:
-        """Is it a Function whose `apply` takes a key in JAX?"""
-        owner = self._class(unit, node)
-        return owner is not None and self.draws[owner.key].takes_key
-
     def _summary(self, unit: Unit, func: Any) -> Any:
         """What a function does that is called so, and its parameters' names."""
         found = self._callee(unit, func)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._translate._expressions import Sizes, code, fill
-from jaxfn.torch._translate._facts import Fact
+from jaxfn.torch._translate._facts import UNKNOWN, Fact
 from jaxfn.torch._translate._lib import cst
 
 MODULES = {
@@ -87,6 +87,8 @@ class Row:
                 continue
             if i >= len(places):
                 return "as many arguments"
+            if arg.star and not places[i].star:
+                return "a starred argument"
             found.setdefault(places[i].name, []).append(arg)
             if not places[i].star:
                 i += 1
@@ -118,6 +120,7 @@ class Given:
     original: Any
     value: Any
     fact: Fact
+    owner: Fact = UNKNOWN  # what it is an attribute of, or the result of a method of
 
     def may_be(self, kind: str) -> bool:
         """Is this known to be of a kind?"""
@@ -159,13 +162,9 @@ class Bound:
         """Of which kind it is."""
         return self._given[name][0].fact.kind if self.has(name) else "none"
 
-    def kinds(self, name: str) -> set[str]:
-        """Of which kinds they are, given one by one."""
-        return {given.fact.kind for given in self._given[name]}
-
-    def originals(self, name: str) -> list[str]:
-        """What is written there, given one by one."""
-        return [code(given.original) for given in self._given.get(name, ())]
+    def every(self, name: str) -> list[Given]:
+        """All that was given for it, one by one."""
+        return self._given.get(name, [])
 
     def is_int(self, name: str) -> bool:
         """Is it an integer?"""

@@ -1,5 +1,6 @@
 """New arrays. What has no dtype gets the default: JAX's for torch's."""
 
+from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._names._row import Bound
 from jaxfn.torch._translate._names._table import table
 
@@ -21,10 +22,13 @@ def _spaced(given: Bound) -> str | None:
 
 
 def _new(given: Bound) -> str | None:
-    """Of sizes; of a list it would be the numbers in it, and not as many."""
-    sizes = given.originals("size")
-    is_shape = len(sizes) == 1 and sizes[0].endswith((".shape", ".size()"))
-    if is_shape or (sizes and given.kinds("size") == {"int"}):
+    """Of sizes; of a list or tuple it would be the numbers in it, and not as many."""
+    sizes = given.every("size")
+    alone = len(sizes) == 1 and code(sizes[0].original)
+    is_shape = alone and alone.endswith((".shape", ".size()"))
+    if is_shape and sizes[0].owner.is_tensor:
+        return "jnp.zeros(size, x.dtype)"
+    if sizes and {size.fact.kind for size in sizes} == {"int"}:
         return "jnp.zeros(size, x.dtype)"
     return None
 
@@ -51,15 +55,15 @@ zeros_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
 scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 .new               x *size                       @_new
 .new_empty         x *size                       jnp.zeros(size, x.dtype)
-.new_empty         x *size -dtype                 jnp.zeros(size, dtype)
+.new_empty         x *size -dtype:dtype                 jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
-.new_full          x size fill_value -dtype       jnp.full(size, fill_value, dtype)
+.new_full          x size fill_value -dtype:dtype       jnp.full(size, fill_value, dtype)
 .new_ones          x *size                       jnp.ones(size, x.dtype)
-.new_ones          x *size -dtype                 jnp.ones(size, dtype)
+.new_ones          x *size -dtype:dtype                 jnp.ones(size, dtype)
 .new_tensor        x data                        jnp.array(data, dtype=x.dtype)
-.new_tensor        x data -dtype                  jnp.array(data, dtype=dtype)
+.new_tensor        x data -dtype:dtype                  jnp.array(data, dtype=dtype)
 .new_zeros         x *size                       jnp.zeros(size, x.dtype)
-.new_zeros         x *size -dtype                 jnp.zeros(size, dtype)
+.new_zeros         x *size -dtype:dtype                 jnp.zeros(size, dtype)
 tril               x diagonal?                   jnp.tril(x, diagonal)
 triu               x diagonal?                   jnp.triu(x, diagonal)
 diag               x diagonal?                   jnp.diag(x, diagonal)

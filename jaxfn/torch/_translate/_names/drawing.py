@@ -29,7 +29,7 @@ def _filled(given: Bound) -> None:
 
 def _uniform(given: Bound) -> str:
     _filled(given)
-    bounds = ", start, to" if given.has("start") else ""
+    bounds = ", minval=start, maxval=to" if given.has("start") else ""
     return f"jax.random.uniform(key, shape, dtype{bounds})"
 
 
@@ -48,12 +48,12 @@ def _moved(given: Bound, standard: str) -> str:
 def _normal_of(given: Bound) -> str | None:
     """Each number with its own mean and deviation."""
     tensors = [name for name in ("mean", "std") if given.kind(name) == "tensor"]
-    shapes = {given.shape(name) for name in tensors}
-    if not tensors or len(shapes) != 1 or None in shapes:
+    if not tensors or len({given.dtype(name) for name in tensors}) > 1:
         return None
-    return _moved(
-        given, f"jax.random.normal(key, {tensors[0]}.shape, {tensors[0]}.dtype)"
-    )
+    shape = f"{tensors[0]}.shape"
+    if len(tensors) > 1:
+        shape = "jnp.broadcast_shapes(mean.shape, std.shape)"
+    return _moved(given, f"jax.random.normal(key, {shape}, {tensors[0]}.dtype)")
 
 
 def _bernoulli(given: Bound) -> str:
@@ -70,22 +70,22 @@ def _exponential(given: Bound) -> str:
 
 
 def _integers(given: Bound) -> str:
-    """JAX draws integers alone."""
+    """JAX draws integers alone, of a dtype that may be another in another call."""
     low = "low" if given.has("low") else "0"
-    if given.has("dtype") and "int" not in (given.result_dtype() or "unknown"):
-        return f"jax.random.randint(key, size, {low}, high).astype(dtype)"
-    return f"jax.random.randint(key, size, {low}, high, dtype)"
+    cast = ".astype(dtype)" if given.has("dtype") else ""
+    return f"jax.random.randint(key, size, {low}, high){cast}"
 
 
-_DROPPED = "jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0)"
+# Times 0, so that what is not a number stays that, as in torch.
+_DROPPED = "jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), x * 0)"
 ROWS = table(
     f"""
 torch.rand         *size -dtype?          jax.random.uniform(key, size, dtype)
 torch.randn        *size -dtype?          jax.random.normal(key, size, dtype)
 torch.rand_like    x                      jax.random.uniform(key, x.shape, x.dtype)
-torch.rand_like    x -dtype               jax.random.uniform(key, x.shape, dtype)
+torch.rand_like    x -dtype:dtype          jax.random.uniform(key, x.shape, dtype)
 torch.randn_like   x                      jax.random.normal(key, x.shape, x.dtype)
-torch.randn_like   x -dtype               jax.random.normal(key, x.shape, dtype)
+torch.randn_like   x -dtype:dtype          jax.random.normal(key, x.shape, dtype)
 torch.randint      high size -dtype?      @_integers
 torch.randint      low high size -dtype?  @_integers
 torch.randint_like x high                 jax.random.randint(key, x.shape, 0, high).astype(x.dtype)
