@@ -136,15 +136,6 @@ def is_left_out(item):
     return not all(unless and unless(**item.callspec.params) for unless in found)
 
 
-@pytest.fixture
-def small_heap():
-    """For tests of `jaxfn.check`, which looks for leaks."""
-    from tests.laws import leaks  # when JAX has been told
-
-    with leaks.small_heap():
-        yield
-
-
 def pytest_terminal_summary(terminalreporter):
     reports = [r for found in terminalreporter.stats.values() for r in found]
     ran = Counter(

@@ -103,9 +103,10 @@ def low_precision(case: Case) -> Outcome:
         numbers.array(x, y.dtype) if pytree.is_inexact(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
-    known = case.together is not None and lowered in case.together
+    together = case.together
+    known = together[lowered][1] if together and lowered in together else None
     try:
-        outs = case.computed(lowered)[1][0] if known else low.quick_f(*low.xs)
+        outs = known[0] if known else low.quick_f(*low.xs)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     exact = _High(case, low, rounded)
@@ -114,7 +115,7 @@ def low_precision(case: Case) -> Outcome:
         return dataclasses.replace(of_value, rule="forward")
     cts = _cotangents(low, outs)
     try:
-        got = case.computed(lowered)[1][1] if known else low.quick_pull(cts, *low.xs)
+        got = known[1] if known else low.quick_pull(cts, *low.xs)
     except Exception as error:
         refused = isinstance(error, NotImplementedError) or (
             isinstance(error, TypeError) and NO_DTYPE in str(error)
@@ -230,13 +231,13 @@ def leaks(case: Case) -> Outcome:
     def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
         return case.run(*arrays), case.gradients(cts, *arrays)
 
-    with _small_heap(), jax.checking_leaks():
+    with small_heap(), jax.checking_leaks():
         jax.jit(both).trace(case.first_cts, *case.arrays)
     return Outcome()
 
 
 @contextlib.contextmanager
-def _small_heap() -> Iterator[None]:
+def small_heap() -> Iterator[None]:
     """The garbage collector does not look through what is there already.
 
     JAX collects garbage where a trace is not gone when it ends, as that of a custom_vjp

@@ -25,8 +25,6 @@ from tests.check.wrong_functions import (
 )
 from tests.sizes import only
 
-pytestmark = pytest.mark.usefixtures("small_heap")
-
 
 @functools.cache
 def report_of(name):

@@ -13,8 +13,6 @@ from tests.laws.catalogue import BY_NAME as LAWS
 from tests.parity.catalogue import FAMILIES
 from tests.sizes import only, parametrize
 
-pytestmark = pytest.mark.usefixtures("small_heap")
-
 ON_PURPOSE = {
     "StraightThrough",  # the derivative is not that of the value
     "SortWithIndices",  # an output that moves is marked non-differentiable

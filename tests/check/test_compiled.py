@@ -1,5 +1,6 @@
-"""What checks compile together, and what they don't."""
+"""What checks compile together, what they don't, and what they leave as it was."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 import jaxfn
 from jaxfn._check.compiled import Together
+from jaxfn._check.programs import small_heap
 
 
 def test_a_call_that_raises_does_not_disturb_those_beside_it():
@@ -90,3 +92,26 @@ def test_what_is_wrong_only_when_compiled_is_told_once(rule):
 
     report = jaxfn.check(WrongUnderJit, jnp.array([0.3, -1.2]))
     assert [failed.check for failed in report.failures] == [f"{rule} under jit"]
+
+
+@pytest.fixture
+def heap():
+    """pytest's own, which is frozen, afterwards as it was."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_the_heap_is_frozen_while_leaks_are_looked_for(heap):
+    with small_heap():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_heap_that_is_frozen_stays_so(heap):
+    gc.freeze()
+    before = gc.get_freeze_count()
+    made = [[] for _ in range(1000)]
+    with small_heap():
+        assert gc.get_freeze_count() < before + len(made)
+    assert before - len(made) < gc.get_freeze_count() <= before

@@ -12,8 +12,6 @@ import pytest
 from jaxfn.__main__ import main
 from jaxfn._cli import commands, target
 
-pytestmark = pytest.mark.usefixtures("small_heap")
-
 ROOT = Path(__file__).parents[2]
 
 SOURCE = """

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator
 
 import jax
 
-
-@contextlib.contextmanager
-def small_heap() -> Iterator[None]:
-    """What was there before is not searched by the garbage collector.
-
-    JAX collects garbage at the end of every trace that it checks for leaks, and what
-    was there before has no part in them.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+from jaxfn._check.programs import small_heap
 
 
 @contextlib.contextmanager

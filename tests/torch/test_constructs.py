@@ -612,6 +612,23 @@ def test_a_parameter_may_be_called_key():
     assert (back(jnp.ones(8))[0] == out).all()
 
 
+class NativeDropout(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.native_dropout(x, 0.5, True)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_what_is_not_a_number_is_not_dropped():
+    x = torch.full((20,), torch.nan)
+    assert NativeDropout.apply(x).isnan().all()
+    made = from_torch(NativeDropout, random=True)
+    assert jnp.isnan(made.apply(jax.random.key(0), jnp.asarray(x.numpy()))).all()
+
+
 # The names of methods and attributes that torch's ctx leaves free.
 FREE = ("kept", "attributes", "saved", "state", "record", "needs", "key", "run")
 

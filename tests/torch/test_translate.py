@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -17,39 +16,8 @@ from jaxfn.torch import translate
 from jaxfn.torch._translate import _names
 from jaxfn.torch._translate._compared import load
 
-HEAD = """
-import math
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
-
-"""
 X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
 Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
-
-
-@pytest.fixture
-def module(tmp_path):
-    """Make a module of a text."""
-    made = []
-
-    def make(text):
-        path = tmp_path / f"original{len(made)}_{tmp_path.name}.py"
-        path.write_text(HEAD + textwrap.dedent(text))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = found
-        made.append(path.stem)
-        spec.loader.exec_module(found)
-        return found
-
-    yield make
-    for name in made:
-        del sys.modules[name]
 
 
 def function(forward="return x * 1", backward="return g", args="x", helpers=""):

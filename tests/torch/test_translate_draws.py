@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -19,33 +18,7 @@ from jaxfn.torch._translate import _names, _same_draws
 from jaxfn.torch._translate._compared import load
 from jaxfn.torch._translate._names import drawing
 
-HEAD = """
-import torch
-import torch.nn.functional as F
-from torch.autograd import Function
-
-"""
 X = torch.tensor([[0.3, 0.2, 0.9], [0.1, 0.4, 0.7]])
-
-
-@pytest.fixture
-def module(tmp_path):
-    """Make a module of a text."""
-    made = []
-
-    def make(text):
-        path = tmp_path / f"drawing{len(made)}_{tmp_path.name}.py"
-        path.write_text(HEAD + textwrap.dedent(text))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = found
-        made.append(path.stem)
-        spec.loader.exec_module(found)
-        return found
-
-    yield make
-    for name in made:
-        del sys.modules[name]
 
 
 def function(forward, backward="return g", args="x"):
@@ -249,6 +222,18 @@ def test_what_is_not_a_number_stays_that(module):
     assert jnp.isnan(found.apply(jax.random.key(0), x)).all()
     finite = found.apply(jax.random.key(0), jnp.ones(20))
     assert set(finite.tolist()) == {0.0, 2.0}
+
+
+def test_a_slice_of_a_shape_is_a_shape(module):
+    """Without arguments, too: there it was taken for one size."""
+    text = function(
+        "return x + torch.zeros(x.shape[1:]) * torch.rand(x.size()[1:])",
+        args="x: torch.Tensor",
+    )
+    found = translate(module(text).T)
+    assert found.left == ()
+    out = load(found.source).T.apply(jax.random.key(0), jnp.ones((2, 3)))
+    assert (out == 1).all()
 
 
 def test_an_underscore_of_the_user_stays(module):
@@ -459,6 +444,12 @@ MARKED = [
         ),
         "not known to be of kind dtype",
     ),
+    (
+        function(
+            "return x + x.new_zeros(3, dtype=dtype)", "return g, None", "x, dtype=None"
+        ),
+        "Tensor.new_zeros with",
+    ),
     (function("o = (0.5,)\nreturn F.dropout(x, *o)"), "starred"),
     (function("o = (0.0, 1.0)\nreturn torch.clamp(x, *o)"), "starred"),
     (function("torch.nn.init.normal_(x, 0.0, 1.0)\nreturn x * 1"), "normal_"),
@@ -521,6 +512,29 @@ def test_a_port_that_says_so_gets_a_key(module, tmp_path):
     report = jaxfn.torch.compare(port, cls, X, 0.2)
     assert not report.failures
     assert "random numbers" in report.refused
+
+
+class TakesAKeyToo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, key, x):
+        return key * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+
+def test_a_key_of_the_original_is_an_argument():
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, key, x):
+            return key * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g
+
+    assert jaxfn.torch.compare(Port, TakesAKeyToo, X, X).ok
 
 
 def test_the_keys_are_those_of_from_torch():

@@ -25,6 +25,8 @@ from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._names import DRAWS
 from jaxfn.torch._translate._units import Unit, cst_params
 
+# So many parameters by place each rule has: ctx, and what counts the arguments.
+_LEAST = {"forward": 1, "setup_context": 3, "backward": 0, "vjp": 0, "jvp": 1}
 _LOOPS = (cst.For, cst.While)
 _INNER = (cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
@@ -81,19 +83,18 @@ class Draws(cst.CSTVisitor):
         """Mark a class whose rules are written as nothing here expects them."""
         members = self._unit.node.body.body
         found = {m.name.value: m for m in members if isinstance(m, cst.FunctionDef)}
-        rules = ("forward", "setup_context", "backward", "vjp", "jvp")
-        for name in rules:
-            if _own(self._unit.value, name) and name not in found:
-                self.problems[self._unit.node] = f"{name} is no def of its own"
-        for name, rule in found.items():
-            params, first = (
-                rule.params,
-                name == "forward" and not _own(self._unit.value, "setup_context"),
-            )
+        has_setup = _own(self._unit.value, "setup_context")
+        for name, least in _LEAST.items():
+            rule = found.get(name)
+            if rule is None:
+                if _own(self._unit.value, name):
+                    self.problems[self._unit.node] = f"{name} is no def of its own"
+                continue
+            if name == "forward" and has_setup:
+                least = 0  # it gets no ctx
             static = any(code(d.decorator) == "staticmethod" for d in rule.decorators)
-            least = {"forward": int(first), "setup_context": 3, "jvp": 1}.get(name, 0)
-            odd = params.posonly_params or len(params.params) < least or not static
-            if name in rules and odd:
+            params = rule.params
+            if params.posonly_params or len(params.params) < least or not static:
                 self.problems[rule] = "its signature, which gets one more for the key"
 
     def with_key(self, node: Any) -> Any:
@@ -185,14 +186,33 @@ class _Words(cst.CSTVisitor):
 # ---- what counts the arguments
 
 
-class _Counting(cst.CSTVisitor):
+class _CountingElsewhere(cst.CSTVisitor):
+    """Finds what counts arguments of a class, in a helper: it is not rewritten."""
+
+    def __init__(self, problems: dict[Any, str]) -> None:
+        super().__init__()
+        self._problems = problems
+        self._functions: list[Any] = []  # of the class, around a node
+
+    def on_visit(self, node: Any) -> bool:
+        if self._is_left(node) and counts_arguments(node, self._functions):
+            self._problems[node] = f"{code(node)} has one more for the key"
+        return super().on_visit(node)
+
+    def _is_left(self, node: Any) -> bool:
+        return True
+
+
+class _Counting(_CountingElsewhere):
     """Finds what counts arguments in a way that can't be made to count one more."""
 
     def __init__(self, infer: Inference, problems: dict[Any, str]) -> None:
-        super().__init__()
-        self._infer, self._problems = infer, problems
-        self._functions: list[Any] = []
+        super().__init__(problems)
+        self._infer = infer
         self._rewritten: set[Any] = set()
+
+    def _is_left(self, node: Any) -> bool:
+        return node not in self._rewritten
 
     def visit_FunctionDef(self, node: Any) -> None:
         self._functions.append(node)
@@ -213,19 +233,6 @@ class _Counting(cst.CSTVisitor):
         if isinstance(node.func, cst.Name) and node.func.value == "any":
             self._rewritten.update(arg.value for arg in node.args)
 
-    def visit_Attribute(self, node: Any) -> None:
-        self._see(node)
-
-    def visit_Name(self, node: Any) -> None:
-        self._see(node)
-
-    def visit_SimpleString(self, node: Any) -> None:
-        self._see(node)
-
-    def _see(self, node: Any) -> None:
-        if node not in self._rewritten and counts_arguments(node, self._functions):
-            self._problems[node] = f"{code(node)} has one more for the key"
-
     def visit_Return(self, node: Any) -> None:
         names = [f.name.value for f in self._functions]
         if len(names) != 1 or names[0] not in BACKWARD or node.value is None:
@@ -245,22 +252,6 @@ class _Counting(cst.CSTVisitor):
             if not all(self._is_one(value, depth + 1) for value in bound):
                 return False
         return self._infer.of(node).kind in ("tensor", "none")
-
-
-class _CountingElsewhere(cst.CSTVisitor):
-    """Finds what counts arguments of a class, in a helper: it is not rewritten."""
-
-    def __init__(self, problems: dict[Any, str]) -> None:
-        super().__init__()
-        self._problems = problems
-
-    def visit_Attribute(self, node: Any) -> None:
-        if counts_arguments(node, []):
-            self._problems[node] = f"{code(node)} has one more for the key"
-
-    def visit_SimpleString(self, node: Any) -> None:
-        if counts_arguments(node, []):
-            self._problems[node] = f"{code(node)} has one more for the key"
 
 
 class _Uses(cst.CSTVisitor):

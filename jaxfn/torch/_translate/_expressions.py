@@ -145,6 +145,20 @@ def code(node: Any) -> str:
     return cst.Module([]).code_for_node(node)
 
 
+def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
+    """Of what, or of which shape and dtype zeros are made there; None if none are.
+
+    `jnp.zeros_like(x)` is of x; `jnp.zeros(shape, dtype)` has no such, or no dtype.
+    """
+    made = code(node.func) if isinstance(node, cst.Call) else ""
+    values = [arg.value for arg in node.args] if made else []
+    if made == "jnp.zeros_like" and len(values) == 1:
+        return values[0], None, None
+    if made == "jnp.zeros" and 1 <= len(values) <= 2:
+        return None, values[0], values[1] if len(values) == 2 else None
+    return None
+
+
 def dotted(node: Any) -> list[str] | None:
     """["a", "b"] for `a.b`; None for anything but names and dots."""
     if isinstance(node, cst.Name):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate._draws import Draws
-from jaxfn.torch._translate._expressions import code, dotted, fill
+from jaxfn.torch._translate._expressions import code, dotted, fill, zeros_made
 from jaxfn.torch._translate._flow import Flow, Write
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
@@ -157,20 +157,15 @@ class Writes:
         values = {"x": args[0].value}
         if len(args) > 1:
             values["y"] = args[1].value
-        # What was made for this alone is made so at once.
-        made = code(args[0].value.func) if isinstance(args[0].value, cst.Call) else ""
-        given = [a.value for a in args[0].value.args] if made else []
+        made = zeros_made(args[0].value)  # for this alone: so it is made so at once
         if name == "zero_":
-            is_zero = made in ("jnp.zeros", "jnp.zeros_like")
-            return args[0].value if is_zero else fill("jnp.zeros_like(x)", values)
+            return args[0].value if made else fill("jnp.zeros_like(x)", values)
         if name == "fill_" and len(args) == 2:
-            if made == "jnp.zeros" and given:
-                dtype = given[1] if len(given) == 2 else cst.Name("float")
-                values |= {"shape": given[0], "dtype": dtype}
-                return fill("jnp.full(shape, y, dtype)", values)
-            if made == "jnp.zeros_like" and len(given) == 1:
-                values["x"] = given[0]
-            return fill("jnp.full_like(x, y)", values)
+            like, shape, dtype = made or (args[0].value, None, None)
+            if like is not None:
+                return fill("jnp.full_like(x, y)", {**values, "x": like})
+            values |= {"shape": shape, "dtype": dtype or cst.Name("float")}
+            return fill("jnp.full(shape, y, dtype)", values)
         if name == "copy_" and len(args) >= 2:
             one, two = args[0].fact, args[1].fact
             same = one.shape is not None and one.shape == two.shape

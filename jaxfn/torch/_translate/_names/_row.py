@@ -231,10 +231,6 @@ class Bound:
         """Let the template use one more name; an argument that is None is left out."""
         self._extra[name] = node
 
-    def held(self, name: str) -> Any:
-        """What a name is that the template may use besides the parameters."""
-        return self._extra.get(name)
-
     def result_dtype(self) -> str | None:
         """The dtype of the result, in all runs."""
         return self._result.dtype

@@ -5,26 +5,23 @@ same expression, as in `torch.empty_like(x).uniform_()`: then they are those of 
 that nothing is made in vain.
 """
 
-from typing import Any
-
-from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._expressions import zeros_made
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._names._row import Bound
 from jaxfn.torch._translate._names._table import table
 
 
-def _filled(given: Bound) -> None:
+def _filled(given: Bound, default: str | None = None) -> None:
     """Give names to the shape and the dtype of what is filled."""
     node = given.node("x")
-    made = code(node.func) if isinstance(node, cst.Call) else ""
-    values = [a.value for a in node.args] if made else []
-    if made == "jnp.zeros" and 1 <= len(values) <= 2:
-        given.hold("shape", values[0])
-        given.hold("dtype", values[1] if len(values) == 2 else None)
-        return
-    like: Any = values[0] if made == "jnp.zeros_like" and len(values) == 1 else node
-    given.hold("shape", cst.Attribute(like, cst.Name("shape")))
-    given.hold("dtype", cst.Attribute(like, cst.Name("dtype")))
+    like, shape, dtype = zeros_made(node) or (node, None, None)
+    if like is not None:
+        shape = cst.Attribute(like, cst.Name("shape"))
+        dtype = cst.Attribute(like, cst.Name("dtype"))
+    elif dtype is None and default is not None:
+        dtype = cst.Name(default)
+    given.hold("shape", shape)
+    given.hold("dtype", dtype)
 
 
 def _uniform(given: Bound) -> str:
@@ -57,9 +54,7 @@ def _normal_of(given: Bound) -> str | None:
 
 
 def _bernoulli(given: Bound) -> str:
-    _filled(given)
-    as_it_was = given.held("dtype") or cst.Name("float")
-    given.hold("dtype", as_it_was)
+    _filled(given, "float")
     return "jax.random.bernoulli(key, p, shape).astype(dtype)"
 
 
