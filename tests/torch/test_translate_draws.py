@@ -452,7 +452,10 @@ MARKED = [
     ),
     (function("o = (0.5,)\nreturn F.dropout(x, *o)"), "starred"),
     (function("o = (0.0, 1.0)\nreturn torch.clamp(x, *o)"), "starred"),
-    (function("torch.nn.init.normal_(x, 0.0, 1.0)\nreturn x * 1"), "normal_"),
+    (
+        function("y = x.clone()\ntorch.nn.init.ones_(y)\nreturn y"),
+        "torch.nn.init.ones",
+    ),
     (
         function("l = [x, x * 2]\nreturn torch.rand_like(l.pop())"),
         "read twice",
