@@ -184,7 +184,7 @@ class _Host:
         """Stand for the derivative that the body does not have."""
         if not any(pytree.is_inexact(x) for x in outs):
             return [None] * len(outs)
-        raise NotImplementedError(
+        raise errors.HostDerivativeError(
             f"`{self._name}` runs on the host (host_function) and was differentiated: "
             "expected a derivative from a rule, got none. Call it in forward of a "
             "jaxfn.Function that has a backward; for a second derivative, let backward "

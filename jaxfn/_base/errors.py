@@ -38,6 +38,10 @@ class SecondDerivativeError(RuleError):
     """The backward of a `once_differentiable` Function was differentiated."""
 
 
+class HostDerivativeError(NotImplementedError):
+    """What ran in NumPy, on the host, was differentiated."""
+
+
 class GradcheckError(RuntimeError):
     """A derivative is not what finite differences say. torch's name."""
 

@@ -195,7 +195,7 @@ REFUSED = [
     ("return x * x.sum().item()", "values are not known"),
     ("return x * float(x.sum())", "the value is not known"),
     ("return x[x > 0].sort()[0].sum() * x", "no fixed shape"),
-    ("return torch.from_numpy(np.sin(x.detach().numpy()))", "values are not known"),
+    ("return x * x.detach().numpy().item(0)", "values are not known"),
     ("return torch.histc(x)", "torch.histc"),
     ("y = x.clone()\nz = y\ntorch.exp(x, out=z)\nreturn y", "y may share"),
     ("y = x * 1\ny.put_(torch.tensor([0]), torch.tensor([1.0]))\nreturn y", "put_"),

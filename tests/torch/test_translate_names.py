@@ -25,7 +25,7 @@ from jaxfn.torch._translate import _memory
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, TABLES
 from jaxfn.torch._translate._names._row import Given
-from jaxfn.torch._translate._seen import fact
+from jaxfn.torch._translate._seen import array_fact, fact
 
 SAMPLES = 2
 # Its sample has the condition in the second place.
@@ -54,6 +54,8 @@ HERE = {
     "low": torch.tensor([[4.0, 9.0, 9.0], [1.0, 3.0, 9.0], [0.5, 0.2, 5.0]]),
     "five": torch.tensor(5),
     "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
+    "a": np.array([1.0, 2.5], np.float32),
+    "whole": np.array([1, 2]),
     "kernel": torch.linspace(-2, 1, 16).reshape(2, 2, 2, 2).cos(),
 }
 CALLS = """
@@ -121,6 +123,8 @@ torch.tensor([1,2]) torch.tensor([1,2],dtype=torch.float32) torch.tensor([True])
 torch.eye(2) torch.eye(2,3) torch.full((2,),3.0) torch.full((2,),3)
 torch.full((2,),3,dtype=torch.float32) torch.full_like(x,2) torch.linspace(0,1,5)
 torch.logspace(0,1,3) torch.ones(2,3) torch.ones((2,)) torch.ones_like(x)
+torch.Tensor(a) torch.Tensor([1,2]) torch.FloatTensor(a) torch.FloatTensor([1,2])
+torch.DoubleTensor(a) torch.LongTensor(whole) torch.from_numpy(a) x.new(a)
 torch.zeros(2) torch.zeros((2,3),dtype=torch.float64)
 torch.zeros_like(x,dtype=torch.int32) torch.scalar_tensor(2.0) x.new_full((2,),1.5)
 x.new_full((2,),1,dtype=torch.int32) x.new_ones(2,3) x.new_ones(2,dtype=torch.int32)
@@ -211,7 +215,7 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v))
+            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), seen(v))
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):
@@ -247,6 +251,10 @@ class Run:
             )
         if not same:
             self.wrong.append(f"{label}: {ours}, expected {theirs}")
+
+
+def seen(value):
+    return array_fact(value) if isinstance(value, np.ndarray) else fact(value)
 
 
 def flat(x):

@@ -47,6 +47,9 @@ def second(pair: Pair) -> Outcome:
         if once:
             raise Skip("both refuse it: once_differentiable") from error
         raise
+    except errors.HostDerivativeError as error:
+        said = str(error).split(":")[0]
+        raise Skip(f"the port refuses it: {said}") from error
     if once:
         raise Skip(
             "PyTorch's backward is once_differentiable, so that no second derivative "

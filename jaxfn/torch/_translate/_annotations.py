@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._units import Unit
 
@@ -38,7 +40,8 @@ class _Types(cst.CSTTransformer):
             self.failed = True  # it may name anything
         target = self._unit.references.get(original_node)
         if target is None:
-            return updated
+            array = self._is_numpys(original_node)
+            return cst.parse_expression("jax.Array") if array else updated
         if target.kind == "torch":
             if target.name in _TYPES:
                 return cst.parse_expression(_TYPES[target.name])
@@ -51,3 +54,10 @@ class _Types(cst.CSTTransformer):
         elif target.kind not in ("import", "builtin"):
             self.failed = True
         return updated
+
+    def _is_numpys(self, node: Any) -> bool:
+        """Is it `np.ndarray`?"""
+        if not isinstance(node, cst.Attribute) or node.attr.value != "ndarray":
+            return False
+        owner = self._unit.references.get(node.value)
+        return owner is not None and owner.value is np

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jaxfn.torch._translate import _devices
 from jaxfn.torch._translate._assemble import assembled, is_alias
 from jaxfn.torch._translate._compared import Progress, as_torch, compared
 from jaxfn.torch._translate._learn import Original, quiet, run
@@ -85,7 +86,10 @@ def _learn(units: Any, library: Library, cls: Any, args: Sequence[Any]) -> Facts
                 by_value[id(unit.value)] = original.value(unit)
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
-        run(seen, [by_value.get(id(a), a) for a in args])
+        given = [by_value.get(id(a), a) for a in args]
+        run(seen, given)
+        if original.facts.settle():
+            run(seen, given)
     return original.facts
 
 
@@ -97,8 +101,12 @@ def _written(
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in program.units.values():
+        if unit.key in program.hosted:
+            parts.append((unit, [_named(unit, unit.node)]))
+            continue
         rewriter = Rewriter(unit, program, constants)
         found = cst.Module([unit.node]).visit(rewriter)
+        found = _devices.without(found, rewriter.devices)
         statements = [_named(unit, s) for s in found.body]
         parts.append((unit, statements))
         left.extend(rewriter.left)

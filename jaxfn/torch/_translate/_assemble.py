@@ -15,6 +15,7 @@ _OURS = {
     "jnp": "import jax.numpy as jnp",
     "jaxfn": "import jaxfn",
 }
+_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 def assembled(
@@ -126,6 +127,7 @@ def _imports(units: Sequence[Unit], used: set[str]) -> list[Any]:
             statement = unit.source.statement(target.name)
             if statement is not None and target.name not in _OURS:
                 found.setdefault(cst.Module([statement]).code, statement)
+    found = _merged(found)
     texts = sorted(found, key=_import_key)
     ours = [cst.parse_statement(text) for n, text in _OURS.items() if n in used]
     own = [s for s in ours if "jaxfn" in cst.Module([s]).code]
@@ -139,6 +141,29 @@ def _imports(units: Sequence[Unit], used: set[str]) -> list[Any]:
         for n, group in enumerate(groups)
         for i, s in enumerate(group)
     ]
+
+
+def _merged(found: Mapping[str, Any]) -> dict[str, Any]:
+    """One statement for all that comes from one module."""
+    merged: dict[str, Any] = {}
+    by_module: dict[str, Any] = {}
+    for text, statement in sorted(found.items()):
+        small = statement.body[0]
+        if not isinstance(small, cst.ImportFrom):
+            merged[text] = statement
+            continue
+        module = text.split()[1]
+        before = by_module.get(module)
+        if before is not None:
+            merged.pop(cst.Module([before]).code)
+            first = before.body[0]
+            small = first.with_changes(names=[*first.names, *small.names])
+            names = [n.with_changes(comma=_COMMA) for n in small.names[:-1]]
+            small = small.with_changes(names=[*names, small.names[-1]])
+            statement = before.with_changes(body=[small])
+        by_module[module] = statement
+        merged[cst.Module([statement]).code] = statement
+    return merged
 
 
 def _is_outside(text: str) -> bool:

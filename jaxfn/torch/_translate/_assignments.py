@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxfn.torch._translate import _devices
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import indices, is_write_name, root_of
@@ -37,6 +38,9 @@ def index_text(subscript: Any) -> str:
 
 def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.targets[0].target
+    device = _devices.named(rewriter.infer, old)
+    if device is not None:
+        rewriter.devices.append(device)
     if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
         rewriter.late.append("a write to a part, with other targets beside it")
         return []
@@ -58,7 +62,8 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         one = new.targets[0].with_changes(target=kept)
         return [new.with_changes(targets=[one])]
     call = old.value
-    if isinstance(call, cst.Call) and code(new.targets[0].target) == code(new.value):
+    changed = code(old.value) != code(new.value)
+    if changed and code(new.targets[0].target) == code(new.value):
         return []  # `x = x.clone()`
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):

@@ -6,16 +6,15 @@ import dataclasses
 from typing import Any
 
 from jaxfn.torch._translate import _promotion
+from jaxfn.torch._translate._arrays import Arrays
 from jaxfn.torch._translate._expressions import code, fill, paren
 from jaxfn.torch._translate._facts import UNKNOWN
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import is_in_place, is_write_name
 from jaxfn.torch._translate._names import ROWS
 from jaxfn.torch._translate._names._row import Given
-from jaxfn.torch._translate._references import PAIRS, References
+from jaxfn.torch._translate._references import PAIRS
 
-_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
-_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
 _ASKING = dict.fromkeys(
@@ -24,7 +23,7 @@ _ASKING = dict.fromkeys(
 ) | dict.fromkeys(("hasattr", "getattr", "setattr", "type", "dir", "vars"), _KIND)
 
 
-class Calls(References):
+class Calls(Arrays):
     """Rewrites calls, and what is read of their results."""
 
     def visit_Subscript(self, node: Any) -> None:
@@ -54,7 +53,10 @@ class Calls(References):
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
-            if self.infer.of(func.value).is_tensor:
+            owner = self.infer.of(func.value)
+            if owner.numpy and owner.is_tensor:
+                return self._array_method(original_node, updated_node)
+            if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
             known = f"Tensor.{name}" in ROWS or is_write_name(name)
@@ -70,6 +72,8 @@ class Calls(References):
         found = self.writes.call_problem(original_node)
         if found:
             self.problem(found)
+        if target is not None and self.program.is_hosted(target):
+            return self._on_host(original_node, updated_node, target.value)
         return updated_node
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:
@@ -84,33 +88,6 @@ class Calls(References):
                 return self.filled(f"jnp.{name}imum(x, y)", values)
         self.problem(f"{name}() of a tensor: {_ASKING[name]}")
         return updated
-
-    def _is_imported(self, func: Any) -> bool:
-        while isinstance(func, cst.Attribute):
-            func = func.value
-        target = self.unit.references.get(func)
-        return target is not None and target.kind == "import"
-
-    def _imported(self, original: Any, updated: Any) -> Any:
-        """A function of another library, which knows no tensors."""
-        name = code(original.func)
-        if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
-            self.problem(f"{name}: under jit it is drawn once, while JAX traces")
-        tensors = [a for a in original.args if self.infer.of(a.value).is_tensor]
-        if not tensors:
-            return updated
-        name = code(original.func)
-        short = name.rpartition(".")[2]
-        if name.startswith("math.") and short in _MATH:
-            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
-        self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
-        return updated
-
-    def _is_of_random(self, func: Any) -> bool:
-        """Is it a function that was imported from `random`, or from NumPy's?"""
-        target = self.unit.references.get(func)
-        owner = getattr(getattr(target, "value", None), "__self__", None)
-        return type(owner).__name__ in ("Random", "RandomState", "Generator")
 
     def _function(self, original: Any, updated: Any, name: str) -> Any:
         head, _, short = name.rpartition(".")
@@ -140,6 +117,8 @@ class Calls(References):
             None, "", func.value, updated.func.value, self.infer.of(func.value)
         )
         args = [receiver, *self._given(original.args, updated.args)]
+        if name == "numpy" and self.infer.of(original).numpy:
+            return receiver.value
         if name in _HOST:
             self.problem(f"Tensor.{name}: values are not known while JAX traces")
             return updated
@@ -233,18 +212,6 @@ class Calls(References):
             return args
         pairs = zip(args, values, strict=True)
         return [dataclasses.replace(a, value=v) for a, v in pairs]
-
-    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
-        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
-        at = _promotion.too_wide(facts, self.infer.of(original_node))
-        if not at:
-            return updated_node
-        both = [updated_node.left, updated_node.right]
-        values = _promotion.narrowed(both, facts, at)
-        if values is None:
-            self.problem("a 0-d tensor that would widen the result")
-            return updated_node
-        return updated_node.with_changes(left=values[0], right=values[1])
 
     def _has_out(self, node: Any) -> bool:
         return any(

@@ -11,13 +11,15 @@ class Fact:
     """What an expression was.
 
     Attributes:
-        kind: "tensor", "int", "float", "bool", "complex", "none", "str", "seq" (a tuple
-            or list), "dtype", "device", "callable", "module", "other"; "mixed" if it
-            changed, "unknown" if it was not seen.
+        kind: "tensor" (also an array of NumPy that was computed from one), "int",
+            "float", "bool", "complex", "none", "str", "seq" (a tuple or list), "dtype",
+            "device", "callable", "module", "other"; "mixed" if it changed, "unknown" if
+            it was not seen.
         dtype: of the tensor.
         shapes: of the tensor, in all runs.
         value: of a number, if it was the same in all runs.
         owned: did no argument of this call share memory with its result?
+        numpy: is it an array of NumPy, or a tuple or list that holds one?
     """
 
     kind: str
@@ -25,6 +27,7 @@ class Fact:
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
     owned: bool = False
+    numpy: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -47,12 +50,14 @@ class Fact:
         if self == other:
             return self
         shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
+        alike = self.kind == other.kind and self.numpy == other.numpy
         return Fact(
-            self.kind if self.kind == other.kind else "mixed",
+            self.kind if alike else "mixed",
             self.dtype if self.dtype == other.dtype else None,
             shapes[:8],
             self.value if self.value == other.value else None,
             self.owned and other.owned,
+            self.numpy and other.numpy,
         )
 
 

@@ -59,6 +59,10 @@ class Inference:
         """Did a run evaluate it?"""
         return self._facts.was_run(node)
 
+    def is_written(self, node: Any) -> bool:
+        """Is it bound to a name that is written to?"""
+        return node in self._facts.computed.written
+
     def function(self, node: Any) -> Any:
         """The function around a node."""
         return self._scopes.around.get(node)

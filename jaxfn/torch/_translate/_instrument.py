@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxfn.torch._translate._computed import bound_and_written
 from jaxfn.torch._translate._expressions import dotted
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._seen import Facts
+from jaxfn.torch._translate._sources import key_of
 from jaxfn.torch._translate._units import Unit, is_for_onnx
 from jaxfn.torch._translate._visitors import NoImports, Targets
 
@@ -25,6 +27,8 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         self._facts, self._unit, self._names = facts, unit, names
         self._skip: set[Any] = set()
         self._called: set[Any] = set()
+        facts.computed.constants.update(unit.references)
+        facts.computed.written.update(bound_and_written(unit.node))
 
     # ---- what is no expression to be seen
 
@@ -121,7 +125,3 @@ def is_compiler(name: str) -> bool:
     """Does a decorator only say how to compile?"""
     starts = ("torch.jit", "torch.compile", "torch._dynamo", "torch._disable_dynamo")
     return name.startswith(starts)
-
-
-def key_of(target: Any) -> Any:
-    return target.source.name, target.path

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._lib import torch
-from jaxfn.torch._translate._instrument import Instrument, key_of
+from jaxfn.torch._translate._instrument import Instrument
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._seen import Facts
+from jaxfn.torch._translate._sources import key_of
 from jaxfn.torch._translate._units import Unit
 
 

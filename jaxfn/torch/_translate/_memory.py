@@ -11,7 +11,7 @@ from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import outcome
 from jaxfn.torch._translate._loads import names_read
-from jaxfn.torch._translate._names import ROWS, VIEWS
+from jaxfn.torch._translate._names import ROWS, VIEWS, arrays
 
 Memory = frozenset[Any]
 NOTHING: Memory = frozenset()
@@ -21,6 +21,7 @@ FLAT = {"int", "float", "bool", "complex", "none", "str", "dtype", "device"}
 SAME = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
 SAME |= {"short", "bool", "cpu", "cuda", "contiguous", "broadcast_to", "positive"}
 SAME |= {"requires_grad_", "resolve_conj", "conj", "as_tensor", "asarray", "to_dense"}
+SAME |= {"numpy", "from_numpy"}
 SAME |= {"einsum"}  # of one operand it may be a view
 SAME |= {"broadcast_tensors", "meshgrid", "char", "byte", "expand", "detach"}
 _CAST = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
@@ -172,9 +173,12 @@ class Memories(abc.ABC):
         known = self._summary(func)
         if known is not None:
             return self._own(node, known, args, every)
+        owned = self._infer.of(func).owned
+        if target is not None and target.kind == "import" and owned:
+            return self._fresh(node)
         if target is not None and target.kind in ("builtin", "unit", "import"):
             return every
-        if self._infer.of(func).owned:
+        if owned:
             return self._fresh(node)
         return every | {OTHER}
 
@@ -200,8 +204,8 @@ class Memories(abc.ABC):
 
     def _method(self, node: Any, every: Memory) -> Memory:
         func, name = node.func, node.func.attr.value
-        receiver = self._eval(func.value)
-        kind = self._infer.of(func.value).kind
+        receiver, owner = self._eval(func.value), self._infer.of(func.value)
+        kind = owner.kind
         if name in _KEEPERS and kind != "tensor":
             self._keep(func.value, every)
             return NOTHING
@@ -209,6 +213,9 @@ class Memories(abc.ABC):
             if self._infer.of(func).owned:
                 return self._fresh(node)
             return receiver | every | {OTHER}
+        if owner.numpy:
+            viewed = name not in arrays.METHODS or name in arrays.VIEWED
+            return receiver | every if viewed and name != "copy" else self._fresh(node)
         if is_write_name(name):
             self._write(node, receiver, root_of(func.value))
             return receiver

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS
+from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, arrays
 from jaxfn.torch._translate._rewriting import Rewriting
 from jaxfn.torch._translate._sources import Target, literal
 
@@ -60,7 +60,12 @@ class References(Rewriting):
             return updated.with_changes(attr=cst.Name("saved_tensors"))
         if original_node in self.called or original_node in self.dropped:
             return updated
-        if self.infer.of(original_node.value).is_tensor:
+        owner = self.infer.of(original_node.value)
+        if owner.is_tensor and owner.numpy:
+            if name not in arrays.ATTRIBUTES:
+                self.problem(f"ndarray.{name}: JAX's arrays have no such attribute")
+            return updated
+        if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":
             self.problem(f"{code(original_node)}: JAX's devices are others")
@@ -88,7 +93,7 @@ class References(Rewriting):
         if name == "requires_grad":
             return self._requires_grad(original, updated)
         if name == "device":
-            return updated
+            return cst.Name("None")
         template = ATTRIBUTES.get(name)
         if template is None:
             self.problem(f"Tensor.{name}")

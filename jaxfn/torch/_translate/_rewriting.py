@@ -57,6 +57,7 @@ class Rewriting(cst.CSTTransformer):
         self.dropped: set[Any] = set()
         self.heads: set[Any] = set()
         self.late: list[str] = []
+        self.devices: list[str] = []
         self.chained: set[Any] = set()
         self.single: dict[Any, Any] = {}
         self.pairs: dict[Any, Any] = {}

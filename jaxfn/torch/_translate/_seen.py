@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
 from jaxfn.torch._lib import torch
+from jaxfn.torch._translate._computed import Computed, is_numpy
 from jaxfn.torch._translate._facts import UNKNOWN, Fact
+from jaxfn.torch._translate._lib import cst
 
 
 class Facts:
@@ -15,6 +20,7 @@ class Facts:
     def __init__(self) -> None:
         self._found: dict[Any, Fact] = {}
         self._nodes: list[Any] = []
+        self.computed = Computed(self._holds)
 
     def number(self, node: Any) -> int:
         """A number for an expression."""
@@ -23,8 +29,38 @@ class Facts:
 
     def see(self, i: int, value: Any) -> Any:
         """Note what an expression is, and hand it on."""
-        self._note(self._nodes[i], fact(value))
+        node = self._nodes[i]
+        computed = self.computed.any_of(node, value)
+        self._note(node, array_fact(value) if computed else fact(value))
         return value
+
+    def _is_constant(self, node: Any) -> bool:
+        if isinstance(node, cst.BaseNumber):
+            return True
+        return self.was_run(node) and not self._holds(node)
+
+    def _holds(self, node: Any) -> bool:
+        found = self.of(node)
+        return found.is_tensor or found.numpy
+
+    def settle(self) -> bool:
+        """Arrays that only constants are written to are constants: was there one?
+
+        Then all that was seen is forgotten, and the next run sees it as it is.
+        """
+        written = self.computed.written
+        constants = [
+            node
+            for node, values in written.items()
+            if self.was_run(node)
+            and all(self._is_constant(v) for v in values)
+        ]
+        for node in constants:
+            del written[node]
+        if constants:
+            self._found.clear()
+            self.computed.forget()
+        return bool(constants)
 
     def watch(self, i: int, function: Any) -> Any:
         """Note whether what a function returns shares memory with its arguments."""
@@ -34,7 +70,8 @@ class Facts:
             before = _memory((args, kwargs, _held(function)))
             found = function(*args, **kwargs)
             after = _memory(found)
-            owned = before is not None and after is not None and not before & after
+            owned = before is not None and after is not None
+            owned = owned and not _overlap(before or [], after or [])
             self._note(node.func, Fact("callable", owned=owned))
             return found
 
@@ -57,6 +94,8 @@ def fact(value: Any) -> Fact:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return Fact("tensor", dtype, (tuple(value.shape),))
+    if isinstance(value, np.generic) and is_numpy(value):
+        value = value.item()
     for kind in (bool, int, float, complex, str):
         if isinstance(value, kind):
             return Fact(kind.__name__, value=value)
@@ -64,11 +103,19 @@ def fact(value: Any) -> Fact:
         return Fact("none")
     if isinstance(value, (tuple, list)):
         return Fact("seq", value=_items(value))
-    if isinstance(value, torch.dtype):
+    is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
+    if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return Fact("dtype")
     if isinstance(value, torch.device):
         return Fact("device")
     return Fact("callable" if callable(value) else "other")
+
+
+def array_fact(value: Any) -> Fact:
+    """Of an array of NumPy that was computed from tensors, or of several."""
+    if is_numpy(value):
+        return Fact("tensor", str(value.dtype), (tuple(value.shape),), numpy=True)
+    return Fact("seq", numpy=True)
 
 
 def _items(value: Any) -> Any:
@@ -78,12 +125,23 @@ def _items(value: Any) -> Any:
     return None
 
 
-def _memory(value: Any) -> set[int] | None:
-    """Where the tensors are; None where that can't be told (in `torch.func`)."""
+def _memory(value: Any) -> list[tuple[int, int]] | None:
+    """Where the arrays begin and end; None where that can't be told (`torch.func`)."""
     try:
-        return {x.untyped_storage().data_ptr() for x in _tensors(value)}
+        return [_bounds(x) for x in _tensors(value)]
     except RuntimeError:
         return None
+
+
+def _bounds(x: Any) -> tuple[int, int]:
+    if isinstance(x, np.ndarray):
+        return byte_bounds(x)
+    storage = x.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _overlap(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> bool:
+    return any(a[0] < b[1] and b[0] < a[1] for a in before for b in after)
 
 
 def _held(function: Any) -> list[Any]:
@@ -95,7 +153,8 @@ def _held(function: Any) -> list[Any]:
         except ValueError:
             continue
     space = getattr(function, "__globals__", {})
-    found.extend(x for x in space.values() if isinstance(x, torch.Tensor))
+    held = (torch.Tensor, np.ndarray)
+    found.extend(x for x in space.values() if isinstance(x, held))
     return [*found, *(vars(x) for x in found if hasattr(x, "__dict__"))]
 
 
@@ -103,6 +162,8 @@ def _tensors(value: Any) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         if value.layout is torch.strided:
             yield value
+    elif isinstance(value, np.ndarray):
+        yield value
     elif isinstance(value, (tuple, list)):
         for x in value:
             yield from _tensors(x)

@@ -302,6 +302,12 @@ def _read(module: Any) -> Source | None:
         return None
 
 
+def key_of(target: Target) -> Any:
+    """Says which unit it is."""
+    assert target.source is not None
+    return target.source.name, target.path
+
+
 def literal(value: Any) -> str | None:
     """The text of a constant, or None if it is none."""
     text = repr(value)

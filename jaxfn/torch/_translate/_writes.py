@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from jaxfn.torch._translate._draws import Draws
 from jaxfn.torch._translate._expressions import code, dotted, fill, zeros_made
 from jaxfn.torch._translate._flow import Flow, Write
+from jaxfn.torch._translate._hosted import hosted
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import assumptions
 from jaxfn.torch._translate._masks import Masks
 from jaxfn.torch._translate._memory import is_write_name
 from jaxfn.torch._translate._seen import Facts
+from jaxfn.torch._translate._sources import Target, key_of
 from jaxfn.torch._translate._units import Unit, cst_params
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ class Program:
         keyed = [units[key].value for key in units if self.draws[key].takes_key]
         for draws in self.draws.values() if keyed else ():
             draws.refuse_beside(keyed)
+
+        self.hosted = hosted(units, facts)
+
+    def is_hosted(self, target: Target) -> bool:
+        """Does a function know NumPy alone, and is it carried over as it is?"""
+        return target.kind == "unit" and key_of(target) in self.hosted
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
         """What a function does to memory; None while that is being found out."""

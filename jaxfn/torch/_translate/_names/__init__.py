@@ -2,7 +2,8 @@
 
 A table is text: a name, what it takes and what it gives, in columns. `_table` says what
 the columns mean, `_row` binds the arguments of a call to one. `ROWS` has them all, by
-full name; of several for one name the first that takes the arguments counts.
+full name; of several for one name the first that takes the arguments counts. `arrays`
+lists what NumPy and JAX have in common, for rules that compute with NumPy.
 """
 
 from jaxfn.torch._translate._names import (

@@ -41,6 +41,13 @@ arange             start end step -dtype?         jnp.arange(start, end, step, d
 as_tensor          data -dtype?                   @_tensor
 asarray            data -dtype?                   @_tensor
 tensor             data -dtype?                   @_tensor
+torch.from_numpy   data                           data
+torch.Tensor       data:tensor                    jnp.array(data, dtype=float)
+torch.Tensor       data:seq                       jnp.array(data, dtype=float)
+torch.FloatTensor  data:tensor                    jnp.array(data, dtype=jnp.float32)
+torch.FloatTensor  data:seq                       jnp.array(data, dtype=jnp.float32)
+torch.DoubleTensor data:tensor                    jnp.array(data, dtype=jnp.float64)
+torch.LongTensor   data:tensor                    jnp.array(data, dtype=int)
 empty              *size -dtype?                 jnp.zeros(size, dtype)
 empty_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
 eye                n m? -dtype?                  jnp.eye(n, m, dtype=dtype)
@@ -53,6 +60,7 @@ ones_like          x -dtype?                      jnp.ones_like(x, dtype=dtype)
 zeros              *size -dtype?                 jnp.zeros(size, dtype)
 zeros_like         x -dtype?                      jnp.zeros_like(x, dtype=dtype)
 scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
+.new               x data:tensor                  jnp.array(data, dtype=x.dtype)
 .new               x *size                       @_new
 .new_empty         x *size                       jnp.zeros(size, x.dtype)
 .new_empty         x *size -dtype:dtype                 jnp.zeros(size, dtype)

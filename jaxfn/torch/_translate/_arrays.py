@@ -1,0 +1,229 @@
+"""NumPy's arrays in rules: arrays of JAX, computed on the host.
+
+A tensor and its `.numpy()` are one array in JAX. What NumPy or SciPy computes of it,
+and a helper that knows nothing but NumPy, goes on computing on the host, by
+`jaxfn.host_function`; what `jax.numpy` has too is written in its terms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxfn.torch._translate import _promotion
+from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._facts import Fact
+from jaxfn.torch._translate._lib import cst
+from jaxfn.torch._translate._loads import loads
+from jaxfn.torch._translate._names import arrays
+from jaxfn.torch._translate._references import References
+
+_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
+_KEPT = (np.array, np.asarray, np.ascontiguousarray)
+_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
+
+
+class Arrays(References):
+    """Rewrites what knows no tensors: other libraries, and NumPy's arrays."""
+
+    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
+        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
+        result = self.infer.of(original_node)
+        if result.numpy:
+            divides = isinstance(original_node.operator, cst.Divide)
+            self._same_dtype(code(original_node), facts, result, divides=divides)
+            return self.started(original_node, updated_node, facts)
+        at = _promotion.too_wide(facts, result)
+        if not at:
+            return updated_node
+        both = [updated_node.left, updated_node.right]
+        values = _promotion.narrowed(both, facts, at)
+        if values is None:
+            self.problem("a 0-d tensor that would widen the result")
+            return updated_node
+        return updated_node.with_changes(left=values[0], right=values[1])
+
+    def _same_dtype(
+        self, text: str, facts: list[Fact], result: Fact, *, divides: bool
+    ) -> None:
+        """NumPy and JAX have rules of their own for what has two dtypes."""
+        ours = _promotion.promoted(facts)
+        if ours is None or result.dtype in ("bool", ours):
+            return
+        whole = not ours.startswith(("float", "bfloat", "complex"))
+        if not (divides and whole and result.dtype == "float64"):
+            self.problem(f"{text}: {result.dtype} in NumPy, {ours} in JAX")
+
+    def started(self, original: Any, updated: Any, facts: list[Fact]) -> Any:
+        """An array of constants, which becomes one of JAX where it is written to."""
+        if any(_is_array(f) for f in facts) or not self.infer.is_written(original):
+            return updated
+        return self.filled("jnp.array(x)", {"x": updated})
+
+    def visit_Call(self, node: Any) -> None:
+        super().visit_Call(node)
+        asked = self.unit.references.get(node.func)
+        if asked is not None and asked.name == "isinstance" and len(node.args) == 2:
+            kinds = node.args[1].value
+            kinds = [e.value for e in getattr(kinds, "elements", ())] or [kinds]
+            if any(self._meant(k) in arrays.KINDS for k in kinds):
+                self.problem(f"{code(node)}: JAX's arrays are none of NumPy's")
+
+    # ---- other libraries
+
+    def _is_imported(self, func: Any) -> bool:
+        while isinstance(func, cst.Attribute):
+            func = func.value
+        target = self.unit.references.get(func)
+        return target is not None and target.kind == "import"
+
+    def _imported(self, original: Any, updated: Any) -> Any:
+        """A function of another library, which knows no tensors."""
+        name, function = code(original.func), self._meant(original.func)
+        if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
+            self.problem(f"{name}: under jit it is drawn once, while JAX traces")
+        for arg in original.args:
+            if self._holds_arrays(arg.value):
+                text = code(arg.value)
+                self.problem(f"{name}: {text} may hold arrays that JAX traces")
+        facts = [self.infer.of(a.value) for a in original.args]
+        if not any(_is_array(f) for f in facts):
+            if self.infer.is_written(original) and self.infer.of(original).numpy:
+                return self._made(function, original, updated)
+            return updated
+        short = name.rpartition(".")[2]
+        if name.startswith("math.") and short in _MATH:
+            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+        if not _computes(function):
+            self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
+            return updated
+        if isinstance(function, type) and len(facts) == 1:  # np.float32(x)
+            values = {"x": updated.args[0].value, "dtype": updated.func}
+            return self.filled("x.astype(dtype)", values)
+        if function in _KEPT and len(facts) == 1 and facts[0].is_tensor:
+            return updated.args[0].value  # arrays of JAX are never written to
+        if _is_hashable(function) and function in arrays.MADE:
+            return self._made(function, original, updated)
+        if function in arrays.BY_VALUE or (function is np.where and len(facts) == 1):
+            self.problem(f"{name}: the shape depends on values, which JAX can't trace")
+        same = arrays.SAME.get(function) if _is_hashable(function) else None
+        if same is not None and self._is_same(same, original, facts):
+            same = short if getattr(np, short, None) is function else same
+            return updated.with_changes(func=cst.parse_expression(f"jnp.{same}"))
+        return self._on_host(original, updated, function)
+
+    def _made(self, function: Any, original: Any, updated: Any) -> Any:
+        """An array of constants that is written to."""
+        name = arrays.MADE.get(function) if _is_hashable(function) else None
+        if name is None:
+            return self.started(original, updated, [])
+        return updated.with_changes(func=cst.parse_expression(f"jnp.{name}"))
+
+    def _is_same(self, name: str, original: Any, facts: list[Fact]) -> bool:
+        """Does jax.numpy's function of this name give the same for these arguments?"""
+        result = self.infer.of(original)
+        names = {a.keyword.value for a in original.args if a.keyword is not None}
+        if names - arrays.KEYWORDS or any(a.star for a in original.args):
+            return False
+        if name in arrays.OF_SEQUENCES:
+            items = getattr(original.args[0].value, "elements", ())
+            facts = [self.infer.of(e.value) for e in items]
+        if name == "where":
+            facts = facts[1:]
+        dtypes = {f.dtype for f in facts if f.is_tensor}
+        held = all(not f.numpy or f.is_tensor for f in facts)
+        real = str(result.dtype).startswith(("float", "complex"))
+        return bool(held and real and result.is_tensor and dtypes == {result.dtype})
+
+    def _on_host(self, original: Any, updated: Any, function: Any) -> Any:
+        """`jaxfn.host_function(f)(x)` for `f(x)`."""
+        name = code(original.func)
+        names = {a.keyword.value for a in original.args if a.keyword is not None}
+        if "out" in names or function in arrays.WRITING:
+            self.problem(f"{name}: it writes to what it is given")
+        func = self.filled("jaxfn.host_function(f)", {"f": updated.func})
+        return updated.with_changes(func=func)
+
+    def _holds_arrays(self, node: Any) -> bool:
+        """Is it a function that was made here, and may read arrays of its own?"""
+        if isinstance(node, cst.Lambda):
+            return any(_is_array(self.infer.of(name)) for name in loads(node.body))
+        known = node in self.unit.references
+        return self.infer.of(node).kind == "callable" and not known
+
+    def _meant(self, func: Any) -> Any:
+        """The function that a name of a library stands for."""
+        names = []
+        while isinstance(func, cst.Attribute):
+            names.insert(0, func.attr.value)
+            func = func.value
+        found = getattr(self.unit.references.get(func), "value", None)
+        for name in names:
+            found = getattr(found, name, None)
+        return found
+
+    def _is_of_random(self, func: Any) -> bool:
+        """Is it a function that was imported from `random`, or from NumPy's?"""
+        target = self.unit.references.get(func)
+        owner = getattr(getattr(target, "value", None), "__self__", None)
+        return type(owner).__name__ in ("Random", "RandomState", "Generator")
+
+    # ---- arrays
+
+    def _array_method(self, original: Any, updated: Any) -> Any:
+        """A method of an array of NumPy."""
+        func, name = original.func, original.func.attr.value
+        facts = [self.infer.of(n) for n in (func.value, *_values(original))]
+        result = self.infer.of(original)
+        if name == "copy" and not original.args:
+            return updated.func.value  # arrays of JAX are never written to
+        keeps = result.dtype in ("bool", facts[0].dtype)
+        keeps = keeps or name in ("argmax", "argmin", "astype")
+        if name in arrays.METHODS and keeps and not _names_of(original) & {"out"}:
+            return updated
+        function = getattr(np, name, None)
+        if name in ("item", "tolist"):
+            self.problem(f"ndarray.{name}: values are not known while JAX traces")
+            return updated
+        if function in arrays.BY_VALUE:
+            self.problem(f"ndarray.{name}: the shape depends on values")
+        if name in arrays.IN_PLACE or not _computes(function) or not result.is_tensor:
+            self.problem(f"ndarray.{name}: JAX's arrays have no such method")
+            return updated
+        values = {"x": updated.func.value, "f": self._numpy(name)}
+        made = self.filled("jaxfn.host_function(f)(x)", values)
+        return made.with_changes(args=[*made.args, *updated.args])
+
+    def _numpy(self, name: str) -> Any:
+        """A function of NumPy, by the name that the file has for that module."""
+        for node, target in self.unit.references.items():
+            if target.kind == "import" and target.value is np:
+                return cst.parse_expression(f"{code(node)}.{name}")
+        self.problem(f"ndarray.{name}: JAX's arrays have no such method")
+        return cst.Name(name)
+
+
+def _values(call: Any) -> list[Any]:
+    return [a.value for a in call.args]
+
+
+def _names_of(call: Any) -> set[str]:
+    return {a.keyword.value for a in call.args if a.keyword is not None}
+
+
+def _is_array(fact: Fact) -> bool:
+    """Is it computed from tensors, or does it hold what is?"""
+    return fact.is_tensor or fact.numpy
+
+
+def _is_hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None
+
+
+def _computes(function: Any) -> bool:
+    """Is it a function of NumPy or SciPy?"""
+    if isinstance(getattr(function, "__self__", None), np.ufunc):
+        return function.__name__ != "at"  # it writes to its argument
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return callable(function) and module.split(".")[0] in ("numpy", "scipy")
