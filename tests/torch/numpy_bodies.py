@@ -10,6 +10,7 @@ import scipy.special
 import torch
 from numpy.fft import irfft2, rfft2
 from scipy import ndimage
+from scipy.interpolate import CubicSpline
 from scipy.signal import convolve2d, correlate2d
 from torch.autograd import Function
 
@@ -626,8 +627,9 @@ class ScalarBranch(Function):
     @staticmethod
     def forward(ctx, x):
         a = x.detach().numpy()
+        known = np.any(np.ones(2) > 0)  # the same object as the next
         any_is = np.any(a > 0)
-        factor = 3.0 if any_is else 2.0
+        factor = 3.0 if known and any_is else 2.0
         return x * factor
 
     @staticmethod
@@ -710,3 +712,142 @@ class Chance(Function):
 
 def jittered(a):
     return a + np.random.default_rng(0).normal(size=a.shape).astype(np.float32)
+
+
+class LoopBranch(Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = 0.0
+        for v in x.detach().numpy():
+            if v > 0:
+                total = total + v
+        return x * float(1.0) + torch.tensor(total)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class SplitView(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy().copy()
+        parts = np.split(a, 2)
+        last = parts[1]
+        last[0] = 5
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Shared(Function):
+    """A helper that gets tensors too is no function of NumPy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(twice(x.detach().numpy())) + twice(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 4
+
+
+def twice(x):
+    return x * 2
+
+
+class Counts(Function):
+    """Of whole numbers NumPy has other dtypes than JAX."""
+
+    @staticmethod
+    def forward(ctx, i, x):
+        n = np.sum(i.numpy(), axis=0)
+        return x * torch.from_numpy(n)
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, g * 2
+
+
+class ImagView(Function):
+    @staticmethod
+    def forward(ctx, z):
+        a = z.detach().numpy().copy()
+        b = np.imag(a)
+        b[0] = 5
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Unreached(Function):
+    """A helper calls, on another day, what computes with tensors."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(chosen(x.detach().numpy(), True)) + last_sums(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2 + g.sum(-1, keepdim=True)
+
+
+def last_sums(x):
+    return x.sum(-1)[..., None]
+
+
+def chosen(a, plain):
+    return a * 2 if plain else last_sums(a)
+
+
+class Sparse(Function):
+    @staticmethod
+    def forward(ctx, matrix, x):
+        ctx.matrix = matrix.T.tocsr()
+        return torch.from_numpy(matrix @ x.detach().numpy())
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, torch.from_numpy(np.asarray(ctx.matrix.dot(g.numpy())))
+
+
+class Numbers(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        if np.allclose(a, 0):
+            return x * 2
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+class Interpolated(Function):
+    @staticmethod
+    def forward(ctx, x):
+        grid = np.linspace(-5, 5, 9)
+        found = CubicSpline(grid, np.sin(grid))
+        ctx.slope, ctx.at = found.derivative(), x.detach().numpy()
+        return torch.from_numpy(found(x.detach().numpy())).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.from_numpy(ctx.slope(ctx.at)).to(g.dtype)
+
+
+class Fitted(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        found = CubicSpline(np.arange(len(a)), a)
+        return torch.from_numpy(found(a)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g

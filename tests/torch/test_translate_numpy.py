@@ -7,6 +7,7 @@ import inspect
 import jax
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from jaxfn.torch import translate
@@ -44,6 +45,11 @@ EQUAL = {
     "LiftedConstant": lambda: [t(3)],
     "FromScalar": lambda: [t(4, 2)],
     "FromList": lambda: [t(2, 3)],
+    "Unreached": lambda: [t(2, 3)],
+    "Sparse": lambda: [scipy.sparse.csr_array(np.eye(3) * 2), t(3)],
+    "Interpolated": lambda: [t(3)],
+    "Shared": lambda: [t(2, 3)],
+    "Counts": lambda: [torch.ones(2, 3, dtype=torch.int32), t(3)],
 }
 
 
@@ -67,6 +73,14 @@ MARKED = {
     "IsNd": (lambda: [t(4, 3)], "isinstance(a, np.ndarray): JAX's arrays are none"),
     "Branch": (lambda: [t(4, 3)], "a branch on the values of a tensor"),
     "ScalarBranch": (lambda: [t(4, 3)], "a branch on the values of a tensor"),
+    "LoopBranch": (lambda: [t(4)], "a branch on the values of a tensor"),
+    "Numbers": (lambda: [t(4)], "np.allclose gives a bool"),
+    "Fitted": (lambda: [t(4)], "CubicSpline gives a callable"),
+    "ImagView": (
+        lambda: [torch.complex(t(4), t(4))],
+        "it may write to what is not known",
+    ),
+    "SplitView": (lambda: [t(4)], "it may write to what is not known"),
     "FloatOf": (lambda: [t(4, 3)], "float() of a tensor"),
     "Ints": (
         lambda: [torch.randint(0, 5, (4, 3), generator=G), t(4, 3)],
@@ -113,6 +127,18 @@ def test_what_jax_numpy_has_too_is_written_so():
     source = translate(numpy_bodies.Many, *EQUAL["Many"]()).source
     assert "e = jnp.exp(-jnp.abs(d))" in source
     assert "jaxfn.host_function(np.linalg.eigh)(e + e.T)" in source
+
+
+def test_what_has_other_dtypes_runs_in_numpy():
+    source = translate(numpy_bodies.Counts, *EQUAL["Counts"]()).source
+    assert "jaxfn.host_function(np.sum)(i, axis=0)" in source
+
+
+def test_a_helper_that_gets_tensors_too_is_translated():
+    source = translate(numpy_bodies.Shared, *EQUAL["Shared"]()).source
+    assert "return twice(x) + twice(x)" in source
+    source = translate(numpy_bodies.Unreached, *EQUAL["Unreached"]()).source
+    assert "chosen(x, True) + last_sums(x)" in source
 
 
 def test_constants_stay_of_numpy():

@@ -30,6 +30,8 @@ class Arrays(References):
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
         result = self.infer.of(original_node)
+        if result.numpy and any(f.kind in ("other", "callable") for f in facts):
+            return self._operator_on_host(updated_node)
         if result.numpy:
             divides = isinstance(original_node.operator, cst.Divide)
             self._same_dtype(code(original_node), facts, result, divides=divides)
@@ -43,6 +45,13 @@ class Arrays(References):
             self.problem("a 0-d tensor that would widen the result")
             return updated_node
         return updated_node.with_changes(left=values[0], right=values[1])
+
+    def _operator_on_host(self, updated: Any) -> Any:
+        """Of a sparse matrix of SciPy, say, and an array."""
+        left, right = cst.Name("a"), cst.Name("b")
+        bare = updated.with_changes(left=left, right=right, lpar=[], rpar=[])
+        text = f"jaxfn.host_function(lambda a, b: {code(bare)})(_a, _b)"
+        return self.filled(text, {"_a": updated.left, "_b": updated.right})
 
     def _same_dtype(
         self, text: str, facts: list[Fact], result: Fact, *, divides: bool
@@ -123,8 +132,7 @@ class Arrays(References):
     def _is_same(self, name: str, original: Any, facts: list[Fact]) -> bool:
         """Does jax.numpy's function of this name give the same for these arguments?"""
         result = self.infer.of(original)
-        names = {a.keyword.value for a in original.args if a.keyword is not None}
-        if names - arrays.KEYWORDS or any(a.star for a in original.args):
+        if _names_of(original) - arrays.KEYWORDS or any(a.star for a in original.args):
             return False
         if name in arrays.OF_SEQUENCES:
             items = getattr(original.args[0].value, "elements", ())
@@ -139,9 +147,11 @@ class Arrays(References):
     def _on_host(self, original: Any, updated: Any, function: Any) -> Any:
         """`jaxfn.host_function(f)(x)` for `f(x)`."""
         name = code(original.func)
-        names = {a.keyword.value for a in original.args if a.keyword is not None}
-        if "out" in names or function in arrays.WRITING:
+        if "out" in _names_of(original) or function in arrays.WRITING:
             self.problem(f"{name}: it writes to what it is given")
+        result = self.infer.of(original)
+        if not result.numpy and result.kind != "none":
+            self.problem(f"{name} gives a {result.kind}: JAX can trace arrays alone")
         func = self.filled("jaxfn.host_function(f)", {"f": updated.func})
         return updated.with_changes(func=func)
 
@@ -151,6 +161,17 @@ class Arrays(References):
             return any(_is_array(self.infer.of(name)) for name in loads(node.body))
         known = node in self.unit.references
         return self.infer.of(node).kind == "callable" and not known
+
+    def _is_of_numpy(self, call: Any) -> bool:
+        """Does an object of SciPy's, say, compute with arrays here?"""
+        root = call.func
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        if not isinstance(root, cst.Name) or root.value in ("cls", "self"):
+            return False
+        own = root in self.unit.references or self.infer.is_function(root)
+        given = any(self.infer.of(a.value).numpy for a in call.args)
+        return given and not own and self.infer.of(call).numpy
 
     def _meant(self, func: Any) -> Any:
         """The function that a name of a library stands for."""

@@ -74,6 +74,8 @@ class Calls(Arrays):
             self.problem(found)
         if target is not None and self.program.is_hosted(target):
             return self._on_host(original_node, updated_node, target.value)
+        if self._is_of_numpy(original_node):
+            return self._on_host(original_node, updated_node, None)
         return updated_node
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:

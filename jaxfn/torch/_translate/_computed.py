@@ -83,7 +83,11 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _parts(node: Any) -> list[Any]:
-    """The expressions that one is computed from, but for names on their own."""
+    """The expressions that one is computed from, each of which was seen itself."""
+    return [seen for part in _direct(node) for seen in _seen(part)]
+
+
+def _direct(node: Any) -> list[Any]:
     if isinstance(node, cst.Call):
         of = [node.func.value] if isinstance(node.func, cst.Attribute) else []
         return [*of, *(a.value for a in node.args)]
@@ -100,6 +104,17 @@ def _parts(node: Any) -> list[Any]:
     if isinstance(node, cst.Subscript):
         return [node.value]
     return []
+
+
+def _seen(node: Any) -> list[Any]:
+    """The node itself, or its parts where a run does not tell what it was."""
+    if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
+        return _seen(node.elt)
+    if isinstance(node, cst.BooleanOperation):
+        return [*_seen(node.left), *_seen(node.right)]
+    if isinstance(node, (cst.Dict, cst.Set)):
+        return [part for e in node.elements for part in _seen(e.value)]
+    return _seen(node.value) if isinstance(node, cst.NamedExpr) else [node]
 
 
 class _Written(cst.CSTVisitor):

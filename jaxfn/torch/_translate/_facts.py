@@ -12,9 +12,9 @@ class Fact:
 
     Attributes:
         kind: "tensor" (also an array of NumPy that was computed from one), "int",
-            "float", "bool", "complex", "none", "str", "seq" (a tuple or list), "dtype",
-            "device", "callable", "module", "other"; "mixed" if it changed, "unknown" if
-            it was not seen.
+            "float", "bool", "complex", "none", "str", "seq" (a tuple or list), "array"
+            (of NumPy, of constants), "dtype", "device", "callable", "other"; "mixed" if
+            it changed, "unknown" if it was not seen.
         dtype: of the tensor.
         shapes: of the tensor, in all runs.
         value: of a number, if it was the same in all runs.

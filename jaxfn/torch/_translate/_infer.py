@@ -63,6 +63,13 @@ class Inference:
         """Is it bound to a name that is written to?"""
         return node in self._facts.computed.written
 
+    def is_function(self, name: Any) -> bool:
+        """Is a name one of a function that is defined here?"""
+        names = {f.name.value for f in self._scopes.names if f is not None}
+        return name.value in names or any(
+            isinstance(value, cst.Lambda) for _, value in self.stores(name)
+        )
+
     def function(self, node: Any) -> Any:
         """The function around a node."""
         return self._scopes.around.get(node)

@@ -52,8 +52,7 @@ class Facts:
         constants = [
             node
             for node, values in written.items()
-            if self.was_run(node)
-            and all(self._is_constant(v) for v in values)
+            if self.was_run(node) and all(self._is_constant(v) for v in values)
         ]
         for node in constants:
             del written[node]
@@ -108,6 +107,8 @@ def fact(value: Any) -> Fact:
         return Fact("dtype")
     if isinstance(value, torch.device):
         return Fact("device")
+    if isinstance(value, np.ndarray):
+        return Fact("array")
     return Fact("callable" if callable(value) else "other")
 
 
