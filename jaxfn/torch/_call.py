@@ -13,6 +13,9 @@ from jaxfn.torch._statics import Slot, Taker, fingerprint, parameters_in
 FORWARD = 1
 """What the draws of forward are told by, among those of all rules."""
 
+BACKWARD = 2
+"""And those of backward."""
+
 KEYS = ("key", "prng_key", "random_key")
 """What forward calls the key that it takes before the arguments of the original."""
 

@@ -9,7 +9,7 @@ import jax
 
 from jaxfn.torch._batching import Batch, Dims, has_vmap
 from jaxfn.torch._body import Body
-from jaxfn.torch._call import FORWARD, Call, Settings
+from jaxfn.torch._call import BACKWARD, FORWARD, Call, Settings
 from jaxfn.torch._context import Ctx, SavedCtx, is_separate
 from jaxfn.torch._gradients import Argument, gradients
 from jaxfn.torch._lib import torch
@@ -185,7 +185,7 @@ class Layout:
                 run,
                 name=self.name,
                 rule="backward",
-                seed=self._settings.seed(2),
+                seed=self._settings.seed(BACKWARD),
                 shown=shown,
                 keep=self._keep,
                 host=self._settings.host,

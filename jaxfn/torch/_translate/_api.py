@@ -46,8 +46,8 @@ def translate(
     if not args:
         return source, tuple(left), None
     main, path = library.of(classes[0])
-    takes_key = program.draws[main.name, path].takes_key
-    report = compared(source, classes[0], given, progress, takes_key=takes_key)
+    draws = program.draws[main.name, path].rules
+    report = compared(source, classes[0], given, progress, draws=draws)
     return source, tuple(left), report
 
 

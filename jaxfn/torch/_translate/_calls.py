@@ -190,7 +190,7 @@ class Calls(Arrays):
                 reason = bound
                 continue
             if original in self.draws.keys:
-                bound.hold("key", cst.Name(self.draws.keys[original]))
+                bound.hold("key", cst.parse_expression(self.draws.keys[original]))
             found = self._part(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument that changes something, read twice")

@@ -6,7 +6,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ def compared(
     args: Sequence[Any],
     progress: Progress | None = None,
     *,
-    takes_key: bool = False,
+    draws: Collection[str] = (),
 ) -> CompareReport:
     """Compare a translation with the class that it is of.
 
@@ -57,22 +57,22 @@ def compared(
         cls: the class.
         args: what both are called on, as PyTorch has it.
         progress: called before each row.
-        takes_key: does the translation draw random numbers?
+        draws: the rules that draw random numbers; then it takes a key.
 
     Raises:
         ValueError: PyTorch's class raises on these arguments.
     """
     port = _port(source, cls)
-    given = functools.partial(port, jax.random.key(0)) if takes_key else port
+    given = functools.partial(port, jax.random.key(0)) if draws else port
     functools.update_wrapper(given, port)
     try:
         report = compare(given, cls, *args, progress=progress)
     except OriginalError as error:
         raise ValueError(str(error)) from error
-    if not takes_key or report.failures:
+    if not draws or report.failures:
         return report
     arrays = [to_jax(x) if isinstance(x, torch.Tensor) else x for x in args]
-    drawing = _port(source, cls, jax=_same_draws.WithTheseKeys())
+    drawing = _port(source, cls, jax=_same_draws.WithTheseKeys(draws))
     return _same_draws.compared(report, drawing, cls, arrays)
 
 

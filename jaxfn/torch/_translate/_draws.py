@@ -2,7 +2,8 @@
 
 The key is the first argument of `apply`, as for `from_torch(cls, random=True)`. So
 forward gets one more parameter, backward gives one more None, and what counts the
-arguments from the left counts one more. Draws elsewhere than in forward are marked.
+arguments from the left counts one more. Where backward draws, ctx keeps a key for it.
+Draws elsewhere than in forward and backward are marked.
 """
 
 from __future__ import annotations
@@ -49,17 +50,19 @@ class Draws(cst.CSTVisitor):
         super().__init__()
         self._unit, self._infer = unit, infer
         self._around: list[Any] = []
-        self._found: list[tuple[Any, Any, bool]] = []
+        self._found: dict[str, list[tuple[Any, Any, bool]]] = {}
         self.problems: dict[Any, str] = {}
         self.keys: dict[Any, str] = {}
         self.lines: set[Any] = set()
         unit.node.visit(self)
         self.key = key_name(_taken(unit.node))
-        alone = len(self._found) == 1 and not self._found[0][2]
-        for call, line, _ in self._found:
-            self.keys[call] = self.key if alone else f"sub{self.key}"
-            if not alone:
-                self.lines.add(line)
+        for rule, found in self._found.items():
+            alone = len(found) == 1 and not found[0][2]
+            only = self.key if rule == "forward" else f"ctx.{self.key}"
+            for call, line, _ in found:
+                self.keys[call] = only if alone else f"sub{self.key}"
+                if not alone:
+                    self.lines.add(line)
         if self.takes_key:
             unit.node.visit(_Counting(infer, self.problems))
             self._check_rules()
@@ -68,6 +71,11 @@ class Draws(cst.CSTVisitor):
     def takes_key(self) -> bool:
         """Is it a Function whose `apply` takes a key?"""
         return bool(self.keys)
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """The rules that draw."""
+        return frozenset(self._found)
 
     def refuse_beside(self, keyed: Sequence[type]) -> None:
         """Mark what relies on how many arguments these classes take."""
@@ -96,11 +104,15 @@ class Draws(cst.CSTVisitor):
             params = rule.params
             if params.posonly_params or len(params.params) < least or not static:
                 self.problems[rule] = "its signature, which gets one more for the key"
+        if has_setup and len(self._found) > 1:
+            why = "random draws in forward and backward, beside setup_context"
+            self.problems[self._unit.node] = why
 
     def with_key(self, node: Any) -> Any:
         """The translated class, whose arguments are one more."""
         has_setup = _own(self._unit.value, "setup_context")
-        return node.visit(WithKey(self.key, has_setup))
+        split = {rule: found[0][1] in self.lines for rule, found in self._found.items()}
+        return node.visit(WithKey(self.key, has_setup, split))
 
     # ---- where it draws
 
@@ -114,7 +126,8 @@ class Draws(cst.CSTVisitor):
             else:
                 line = self._around[-1]
                 in_loop = any(isinstance(n, _LOOPS) for n in self._around)
-                self._found.append((node, line, in_loop))
+                rule = self._function().name.value
+                self._found.setdefault(rule, []).append((node, line, in_loop))
         if isinstance(node, (*_FRAMES, *_LOOPS, *_INNER)):
             self._around.append(node)
         return True
@@ -132,6 +145,10 @@ class Draws(cst.CSTVisitor):
         name = f"Tensor.{call.func.attr.value}"
         return name in DRAWS and self._infer.of(call.func.value).is_tensor
 
+    def _function(self) -> Any:
+        """The outermost function around the node at hand."""
+        return next((n for n in self._around if isinstance(n, cst.FunctionDef)), None)
+
     def _problem(self) -> str:
         """Why the draw at hand can't have a key."""
         functions = [n for n in self._around if isinstance(n, cst.FunctionDef)]
@@ -142,16 +159,30 @@ class Draws(cst.CSTVisitor):
             return "random draws in a class that inherits rules"
         if _own(self._unit.value, "vmap"):
             return "random draws beside a vmap rule"
-        if names[:1] != ["forward"]:
+        if not names or names[0] not in ("forward", *BACKWARD):
             return (
                 f"random draws in {names[0] if names else 'the class'}: draw in forward"
             )
         line = self._around[-1]
         if len(functions) > 1 or not isinstance(line, cst.SimpleStatementLine):
             return "random draws in a nested function, or in the head of a block"
-        if len(line.body) > 1 or any(line is other for _, other, _ in self._found):
+        found = [other for of in self._found.values() for _, other, _ in of]
+        if len(line.body) > 1 or any(line is other for other in found):
             return "a second random draw in one line"
+        if names[0] in BACKWARD and not self._has_ctx(functions[0]):
+            return "random draws in backward, whose first parameter is not called ctx"
         return ""
+
+    def _has_ctx(self, backward: Any) -> bool:
+        """Is it called so in backward, and in what saves for it?"""
+        members = self._unit.node.body.body
+        name = "setup_context" if _own(self._unit.value, "setup_context") else "forward"
+        functions = [m for m in members if isinstance(m, cst.FunctionDef)]
+        saving = [f for f in functions if f.name.value == name]
+        return all(
+            [p.name.value for p in f.params.params[:1]] == ["ctx"]
+            for f in (*saving, backward)
+        )
 
 
 _FRAMES = (cst.FunctionDef, cst.SimpleStatementLine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxfn.torch._translate._lib import cst
@@ -42,11 +43,12 @@ class WithKey(cst.CSTTransformer):
     Args:
         key: the name of the key in forward.
         has_setup: does the class define setup_context, so that forward has no ctx?
+        splits: the rules that draw; does each split its key?
     """
 
-    def __init__(self, key: str, has_setup: bool) -> None:
+    def __init__(self, key: str, has_setup: bool, splits: Mapping[str, bool]) -> None:
         super().__init__()
-        self._key, self._has_setup = key, has_setup
+        self._key, self._has_setup, self._splits = key, has_setup, splits
         self._functions: list[Any] = []
 
     def visit_FunctionDef(self, node: Any) -> None:
@@ -56,12 +58,26 @@ class WithKey(cst.CSTTransformer):
         self._functions.pop()
         if self._functions:
             return updated_node
-        name = updated_node.name.value
+        name, key = updated_node.name.value, self._key
+        saving = "setup_context" if self._has_setup else "forward"
+        if name == saving and not self._splits.keys().isdisjoint(BACKWARD):
+            updated_node = _begun(updated_node, self._saved(updated_node))
+        if name in BACKWARD and self._splits.get(name):
+            updated_node = _begun(updated_node, f"{key} = ctx.{key}")
         if name == "forward":
-            return _inserted(updated_node, self._key, 0 if self._has_setup else 1)
+            return _inserted(updated_node, key, 0 if self._has_setup else 1)
         if name == "jvp":  # it gets a tangent of the key, which is none
             return _inserted(updated_node, f"_{self._key}", 1)
         return updated_node
+
+    def _saved(self, function: Any) -> str:
+        """Keep a key for backward: that of the call, or one of its own."""
+        key = self._key
+        if self._has_setup:
+            return f"ctx.{key} = {function.params.params[1].name.value}[0]"
+        if "forward" in self._splits:
+            return f"{key}, ctx.{key} = jax.random.split({key})"
+        return f"ctx.{key} = {key}"
 
     def leave_Return(self, original_node: Any, updated_node: Any) -> Any:
         names = [f.name.value for f in self._functions]
@@ -96,6 +112,14 @@ def _inserted(function: Any, name: str, place: int) -> Any:
     commas = [p.comma for p in every[:-1]] or [cst.MaybeSentinel.DEFAULT]
     every.insert(place, cst.Param(cst.Name(name), note, comma=commas[0]))
     return function.with_changes(params=params.with_changes(params=every))
+
+
+def _begun(function: Any, text: str) -> Any:
+    """A function with one more statement at its beginning."""
+    place = 1 if function.get_docstring() is not None else 0
+    body = list(function.body.body)
+    body.insert(place, cst.parse_statement(text))
+    return function.with_changes(body=function.body.with_changes(body=body))
 
 
 def _preceded(value: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult, compare_arrays, eps_of, worst
-from jaxfn.torch._call import FORWARD
+from jaxfn.torch._call import BACKWARD, FORWARD
 from jaxfn.torch._compare import CompareReport
 from jaxfn.torch._from_torch import from_torch
 from jaxfn.torch._watch import draws_from
@@ -26,26 +26,44 @@ _SEED = 0
 
 
 class _Key:
-    """A key from which others were split off, and how many."""
+    """A key from which others were split off: for which rule, and how many."""
 
-    def __init__(self, key: Any, n: int) -> None:
-        self.key, self.n = key, n
+    def __init__(self, key: Any, rule: int, n: int) -> None:
+        self.key, self.rule, self.n = key, rule, n
 
 
 class _Random:
-    """`jax.random`, with the keys that `from_torch` gives to the draws."""
+    """`jax.random`, with the keys that `from_torch` gives to the draws.
 
-    def split(self, key: Any) -> tuple[_Key, _Key]:
-        """The key for what follows, and that of the next draw."""
-        old = key if isinstance(key, _Key) else _Key(key, 0)
-        return _Key(old.key, old.n + 1), old
+    Args:
+        rules: the rules that draw. A key as it was given, or split off for backward, is
+            an array, which ctx can save; of which rule it is, its shape tells.
+    """
+
+    def __init__(self, rules: Collection[str]) -> None:
+        self._both = len(rules) > 1
+        self._first = FORWARD if "forward" in rules else BACKWARD
+
+    def _as_key(self, key: Any) -> _Key:
+        if isinstance(key, _Key):
+            return key
+        if key.shape:
+            return _Key(key[0], BACKWARD, 0)
+        return _Key(key, self._first, 0)
+
+    def split(self, key: Any) -> tuple[_Key, Any]:
+        """The key for what follows, and that of the next draw, or of backward."""
+        old = self._as_key(key)
+        if self._both and not isinstance(key, _Key) and old.rule == FORWARD:
+            return old, key[None]
+        return _Key(old.key, old.rule, old.n + 1), old
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(jax.random, name)
 
         def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
-            old = key if isinstance(key, _Key) else _Key(key, 0)
-            number = next(itertools.islice(draws_from(FORWARD), old.n, None))
+            old = self._as_key(key)
+            number = next(itertools.islice(draws_from(old.rule), old.n, None))
             folded = jax.random.fold_in(old.key, number)
             # Of dtypes of few digits from_torch draws, as torch does, with more.
             if len(args) > 1 and args[1] in (jnp.float16, jnp.bfloat16):
@@ -57,9 +75,14 @@ class _Random:
 
 
 class WithTheseKeys:
-    """The module `jax` for a translation."""
+    """The module `jax` for a translation.
 
-    random = _Random()
+    Args:
+        rules: the rules that draw.
+    """
+
+    def __init__(self, rules: Collection[str]) -> None:
+        self.random = _Random(rules)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jax, name)
