@@ -150,7 +150,7 @@ class Dropped(jaxfn.Function):
         return None, g * ctx.kept * 4 if first else None, None
 """.replace("KEPT", "jax.random.bernoulli(subkey, 1 - p, x.shape)")
 WITH_JVP = """
-class T(Function):
+class Both(Function):
     @staticmethod
     def forward(ctx, x, key):
         noise = torch.rand_like(x)
