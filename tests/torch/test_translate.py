@@ -57,6 +57,11 @@ WRITTEN = [
     ("return x.view(x.size(0), -1)", ["return x.reshape(x.shape[0], -1)"]),
     ("return (x > 0).float()", ["return (x > 0).astype(jnp.float32)"]),
     ("return (x > 0).to(x)", ["return (x > 0).astype(x.dtype)"]),
+    ("y = x.clone() if x.ndim else x\nreturn y * y", ["y = x", "return y * y"]),
+    (
+        "d = x.device\nreturn x.to(d) * torch.ones(3, device=d)",
+        ["return x * jnp.ones((3,))"],
+    ),
     ("return (x > 0).to(x.device, x.dtype)", ["return (x > 0).astype(x.dtype)"]),
     ("return torch.where(x > 0, x, torch.zeros_like(x))", None),
     ("return x.new_zeros(x.shape) + x", ["return jnp.zeros(x.shape, x.dtype) + x"]),
@@ -361,6 +366,14 @@ def test_comments_names_and_docstrings_stay(module):
     found = translate(module(WHOLE).Twice, X)
     assert found.ok, str(found)
     assert found.source == WHOLE_IN_JAX
+
+
+def test_comments_about_what_is_not_carried_over_go(module):
+    kept = "# About it,\n# in two lines.\nclass T("
+    text = function("return x * 2").replace("class T(", f"# Of OLD.\n\n\n{kept}")
+    source = translate(module(f"OLD = 3\n{text}").T, X).source
+    assert "OLD" not in source
+    assert kept in source
 
 
 def test_without_arguments_what_is_certain_is_translated(module):

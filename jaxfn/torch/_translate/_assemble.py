@@ -36,7 +36,8 @@ def assembled(
     body: list[Any] = []
     for _, statements in _in_file_order(main, parts):
         for statement in statements:
-            body.append(_spaced(statement, body[-1] if body else None))
+            before = body[-1] if body else None
+            body.append(_spaced(statement, before, whole=whole))
     body = [statement.visit(Unparen()) for statement in body]
     used = _names(body)
     lines = [
@@ -105,9 +106,16 @@ def _place(unit: Unit) -> int:
     return unit.source.line(node)
 
 
-def _spaced(statement: Any, before: Any) -> Any:
-    """Two blank lines around a definition, with the comments that stood there."""
+def _spaced(statement: Any, before: Any, *, whole: bool) -> Any:
+    """Two blank lines around a definition, with the comments that stood there.
+
+    Of a part of a file, those are left out that stand apart from the definition: they
+    may be about what is before it there.
+    """
     lines = list(statement.leading_lines)
+    if not whole:
+        blank = [i for i, line in enumerate(lines) if line.comment is None]
+        lines = lines[blank[-1] :] if blank else lines
     while lines and lines[0].comment is None:
         lines.pop(0)
     blank = [cst.EmptyLine(indent=False)]

@@ -7,7 +7,7 @@ from typing import Any
 from jaxfn.torch._translate import _decorators, _statements
 from jaxfn.torch._translate._annotations import annotation
 from jaxfn.torch._translate._calls import Calls
-from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._expressions import code, paren
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import view_of, writes_of
@@ -150,6 +150,12 @@ class Rewriter(Calls):
 
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)
+
+    def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
+        """`x.clone() if c else x` has two arms that are one in JAX."""
+        one, two = updated_node.body, updated_node.orelse
+        was_two = code(original_node.body) != code(original_node.orelse)
+        return paren(one) if was_two and code(one) == code(two) else updated_node
 
     def visit_BooleanOperation(self, node: Any) -> None:
         self._condition(node.left)
