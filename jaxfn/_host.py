@@ -39,8 +39,9 @@ def host_function(
       `jax.pure_callback`. How often and in which order is up to XLA, so `fn` must have
       no effects, and must not call JAX itself.
     - and, without `result`, an argument is traced: once more, each time JAX traces the
-      call, on zeros of the shapes and dtypes of the arguments, to find the shapes of
-      the result. Give `result` where `fn` is slow or can't do with zeros.
+      call, with zeros of their shapes and dtypes in place of the traced arguments, to
+      find the shapes of the result. Give `result` where `fn` is slow or can't do with
+      zeros.
 
     Args:
         fn: gets NumPy arrays, read-only, in place of the array arguments, and anything
@@ -208,8 +209,14 @@ class _Host:
         return jax.tree.map(_struct, result)
 
     def _on_zeros(self, arrays: Sequence[Any], spec: Spec) -> Any:
-        """Call the body on zeros, to see the shapes of its result."""
-        zeros = [np.zeros(x.shape, x.dtype) for x in arrays]
+        """Call the body to see the shapes of its result.
+
+        What is traced is zero then; what is known is as it is.
+        """
+        zeros = [
+            np.zeros(x.shape, x.dtype) if compat.is_tracer(x) else _read_only(x)
+            for x in arrays
+        ]
         try:
             with np.errstate(all="ignore"):  # 1 / x warns, but has the right shape
                 found = self._run(spec, zeros)

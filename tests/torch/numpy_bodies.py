@@ -11,7 +11,7 @@ import torch
 from numpy.fft import irfft2, rfft2
 from scipy import ndimage
 from scipy.interpolate import CubicSpline
-from scipy.signal import convolve2d, correlate2d
+from scipy.signal import convolve2d, correlate2d, lfilter
 from torch.autograd import Function
 
 
@@ -847,6 +847,299 @@ class Fitted(Function):
         a = x.detach().numpy()
         found = CubicSpline(np.arange(len(a)), a)
         return torch.from_numpy(found(a)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class AstypeView(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        b = a.astype(np.float32, copy=False)
+        b -= b.mean()
+        return torch.from_numpy(b) + x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class SometimesView(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        a = a * 2
+        b = np.ascontiguousarray(a.T)
+        b[0] = 0
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Wraps(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        return torch.from_numpy((a * 255).astype(np.uint8)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Comprehended(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        w = np.ones(2, dtype=a.dtype)
+        return torch.from_numpy(np.stack([np.convolve(r, w, "same") for r in a]))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+LEVELS = np.array([0.5, 2.0])
+
+
+class LookUp(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        i = (a > 0).astype(np.int64)
+        return torch.from_numpy(LEVELS[i] + np.eye(2)[i][..., 0]).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Ranks(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+
+        order = np.argsort(a)
+        rank = np.empty(len(a), dtype=np.int64)
+        rank[order] = np.arange(len(a))
+        counts = np.zeros(3)
+        counts[rank[0]] += 1
+        return torch.from_numpy(rank + counts.sum()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class ConstantMethod(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        w = np.arange(9.0, dtype=np.float32).reshape(3, 3)
+        ctx.w = w
+        return torch.from_numpy(w.dot(a))
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.from_numpy(ctx.w.T.dot(g.numpy()))
+
+
+class Filtered(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        return torch.from_numpy(
+            lfilter(np.array([1.0, 2.0]), np.array([1.0, 0.3]), a)
+        ).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class InnerLambda(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+
+        f = lambda v: np.abs(v) ** 2  # noqa: E731
+
+        def twice(v):
+            return f(v) * 2
+
+        return torch.from_numpy(twice(a))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+SHARED = np.zeros(4, dtype=np.float32)
+
+
+class SharedTable(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        SHARED[:3] = a * 2
+        return torch.from_numpy(SHARED[:3] + a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class ClipNames(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        return torch.from_numpy(np.clip(a, a_min=0, a_max=None))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class OutByPlace(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        a = a.copy()
+        np.exp(a, a)
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class ClipOut(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        a = a.copy()
+        a.clip(0, 1, out=a)
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class NanToNum(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        a = a.copy()
+        np.nan_to_num(a, copy=False)
+        return torch.from_numpy(a)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Ordered(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        out = np.zeros((2, 3), dtype=a.dtype, order="F")
+        out[0] = a[1]
+        return torch.from_numpy(out.T.flatten("F").reshape(3, 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.zeros(2, 3)
+
+
+class RavelAny(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        return torch.from_numpy(a.T.ravel("A").reshape(2, 3))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class LoopCarry(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+
+        before = np.zeros(3, dtype=a.dtype)
+        for i in range(2):
+            after = before.copy()
+            after[i] = a[i]
+            before = after
+        return torch.from_numpy(before)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def normed(a):
+    return a / np.sqrt((a * a).sum())
+
+
+class HostedConstant(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        w = normed(np.arange(1.0, 4.0))
+        w[0] = 5
+        return torch.from_numpy(normed(a) * w.astype(a.dtype))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class DeviceText(Function):
+    @staticmethod
+    def forward(ctx, x):
+        factor = 2.0 if str(x.device) == "cpu" else 3.0
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class DeviceTruth(Function):
+    @staticmethod
+    def forward(ctx, x):
+        here = x.device
+        return x * (2.0 if here else 5.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class DeviceOptions(Function):
+    @staticmethod
+    def forward(ctx, x):
+        options = {"device": x.device}
+        return x * torch.ones(3, **options)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class LeastOfThree(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        m = min(a[0], a[1], a[2])
+        return torch.from_numpy(a - m)
 
     @staticmethod
     def backward(ctx, g):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn.torch._translate import _promotion
+from jaxfn.torch._translate._computed import seen_parts
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._facts import Fact
 from jaxfn.torch._translate._lib import cst
@@ -24,6 +25,9 @@ _KEPT = (np.array, np.asarray, np.ascontiguousarray)
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
 
 
+_ORDERS = ('"K"', "'K'", '"A"', "'A'")
+
+
 class Arrays(References):
     """Rewrites what knows no tensors: other libraries, and NumPy's arrays."""
 
@@ -34,8 +38,8 @@ class Arrays(References):
             return self._operator_on_host(updated_node)
         if result.numpy:
             divides = isinstance(original_node.operator, cst.Divide)
-            self._same_dtype(code(original_node), facts, result, divides=divides)
-            return self.started(original_node, updated_node, facts)
+            updated = self.started(original_node, updated_node, facts)
+            return self._promoted(updated, facts, result, divides=divides)
         at = _promotion.too_wide(facts, result)
         if not at:
             return updated_node
@@ -53,16 +57,24 @@ class Arrays(References):
         text = f"jaxfn.host_function(lambda a, b: {code(bare)})(_a, _b)"
         return self.filled(text, {"_a": updated.left, "_b": updated.right})
 
-    def _same_dtype(
-        self, text: str, facts: list[Fact], result: Fact, *, divides: bool
-    ) -> None:
+    def _promoted(
+        self, updated: Any, facts: list[Fact], result: Fact, *, divides: bool
+    ) -> Any:
         """NumPy and JAX have rules of their own for what has two dtypes."""
         ours = _promotion.promoted(facts)
         if ours is None or result.dtype in ("bool", ours):
-            return
+            return updated
         whole = not ours.startswith(("float", "bfloat", "complex"))
-        if not (divides and whole and result.dtype == "float64"):
-            self.problem(f"{text}: {result.dtype} in NumPy, {ours} in JAX")
+        if divides and whole and result.dtype == "float64":
+            return updated
+        wide = {"float64": "float", "complex128": "complex"}.get(str(result.dtype))
+        if wide is None or not isinstance(updated, cst.BinaryOperation):
+            text = f"{result.dtype} in NumPy, {ours} in JAX"
+            self.problem(f"{code(updated)}: {text}")
+            return updated
+        side = "left" if _is_array(facts[0]) else "right"
+        values = {"x": getattr(updated, side)}
+        return updated.with_changes(**{side: self.filled(f"x.astype({wide})", values)})
 
     def started(self, original: Any, updated: Any, facts: list[Fact]) -> Any:
         """An array of constants, which becomes one of JAX where it is written to."""
@@ -76,7 +88,7 @@ class Arrays(References):
         if asked is not None and asked.name == "isinstance" and len(node.args) == 2:
             kinds = node.args[1].value
             kinds = [e.value for e in getattr(kinds, "elements", ())] or [kinds]
-            if any(self._meant(k) in arrays.KINDS for k in kinds):
+            if any(self.infer.meant(k) in arrays.KINDS for k in kinds):
                 self.problem(f"{code(node)}: JAX's arrays are none of NumPy's")
 
     # ---- other libraries
@@ -89,7 +101,7 @@ class Arrays(References):
 
     def _imported(self, original: Any, updated: Any) -> Any:
         """A function of another library, which knows no tensors."""
-        name, function = code(original.func), self._meant(original.func)
+        name, function = code(original.func), self.infer.meant(original.func)
         if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
             self.problem(f"{name}: under jit it is drawn once, while JAX traces")
         for arg in original.args:
@@ -97,7 +109,8 @@ class Arrays(References):
                 text = code(arg.value)
                 self.problem(f"{name}: {text} may hold arrays that JAX traces")
         facts = [self.infer.of(a.value) for a in original.args]
-        if not any(_is_array(f) for f in facts):
+        parts = [p for a in original.args for p in seen_parts(a.value)]
+        if not any(_is_array(self.infer.of(p)) for p in parts):
             if self.infer.is_written(original) and self.infer.of(original).numpy:
                 return self._made(function, original, updated)
             return updated
@@ -107,9 +120,11 @@ class Arrays(References):
         if not _computes(function):
             self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
             return updated
+        if _is_writing(function, original):
+            self.problem(f"{name}: it writes to what it is given")
         if isinstance(function, type) and len(facts) == 1:  # np.float32(x)
             values = {"x": updated.args[0].value, "dtype": updated.func}
-            return self.filled("x.astype(dtype)", values)
+            return self.filled(_cast(facts[0], self.infer.of(original)), values)
         if function in _KEPT and len(facts) == 1 and facts[0].is_tensor:
             return updated.args[0].value  # arrays of JAX are never written to
         if _is_hashable(function) and function in arrays.MADE:
@@ -127,7 +142,11 @@ class Arrays(References):
         name = arrays.MADE.get(function) if _is_hashable(function) else None
         if name is None:
             return self.started(original, updated, [])
-        return updated.with_changes(func=cst.parse_expression(f"jnp.{name}"))
+        kept = [
+            a for a in updated.args if not (a.keyword and a.keyword.value == "order")
+        ]
+        func = cst.parse_expression(f"jnp.{name}")  # JAX's have no order in memory
+        return updated.with_changes(func=func, args=kept)
 
     def _is_same(self, name: str, original: Any, facts: list[Fact]) -> bool:
         """Does jax.numpy's function of this name give the same for these arguments?"""
@@ -135,8 +154,9 @@ class Arrays(References):
         if _names_of(original) - arrays.KEYWORDS or any(a.star for a in original.args):
             return False
         if name in arrays.OF_SEQUENCES:
-            items = getattr(original.args[0].value, "elements", ())
-            facts = [self.infer.of(e.value) for e in items]
+            given = original.args[0].value
+            items = [e.value for e in getattr(given, "elements", ())]
+            facts = [self.infer.of(i) for i in items or seen_parts(given)]
         if name == "where":
             facts = facts[1:]
         dtypes = {f.dtype for f in facts if f.is_tensor}
@@ -147,8 +167,6 @@ class Arrays(References):
     def _on_host(self, original: Any, updated: Any, function: Any) -> Any:
         """`jaxfn.host_function(f)(x)` for `f(x)`."""
         name = code(original.func)
-        if "out" in _names_of(original) or function in arrays.WRITING:
-            self.problem(f"{name}: it writes to what it is given")
         result = self.infer.of(original)
         if not result.numpy and result.kind != "none":
             self.problem(f"{name} gives a {result.kind}: JAX can trace arrays alone")
@@ -159,7 +177,10 @@ class Arrays(References):
         """Is it a function that was made here, and may read arrays of its own?"""
         if isinstance(node, cst.Lambda):
             return any(_is_array(self.infer.of(name)) for name in loads(node.body))
-        known = node in self.unit.references
+        root = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        known = root in self.unit.references
         return self.infer.of(node).kind == "callable" and not known
 
     def _is_of_numpy(self, call: Any) -> bool:
@@ -172,17 +193,6 @@ class Arrays(References):
         own = root in self.unit.references or self.infer.is_function(root)
         given = any(self.infer.of(a.value).numpy for a in call.args)
         return given and not own and self.infer.of(call).numpy
-
-    def _meant(self, func: Any) -> Any:
-        """The function that a name of a library stands for."""
-        names = []
-        while isinstance(func, cst.Attribute):
-            names.insert(0, func.attr.value)
-            func = func.value
-        found = getattr(self.unit.references.get(func), "value", None)
-        for name in names:
-            found = getattr(found, name, None)
-        return found
 
     def _is_of_random(self, func: Any) -> bool:
         """Is it a function that was imported from `random`, or from NumPy's?"""
@@ -201,7 +211,15 @@ class Arrays(References):
             return updated.func.value  # arrays of JAX are never written to
         keeps = result.dtype in ("bool", facts[0].dtype)
         keeps = keeps or name in ("argmax", "argmin", "astype")
-        if name in arrays.METHODS and keeps and not _names_of(original) & {"out"}:
+        if name == "astype" and len(updated.args) == 1:
+            dtype = updated.args[0].value
+            values = {"x": updated.func.value, "dtype": dtype}
+            return self.filled(_cast(facts[0], result), values)
+        if any(code(v) in _ORDERS for v in _values(original)):
+            self.problem(f"ndarray.{name}: JAX's arrays have no order in memory")
+        if "out" in _names_of(original):
+            self.problem(f"ndarray.{name}: it writes to what it is given")
+        if name in arrays.METHODS and keeps:
             return updated
         function = getattr(np, name, None)
         if name in ("item", "tolist"):
@@ -223,6 +241,23 @@ class Arrays(References):
                 return cst.parse_expression(f"{code(node)}.{name}")
         self.problem(f"ndarray.{name}: JAX's arrays have no such method")
         return cst.Name(name)
+
+
+def _is_writing(function: Any, call: Any) -> bool:
+    """Does a function write to one of its arguments?"""
+    names = _names_of(call)
+    places = sum(a.keyword is None and not a.star for a in call.args)
+    by_place = isinstance(function, np.ufunc) and places > function.nin
+    by_place = by_place or (function is np.clip and places > 3)
+    in_place = function is np.nan_to_num and "copy" in names
+    return by_place or in_place or "out" in names or function in arrays.WRITING
+
+
+def _cast(given: Fact, result: Fact) -> str:
+    """Beyond the range of a small integer NumPy begins again, where JAX stays at it."""
+    small = str(result.dtype).removeprefix("u") in ("int8", "int16")
+    fraction = str(given.dtype).startswith("float")
+    return "x.astype(int).astype(dtype)" if small and fraction else "x.astype(dtype)"
 
 
 def _values(call: Any) -> list[Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate import _devices
-from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._expressions import code, fill, indices, paren
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._memory import indices, is_write_name, root_of
+from jaxfn.torch._translate._memory import is_write_name, root_of
 from jaxfn.torch._translate._promotion import widens
 from jaxfn.torch._translate._rewriting import Rewriting
 
@@ -49,6 +49,9 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         if owner.is_tensor:
             return _at_set(rewriter, old, new)
         named = isinstance(target.value, cst.Name)
+        if named and target.value in rewriter.unit.references:
+            rewriter.late.append(f"a write to {code(target.value)}, which calls share")
+            return []
         if named and owner.kind in ("unknown", "mixed") and not _is_text(target):
             rewriter.late.append(
                 f"{code(target.value)} may be a tensor that it writes to"

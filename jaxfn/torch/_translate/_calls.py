@@ -40,7 +40,12 @@ class Calls(Arrays):
             return updated_node.value
         if original_node in self.dropped:
             return updated_node
-        return self.writes.masks.read(self.problem, original_node, updated_node)
+        updated = self.writes.masks.read(self.problem, original_node, updated_node)
+        constant = self.infer.of(original_node.value).kind == "array"
+        if constant and self.infer.of(original_node).numpy:
+            value = fill("jnp.array(x)", {"x": updated.value})
+            return updated.with_changes(value=value)
+        return updated
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
@@ -54,6 +59,10 @@ class Calls(Arrays):
             if reduced is not None:
                 return reduced
             owner = self.infer.of(func.value)
+            if owner.kind == "array" and self.infer.of(original_node).numpy:
+                value = fill("jnp.array(x)", {"x": updated_node.func.value})
+                func = updated_node.func.with_changes(value=value)
+                return updated_node.with_changes(func=func)
             if owner.numpy and owner.is_tensor:
                 return self._array_method(original_node, updated_node)
             if owner.is_tensor:
@@ -72,7 +81,9 @@ class Calls(Arrays):
         found = self.writes.call_problem(original_node)
         if found:
             self.problem(found)
-        if target is not None and self.program.is_hosted(target):
+        given = [self.infer.of(a.value) for a in original_node.args]
+        hosted = target is not None and self.program.is_hosted(target)
+        if hosted and target is not None and any(f.numpy for f in given):
             return self._on_host(original_node, updated_node, target.value)
         if self._is_of_numpy(original_node):
             return self._on_host(original_node, updated_node, None)
@@ -80,14 +91,20 @@ class Calls(Arrays):
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:
         """A function of Python, some of which ask a tensor for its value or kind."""
-        tensors = [self.infer.of(a.value).is_tensor for a in original.args]
+        kinds = [self.infer.of(a.value).kind for a in original.args]
+        if "device" in kinds:
+            self.problem(f"{name}() of a device: JAX's are others")
+        tensors = [kind == "tensor" for kind in kinds]
         if name not in _ASKING or not any(tensors):
             return updated
-        if name in ("max", "min") and len(tensors) == 2:
-            values = {"x": updated.args[0].value, "y": updated.args[1].value}
+        if name in ("max", "min") and len(tensors) > 1:
             facts = [self.infer.of(a.value) for a in original.args]
             if all(_promotion.is_scalar(f) for f in facts if f.is_tensor):
-                return self.filled(f"jnp.{name}imum(x, y)", values)
+                found = updated.args[0].value
+                for arg in updated.args[1:]:
+                    values = {"x": found, "y": arg.value}
+                    found = self.filled(f"jnp.{name}imum(x, y)", values)
+                return found
         self.problem(f"{name}() of a tensor: {_ASKING[name]}")
         return updated
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxfn.torch._translate._expressions import indices
 from jaxfn.torch._translate._lib import cst
 
 
@@ -84,7 +85,7 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 def _parts(node: Any) -> list[Any]:
     """The expressions that one is computed from, each of which was seen itself."""
-    return [seen for part in _direct(node) for seen in _seen(part)]
+    return [seen for part in _direct(node) for seen in seen_parts(part)]
 
 
 def _direct(node: Any) -> list[Any]:
@@ -102,19 +103,19 @@ def _direct(node: Any) -> list[Any]:
     if isinstance(node, (cst.Tuple, cst.List)):
         return [e.value for e in node.elements]
     if isinstance(node, cst.Subscript):
-        return [node.value]
+        return [node.value, *indices(node)]
     return []
 
 
-def _seen(node: Any) -> list[Any]:
+def seen_parts(node: Any) -> list[Any]:
     """The node itself, or its parts where a run does not tell what it was."""
     if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
-        return _seen(node.elt)
+        return seen_parts(node.elt)
     if isinstance(node, cst.BooleanOperation):
-        return [*_seen(node.left), *_seen(node.right)]
+        return [*seen_parts(node.left), *seen_parts(node.right)]
     if isinstance(node, (cst.Dict, cst.Set)):
-        return [part for e in node.elements for part in _seen(e.value)]
-    return _seen(node.value) if isinstance(node, cst.NamedExpr) else [node]
+        return [part for e in node.elements for part in seen_parts(e.value)]
+    return seen_parts(node.value) if isinstance(node, cst.NamedExpr) else [node]
 
 
 class _Written(cst.CSTVisitor):
@@ -138,16 +139,20 @@ class _Written(cst.CSTVisitor):
     def _write(self, target: Any, value: Any) -> None:
         for element in getattr(target, "elements", ()):
             self._write(element.value, value)
+        values = [value]
         while isinstance(target, cst.Subscript):
+            values.extend(indices(target))
             target = target.value
         if isinstance(target, cst.Name):
-            self.values.setdefault(target.value, []).append(value)
+            self.values.setdefault(target.value, []).extend(values)
 
 
 def bound_and_written(node: Any) -> dict[Any, list[Any]]:
     """What is bound to names that are written to, each with all that is written."""
     found = _Written()
     node.visit(found)
-    return {
-        value: found.values[name] for name, value in found.bound if name in found.values
-    }
+    written = dict(found.values)
+    for name, value in found.bound:  # `before = after`, and so on in a loop
+        if isinstance(value, cst.Name) and value.value in found.values:
+            written.setdefault(name, found.values[value.value])
+    return {value: written[name] for name, value in found.bound if name in written}

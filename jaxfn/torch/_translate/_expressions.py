@@ -261,3 +261,16 @@ def _is_simple(node: Any) -> bool:
     if isinstance(node, cst.UnaryOperation):
         node = node.expression
     return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))
+
+
+def indices(node: Any) -> list[Any]:
+    """The expressions in a subscript that are no slices."""
+    found = []
+    for element in node.slice:
+        if isinstance(element.slice, cst.Index):
+            value = element.slice.value
+            if isinstance(value, cst.Tuple):
+                found.extend(e.value for e in value.elements)
+            else:
+                found.append(value)
+    return found

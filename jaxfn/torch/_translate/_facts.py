@@ -51,13 +51,17 @@ class Fact:
             return self
         shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
         alike = self.kind == other.kind and self.numpy == other.numpy
+        # Once of constants, once computed: it is what the second is.
+        computed = any(f.is_tensor and f.numpy for f in (self, other))
+        both = computed and all(f.kind == "array" or f.numpy for f in (self, other))
+        kind = self.kind if alike else "tensor" if both else "mixed"
         return Fact(
-            self.kind if alike else "mixed",
+            kind,
             self.dtype if self.dtype == other.dtype else None,
             shapes[:8],
             self.value if self.value == other.value else None,
             self.owned and other.owned,
-            self.numpy and other.numpy,
+            both or (self.numpy and other.numpy),
         )
 
 

@@ -59,6 +59,17 @@ class Inference:
         """Did a run evaluate it?"""
         return self._facts.was_run(node)
 
+    def meant(self, func: Any) -> Any:
+        """The object of another library that a dotted name stands for, or None."""
+        names: list[str] = []
+        while isinstance(func, cst.Attribute):
+            names.insert(0, func.attr.value)
+            func = func.value
+        found = getattr(self.target(func), "value", None)
+        for name in names:
+            found = getattr(found, name, None)
+        return found
+
     def is_written(self, node: Any) -> bool:
         """Is it bound to a name that is written to?"""
         return node in self._facts.computed.written
@@ -66,9 +77,13 @@ class Inference:
     def is_function(self, name: Any) -> bool:
         """Is a name one of a function that is defined here?"""
         names = {f.name.value for f in self._scopes.names if f is not None}
-        return name.value in names or any(
-            isinstance(value, cst.Lambda) for _, value in self.stores(name)
-        )
+        stores = [
+            value
+            for uses in self._scopes.names.values()
+            if name.value in uses
+            for _, value in uses[name.value].stores
+        ]
+        return name.value in names or any(isinstance(v, cst.Lambda) for v in stores)
 
     def function(self, node: Any) -> Any:
         """The function around a node."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jaxfn.torch._translate._expressions import code, fill
+from jaxfn.torch._translate._expressions import code, fill, indices
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
-from jaxfn.torch._translate._memory import indices
 from jaxfn.torch._translate._names import ROWS
 
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxfn.torch._translate._expressions import code, dotted
+from jaxfn.torch._translate._expressions import code, dotted, indices
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import outcome
@@ -173,7 +173,7 @@ class Memories(abc.ABC):
         known = self._summary(func)
         if known is not None:
             return self._own(node, known, args, every)
-        owned = self._infer.of(func).owned
+        owned = self._infer.of(func).owned and not self._may_view(func)
         if target is not None and target.kind == "import" and owned:
             return self._fresh(node)
         if target is not None and target.kind in ("builtin", "unit", "import"):
@@ -210,11 +210,12 @@ class Memories(abc.ABC):
             self._keep(func.value, every)
             return NOTHING
         if kind != "tensor":
-            if self._infer.of(func).owned:
+            if self._infer.of(func).owned and not self._may_view(func):
                 return self._fresh(node)
             return receiver | every | {OTHER}
         if owner.numpy:
             viewed = name not in arrays.METHODS or name in arrays.VIEWED
+            viewed = viewed or any(_is_keyword(a, "copy") for a in node.args)
             return receiver | every if viewed and name != "copy" else self._fresh(node)
         if is_write_name(name):
             self._write(node, receiver, root_of(func.value))
@@ -225,6 +226,11 @@ class Memories(abc.ABC):
                 return self._fresh(node)
         view = self._is_view(f"Tensor.{name}", name)
         return receiver if view else self._fresh(node)
+
+    def _may_view(self, func: Any) -> bool:
+        """Does a function of NumPy give a copy here, and a view there?"""
+        found = self._infer.meant(func)
+        return type(found).__hash__ is not None and found in arrays.VIEWING
 
     def _own(
         self, node: Any, known: tuple[Any, Any], args: list[Memory], every: Memory
@@ -240,6 +246,10 @@ class Memories(abc.ABC):
         for name in summary.returns:
             found |= {OTHER} if name == OTHER else by_name.get(name, every)
         return found | self._fresh(node)
+
+
+def _is_keyword(arg: Any, name: str) -> bool:
+    return arg.keyword is not None and arg.keyword.value == name
 
 
 def is_write_name(name: str) -> bool:
@@ -299,16 +309,3 @@ def diagonal_of(node: Any) -> str | None:
     said |= dict(zip(_LAST, map(code, values), strict=False))
     known = {"offset": "0", **said} == _LAST
     return x.value if known and isinstance(x, cst.Name) else None
-
-
-def indices(node: Any) -> list[Any]:
-    """The expressions in a subscript that are no slices."""
-    found = []
-    for element in node.slice:
-        if isinstance(element.slice, cst.Index):
-            value = element.slice.value
-            if isinstance(value, cst.Tuple):
-                found.extend(e.value for e in value.elements)
-            else:
-                found.append(value)
-    return found

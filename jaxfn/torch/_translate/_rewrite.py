@@ -79,6 +79,8 @@ class Rewriter(Calls):
             self._condition(test.right)
         elif self.infer.of(test).is_tensor:
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
+        elif self.infer.of(test).kind == "device":
+            self.problem(f"a branch on {code(test)}: JAX's devices are others")
 
     def visit_UnaryOperation(self, node: Any) -> None:
         if isinstance(node.operator, cst.Not):

@@ -35,8 +35,10 @@ class Facts:
         return value
 
     def _is_constant(self, node: Any) -> bool:
-        if isinstance(node, cst.BaseNumber):
-            return True
+        if isinstance(node, (cst.BaseNumber, cst.UnaryOperation)):
+            inner = getattr(node, "expression", node)
+            if isinstance(inner, cst.BaseNumber):
+                return True
         return self.was_run(node) and not self._holds(node)
 
     def _holds(self, node: Any) -> bool:
@@ -108,7 +110,7 @@ def fact(value: Any) -> Fact:
     if isinstance(value, torch.device):
         return Fact("device")
     if isinstance(value, np.ndarray):
-        return Fact("array")
+        return Fact("array", str(value.dtype), (tuple(value.shape),))
     return Fact("callable" if callable(value) else "other")
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate._assignments import assigned, augmented, bind, index_text
-from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._expressions import code, fill, indices, paren
 from jaxfn.torch._translate._keyed import split
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import (
     diagonal_of,
-    indices,
     is_in_place,
     is_write_name,
     root_of,

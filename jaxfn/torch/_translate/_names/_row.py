@@ -87,7 +87,7 @@ class Row:
                 continue
             if i >= len(places):
                 return "as many arguments"
-            if arg.star and not places[i].star:
+            if arg.star and (arg.star == "**" or not places[i].star):
                 return "a starred argument"
             found.setdefault(places[i].name, []).append(arg)
             if not places[i].star:

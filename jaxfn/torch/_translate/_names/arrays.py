@@ -23,7 +23,7 @@ flipud hstack matmul max mean min moveaxis outer ravel reshape roll squeeze stac
 swapaxes tensordot tile trace transpose tril triu var vstack where
 linalg.cholesky linalg.det linalg.inv linalg.norm linalg.solve
 """
-KEYWORDS = {"axis", "axes", "keepdims", "ddof", "shift", "k", "a_min", "a_max"}
+KEYWORDS = {"axis", "axes", "keepdims", "ddof", "shift", "k"}
 """Keywords that mean the same to both."""
 
 OF_SEQUENCES = {"array", "concatenate", "hstack", "stack", "vstack"}
@@ -58,6 +58,16 @@ METHODS = {
 
 VIEWED = {"diagonal", "ravel", "reshape", "squeeze", "swapaxes", "transpose", "view"}
 """Those whose result may share memory with its array."""
+
+VIEWING = {
+    np.array, np.array_split, np.asanyarray, np.asarray, np.ascontiguousarray,
+    np.asfortranarray, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.broadcast_arrays,
+    np.broadcast_to, np.diagonal, np.dsplit, np.expand_dims, np.flip, np.fliplr, np.flipud,
+    np.hsplit, np.imag, np.moveaxis, np.nan_to_num, np.ravel, np.real, np.real_if_close,
+    np.require, np.reshape, np.rollaxis, np.rot90, np.split, np.squeeze, np.swapaxes,
+    np.transpose, np.trim_zeros, np.vsplit,
+}  # fmt: skip
+"""Functions whose result may share memory with an argument, or may not."""
 
 IN_PLACE = {
     "byteswap",
