@@ -1144,3 +1144,14 @@ class LeastOfThree(Function):
     @staticmethod
     def backward(ctx, g):
         return g
+
+
+class Generated(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a = x.detach().numpy()
+        return torch.from_numpy(np.fromiter((np.exp(v) for v in a), dtype=a.dtype))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g

@@ -102,6 +102,7 @@ MARKED = {
     "ClipOut": (lambda: [t(3)], "ndarray.clip: it writes to what it is given"),
     "NanToNum": (lambda: [t(3)], "np.nan_to_num: it writes to what it is given"),
     "RavelAny": (lambda: [t(2, 3)], "ndarray.ravel: JAX's arrays have no order"),
+    "Generated": (lambda: [t(3)], "np.fromiter of a generator: make it a list"),
     "DeviceText": (lambda: [t(3)], "str() of a device"),
     "DeviceTruth": (lambda: [t(3)], "a branch on here: JAX's devices are others"),
     "DeviceOptions": (lambda: [t(3)], "torch.ones with a starred argument"),

@@ -167,6 +167,8 @@ class Arrays(References):
     def _on_host(self, original: Any, updated: Any, function: Any) -> Any:
         """`jaxfn.host_function(f)(x)` for `f(x)`."""
         name = code(original.func)
+        if any(isinstance(a.value, cst.GeneratorExp) for a in original.args):
+            self.problem(f"{name} of a generator: make it a list")
         result = self.infer.of(original)
         if not result.numpy and result.kind != "none":
             self.problem(f"{name} gives a {result.kind}: JAX can trace arrays alone")
