@@ -57,6 +57,10 @@ WRITTEN = [
     ("return x.view(x.size(0), -1)", ["return x.reshape(x.shape[0], -1)"]),
     ("return (x > 0).float()", ["return (x > 0).astype(jnp.float32)"]),
     ("return (x > 0).to(x)", ["return (x > 0).astype(x.dtype)"]),
+    (
+        "y = x.new_zeros((2, 3), requires_grad=x.requires_grad)\nreturn x + y",
+        ["y = jnp.zeros((2, 3), x.dtype)", "return x + y"],
+    ),
     ("y = x.clone() if x.ndim else x\nreturn y * y", ["y = x", "return y * y"]),
     (
         "d = x.device\nreturn x.to(d) * torch.ones(3, device=d)",
@@ -366,6 +370,49 @@ def test_comments_names_and_docstrings_stay(module):
     found = translate(module(WHOLE).Twice, X)
     assert found.ok, str(found)
     assert found.source == WHOLE_IN_JAX
+
+
+OBJECT = """
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    \"\"\"A slope.\"\"\"
+
+    width: float
+    shift: torch.Tensor
+
+    def __call__(self, x):
+        return torch.exp(-torch.abs(x - self.shift) / self.width)
+
+
+class T(Function):
+    @staticmethod
+    def forward(ctx, x, window):
+        ctx.save_for_backward(x)
+        ctx.window = window
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * ctx.window(x), None
+"""
+
+
+def test_an_object_that_computes_is_translated_with_its_class(module):
+    made = module(OBJECT)
+    found = translate(made.T, X, made.Window(0.5, torch.tensor([0.1, 0.2, 0.3])))
+    assert found.left == ()
+    assert "return jnp.exp(-jnp.abs(x - self.shift) / self.width)" in found.source
+    assert found.comparison.ok, str(found.comparison)
+
+
+def test_a_module_that_computes_is_left(module):
+    made = module(OBJECT)
+    found = translate(made.T, X, torch.nn.Sigmoid())
+    assert not found.ok
 
 
 def test_comments_about_what_is_not_carried_over_go(module):

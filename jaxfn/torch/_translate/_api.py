@@ -7,7 +7,13 @@ from typing import Any
 
 from jaxfn.torch._translate import _devices
 from jaxfn.torch._translate._assemble import assembled, is_alias
-from jaxfn.torch._translate._compared import Progress, as_torch, compared
+from jaxfn.torch._translate._compared import (
+    Progress,
+    as_torch,
+    compared,
+    is_user_object,
+    of_class,
+)
 from jaxfn.torch._translate._learn import Original, quiet, run
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._rewrite import Rewriter
@@ -36,7 +42,8 @@ def translate(
     given = as_torch(args)
     library = Library()
     functions = [a for a in given if is_user_function(a)]
-    units = collect(library, [*classes, *functions])
+    objects = [type(a) for a in given if is_user_object(a)]
+    units = collect(library, [*classes, *functions, *dict.fromkeys(objects)])
     facts = Facts()
     if args:
         facts = _learn(units, library, classes[0], given)
@@ -58,7 +65,8 @@ def _foreign(args: Sequence[Any]) -> list[Left]:
     for i, arg in enumerate(args):
         module = type(arg).__module__.split(".")[0]
         plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
-        if not plain and not isinstance(arg, tuple) and not is_user_function(arg):
+        ours = isinstance(arg, tuple) or is_user_function(arg) or is_user_object(arg)
+        if not plain and not ours:
             found.append(Left(f"argument {i}", type(arg).__qualname__, reason))
     return found
 
@@ -84,6 +92,9 @@ def _learn(units: Any, library: Library, cls: Any, args: Sequence[Any]) -> Facts
         for unit in units.values():
             if is_user_function(unit.value):
                 by_value[id(unit.value)] = original.value(unit)
+            for arg in args:
+                if type(arg) is unit.value and is_user_object(arg):
+                    by_value[id(arg)] = of_class(arg, original.value(unit))
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]

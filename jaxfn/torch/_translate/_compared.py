@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -99,10 +100,36 @@ def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
     return port
 
 
+def is_user_object(value: Any) -> bool:
+    """Is it one of a class of the user's that can be called, and is no module?"""
+    cls = type(value)
+    package = cls.__module__.split(".")[0]
+    known = package in ("builtins", "torch", "numpy", "scipy", "functools", "jax")
+    called = inspect.isfunction(inspect.getattr_static(cls, "__call__", None))
+    is_plain = not isinstance(value, torch.nn.Module) and hasattr(value, "__dict__")
+    return called and is_plain and not known
+
+
+def of_class(
+    x: Any, cls: type, converted: Callable[[Any], Any] = lambda value: value
+) -> Any:
+    """The same object, of a class that is another version of its own."""
+    made = object.__new__(cls)
+    for name, value in vars(x).items():
+        object.__setattr__(made, name, converted(value))
+    return made
+
+
+def _array(x: Any) -> Any:
+    return to_jax(x) if isinstance(x, torch.Tensor) else x
+
+
 def _as_jax(x: Any, module: Any) -> Any:
     """What the translation has in place of an object of the original's file."""
     if hasattr(x, "__code__"):
         return getattr(module, x.__name__, x)
+    if is_user_object(x) and hasattr(module, type(x).__name__):
+        return of_class(x, getattr(module, type(x).__name__), _array)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         made = getattr(module, type(x).__name__, type(x))
         return made(*[_as_jax(y, module) for y in x])

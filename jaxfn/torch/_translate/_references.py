@@ -171,9 +171,9 @@ def _is_meaningless(arg: Any) -> bool:
     """Does an argument say what JAX's arrays can't differ in, so that rows drop it?
 
     They have no strides, so any memory_format is dropped; a layout only where it isn't
-    that of a sparse tensor.
+    that of a sparse tensor. None requires a gradient by itself.
     """
     keyword = arg.keyword.value if arg.keyword else None
     layout = arg.value.attr.value if isinstance(arg.value, cst.Attribute) else None
     dense = keyword == "layout" and layout in ("layout", "strided")
-    return dense or keyword == "memory_format"
+    return dense or keyword in ("memory_format", "requires_grad")

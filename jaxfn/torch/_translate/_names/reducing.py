@@ -93,6 +93,12 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
         second="jnp.argsort(x, axis=dim, descending=descending)",
     ),
     row(
+        "kthvalue",
+        "x k:int dim?=-1",
+        "jnp.take(jnp.sort(x, axis=dim), k - 1, axis=dim)",
+        second="jnp.take(jnp.argsort(x, axis=dim), k - 1, axis=dim)",
+    ),
+    row(
         "topk",
         "x k dim? largest==True sorted?",
         "jax.lax.top_k(x, k, axis=dim)[0]",
