@@ -56,6 +56,8 @@ HERE = {
     "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
     "a": np.array([1.0, 2.5], np.float32),
     "whole": np.array([1, 2]),
+    "four": torch.linspace(-1, 1, 64).reshape(1, 4, 4, 4).sin(),
+    "kernels": torch.linspace(-2, 1, 32).reshape(4, 2, 2, 2).cos(),
     "kernel": torch.linspace(-2, 1, 16).reshape(2, 2, 2, 2).cos(),
 }
 CALLS = """
@@ -174,6 +176,13 @@ F.nll_loss(x,k[:2],reduction="sum") F.cross_entropy(x,k[:2])
 F.cross_entropy(x,k[:2],reduction="none") F.conv1d(t,t) F.conv1d(t,t,padding=(1,))
 F.conv2d(image,kernel,stride=2,padding=1) F.conv2d(image,kernel,v[:2],(1,2),(0,1),2)
 F.conv2d(image,kernel[:,:1],None,1,0,1,groups=2) F.conv3d(image[None],kernel[:,None])
+F.conv_transpose1d(t,t) F.conv_transpose1d(t,t,None,1,0,0)
+F.conv_transpose2d(image,kernel,stride=2,padding=1)
+F.conv_transpose2d(image,kernel,v[:2],(2,1),(0,1),groups=1)
+F.conv_transpose2d(image,kernel[:,:1],None,2,0,0,2)
+F.conv_transpose2d(four,kernels,groups=2)
+F.conv_transpose3d(image[None],kernel[:1,None])
+F.conv_transpose3d(image[None],kernel[:1,None],None,1,0,0)
 torch.softmax(x,1) torch.log_softmax(x,1) torch.celu(x) torch.selu(x)
 F.leaky_relu(x,0.1) F.embedding(i,m) F.one_hot(i,3) F.l1_loss(x,y)
 F.l1_loss(x,y,reduction="none") F.l1_loss(x,y,reduction="sum") F.mse_loss(x,y)

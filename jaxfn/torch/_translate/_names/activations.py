@@ -38,8 +38,8 @@ def _cross_entropy(given: Bound) -> str | None:
 
 def _conv(given: Bound) -> str | None:
     """Torch's one number counts for all axes."""
-    n = (given.ndim("weight") or 0) - 2
-    if n < 1 or given.ndim("x") != n + 2:
+    n = int(given.row.name[-2])
+    if given.ndim("x") not in (None, n + 2):
         return None
     parts = ["x", "weight"]
     for name in ("stride", "padding"):
@@ -61,12 +61,44 @@ def _conv(given: Bound) -> str | None:
         parts.append(f"rhs_dilation={dilation}")
     if given.has("groups"):
         parts.append("feature_group_count=groups")
-    found = f"jax.lax.conv_general_dilated({', '.join(parts)})"
+    return _with_bias(given, f"jax.lax.conv_general_dilated({', '.join(parts)})", n)
+
+
+def _with_bias(given: Bound, found: str, n: int) -> str | None:
     if given.kind("bias") == "none":
         return found
     if given.kind("bias") != "tensor":
         return None
     return f"{found} + bias[:, {', '.join(['None'] * n)}]"
+
+
+def _conv_transpose(given: Bound) -> str | None:
+    """The convolution that takes a convolution back: of what is set apart by zeros."""
+    n = int(given.row.name[-2])
+    if given.ndim("x") not in (None, n + 2):
+        return None
+    kinds = {name: given.kind(name) for name in ("stride", "padding")}
+    if not set(kinds.values()) <= {"int", "seq", "none"}:
+        return None
+    axes = ", ".join(str(i + 2) for i in range(n))
+    weight = f"jnp.flip(weight, ({axes},)).swapaxes(0, 1)"
+    if given.has("groups"):
+        weight = (
+            f"jnp.flip(weight, ({axes},)).reshape(groups, -1, *weight.shape[1:])"
+            ".swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:])"
+        )
+    one = "padding" if given.has("padding") else "0"
+    gaps = f"[(k - 1 - {one}, k - 1 - {one}) for k in weight.shape[2:]]"
+    if kinds["padding"] == "seq":
+        gaps = "[(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], padding)]"
+    one = "stride" if given.has("stride") else "1"
+    apart = "stride" if kinds["stride"] == "seq" else f"[{one}] * {n}"
+    grouped = ", feature_group_count=groups" if given.has("groups") else ""
+    found = (
+        f"jax.lax.conv_general_dilated(x, {weight}, [1] * {n}, {gaps}, "
+        f"lhs_dilation={apart}{grouped})"
+    )
+    return _with_bias(given, found, n)
 
 
 def _layer_norm(given: Bound) -> str | None:
@@ -145,6 +177,12 @@ F.cross_entropy    x target -reduction           @_cross_entropy
 F.conv1d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
 F.conv2d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
 F.conv3d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv_transpose1d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
+F.conv_transpose2d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
+F.conv_transpose3d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
+F.conv_transpose1d x weight bias? stride? padding? -groups?  @_conv_transpose
+F.conv_transpose2d x weight bias? stride? padding? -groups?  @_conv_transpose
+F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:tensor          x @ weight.T + bias
