@@ -21,10 +21,8 @@ from jaxfn.torch._translate._names import arrays
 from jaxfn.torch._translate._references import References
 
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
-_KEPT = (np.array, np.asarray, np.ascontiguousarray)
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
-
-
+_KEPT = (np.array, np.asarray, np.ascontiguousarray)
 _ORDERS = ('"K"', "'K'", '"A"', "'A'")
 
 
@@ -94,9 +92,7 @@ class Arrays(References):
     # ---- other libraries
 
     def _is_imported(self, func: Any) -> bool:
-        while isinstance(func, cst.Attribute):
-            func = func.value
-        target = self.unit.references.get(func)
+        target = self.unit.references.get(_root(func))
         return target is not None and target.kind == "import"
 
     def _imported(self, original: Any, updated: Any) -> Any:
@@ -120,6 +116,13 @@ class Arrays(References):
         if not _computes(function):
             self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
             return updated
+        return self._of_numpy(function, original, updated, facts)
+
+    def _of_numpy(
+        self, function: Any, original: Any, updated: Any, facts: list[Fact]
+    ) -> Any:
+        """A function of NumPy or SciPy, and arrays."""
+        name = code(original.func)
         if _is_writing(function, original):
             self.problem(f"{name}: it writes to what it is given")
         if isinstance(function, type) and len(facts) == 1:  # np.float32(x)
@@ -127,19 +130,19 @@ class Arrays(References):
             return self.filled(_cast(facts[0], self.infer.of(original)), values)
         if function in _KEPT and len(facts) == 1 and facts[0].is_tensor:
             return updated.args[0].value  # arrays of JAX are never written to
-        if _is_hashable(function) and function in arrays.MADE:
+        if function in arrays.MADE:
             return self._made(function, original, updated)
         if function in arrays.BY_VALUE or (function is np.where and len(facts) == 1):
             self.problem(f"{name}: the shape depends on values, which JAX can't trace")
-        same = arrays.SAME.get(function) if _is_hashable(function) else None
+        same, short = arrays.SAME.get(function), name.rpartition(".")[2]
         if same is not None and self._is_same(same, original, facts):
             same = short if getattr(np, short, None) is function else same
             return updated.with_changes(func=cst.parse_expression(f"jnp.{same}"))
-        return self._on_host(original, updated, function)
+        return self._on_host(original, updated)
 
     def _made(self, function: Any, original: Any, updated: Any) -> Any:
-        """An array of constants that is written to."""
-        name = arrays.MADE.get(function) if _is_hashable(function) else None
+        """A new array, of constants if it is written to."""
+        name = arrays.MADE.get(function)
         if name is None:
             return self.started(original, updated, [])
         kept = [
@@ -164,7 +167,7 @@ class Arrays(References):
         real = str(result.dtype).startswith(("float", "complex"))
         return bool(held and real and result.is_tensor and dtypes == {result.dtype})
 
-    def _on_host(self, original: Any, updated: Any, function: Any) -> Any:
+    def _on_host(self, original: Any, updated: Any) -> Any:
         """`jaxfn.host_function(f)(x)` for `f(x)`."""
         name = code(original.func)
         if any(isinstance(a.value, cst.GeneratorExp) for a in original.args):
@@ -179,17 +182,12 @@ class Arrays(References):
         """Is it a function that was made here, and may read arrays of its own?"""
         if isinstance(node, cst.Lambda):
             return any(_is_array(self.infer.of(name)) for name in loads(node.body))
-        root = node
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        known = root in self.unit.references
+        known = _root(node) in self.unit.references
         return self.infer.of(node).kind == "callable" and not known
 
     def _is_of_numpy(self, call: Any) -> bool:
         """Does an object of SciPy's, say, compute with arrays here?"""
-        root = call.func
-        while isinstance(root, cst.Attribute):
-            root = root.value
+        root = _root(call.func)
         if not isinstance(root, cst.Name) or root.value in ("cls", "self"):
             return False
         own = root in self.unit.references or self.infer.is_function(root)
@@ -275,8 +273,11 @@ def _is_array(fact: Fact) -> bool:
     return fact.is_tensor or fact.numpy
 
 
-def _is_hashable(value: Any) -> bool:
-    return type(value).__hash__ is not None
+def _root(node: Any) -> Any:
+    """What the attributes of an expression are of."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node
 
 
 def _computes(function: Any) -> bool:

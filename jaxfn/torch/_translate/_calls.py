@@ -83,10 +83,10 @@ class Calls(Arrays):
             self.problem(found)
         given = [self.infer.of(a.value) for a in original_node.args]
         hosted = target is not None and self.program.is_hosted(target)
-        if hosted and target is not None and any(f.numpy for f in given):
-            return self._on_host(original_node, updated_node, target.value)
+        if hosted and any(f.numpy for f in given):
+            return self._on_host(original_node, updated_node)
         if self._is_of_numpy(original_node):
-            return self._on_host(original_node, updated_node, None)
+            return self._on_host(original_node, updated_node)
         return updated_node
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:

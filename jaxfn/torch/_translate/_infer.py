@@ -68,7 +68,7 @@ class Inference:
         found = getattr(self.target(func), "value", None)
         for name in names:
             found = getattr(found, name, None)
-        return found
+        return found if type(found).__hash__ is not None else None
 
     def is_written(self, node: Any) -> bool:
         """Is it bound to a name that is written to?"""
