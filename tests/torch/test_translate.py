@@ -409,10 +409,13 @@ def test_an_object_that_computes_is_translated_with_its_class(module):
     assert found.comparison.ok, str(found.comparison)
 
 
-def test_a_module_that_computes_is_left(module):
+def test_a_module_or_an_object_that_holds_objects_is_left(module):
     made = module(OBJECT)
-    found = translate(made.T, X, torch.nn.Sigmoid())
-    assert not found.ok
+    window = made.Window(0.5, torch.tensor(0.1))
+    object.__setattr__(window, "inner", made.Window(0.5, torch.tensor(0.1)))
+    for argument in (torch.nn.Sigmoid(), window):
+        found = translate(made.T, X, argument)
+        assert any("computes in PyTorch" in line.reason for line in found.left)
 
 
 def test_comments_about_what_is_not_carried_over_go(module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jaxfn.torch._lib import torch
 from jaxfn.torch._translate import _devices
 from jaxfn.torch._translate._assemble import assembled, is_alias
 from jaxfn.torch._translate._compared import (
@@ -66,7 +67,7 @@ def _foreign(args: Sequence[Any]) -> list[Left]:
         module = type(arg).__module__.split(".")[0]
         plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
         ours = isinstance(arg, tuple) or is_user_function(arg) or is_user_object(arg)
-        if not plain and not ours:
+        if isinstance(arg, torch.nn.Module) or (not plain and not ours):
             found.append(Left(f"argument {i}", type(arg).__qualname__, reason))
     return found
 

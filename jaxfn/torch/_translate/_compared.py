@@ -101,13 +101,23 @@ def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
 
 
 def is_user_object(value: Any) -> bool:
-    """Is it one of a class of the user's that can be called, and is no module?"""
+    """Is it one of a class of the user's that can be called, and holds only values?
+
+    A module is none, nor is what holds other objects, which may compute as well.
+    """
     cls = type(value)
     package = cls.__module__.split(".")[0]
     known = package in ("builtins", "torch", "numpy", "scipy", "functools", "jax")
     called = inspect.isfunction(inspect.getattr_static(cls, "__call__", None))
-    is_plain = not isinstance(value, torch.nn.Module) and hasattr(value, "__dict__")
-    return called and is_plain and not known
+    if known or not called or isinstance(value, torch.nn.Module):
+        return False
+    return hasattr(value, "__dict__") and all(map(_is_value, vars(value).values()))
+
+
+def _is_value(x: Any) -> bool:
+    if isinstance(x, (tuple, list)):
+        return all(map(_is_value, x))
+    return x is None or isinstance(x, (bool, int, float, complex, str, torch.Tensor))
 
 
 def of_class(
