@@ -167,6 +167,14 @@ def test_without_a_result_tracing_calls_the_body_on_zeros():
     assert seen == [[0, 0, 0], X.tolist()]
 
 
+def test_what_is_known_while_jax_traces_is_no_zero():
+    """`np.repeat` of no repeats is empty, and a filter of zeros none."""
+    counts = np.array([1, 2, 1])
+    f = jaxfn.host_function(np.repeat)
+    found = jax.jit(lambda x: f(x, counts))(X)
+    assert found.tolist() == np.repeat(np.asarray(X), counts).tolist()
+
+
 def test_with_a_result_tracing_does_not_call_the_body():
     seen = []
     f = jaxfn.host_function(lambda x: seen.append(0), LIKE)

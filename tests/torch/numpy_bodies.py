@@ -220,105 +220,6 @@ class Inverse(Function):
         return torch.from_numpy(-b.T @ g.numpy() @ b.T)
 
 
-class WriteInput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.numpy()
-        a[0] = 1
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class WriteView(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x * 1
-        a = y.detach().numpy()
-        a[0] = 1
-        return y * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class WriteReshaped(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        b = a.reshape(-1)
-        b[0] = 7
-        return torch.from_numpy(a * 2)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class OutArg(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        np.multiply(a, 2, out=a)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class SortInPlace(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        a.sort(axis=0)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class IsNd(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        k = 3.0 if isinstance(a, np.ndarray) else 5.0
-        return torch.from_numpy(a * np.float32(k))
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class Branch(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        if a.max() > 1:
-            a = a / a.max()
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
-class FloatOf(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        s = float(np.abs(a).max())
-        return torch.from_numpy(a) / s
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
 class Loops(Function):
     @staticmethod
     def forward(ctx, x):
@@ -353,23 +254,6 @@ class Ints(Function):
     @staticmethod
     def backward(ctx, g):
         return None, g * 2
-
-
-class Masked(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        a[a < 0] = 0
-        b = np.where(a > 1, np.float32(1), a)
-        i = np.where(b > 0.5)
-        c = np.zeros((4, 3), dtype=np.float32)
-        c[i] = 1.0
-        ctx.m = b > 0
-        return torch.from_numpy(b + c)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.from_numpy(ctx.m.astype(np.float32))
 
 
 class Masked2(Function):
@@ -426,30 +310,6 @@ class Gaussian(Function):
         return torch.tensor(ndimage.gaussian_filter1d(g.numpy(), ctx.sigma, axis=-1))
 
 
-class Rand(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        return torch.from_numpy(a + np.random.randn(*a.shape).astype(np.float32))
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class AddAt(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        out = np.zeros(8, dtype=np.float32)
-        np.add.at(out, np.array([0, 0, 1]), a[:, 0])
-        return torch.from_numpy(out)
-
-    @staticmethod
-    def backward(ctx, g):
-        return torch.zeros(3, 8)
-
-
 class Double(Function):
     @staticmethod
     def forward(ctx, x):
@@ -503,34 +363,6 @@ class ViaHelpers(Function):
     @staticmethod
     def backward(ctx, g):
         return both(g, ctx.w[::-1])
-
-
-class Nested(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-
-        def f(row):
-            return np.sort(row)[::-1] + a[0, 0]
-
-        return torch.from_numpy(np.apply_along_axis(f, 1, a))
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class Item(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        k = a.argmax()
-        top = a[k].item()
-        return torch.from_numpy(a) * top
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class Many(Function):
@@ -623,20 +455,6 @@ class FromScalar(Function):
         return g * float(2.0) * torch.as_tensor(ctx.top)
 
 
-class ScalarBranch(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        known = np.any(np.ones(2) > 0)  # the same object as the next
-        any_is = np.any(a > 0)
-        factor = 3.0 if known and any_is else 2.0
-        return x * factor
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class FromList(Function):
     @staticmethod
     def forward(ctx, x):
@@ -647,18 +465,6 @@ class FromList(Function):
     def backward(ctx, g):
         a, b = np.split(g.numpy(), 2)
         return torch.from_numpy(np.stack([b, a]))
-
-
-class PutAlong(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        np.put_along_axis(a, np.array([[0], [1]]), 9.0, axis=1)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class HelperWrites(Function):
@@ -677,29 +483,6 @@ def doubled_in_place(a):
     a *= 2
 
 
-class Unique(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = np.unique(x.detach().numpy())
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.reshape(2, 3)
-
-
-class Strides(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        k = a.strides[0]
-        return x * float(k)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class Chance(Function):
     @staticmethod
     def forward(ctx, x):
@@ -712,34 +495,6 @@ class Chance(Function):
 
 def jittered(a):
     return a + np.random.default_rng(0).normal(size=a.shape).astype(np.float32)
-
-
-class LoopBranch(Function):
-    @staticmethod
-    def forward(ctx, x):
-        total = 0.0
-        for v in x.detach().numpy():
-            if v > 0:
-                total = total + v
-        return x * float(1.0) + torch.tensor(total)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class SplitView(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy().copy()
-        parts = np.split(a, 2)
-        last = parts[1]
-        last[0] = 5
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class Shared(Function):
@@ -815,19 +570,6 @@ class Sparse(Function):
         return None, torch.from_numpy(np.asarray(ctx.matrix.dot(g.numpy())))
 
 
-class Numbers(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        if np.allclose(a, 0):
-            return x * 2
-        return x * 3
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 3
-
-
 class Interpolated(Function):
     @staticmethod
     def forward(ctx, x):
@@ -847,44 +589,6 @@ class Fitted(Function):
         a = x.detach().numpy()
         found = CubicSpline(np.arange(len(a)), a)
         return torch.from_numpy(found(a)).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class AstypeView(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        b = a.astype(np.float32, copy=False)
-        b -= b.mean()
-        return torch.from_numpy(b) + x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class SometimesView(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        a = a * 2
-        b = np.ascontiguousarray(a.T)
-        b[0] = 0
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class Wraps(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        return torch.from_numpy((a * 255).astype(np.uint8)).to(x.dtype)
 
     @staticmethod
     def backward(ctx, g):
@@ -1004,45 +708,6 @@ class ClipNames(Function):
         return g
 
 
-class OutByPlace(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        a = a.copy()
-        np.exp(a, a)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class ClipOut(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        a = a.copy()
-        a.clip(0, 1, out=a)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class NanToNum(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        a = a.copy()
-        np.nan_to_num(a, copy=False)
-        return torch.from_numpy(a)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class Ordered(Function):
     @staticmethod
     def forward(ctx, x):
@@ -1054,17 +719,6 @@ class Ordered(Function):
     @staticmethod
     def backward(ctx, g):
         return torch.zeros(2, 3)
-
-
-class RavelAny(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        return torch.from_numpy(a.T.ravel("A").reshape(2, 3))
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class LoopCarry(Function):
@@ -1101,56 +755,12 @@ class HostedConstant(Function):
         return g
 
 
-class DeviceText(Function):
-    @staticmethod
-    def forward(ctx, x):
-        factor = 2.0 if str(x.device) == "cpu" else 3.0
-        return x * factor
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class DeviceTruth(Function):
-    @staticmethod
-    def forward(ctx, x):
-        here = x.device
-        return x * (2.0 if here else 5.0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class DeviceOptions(Function):
-    @staticmethod
-    def forward(ctx, x):
-        options = {"device": x.device}
-        return x * torch.ones(3, **options)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class LeastOfThree(Function):
     @staticmethod
     def forward(ctx, x):
         a = x.detach().numpy()
         m = min(a[0], a[1], a[2])
         return torch.from_numpy(a - m)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class Generated(Function):
-    @staticmethod
-    def forward(ctx, x):
-        a = x.detach().numpy()
-        return torch.from_numpy(np.fromiter((np.exp(v) for v in a), dtype=a.dtype))
 
     @staticmethod
     def backward(ctx, g):

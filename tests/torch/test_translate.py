@@ -413,7 +413,9 @@ def test_a_module_or_an_object_that_holds_objects_is_left(module):
     made = module(OBJECT)
     window = made.Window(0.5, torch.tensor(0.1))
     object.__setattr__(window, "inner", made.Window(0.5, torch.tensor(0.1)))
-    for argument in (torch.nn.Sigmoid(), window):
+    space = {"torch": torch, "__name__": "typed_in"}
+    exec("class Typed:\n    def __call__(self, x):\n        return x * 2", space)
+    for argument in (torch.nn.Sigmoid(), window, space["Typed"]()):
         found = translate(made.T, X, argument)
         assert any("computes in PyTorch" in line.reason for line in found.left)
 

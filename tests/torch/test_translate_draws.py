@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +17,9 @@ from jaxfn.torch._translate import _names, _same_draws
 from jaxfn.torch._translate._compared import load
 from jaxfn.torch._translate._names import drawing
 
+from .texts import function
+
 X = torch.tensor([[0.3, 0.2, 0.9], [0.1, 0.4, 0.7]])
-
-
-def function(forward, backward="return g", args="x"):
-    text = f"class T(Function):\n    @staticmethod\n    def forward(ctx, {args}):\n"
-    text += textwrap.indent(textwrap.dedent(forward), " " * 8)
-    text += "\n\n    @staticmethod\n    def backward(ctx, g):\n"
-    return text + textwrap.indent(textwrap.dedent(backward), " " * 8) + "\n"
 
 
 def rows_of(found):

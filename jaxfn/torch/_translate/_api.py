@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jaxfn.torch._lib import torch
@@ -43,14 +43,15 @@ def translate(
     given = as_torch(args)
     library = Library()
     functions = [a for a in given if is_user_function(a)]
-    objects = [type(a) for a in given if is_user_object(a)]
+    objects = [type(a) for a in given if is_user_object(a) and library.has(type(a))]
     units = collect(library, [*classes, *functions, *dict.fromkeys(objects)])
     facts = Facts()
     if args:
         facts = _learn(units, library, classes[0], given)
     program = Program(units, facts)
     source, left = _written(library, program, classes, whole=whole)
-    left.extend(_foreign(given))
+    values = [unit.value for unit in units.values()]
+    left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:
         return source, tuple(left), None
     main, path = library.of(classes[0])
@@ -59,14 +60,14 @@ def translate(
     return source, tuple(left), report
 
 
-def _foreign(args: Sequence[Any]) -> list[Left]:
+def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Left]:
     """Arguments that compute in torch, and that no text here makes compute in JAX."""
     reason = "an object that computes in PyTorch: pass one that computes in JAX"
     found = []
     for i, arg in enumerate(args):
         module = type(arg).__module__.split(".")[0]
         plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
-        ours = isinstance(arg, tuple) or is_user_function(arg) or is_user_object(arg)
+        ours = isinstance(arg, tuple) or is_user_function(arg) or type(arg) in classes
         if isinstance(arg, torch.nn.Module) or (not plain and not ours):
             found.append(Left(f"argument {i}", type(arg).__qualname__, reason))
     return found

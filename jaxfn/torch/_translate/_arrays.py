@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxfn.torch._translate import _promotion
 from jaxfn.torch._translate._computed import seen_parts
-from jaxfn.torch._translate._expressions import code
+from jaxfn.torch._translate._expressions import code, keywords
 from jaxfn.torch._translate._facts import Fact
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import loads
@@ -22,7 +22,7 @@ from jaxfn.torch._translate._references import References
 
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
-_KEPT = (np.array, np.asarray, np.ascontiguousarray)
+_KEPT = (np.array, np.asarray, np.ascontiguousarray, np.copy)
 _ORDERS = ('"K"', "'K'", '"A"', "'A'")
 
 
@@ -130,7 +130,7 @@ class Arrays(References):
             return self.filled(_cast(facts[0], self.infer.of(original)), values)
         if function in _KEPT and len(facts) == 1 and facts[0].is_tensor:
             return updated.args[0].value  # arrays of JAX are never written to
-        if function in arrays.MADE:
+        if function in arrays.MADE and not _is_small(self.infer.of(original)):
             return self._made(function, original, updated)
         if function in arrays.BY_VALUE or (function is np.where and len(facts) == 1):
             self.problem(f"{name}: the shape depends on values, which JAX can't trace")
@@ -145,16 +145,17 @@ class Arrays(References):
         name = arrays.MADE.get(function)
         if name is None:
             return self.started(original, updated, [])
-        kept = [
-            a for a in updated.args if not (a.keyword and a.keyword.value == "order")
-        ]
-        func = cst.parse_expression(f"jnp.{name}")  # JAX's have no order in memory
+        order = keywords(updated).get("order")  # JAX's arrays have none in memory
+        kept = [a for a in updated.args if a.value is not order]
+        func = cst.parse_expression(f"jnp.{name}")
         return updated.with_changes(func=func, args=kept)
 
     def _is_same(self, name: str, original: Any, facts: list[Fact]) -> bool:
         """Does jax.numpy's function of this name give the same for these arguments?"""
         result = self.infer.of(original)
-        if _names_of(original) - arrays.KEYWORDS or any(a.star for a in original.args):
+        if keywords(original).keys() - arrays.KEYWORDS or any(
+            a.star for a in original.args
+        ):
             return False
         if name in arrays.OF_SEQUENCES:
             given = original.args[0].value
@@ -209,15 +210,15 @@ class Arrays(References):
         result = self.infer.of(original)
         if name == "copy" and not original.args:
             return updated.func.value  # arrays of JAX are never written to
-        keeps = result.dtype in ("bool", facts[0].dtype)
-        keeps = keeps or name in ("argmax", "argmin", "astype")
-        if name == "astype" and len(updated.args) == 1:
-            dtype = updated.args[0].value
+        if name == "astype" and updated.args:
+            dtype = keywords(updated).get("dtype", updated.args[0].value)
             values = {"x": updated.func.value, "dtype": dtype}
             return self.filled(_cast(facts[0], result), values)
+        keeps = result.dtype in ("bool", facts[0].dtype)
+        keeps = keeps or name in ("argmax", "argmin")
         if any(code(v) in _ORDERS for v in _values(original)):
             self.problem(f"ndarray.{name}: JAX's arrays have no order in memory")
-        if "out" in _names_of(original):
+        if "out" in keywords(original):
             self.problem(f"ndarray.{name}: it writes to what it is given")
         if name in arrays.METHODS and keeps:
             return updated
@@ -245,7 +246,7 @@ class Arrays(References):
 
 def _is_writing(function: Any, call: Any) -> bool:
     """Does a function write to one of its arguments?"""
-    names = _names_of(call)
+    names = keywords(call)
     places = sum(a.keyword is None and not a.star for a in call.args)
     by_place = isinstance(function, np.ufunc) and places > function.nin
     by_place = by_place or (function is np.clip and places > 3)
@@ -255,17 +256,16 @@ def _is_writing(function: Any, call: Any) -> bool:
 
 def _cast(given: Fact, result: Fact) -> str:
     """Beyond the range of a small integer NumPy begins again, where JAX stays at it."""
-    small = str(result.dtype).removeprefix("u") in ("int8", "int16")
-    fraction = str(given.dtype).startswith("float")
-    return "x.astype(int).astype(dtype)" if small and fraction else "x.astype(dtype)"
+    begins = _is_small(result) and str(given.dtype).startswith("float")
+    return "x.astype(int).astype(dtype)" if begins else "x.astype(dtype)"
+
+
+def _is_small(fact: Fact) -> bool:
+    return str(fact.dtype).removeprefix("u") in ("int8", "int16")
 
 
 def _values(call: Any) -> list[Any]:
     return [a.value for a in call.args]
-
-
-def _names_of(call: Any) -> set[str]:
-    return {a.keyword.value for a in call.args if a.keyword is not None}
 
 
 def _is_array(fact: Fact) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxfn.torch._translate import _promotion
 from jaxfn.torch._translate._arrays import Arrays
-from jaxfn.torch._translate._expressions import code, fill, paren
+from jaxfn.torch._translate._expressions import code, fill, keywords, paren
 from jaxfn.torch._translate._facts import UNKNOWN
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import is_in_place, is_write_name
@@ -233,9 +233,7 @@ class Calls(Arrays):
         return [dataclasses.replace(a, value=v) for a, v in pairs]
 
     def _has_out(self, node: Any) -> bool:
-        return any(
-            a.keyword is not None and a.keyword.value == "out" for a in node.args
-        )
+        return "out" in keywords(node)
 
     def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:

@@ -263,6 +263,11 @@ def _is_simple(node: Any) -> bool:
     return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))
 
 
+def keywords(call: Any) -> dict[str, Any]:
+    """The arguments of a call that are given by name."""
+    return {a.keyword.value: a.value for a in call.args if a.keyword is not None}
+
+
 def indices(node: Any) -> list[Any]:
     """The expressions in a subscript that are no slices."""
     found = []

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxfn.torch._translate._expressions import code, dotted, indices
+from jaxfn.torch._translate._expressions import code, dotted, indices, keywords
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._liveness import outcome
@@ -184,9 +184,8 @@ class Memories(abc.ABC):
 
     def _torch(self, node: Any, name: str, args: list[Memory], every: Memory) -> Memory:
         short = name.rpartition(".")[2]
-        out = [a for a in node.args if a.keyword and a.keyword.value == "out"]
-        if out:
-            value = out[0].value
+        value = keywords(node).get("out")
+        if value is not None:
             root = value.value if isinstance(value, cst.Name) else None
             memory = self._eval(value)
             self._write(node, memory, root)
@@ -215,7 +214,7 @@ class Memories(abc.ABC):
             return receiver | every | {OTHER}
         if owner.numpy:
             viewed = name not in arrays.METHODS or name in arrays.VIEWED
-            viewed = viewed or any(_is_keyword(a, "copy") for a in node.args)
+            viewed = viewed or "copy" in keywords(node)
             return receiver | every if viewed and name != "copy" else self._fresh(node)
         if is_write_name(name):
             self._write(node, receiver, root_of(func.value))
@@ -247,10 +246,6 @@ class Memories(abc.ABC):
         return found | self._fresh(node)
 
 
-def _is_keyword(arg: Any, name: str) -> bool:
-    return arg.keyword is not None and arg.keyword.value == name
-
-
 def is_write_name(name: str) -> bool:
     """Does a method of this name write to its tensor?"""
     special = name.endswith("__") or name in ("requires_grad_", "retain_grad")
@@ -259,12 +254,8 @@ def is_write_name(name: str) -> bool:
 
 def is_in_place(call: Any) -> bool:
     """Is `inplace=True` said?"""
-    return any(
-        a.keyword is not None
-        and a.keyword.value == "inplace"
-        and dotted(a.value) == ["True"]
-        for a in call.args
-    )
+    inplace = keywords(call).get("inplace")
+    return inplace is not None and dotted(inplace) == ["True"]
 
 
 def writes_of(node: Any) -> list[Any]:
@@ -303,7 +294,7 @@ def diagonal_of(node: Any) -> str | None:
     if node.func.attr.value != "diagonal":
         return None
     values = [a.value for a in node.args if a.keyword is None]
-    said = {a.keyword.value: code(a.value) for a in node.args if a.keyword is not None}
+    said = {name: code(value) for name, value in keywords(node).items()}
     x = values.pop(0) if dotted(node.func.value) == ["torch"] else node.func.value
     said |= dict(zip(_LAST, map(code, values), strict=False))
     known = {"offset": "0", **said} == _LAST

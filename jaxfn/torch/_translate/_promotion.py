@@ -19,7 +19,7 @@ from jaxfn.torch._translate._lib import cst
 
 def promoted(facts: Sequence[Fact]) -> str | None:
     """The dtype that JAX finds for these; None if one of them is not known."""
-    dtypes: list[Any] = [f.dtype for f in facts if f.is_tensor]
+    dtypes: list[Any] = [f.dtype for f in facts if f.is_tensor or f.kind == "array"]
     if not dtypes or None in dtypes:
         return None
     with jax.enable_x64(True):

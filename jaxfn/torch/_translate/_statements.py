@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate._assignments import assigned, augmented, bind, index_text
-from jaxfn.torch._translate._expressions import code, fill, indices, paren
+from jaxfn.torch._translate._expressions import code, fill, indices, keywords, paren
 from jaxfn.torch._translate._keyed import split
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._memory import (
@@ -138,9 +138,9 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     call = old.value
     if not isinstance(call, cst.Call):
         return [new]
-    out = [a for a in call.args if a.keyword is not None and a.keyword.value == "out"]
-    if out and isinstance(out[0].value, cst.Name):
-        name = out[0].value.value
+    out: Any = keywords(call).get("out")
+    if isinstance(out, cst.Name):
+        name = out.value
         values = {"_value": paren(new.value)}
         return [bind(name, fill(f"_value.astype({name}.dtype)", values))]
     root = _written_by(rewriter, call)
