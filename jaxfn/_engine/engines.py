@@ -223,11 +223,15 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in moving]
-    # Of an output that lacks a batch axis `belonging` has seen that its derivative is
-    # the same for all examples.
+    # Of an output that a vmap does not batch `belonging` has seen that its derivative
+    # is the same for all examples.
     axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
     values = [o for o, s in zip(outs, smooth, strict=True) if s]
-    narrow = [k for k, o in enumerate(values) if axes - compat.batch_axes(o)]
+    narrow = [
+        k
+        for k, o in enumerate(values)
+        if axes - compat.batch_axes(o) or compat.is_apart(o, inputs)
+    ]
     outs_t = linear(
         push, pull, residuals.arrays, ts, avals, name=rules.name, narrow=narrow
     )
@@ -258,19 +262,30 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 
 
 def derivatives(
-    rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays
+    rules: Rules,
+    saved: Callable[[Arrays], Residuals],
+    inputs: Arrays,
+    outs: Arrays,
 ) -> list[Map]:
-    """Return the derivatives that a Function defines, for `belonging` to look at."""
+    """Return the derivatives that a Function defines, for `belonging` to look at.
 
-    def pull(*cts: Any) -> Arrays:
+    Args:
+        rules: of the Function.
+        saved: `saved(outs)` returns what was saved of a run that gave these outputs.
+        inputs: of the Function.
+        outs: its outputs.
+    """
+
+    def pull(outs: Arrays, *cts: Any) -> Arrays:
+        residuals = saved(outs)
         pairs = zip(cts, residuals.smooth, strict=True)
         return pull_back(rules, residuals, [ct if s else None for ct, s in pairs])
 
-    def push(*ts: Any) -> Arrays:
+    def push(outs: Arrays, *ts: Any) -> Arrays:
         assert rules.jvp is not None
         pairs = zip(ts, inputs, strict=True)
         given = [t if is_inexact(x) else None for t, x in pairs]
-        return rules.jvp(residuals, given)
+        return rules.jvp(saved(outs), given)
 
     # Arguments to trace the maps with. What stands in the place of an integer is not
     # read, but it must be something that can be traced.
@@ -281,9 +296,10 @@ def derivatives(
 
     found: list[Map] = []
     if rules.bwd is not None:
-        found.append((pull, examples(outs), True))
+        by_jax = not has_forward_mode(rules)
+        found.append(Map(pull, examples(outs), backwards=True, by_jax=by_jax))
     if rules.jvp is not None:
-        found.append((push, examples(inputs), False))
+        found.append(Map(push, examples(inputs), backwards=False))
     return found
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat, errors
-from jaxfn._engine.sharing import Traced
+from jaxfn._engine.sharing import Map, Traced
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -217,13 +217,16 @@ def _shared(
         own = [compat.batch_axes(x) - compat.batch_axes(arg) for x, arg in pairs]
         (here,) = frozenset[int]().union(*own)
         examples = [compat.zeros(a) for a in params["out_avals"]]
-        for found in (
-            Traced.trace(lambda *ts: params["staged"](*values, *ts), ts, False),
-            Traced.trace(
-                lambda *cts: params["transpose"](values, list(cts)), examples, True
-            ),
-        ):
-            ks = found.shared(ks, batched, here)
+
+        def push(_: Any, *ts: Any) -> Any:
+            return params["staged"](*values, *ts)
+
+        def pull(_: Any, *cts: Any) -> Any:
+            return params["transpose"](values, list(cts))
+
+        for derivative in Map(push, ts, False), Map(pull, examples, True):
+            found = Traced.trace(derivative, ())
+            ks = found.shared(ks, batched, lambda x: here in compat.batch_axes(x), ())
         return []
 
     try:

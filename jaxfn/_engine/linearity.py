@@ -76,7 +76,8 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
 
     Args:
         jaxpr: of the function.
-        batched: for each constant, whether each example has its own.
+        batched: whether each example has its own: for each constant, and then for the
+            first inputs, where these are constants of the function too.
 
     Returns:
         For each output, the indices of the inputs that it may depend on; and those
@@ -86,10 +87,12 @@ def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]
     # example because of a constant or the place along a mapped axis.
     opened, _ = compat.open_jaxpr(jaxpr)
     nothing: tuple[set[int], set[int], bool] = (set(), set(), False)
+    variables = [*opened.constvars, *opened.invars]
     env: dict[Any, tuple[set[int], set[int], bool]] = {
-        var: (set(), set(), b) for var, b in zip(opened.constvars, batched, strict=True)
+        var: (set(), set(), b) for var, b in zip(variables, batched, strict=False)
     }
-    env |= {var: ({i}, set(), False) for i, var in enumerate(opened.invars)}
+    inputs = variables[len(batched) :]
+    env |= {var: ({i}, set(), False) for i, var in enumerate(inputs)}
     for eqn in opened.eqns:
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
         used = {i for found, _, _ in ins for i in found}

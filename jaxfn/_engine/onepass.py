@@ -91,8 +91,11 @@ class OnePass:
     ) -> list[Map]:
         """Return the derivatives of this run in all its inputs, for `belonging`."""
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
-        residuals = self._substitute(run, arrays, outs, others, everything)
-        return derivatives(self._rules(), residuals, arrays, outs)
+
+        def saved(outs: Arrays) -> Residuals:
+            return self._substitute(run, arrays, outs, others, everything)
+
+        return derivatives(self._rules(), saved, arrays, outs)
 
     # ---- one run
 

@@ -10,11 +10,13 @@ calls the rule, which then gives  scale_i * sum(g)  for each example i, where
 So an output is made to depend on every array argument, in a way that costs nothing when
 compiled (`_tied`). An output whose derivative is seen to be the same for all examples
 keeps its one value, and can be taken out of a vmap with `out_axes=None`, as in plain
-JAX.
+JAX. For that the derivative is traced and looked at (`sharing`), under the vmaps that
+are at work, and for those that may come where JAX records a jaxpr.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,18 +57,21 @@ def belonging(
     missing = [
         _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
     ]
-    lacking = _lacking(outs, inputs, missing)
-    shared = _shared(lacking, inputs, maps) if lacking and maps else set()
+    now = _at_work(outs, inputs, missing)
+    later = _to_come(outs, inputs, missing, recording) if maps else []
+    traced = _traced(maps, outs) if maps and (now or later) else None
+    shared = _shared(now, traced, outs)
+    free = _shared([*now, *later], traced, outs) if later else set()
     # An output that is not shared depends on all inputs from here on. One that is must
     # not depend on an input with a batch axis that it lacks, but on the rest, which
-    # another vmap may batch later.
+    # another vmap may batch later, unless it is seen that those share it too.
     ties: dict[tuple[int, ...], list[int]] = {}
     for k, js in enumerate(missing):
         on = range(len(inputs))
         if k in shared:
             own = compat.batch_axes(outs[k])
             on = [j for j in on if compat.batch_axes(inputs[j]) <= own]
-        if not js.isdisjoint(on):
+        if k not in free and not js.isdisjoint(on):
             ties.setdefault(tuple(on), []).append(k)
     owned = list(outs)
     for on, ks in ties.items():
@@ -76,47 +81,111 @@ def belonging(
     return owned
 
 
-def _lacking(
-    outs: Arrays, inputs: Arrays, missing: Sequence[set[int]]
-) -> dict[int, set[int]]:
-    """Find for each vmap at work the outputs that it does not batch, but might."""
-    found: dict[int, set[int]] = {}
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Vmap:
+    """A vmap that is at work, or one that may come.
+
+    Attributes:
+        batched: indices of the inputs that it batches.
+        lacking: indices of the outputs that it does not batch, but might.
+        batches: does it batch this value?
+    """
+
+    batched: frozenset[int]
+    lacking: set[int]
+    batches: Callable[[Any], bool]
+
+
+def _at_work(outs: Arrays, inputs: Arrays, missing: Sequence[set[int]]) -> list[_Vmap]:
+    """Find the vmaps at work that do not batch all of the outputs."""
+    lacking: dict[int, set[int]] = {}
     for k, js in enumerate(missing):
         of_inputs = frozenset[int]().union(*[compat.batch_axes(inputs[j]) for j in js])
         for axis in of_inputs - compat.batch_axes(outs[k]):
-            found.setdefault(axis, set()).add(k)
-    return found
+            lacking.setdefault(axis, set()).add(k)
+
+    def made(axis: int, ks: set[int]) -> _Vmap:
+        def batches(x: Any) -> bool:
+            return axis in compat.batch_axes(x)
+
+        batched = frozenset(j for j, x in enumerate(inputs) if batches(x))
+        return _Vmap(batched, ks, batches)
+
+    return [made(axis, ks) for axis, ks in lacking.items()]
 
 
-def _shared(lacking: dict[int, set[int]], inputs: Arrays, maps: Maps) -> set[int]:
+# A vmap that comes later batches some of the inputs, B, and all that was computed from
+# them. It does not batch an output k if B is among the inputs M(k) that k surely does
+# not depend on. If all examples share k where all of M(k) are batched, they do where
+# some are: then fewer of the values are batched that its derivative uses. Only what JAX
+# refuses to sum (`compat.REFUSES_SHARED`) may be more where an input is not batched. A
+# cotangent is batched for some B only if it is for one of the inputs in B alone. So
+# these are enough to look at: each M(k), and each of its inputs alone.
+def _to_come(
+    outs: Arrays,
+    inputs: Arrays,
+    missing: Sequence[set[int]],
+    recording: compat.Recording,
+) -> list[_Vmap]:
+    """Return the vmaps to look at for those that may batch, later, what is recorded."""
+    if not recording.active:
+        return []
+    apart = {
+        k: frozenset(js)
+        for k, js in enumerate(missing)
+        if js and js.isdisjoint(recording.maybe_used(outs[k], inputs))
+    }
+
+    def made(batched: frozenset[int]) -> _Vmap:
+        ks = {k for k, js in apart.items() if batched <= js}
+        return _Vmap(
+            batched,
+            ks,
+            lambda x: not batched.isdisjoint(recording.maybe_used(x, inputs)),
+        )
+
+    alone = [frozenset([j]) for js in apart.values() for j in js]
+    return [made(batched) for batched in dict.fromkeys([*apart.values(), *alone])]
+
+
+def _traced(maps: Maps, outs: Arrays) -> list[Traced] | None:
+    """Trace the derivatives; None if they can't be."""
+    try:
+        return [Traced.trace(derivative, outs) for derivative in maps()]
+    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+        return None
+
+
+def _shared(
+    vmaps: Sequence[_Vmap], traced: list[Traced] | None, outs: Arrays
+) -> set[int]:
     """Find the outputs whose derivatives are the same in all examples of these vmaps.
 
     Args:
-        lacking: for each vmap, the outputs that it does not batch.
-        inputs: of the Function.
-        maps: see `belonging`.
+        vmaps: those at work, or to come.
+        traced: the derivatives; None if nothing is known of them.
+        outs: of the Function.
     """
-    shared = set[int]().union(*lacking.values())
-    try:
-        traced = [Traced.trace(*found) for found in maps()]
-    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+    if traced is None:
         return set()
-    batched = {
-        axis: {j for j, x in enumerate(inputs) if axis in compat.batch_axes(x)}
-        for axis in lacking
-    }
+    shared = set[int]().union(*[vmap.lacking for vmap in vmaps])
     while True:
         # One that is shared by the examples of one vmap alone is shared by none, since
         # it can't depend on an input in one of its batch axes and not in the other.
-        lost = {
-            k
-            for axis, ks in lacking.items()
-            for found in traced
-            for k in ks & shared - found.shared(ks & shared, batched[axis], axis)
-        }
-        if not lost:
+        kept = set(shared)
+        for vmap in vmaps:
+            # One that is not shared will depend on all inputs. So where the rules read
+            # it they read something batched, although its value here is not.
+            read = [
+                vmap.batches(out) or (k not in shared and is_inexact(out))
+                for k, out in enumerate(outs)
+            ]
+            ks = vmap.lacking & shared
+            for found in traced:
+                kept -= ks - found.shared(ks, vmap.batched, vmap.batches, read)
+        if kept == shared:
             return shared
-        shared -= lost
+        shared = kept
 
 
 def _missing(out: Any, inputs: Arrays, recording: compat.Recording) -> set[int]:

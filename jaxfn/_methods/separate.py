@@ -158,8 +158,11 @@ class Separate(Style):
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
         """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
-        residuals = self._setup(out, arrays, outs, everything)
-        return derivatives(self._rules(), residuals, arrays, outs)
+
+        def saved(outs: Arrays) -> Residuals:
+            return self._setup(out, arrays, outs, everything)
+
+        return derivatives(self._rules(), saved, arrays, outs)
 
     def _run(self, inputs: Arrays) -> Outputs:
         self._check_closure()

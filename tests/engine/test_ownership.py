@@ -327,3 +327,258 @@ def test_what_one_vmap_shares_another_may_batch_later(engine):
 
     for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
         assert gradient(S) == 14
+
+
+# ---- where a vmap comes later than the trace
+
+
+def looped(f):
+    """The function in a scan of one step."""
+
+    def run(*args):
+        return lax.scan(lambda _, __: (None, f(*args)), None, None, length=1)[1]
+
+    return lambda *args: jax.tree.map(lambda y: y[0], run(*args))
+
+
+def inner(f):
+    """The function in the forward of another, which hands its outputs on."""
+
+    def backward(ctx, g, h):
+        return BACKWARD * g, BACKWARD * h
+
+    return function(forward=lambda ctx, x, y: f(x, y), backward=backward).apply
+
+
+kept = pytest.mark.parametrize(
+    "keep_jaxpr", [jax.jit, jax.checkpoint, looped], ids=["jit", "checkpoint", "scan"]
+)
+
+
+@engines
+@kept
+def test_what_is_traced_is_shared_by_examples_of_a_later_vmap(engine, keep_jaxpr):
+    mapped = jax.vmap(keep_jaxpr(two(engine)), (0, None), (0, None))
+    assert mapped(X, S)[1] == 3
+    factor = reverse(engine)
+
+    def loss(x, y):
+        first, second = mapped(x, y)
+        return (first * X).sum() + second**2
+
+    for gradient in (jax.grad(loss, (0, 1)), jax.jit(jax.grad(loss, (0, 1)))):
+        of_x, of_y = gradient(X, S)
+        assert of_x.tolist() == [2 * factor, 4 * factor, 6 * factor]
+        assert of_y == 2 * 3 * factor
+
+
+@forwards
+@kept
+def test_so_is_its_tangent(engine, keep_jaxpr):
+    factor = BACKWARD if engine == "derived" else JVP
+    mapped = jax.vmap(keep_jaxpr(two(engine)), (0, None), (0, None))
+    assert jax.jvp(mapped, (X, S), (X, S))[1][1] == 2 * factor
+    # The rule runs in the trace, and the vmap batches what it computed.
+    push = keep_jaxpr(lambda x, y: jax.jvp(two(engine), (x, y), (x, y))[1])
+    assert jax.vmap(push, (0, None), (0, None))(X, S)[1] == 2 * factor
+
+
+@kept
+def test_so_is_an_output_that_another_function_hands_on(keep_jaxpr):
+    f = inner(two("backward"))
+    mapped = jax.vmap(keep_jaxpr(f), (0, None), (0, None))
+    assert jax.grad(lambda y: mapped(X, y)[1])(S) == BACKWARD
+    assert jax.grad(lambda y: jax.vmap(f, (0, None), (0, None))(X, y)[1])(S) == BACKWARD
+
+
+READ = {
+    "an argument": lambda x, y: x,
+    "a product": lambda x, y: x * y / S,
+    "what a scan made": lambda x, y: lax.scan(lambda c, _: (c, c), x, None, 1)[1][0],
+    "a scan in a call": lambda x, y: jax.jit(READ["what a scan made"])(x, y),
+    "a branch": lambda x, y: lax.cond(y > 0, lambda: x, lambda: y),
+    "what a call made": lambda x, y: jax.jit(lambda x, y: (y, x + 0 * y))(x, y)[1],
+}
+
+
+@engines
+@kept
+@pytest.mark.parametrize("read", READ)
+def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
+    read, engine, keep_jaxpr
+):
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
+        lambda ctx, t, u: JVP * u * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, y):
+        keep(ctx, READ[read](x, y))
+        return y + 1
+
+    f = keep_jaxpr(function(forward=forward, **rules).apply)
+    gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
+    assert gradient(S) == 14 * reverse(engine)  # 1 + 4 + 9
+    with pytest.raises(ValueError, match="axis spec None"):
+        jax.vmap(f, (0, None), None)(X, S)
+
+
+APART = {
+    "a scan": lambda x, y: lax.scan(lambda c, _: (c, None), (x, y), None, 1)[0][1],
+    "a call": lambda x, y: jax.jit(lambda x, y: (x, y + 0))(x, y)[1],
+    "a scan in a call": lambda x, y: jax.jit(APART["a scan"])(x, y),
+}
+
+
+@engines
+@kept
+@pytest.mark.parametrize("apart", APART)
+def test_each_has_its_own_output_of_what_keeps_arguments_apart(
+    apart, engine, keep_jaxpr
+):
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
+        lambda ctx, t, u: JVP * u * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, y):
+        keep(ctx, x)
+        return APART[apart](x, y)
+
+    f = keep_jaxpr(function(forward=forward, **rules).apply)
+    gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
+    assert gradient(S) == 14 * reverse(engine)
+
+
+@kept
+def test_a_later_vmap_may_batch_some_of_the_other_arguments(keep_jaxpr):
+    def forward(ctx, x, z, y):
+        ctx.save_for_backward(x, z)
+        return 2 * y, x * z
+
+    def backward(ctx, g, h):
+        x, z = ctx.saved_tensors
+        return h * z, h * x, 2 * g
+
+    f = keep_jaxpr(function(forward=forward, backward=backward).apply)
+
+    def loss(axes, *args):
+        first, second = jax.vmap(f, axes)(*args)
+        return (X * (first + second)).sum()
+
+    gradient = jax.grad(loss, (1, 2, 3))
+    of_x, of_z, of_y = gradient((0, None, None), X, S, S)
+    assert (of_x.tolist(), of_z, of_y) == ([2, 4, 6], 14, 2 * 6)
+    of_x, of_z, of_y = gradient((None, 0, None), S, X, S)
+    assert (of_x, of_z.tolist(), of_y) == (14, [2, 4, 6], 2 * 6)
+    of_x, of_z, of_y = gradient((0, 0, None), X, X, S)
+    assert (of_x.tolist(), of_z.tolist(), of_y) == ([1, 4, 9], [1, 4, 9], 2 * 6)
+
+
+def test_a_look_at_the_derivative_leaves_no_effects(capsys):
+    """Rules are traced to be looked at; what they print is not part of the program."""
+
+    def setup_context(ctx, inputs, output):
+        jax.debug.print("saved")
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx, g, h):
+        jax.debug.print("pulled")
+        return 2 * g, h
+
+    f = function(
+        forward=lambda x, y: (2 * x, y + 1),
+        setup_context=setup_context,
+        backward=backward,
+    ).apply
+    jax.block_until_ready(jax.jit(f)(S, S))
+    jax.effects_barrier()
+    assert capsys.readouterr().out.split() == ["saved"]
+
+
+# ---- what is not shared, and what was saved of it
+
+
+@wraps
+@pytest.mark.parametrize("keep_jaxpr", [lambda f: f, jax.jit], ids=["at once", "jit"])
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_saved_output_that_is_not_shared_keeps_the_others_apart(
+    style, keep_jaxpr, wrap
+):
+    def both(x, y):
+        return y + 1, 3 * y
+
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(output[1])
+
+    def forward(ctx, x, y):
+        outs = both(x, y)
+        save(ctx, (x, y), outs)
+        return outs
+
+    def backward(ctx, g, h):
+        (second,) = ctx.saved_tensors
+        return 7 * h, second * g  # `second` belongs to each example: see the 7
+
+    if style == "combined":
+        f = function(forward=forward, backward=backward).apply
+    else:
+        f = function(forward=both, setup_context=save, backward=backward).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(x, y):
+        first, second = jax.vmap(keep_jaxpr(f), (0, None))(x, y)
+        return (weights * (first + second)).sum()
+
+    of_x, of_y = wrap(jax.grad(loss, (0, 1)))(X, S)
+    assert of_x.tolist() == [7, 70, 700]
+    assert of_y == 6 * 111
+
+
+@wraps
+@pytest.mark.parametrize("keep_jaxpr", [lambda f: f, jax.jit], ids=["at once", "jit"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_an_output_without_derivative_beside_one_with(marked, keep_jaxpr, wrap):
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        mean = 2 * y
+        if marked:
+            ctx.mark_non_differentiable(mean)
+        return mean, x * y
+
+    def backward(ctx, _, h):
+        x, y = ctx.saved_tensors
+        return h * y, h * x
+
+    f = keep_jaxpr(function(forward=forward, backward=backward).apply)
+
+    def loss(x, y):
+        mean, product = jax.vmap(f, (0, None))(x, y)
+        return (mean * product * X).sum()
+
+    of_x, of_y = wrap(jax.grad(loss, (0, 1)))(X, S)
+    assert of_x.tolist() == [8, 16, 24]  # 2 y * y * X
+    assert of_y == 2 * 2 * 14
+
+
+def test_an_output_of_a_function_in_forward_is_not_batched_by_its_tracer():
+    """JAX gives a tracer of the vmap for what it does not batch, too."""
+
+    def backward(ctx, g):
+        return 5 * ctx.saved_tensors[0] * g, 3 * g
+
+    def save(ctx, inputs, _):
+        ctx.save_for_backward(*inputs)
+
+    one = function(forward=lambda x, y: 2 * y, setup_context=save, backward=backward)
+
+    def forward(ctx, x, y):
+        save(ctx, (x, y), None)
+        return one.apply(x, y)
+
+    f = function(forward=forward, backward=backward).apply
+    weights = jnp.float32([1, 10, 100])
+    gradient = jax.grad(lambda x, y: (jax.vmap(f, (0, None))(x, y) * weights).sum())
+    assert gradient(X, S).tolist() == [5, 100, 1500]

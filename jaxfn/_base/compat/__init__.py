@@ -19,8 +19,8 @@ of JAX's decorators are found by `_decorator.jax_own`.
 
 # fmt: off
 from jaxfn._base.compat.decorators import (
-    FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS, hide_frames,
-    is_batched_constant, is_refused_solve, place_of, set_debug_info,
+    FORWARD_MODE_REFUSAL, REFUSES_SHARED, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
+    hide_frames, is_batched_constant, is_refused_solve, place_of, set_debug_info,
     with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
@@ -29,7 +29,7 @@ from jaxfn._base.compat.jaxprs import (
     scan_counts,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
-from jaxfn._base.compat.recording import Recording
+from jaxfn._base.compat.recording import Recording, is_apart
 from jaxfn._base.compat.staged import Failed, Staged
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, mixes_tangents, has_value, in_forward_mode, in_jet,

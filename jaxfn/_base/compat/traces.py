@@ -77,8 +77,10 @@ def batch_axes(x: Any) -> frozenset[int]:
     while is_tracer(x):
         if isinstance(x, BatchTracer):
             # By identity: all of JAX's tags compare equal, and two nested vmaps would
-            # count as one.
-            found.add(id(x._trace.tag))
+            # count as one. What a custom_vjp gave is a tracer of the vmap even where it
+            # is not batched: then it has no batch dimension.
+            if x.batch_dim is not None:
+                found.add(id(x._trace.tag))
             x = x.val
         elif isinstance(x, _DIFFERENTIATED):
             x = x.primal
