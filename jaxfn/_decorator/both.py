@@ -97,8 +97,16 @@ class Both:
         return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, tree)
 
     def _kept(
-        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays, _: Perturbed
+        self,
+        run: Run,
+        leaves: Arrays,
+        arrays: Arrays,
+        outs: Arrays,
+        _: Perturbed,
+        *,
+        packs: bool,
     ) -> Residuals:
+        del packs  # there are no hooks in JAX's terms
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
         # The arrays come first, for `_push`: a rule in JAX's terms gets the arguments

@@ -40,7 +40,8 @@ class OnePass:
 
     Args:
         run: `run(inputs, perturbed) -> outputs, leaves saved, Run`.
-        residuals: `residuals(run, leaves, inputs, outputs, perturbed) -> Residuals`.
+        residuals: `residuals(run, leaves, inputs, outputs, perturbed, packs=...) ->
+            Residuals`; it packs what was saved, unless it is only to be looked at.
         rules: the rules of the call; a function, because `fwd` is one of them.
         rule: what messages call forward.
         looked_at: may `belonging` look at the derivatives? Where forward calls the
@@ -93,7 +94,7 @@ class OnePass:
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
 
         def saved(outs: Arrays) -> Residuals:
-            return self._substitute(run, arrays, outs, others, everything)
+            return self._substitute(run, arrays, outs, others, everything, packs=False)
 
         return derivatives(self._rules(), saved, arrays, outs)
 
@@ -279,11 +280,13 @@ class OnePass:
         outs: Arrays,
         others: Arrays,
         perturbed: Perturbed,
+        *,
+        packs: bool = True,
     ) -> Residuals:
         """Return what was saved, with real inputs and attached outputs in place."""
         of_kind = {"input": arrays, "output": outs, "other": others}
         leaves = [of_kind[kind][i] for kind, i in run.sources]
-        return self._residuals(run, leaves, arrays, outs, perturbed)
+        return self._residuals(run, leaves, arrays, outs, perturbed, packs=packs)
 
     def _tangents(
         self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays

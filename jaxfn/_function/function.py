@@ -12,15 +12,8 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from jaxfn._base import Arguments, Kwargs, compat, errors, pytree
-from jaxfn._engine import call
 from jaxfn._function.binding import bind, parameters
-from jaxfn._methods import (
-    BackwardCFunction,
-    ClassRules,
-    Definition,
-    FunctionCtx,
-    plain,
-)
+from jaxfn._methods import BackwardCFunction, FunctionCtx, plain, traced
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -490,17 +483,17 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     for x in args:
         if type(x) is not compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
-            traced = any(compat.is_tracer(x) for x in pytree.split(args)[0])
+            is_traced = any(compat.is_tracer(x) for x in pytree.split(args)[0])
             break
     else:
-        traced = False
-    if not traced:
+        is_traced = False
+    if not is_traced:
         out = plain.run(cls, args, kwargs, separate)
         if out is not plain.CLOSED_OVER_TRACER:
             return out
     known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
-    return call(ClassRules(Definition.of(cls, Function), arguments).rules, arrays)
+    return traced.run(cls, Function, arguments, arrays)
 
 
 def parts(
@@ -519,8 +512,7 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     JAX differentiates it. `custom_function` calls this where no derivative is defined.
     """
     arrays, arguments = parts(cls, args, kwargs)
-    outs = ClassRules(Definition.of(cls, Function), arguments).batched(*arrays)
-    return outs.static.whole.join(outs.arrays)
+    return traced.run_batched(cls, Function, arguments, arrays)
 
 
 def _unwrap(x: Any) -> Any:

@@ -160,7 +160,7 @@ class Separate(Style):
         everything = tuple(map(is_inexact, arrays))
 
         def saved(outs: Arrays) -> Residuals:
-            return self._setup(out, arrays, outs, everything)
+            return self._setup(out, arrays, outs, everything, packs=False)
 
         return derivatives(self._rules(), saved, arrays, outs)
 
@@ -191,10 +191,16 @@ class Separate(Style):
         return push_forward(self._rules(), residuals, arrays, outs, dots)
 
     def _setup(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+        self,
+        out: OutSpec,
+        arrays: Arrays,
+        outs: Arrays,
+        perturbed: Perturbed,
+        *,
+        packs: bool = True,
     ) -> Residuals:
         leaves, saved = self._saved(out, arrays, outs, perturbed)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed, packs=packs)
 
     def _saved(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed

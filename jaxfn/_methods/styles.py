@@ -101,8 +101,13 @@ class Style:
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
+        *,
+        packs: bool = True,
     ) -> Residuals:
-        """Make the residuals of one run, with what saved-tensor hooks make of them."""
+        """Make the residuals of one run, with what saved-tensor hooks make of them.
+
+        Where they are made only to be looked at (`packs` is false) no hook runs.
+        """
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
         smooth = tuple(
@@ -113,7 +118,7 @@ class Style:
         )
         layout = saved.layout
         # Where nothing is differentiated nothing is kept, and torch packs nothing.
-        if self._hooks is not None and any(perturbed):
+        if self._hooks is not None and packs and any(perturbed):
             leaves, packed = pack(
                 layout.for_backward,
                 leaves,
@@ -144,16 +149,15 @@ class Saved:
 class Combined(Style):
     """The style of `forward(ctx, *args)`, which saves while it computes (`onepass`)."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        rule = f"{self._def.name}.forward"
-        self._once = OnePass(self._run, self._kept, self._rules, rule=rule)
-
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        return self._once.fwd(arrays, perturbed)
+        return self._one_pass().fwd(arrays, perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        return self._once.primal(arrays, perturbed)
+        return self._one_pass().primal(arrays, perturbed)
+
+    def _one_pass(self) -> OnePass:
+        rule = f"{self._def.name}.forward"
+        return OnePass(self._run, self._kept, self._rules, rule=rule)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -188,8 +192,11 @@ class Combined(Style):
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
+        *,
+        packs: bool,
     ) -> Residuals:
-        return self._residuals(leaves, run.saved, run.out, arrays, outs, perturbed)
+        saved, out = run.saved, run.out
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed, packs=packs)
 
 
 def setup(

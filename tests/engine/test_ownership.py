@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
 from tests.build import function
 
@@ -496,6 +497,37 @@ def test_a_look_at_the_derivative_leaves_no_effects(capsys):
     jax.block_until_ready(jax.jit(f)(S, S))
     jax.effects_barrier()
     assert capsys.readouterr().out.split() == ["saved"]
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_look_at_the_derivative_packs_nothing(style):
+    packed = []
+
+    def pack(x):
+        packed.append(x.shape)
+        return x
+
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    def both(x, y):
+        return 2 * x, y + 1
+
+    def forward(ctx, x, y):
+        save(ctx, (x, y), None)
+        return both(x, y)
+
+    def backward(ctx, g, h):
+        return 2 * g, h
+
+    if style == "combined":
+        f = function(forward=forward, backward=backward).apply
+    else:
+        f = function(forward=both, setup_context=save, backward=backward).apply
+    with saved_tensors_hooks(pack, lambda x: x):
+        jax.jit(jax.grad(lambda x, y: f(x, y)[1]))(S, S)
+        jax.grad(lambda x, y: jax.vmap(f, (0, None))(x, y)[1].sum())(X, S)
+    assert len(packed) == 4
 
 
 # ---- what is not shared, and what was saved of it

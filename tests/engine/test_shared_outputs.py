@@ -21,7 +21,7 @@ SIZE = 3
 
 def pytest_generate_tests(metafunc):
     parametrize(
-        metafunc, "seed", normal=range(10), full=lambda times: range(400 * times)
+        metafunc, "seed", normal=range(10), full=lambda times: range(60 * times)
     )
 
 
