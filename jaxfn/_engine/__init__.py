@@ -21,7 +21,6 @@ from jaxfn._engine.carrying import Statics
 from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (
     call,
-    derivatives,
     engine,
     has_forward_mode,
     jax_jvp,
@@ -29,7 +28,7 @@ from jaxfn._engine.engines import (
     push_forward,
 )
 from jaxfn._engine.onepass import OnePass
-from jaxfn._engine.ownership import belonging
+from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run
 from jaxfn._engine.sharing import Map

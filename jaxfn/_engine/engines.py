@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
 from jaxfn._engine.barrier import once, only_transposable
@@ -25,7 +24,6 @@ from jaxfn._engine.carrying import Statics, Width
 from jaxfn._engine.derive import transposed
 from jaxfn._engine.linear import linear
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
-from jaxfn._engine.sharing import Map
 
 Rule = Callable[..., Any]
 
@@ -259,48 +257,6 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
         return rules.bwd(held, spread(inputs[n_res:], given))
 
     return once(run, inputs, name=rules.name)
-
-
-def derivatives(
-    rules: Rules,
-    saved: Callable[[Arrays], Residuals],
-    inputs: Arrays,
-    outs: Arrays,
-) -> list[Map]:
-    """Return the derivatives that a Function defines, for `belonging` to look at.
-
-    Args:
-        rules: of the Function.
-        saved: `saved(outs)` returns what was saved of a run that gave these outputs.
-        inputs: of the Function.
-        outs: its outputs.
-    """
-
-    def pull(outs: Arrays, *cts: Any) -> Arrays:
-        residuals = saved(outs)
-        pairs = zip(cts, residuals.smooth, strict=True)
-        return pull_back(rules, residuals, [ct if s else None for ct, s in pairs])
-
-    def push(outs: Arrays, *ts: Any) -> Arrays:
-        assert rules.jvp is not None
-        pairs = zip(ts, inputs, strict=True)
-        given = [t if is_inexact(x) else None for t, x in pairs]
-        return rules.jvp(saved(outs), given)
-
-    # Arguments to trace the maps with. What stands in the place of an integer is not
-    # read, but it must be something that can be traced.
-    def examples(arrays: Arrays) -> list[Any]:
-        zeros = [compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
-        rest = iter(zeros)
-        return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
-
-    found: list[Map] = []
-    if rules.bwd is not None:
-        by_jax = not has_forward_mode(rules)
-        found.append(Map(pull, examples(outs), backwards=True, by_jax=by_jax))
-    if rules.jvp is not None:
-        found.append(Map(push, examples(inputs), backwards=False))
-    return found
 
 
 # ---- JAX's own, for rules in its terms

@@ -26,8 +26,8 @@ import numpy as np
 
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import Gate, attach, stop_gradient
-from jaxfn._engine.engines import derivatives, push_forward
-from jaxfn._engine.ownership import belonging
+from jaxfn._engine.engines import push_forward
+from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run, refusing
 from jaxfn._engine.sharing import Map
@@ -77,7 +77,7 @@ class OnePass:
             closed_over=closed_over,
             owned=True,  # by `belonging`
         )
-        residuals = self._substitute(run, arrays, values, others, perturbed)
+        residuals = self._substitute(run, arrays, others, perturbed, values)
         return Outputs(values, run.out), residuals
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
@@ -92,13 +92,9 @@ class OnePass:
     ) -> list[Map]:
         """Return the derivatives of this run in all its inputs, for `belonging`."""
         everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
-
-        def saved(outs: Arrays) -> Residuals:
-            return self._substitute(run, arrays, outs, others, everything, packs=False)
-
+        given = run, arrays, others, everything
+        saved = partial(self._substitute, *given, packs=False)
         return derivatives(self._rules(), saved, arrays, outs)
-
-    # ---- one run
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Run forward once, so that what it saved has the derivative of what ran."""
@@ -271,15 +267,13 @@ class OnePass:
         jax.jvp(look, primals, primals)
         return runs[-1]
 
-    # ---- its derivative
-
     def _substitute(
         self,
         run: Run,
         arrays: Arrays,
-        outs: Arrays,
         others: Arrays,
         perturbed: Perturbed,
+        outs: Arrays,
         *,
         packs: bool = True,
     ) -> Residuals:
@@ -297,7 +291,7 @@ class OnePass:
         arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
         moving = tuple([d is not None for d in dots])
         if run.fits(moving):
-            residuals = self._substitute(run, arrays, outs, others, moving)
+            residuals = self._substitute(run, arrays, others, moving, outs)
         else:
             # Forward looked at which inputs are differentiated, and now others are: it
             # may have saved too little, so it must run again.

@@ -22,11 +22,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxfn._base import compat, is_inexact
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.rules import Arrays
+from jaxfn._engine.engines import has_forward_mode, pull_back
+from jaxfn._engine.rules import Arrays, Residuals, Rules
 from jaxfn._engine.sharing import Map, Traced
 
 Maps = Callable[[], "Sequence[Map]"]
@@ -79,6 +81,48 @@ def belonging(
         for k, out in zip(ks, tied, strict=True):
             owned[k] = out
     return owned
+
+
+def derivatives(
+    rules: Rules,
+    saved: Callable[[Arrays], Residuals],
+    inputs: Arrays,
+    outs: Arrays,
+) -> list[Map]:
+    """Return the derivatives that a Function defines, for `belonging` to look at.
+
+    Args:
+        rules: of the Function.
+        saved: `saved(outs)` returns what was saved of a run that gave these outputs.
+        inputs: of the Function.
+        outs: its outputs.
+    """
+
+    def pull(outs: Arrays, *cts: Any) -> Arrays:
+        residuals = saved(outs)
+        pairs = zip(cts, residuals.smooth, strict=True)
+        return pull_back(rules, residuals, [ct if s else None for ct, s in pairs])
+
+    def push(outs: Arrays, *ts: Any) -> Arrays:
+        assert rules.jvp is not None
+        pairs = zip(ts, inputs, strict=True)
+        given = [t if is_inexact(x) else None for t, x in pairs]
+        return rules.jvp(saved(outs), given)
+
+    # Arguments to trace the maps with. What stands in the place of an integer is not
+    # read, but it must be something that can be traced.
+    def examples(arrays: Arrays) -> list[Any]:
+        zeros = [compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
+        rest = iter(zeros)
+        return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
+
+    found: list[Map] = []
+    if rules.bwd is not None:
+        by_jax = not has_forward_mode(rules)
+        found.append(Map(pull, examples(outs), backwards=True, by_jax=by_jax))
+    if rules.jvp is not None:
+        found.append(Map(push, examples(inputs), backwards=False))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Separate(Style):
         if traced is None:
             rule = partial(self._tangents, out, None, len(arrays))
             outs = attach(rule, arrays, values, name=name, owned=True)
-            return Outputs(outs, out), self._setup(out, arrays, outs, perturbed)
+            return Outputs(outs, out), self._setup(out, arrays, perturbed, outs)
         # The rule outlives this trace, so the values that it needs of it are inputs.
         given, kept = traced.begin(arrays, values)
         rule = partial(self._tangents, out, kept, len(arrays))
@@ -158,10 +158,7 @@ class Separate(Style):
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
         """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
-
-        def saved(outs: Arrays) -> Residuals:
-            return self._setup(out, arrays, outs, everything, packs=False)
-
+        saved = partial(self._setup, out, arrays, everything, packs=False)
         return derivatives(self._rules(), saved, arrays, outs)
 
     def _run(self, inputs: Arrays) -> Outputs:
@@ -187,15 +184,15 @@ class Separate(Style):
             leaves, saved = traced.leaves(given, arrays, outs), traced.saved
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
-            residuals = self._setup(out, arrays, outs, moving)
+            residuals = self._setup(out, arrays, moving, outs)
         return push_forward(self._rules(), residuals, arrays, outs, dots)
 
     def _setup(
         self,
         out: OutSpec,
         arrays: Arrays,
-        outs: Arrays,
         perturbed: Perturbed,
+        outs: Arrays,
         *,
         packs: bool = True,
     ) -> Residuals:

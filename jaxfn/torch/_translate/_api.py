@@ -43,8 +43,9 @@ def translate(
     given = as_torch(args)
     library = Library()
     functions = [a for a in given if is_user_function(a)]
-    objects = [type(a) for a in given if is_user_object(a) and library.has(type(a))]
-    units = collect(library, [*classes, *functions, *dict.fromkeys(objects)])
+    objects = [type(a) for a in given if is_user_object(a)]
+    objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
+    units = collect(library, [*classes, *functions, *objects])
     facts = Facts()
     if args:
         facts = _learn(units, library, classes[0], given)
@@ -58,6 +59,14 @@ def translate(
     draws = program.draws[main.name, path].rules
     report = compared(source, classes[0], given, progress, draws=draws)
     return source, tuple(left), report
+
+
+def _has_text(library: Library, cls: type) -> bool:
+    try:
+        library.of(cls)
+    except ValueError:
+        return False
+    return True
 
 
 def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Left]:

@@ -141,14 +141,6 @@ class Library:
             self._sources[name] = _read(sys.modules.get(name))
         return self._sources[name]
 
-    def has(self, cls: type) -> bool:
-        """Is the text of a class at hand?"""
-        try:
-            self.of(cls)
-        except ValueError:
-            return False
-        return True
-
     def of(self, obj: Any) -> tuple[Source, tuple[str, ...]]:
         """The source of a class, and its names there.
 
