@@ -235,8 +235,9 @@ def _shared(
 def _missing(out: Any, inputs: Arrays, recording: compat.Recording) -> set[int]:
     """Find the inputs that could be batched where the output is not."""
     missing: set[int] = set()
-    if recording.active:  # what is traced here may be batched later
-        missing = set(range(len(inputs))) - recording.used(out, inputs)
+    if recording.active:  # what is traced here may be batched later; no constant is
+        traced = {j for j, x in enumerate(inputs) if compat.is_tracer(x)}
+        missing = traced - recording.used(out, inputs)
     # The vmaps that are at work here show on the values themselves.
     own = compat.batch_axes(out)
     return missing | {j for j, x in enumerate(inputs) if compat.batch_axes(x) - own}

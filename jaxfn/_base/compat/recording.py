@@ -77,7 +77,8 @@ def is_apart(value: Any, inputs: Sequence[Any]) -> bool:
     """Does JAX record a jaxpr here in which `value` does not depend on some input?"""
     if staging() is None:
         return False
-    return len(_search(value, inputs, None, sure=False)) < len(inputs)
+    traced = {j for j, x in enumerate(inputs) if is_tracer(x)}
+    return not traced <= _search(value, inputs, None, sure=False)
 
 
 def _search(
