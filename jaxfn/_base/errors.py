@@ -97,6 +97,11 @@ OWN_DERIVATIVE = (
     "it something that the vmap batches."
 )
 
+LOOKED_AT = (
+    "ctx.needs_input_grad was read where nobody differentiates: expected a derivative "
+    "that is taken, got one that is looked at"
+)
+
 JET = (
     "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
     "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one "

@@ -104,9 +104,9 @@ class Both:
         outs: Arrays,
         _: Perturbed,
         *,
-        packs: bool,
+        look: bool,
     ) -> Residuals:
-        del packs  # there are no hooks in JAX's terms
+        del look
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
         # The arrays come first, for `_push`: a rule in JAX's terms gets the arguments

@@ -40,8 +40,7 @@ class OnePass:
 
     Args:
         run: `run(inputs, perturbed) -> outputs, leaves saved, Run`.
-        residuals: `residuals(run, leaves, inputs, outputs, perturbed, packs=...) ->
-            Residuals`; it packs what was saved, unless it is only to be looked at.
+        residuals: `residuals(run, leaves, inputs, outputs, perturbed, look=...)`.
         rules: the rules of the call; a function, because `fwd` is one of them.
         rule: what messages call forward.
         looked_at: may `belonging` look at the derivatives? Where forward calls the
@@ -91,9 +90,8 @@ class OnePass:
         self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
     ) -> list[Map]:
         """Return the derivatives of this run in all its inputs, for `belonging`."""
-        everything, others = tuple(map(is_inexact, arrays)), run.others(leaves)
-        given = run, arrays, others, everything
-        saved = partial(self._substitute, *given, packs=False)
+        given = run, arrays, run.others(leaves), tuple(map(is_inexact, arrays))
+        saved = partial(self._substitute, *given, look=True)
         return derivatives(self._rules(), saved, arrays, outs)
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
@@ -196,7 +194,9 @@ class OnePass:
     ) -> list[Any]:
         """Return the outputs of a run, batched wherever their derivative may be."""
         look = partial(self._maps, run, leaves, arrays, outs)
-        maps, name = look if self._looked_at else None, self._rules().name
+        # What was saved for some arguments tells nothing of the derivative in others.
+        sees, name = self._looked_at and not run.pattern_used, self._rules().name
+        maps = look if sees else None
         return belonging(outs, arrays, recording, maps, name=name, alone=alone)
 
     def _run(
@@ -275,12 +275,12 @@ class OnePass:
         perturbed: Perturbed,
         outs: Arrays,
         *,
-        packs: bool = True,
+        look: bool = False,
     ) -> Residuals:
         """Return what was saved, with real inputs and attached outputs in place."""
         of_kind = {"input": arrays, "output": outs, "other": others}
         leaves = [of_kind[kind][i] for kind, i in run.sources]
-        return self._residuals(run, leaves, arrays, outs, perturbed, packs=packs)
+        return self._residuals(run, leaves, arrays, outs, perturbed, look=look)
 
     def _tangents(
         self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays

@@ -94,7 +94,7 @@ def rebuild(
     leaves: Sequence[Any],
     *,
     rule: str,
-    needs: tuple[bool, ...],
+    needs: tuple[bool, ...] | None,
 ) -> BackwardCFunction:
     """Make a context for `rule` ("backward" or "jvp") with these leaves."""
     packed = layout.packed

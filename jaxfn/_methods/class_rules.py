@@ -231,7 +231,7 @@ class ClassRules:
             record.layout,
             residuals.arrays,
             rule=rule,
-            needs=self._arguments.any(record.perturbed),
+            needs=None if record.look else self._arguments.any(record.perturbed),
         )
 
 

@@ -133,7 +133,11 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         What is assigned to it is found in the rules, too.
         """
         self._jaxfn_needs_read = True
-        return self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
+        needs = self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
+        if needs is None:
+            # `belonging` gives up, as for any rule that can't be traced.
+            raise errors.RuleError(errors.LOOKED_AT)
+        return needs
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:

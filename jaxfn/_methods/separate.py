@@ -158,7 +158,7 @@ class Separate(Style):
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
         """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
-        saved = partial(self._setup, out, arrays, everything, packs=False)
+        saved = partial(self._setup, out, arrays, everything, look=True)
         return derivatives(self._rules(), saved, arrays, outs)
 
     def _run(self, inputs: Arrays) -> Outputs:
@@ -194,19 +194,25 @@ class Separate(Style):
         perturbed: Perturbed,
         outs: Arrays,
         *,
-        packs: bool = True,
+        look: bool = False,
     ) -> Residuals:
-        leaves, saved = self._saved(out, arrays, outs, perturbed)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed, packs=packs)
+        leaves, saved = self._saved(out, arrays, outs, perturbed, look=look)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
 
     def _saved(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+        self,
+        out: OutSpec,
+        arrays: Arrays,
+        outs: Arrays,
+        perturbed: Perturbed,
+        *,
+        look: bool = False,
     ) -> tuple[Arrays, Saved]:
         """Run setup_context; return the leaves that it saved, and the rest."""
         assert self._def.setup_context is not None
         # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
         # one object, and a mark on one of two such outputs would be on both.
-        ctx, outs = self._ctx(perturbed), distinct(outs)
+        ctx, outs = self._ctx(perturbed, look=look), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         name, rule = self._def.name, self._def.setup_context
         with policies.using(self._policy):

@@ -36,6 +36,8 @@ class Record:
         in_avals: the types of the array arguments.
         out_avals: the types of the array outputs.
         out: the structure of the outputs.
+        look: is a derivative only looked at? Then all arguments are perturbed, though
+            nobody differentiates them, so no rule may read ctx.needs_input_grad.
     """
 
     layout: Layout
@@ -43,6 +45,7 @@ class Record:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     out: OutSpec
+    look: bool
 
 
 class Style:
@@ -73,10 +76,11 @@ class Style:
         """Return the outputs, for where nothing differentiates them."""
         raise NotImplementedError
 
-    def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
+    def _ctx(self, perturbed: Perturbed, *, look: bool = False) -> BackwardCFunction:
         """Make the context of one run."""
         ctx = self._def.cls._backward_cls()
-        ctx.__dict__["_jaxfn_needs"] = self._arguments.any(perturbed)
+        needs = None if look else self._arguments.any(perturbed)
+        ctx.__dict__["_jaxfn_needs"] = needs
         return ctx
 
     def _check_closure(self) -> None:
@@ -102,11 +106,11 @@ class Style:
         outs: Arrays,
         perturbed: Perturbed,
         *,
-        packs: bool = True,
+        look: bool = False,
     ) -> Residuals:
         """Make the residuals of one run, with what saved-tensor hooks make of them.
 
-        Where they are made only to be looked at (`packs` is false) no hook runs.
+        Where they are made only for a look no hook runs.
         """
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
@@ -118,7 +122,7 @@ class Style:
         )
         layout = saved.layout
         # Where nothing is differentiated nothing is kept, and torch packs nothing.
-        if self._hooks is not None and packs and any(perturbed):
+        if self._hooks is not None and not look and any(perturbed):
             leaves, packed = pack(
                 layout.for_backward,
                 leaves,
@@ -127,7 +131,7 @@ class Style:
                 name=self._def.name,
             )
             layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, perturbed, in_avals, out_avals, out)
+        record = Record(layout, perturbed, in_avals, out_avals, out, look)
         return Residuals(leaves, record, smooth, saved.needs_read)
 
 
@@ -193,10 +197,10 @@ class Combined(Style):
         outs: Arrays,
         perturbed: Perturbed,
         *,
-        packs: bool,
+        look: bool,
     ) -> Residuals:
         saved, out = run.saved, run.out
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed, packs=packs)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
 
 
 def setup(

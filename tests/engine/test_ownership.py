@@ -530,6 +530,40 @@ def test_a_look_at_the_derivative_packs_nothing(style):
     assert len(packed) == 4
 
 
+@pytest.mark.parametrize("where", ["forward", "setup_context", "backward"])
+def test_a_look_at_the_derivative_shows_no_needs_that_nobody_has(where):
+    seen = []
+
+    def read(ctx, here):
+        if here == where:
+            seen.append(ctx.needs_input_grad)
+
+    def both(x, y):
+        return 2 * x, y + 1
+
+    def setup_context(ctx, inputs, output):
+        read(ctx, "setup_context")
+
+    def forward(ctx, x, y):
+        read(ctx, "forward")
+        return both(x, y)
+
+    def backward(ctx, g, h):
+        read(ctx, "backward")
+        return BACKWARD * g, BACKWARD * h
+
+    if where == "setup_context":
+        parts = {"forward": both, "setup_context": setup_context}
+    else:
+        parts = {"forward": forward}
+    f = function(**parts, backward=backward).apply
+    gradient = jax.grad(lambda y: f(S, y)[1])
+    assert jax.jit(gradient)(S) == BACKWARD
+    assert jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y)[1]).sum())(S) == 6
+    assert (False, True) in seen
+    assert set(seen) <= {(False, True), (False, False)}  # the latter of a primal
+
+
 # ---- what is not shared, and what was saved of it
 
 
