@@ -8,6 +8,7 @@ from jax import lax
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
 from tests.build import function
+from tests.sizes import only
 
 X = jnp.float32([1, 2, 3])
 S = jnp.float32(2)
@@ -351,15 +352,14 @@ def inner(f):
     return function(forward=lambda ctx, x, y: f(x, y), backward=backward).apply
 
 
-kept = pytest.mark.parametrize(
-    "keep_jaxpr", [jax.jit, jax.checkpoint, looped], ids=["jit", "checkpoint", "scan"]
-)
+KEPT = {"jit": jax.jit, "checkpoint": jax.checkpoint, "scan": looped}
+kept = pytest.mark.parametrize("where", only(KEPT, lambda where: where == "jit"))
 
 
 @engines
 @kept
-def test_what_is_traced_is_shared_by_examples_of_a_later_vmap(engine, keep_jaxpr):
-    mapped = jax.vmap(keep_jaxpr(two(engine)), (0, None), (0, None))
+def test_what_is_traced_is_shared_by_examples_of_a_later_vmap(engine, where):
+    mapped = jax.vmap(KEPT[where](two(engine)), (0, None), (0, None))
     assert mapped(X, S)[1] == 3
     factor = reverse(engine)
 
@@ -375,19 +375,19 @@ def test_what_is_traced_is_shared_by_examples_of_a_later_vmap(engine, keep_jaxpr
 
 @forwards
 @kept
-def test_so_is_its_tangent(engine, keep_jaxpr):
+def test_so_is_its_tangent(engine, where):
     factor = BACKWARD if engine == "derived" else JVP
-    mapped = jax.vmap(keep_jaxpr(two(engine)), (0, None), (0, None))
+    mapped = jax.vmap(KEPT[where](two(engine)), (0, None), (0, None))
     assert jax.jvp(mapped, (X, S), (X, S))[1][1] == 2 * factor
     # The rule runs in the trace, and the vmap batches what it computed.
-    push = keep_jaxpr(lambda x, y: jax.jvp(two(engine), (x, y), (x, y))[1])
+    push = KEPT[where](lambda x, y: jax.jvp(two(engine), (x, y), (x, y))[1])
     assert jax.vmap(push, (0, None), (0, None))(X, S)[1] == 2 * factor
 
 
 @kept
-def test_so_is_an_output_that_another_function_hands_on(keep_jaxpr):
+def test_so_is_an_output_that_another_function_hands_on(where):
     f = inner(two("backward"))
-    mapped = jax.vmap(keep_jaxpr(f), (0, None), (0, None))
+    mapped = jax.vmap(KEPT[where](f), (0, None), (0, None))
     assert jax.grad(lambda y: mapped(X, y)[1])(S) == BACKWARD
     assert jax.grad(lambda y: jax.vmap(f, (0, None), (0, None))(X, y)[1])(S) == BACKWARD
 
@@ -406,7 +406,7 @@ READ = {
 @kept
 @pytest.mark.parametrize("read", READ)
 def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
-    read, engine, keep_jaxpr
+    read, engine, where
 ):
     rules = rules_of(
         engine,
@@ -418,7 +418,7 @@ def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
         keep(ctx, READ[read](x, y))
         return y + 1
 
-    f = keep_jaxpr(function(forward=forward, **rules).apply)
+    f = KEPT[where](function(forward=forward, **rules).apply)
     gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
     assert gradient(S) == 14 * reverse(engine)  # 1 + 4 + 9
     with pytest.raises(ValueError, match="axis spec None"):
@@ -435,9 +435,7 @@ APART = {
 @engines
 @kept
 @pytest.mark.parametrize("apart", APART)
-def test_each_has_its_own_output_of_what_keeps_arguments_apart(
-    apart, engine, keep_jaxpr
-):
+def test_each_has_its_own_output_of_what_keeps_arguments_apart(apart, engine, where):
     rules = rules_of(
         engine,
         lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
@@ -448,13 +446,13 @@ def test_each_has_its_own_output_of_what_keeps_arguments_apart(
         keep(ctx, x)
         return APART[apart](x, y)
 
-    f = keep_jaxpr(function(forward=forward, **rules).apply)
+    f = KEPT[where](function(forward=forward, **rules).apply)
     gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
     assert gradient(S) == 14 * reverse(engine)
 
 
 @kept
-def test_a_later_vmap_may_batch_some_of_the_other_arguments(keep_jaxpr):
+def test_a_later_vmap_may_batch_some_of_the_other_arguments(where):
     def forward(ctx, x, z, y):
         ctx.save_for_backward(x, z)
         return 2 * y, x * z
@@ -463,7 +461,7 @@ def test_a_later_vmap_may_batch_some_of_the_other_arguments(keep_jaxpr):
         x, z = ctx.saved_tensors
         return h * z, h * x, 2 * g
 
-    f = keep_jaxpr(function(forward=forward, backward=backward).apply)
+    f = KEPT[where](function(forward=forward, backward=backward).apply)
 
     def loss(axes, *args):
         first, second = jax.vmap(f, axes)(*args)
