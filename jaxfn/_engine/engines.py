@@ -225,10 +225,9 @@ def push_forward(
     # is the same for all examples.
     axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
     values = [o for o, s in zip(outs, smooth, strict=True) if s]
+    apart = compat.apart(values, inputs)
     narrow = [
-        k
-        for k, o in enumerate(values)
-        if axes - compat.batch_axes(o) or compat.is_apart(o, inputs)
+        k for k, o in enumerate(values) if axes - compat.batch_axes(o) or apart[k]
     ]
     outs_t = linear(
         push, pull, residuals.arrays, ts, avals, name=rules.name, narrow=narrow

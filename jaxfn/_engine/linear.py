@@ -26,6 +26,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat, errors
+from jaxfn._engine import sharing
 from jaxfn._engine.sharing import Map, Traced
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -208,11 +209,13 @@ def _shared(
     axis: Any, args: Any, dims: Any, *, n: int, narrow: Sequence[int], **params: Any
 ) -> set[int]:
     """Find those of the outs `narrow` that all examples share, in both directions."""
-    ks = set(narrow)
-    batched = {j for j, d in enumerate(dims[n:]) if d is not None}
+    # This vmap is the bit above those of the outs, which no coefficient is made of.
+    bit = 1 << len(params["out_avals"])
+    lacking = [bit if k in narrow else 0 for k in range(len(params["out_avals"]))]
+    inputs = [0 if d is None else bit for d in dims[n:]]
+    ks: set[int] = set()
 
     def look(values: list[Any], ts: list[Any]) -> list[Any]:
-        nonlocal ks
         pairs = zip((*values, *ts), args, strict=True)
         own = [compat.batch_axes(x) - compat.batch_axes(arg) for x, arg in pairs]
         (here,) = frozenset[int]().union(*own)
@@ -224,9 +227,12 @@ def _shared(
         def pull(_: Any, *cts: Any) -> Any:
             return params["transpose"](values, list(cts))
 
-        for derivative in Map(push, ts, False), Map(pull, examples, True):
-            found = Traced.trace(derivative, ())
-            ks = found.shared(ks, batched, lambda x: here in compat.batch_axes(x), ())
+        def batches(x: Any) -> int:
+            return bit if here in compat.batch_axes(x) else 0
+
+        maps = Map(push, ts, backwards=False), Map(pull, examples, backwards=True)
+        traced = [Traced.trace(derivative, (), (), batches) for derivative in maps]
+        ks.update(sharing.shared(traced, lacking, inputs))
         return []
 
     try:

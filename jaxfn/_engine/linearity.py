@@ -71,40 +71,47 @@ def depends_on_first(jaxpr: Any, n: int) -> bool:
     return any(fact.depends for fact in facts)
 
 
-def uses(jaxpr: Any, batched: Sequence[bool]) -> list[tuple[set[int], set[int]]]:
+def uses(jaxpr: Any, own: Sequence[int]) -> list[dict[int, int]]:
     """Say for each output of a linear function which inputs it may depend on.
 
     Args:
         jaxpr: of the function.
-        batched: whether each example has its own: for each constant, and then for the
-            first inputs, where these are constants of the function too.
+        own: for each constant, and then for the first inputs, where these are constants
+            of the function too: bits of what it was made of, of any meaning.
 
     Returns:
-        For each output, the indices of the inputs that it may depend on; and those
-        among them whose coefficient may be another for each example.
+        For each output, the indices of the inputs that it may depend on, and for each
+        of these the bits of all that its coefficient may be made of. They are -1, all
+        bits, where the place along an axis with a name is among it.
     """
-    # For each variable these two sets, and whether its value may be another for each
-    # example because of a constant or the place along a mapped axis.
+    # For each variable these uses, and its own bits. Once made, neither is changed.
     opened, _ = compat.open_jaxpr(jaxpr)
-    nothing: tuple[set[int], set[int], bool] = (set(), set(), False)
+    nothing: tuple[dict[int, int], int] = ({}, 0)
     variables = [*opened.constvars, *opened.invars]
-    env: dict[Any, tuple[set[int], set[int], bool]] = {
-        var: (set(), set(), b) for var, b in zip(variables, batched, strict=False)
-    }
-    inputs = variables[len(batched) :]
-    env |= {var: ({i}, set(), False) for i, var in enumerate(inputs)}
+    env = {var: (nothing[0], b) for var, b in zip(variables, own, strict=False)}
+    inputs = variables[len(own) :]
+    env |= {var: ({i: 0}, 0) for i, var in enumerate(inputs)}
     for eqn in opened.eqns:
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
-        used = {i for found, _, _ in ins for i in found}
-        mixed = {i for _, found, _ in ins for i in found}
-        # In x * c, with a c of each example's own, the coefficient of x is c. In x + c
-        # it is 1 all the same.
-        own = any(flag for _, _, flag in ins) or compat.has_named_axes(eqn)
-        if own and eqn.primitive.name not in _PLAIN_SUMS:
-            mixed |= used
-        env.update((var, (used, mixed, own)) for var in eqn.outvars)
-    found = [nothing if hasattr(x, "val") else env[x] for x in opened.outvars]
-    return [(used, mixed) for used, mixed, _ in found]
+        bits = -1 if compat.has_named_axes(eqn) else 0
+        for _, b in ins:
+            bits |= b
+        # In x * c the coefficient of x is made of c. In x + c it is 1 all the same.
+        added = 0 if eqn.primitive.name in _PLAIN_SUMS else bits
+        found = _merged([used for used, _ in ins if used], added)
+        env.update((var, (found, bits)) for var in eqn.outvars)
+    return [{} if hasattr(x, "val") else env[x][0] for x in opened.outvars]
+
+
+def _merged(parts: Sequence[dict[int, int]], added: int) -> dict[int, int]:
+    """Join the uses of the operands of an equation, with these bits in all of them."""
+    if len(parts) == 1 and not added:
+        return parts[0]
+    found: dict[int, int] = {}
+    for part in parts:
+        for i, bits in part.items():
+            found[i] = found.get(i, 0) | bits | added
+    return found
 
 
 def is_smooth(jaxpr: Any) -> bool:

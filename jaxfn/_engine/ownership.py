@@ -16,7 +16,6 @@ are at work, and for those that may come where JAX records a jaxpr.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from jaxfn._base import compat, is_inexact
+from jaxfn._engine import sharing
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import has_forward_mode, pull_back
 from jaxfn._engine.rules import Arrays, Residuals, Rules
@@ -56,25 +56,23 @@ def belonging(
     # No derivative will be asked for: the outputs may be what they are.
     if alone and compat.is_final(inputs):
         return list(outs)
-    missing = [
-        _missing(out, inputs, recording) if is_inexact(out) else set() for out in outs
-    ]
-    now = _at_work(outs, inputs, missing)
-    later = _to_come(outs, inputs, missing, recording) if maps else []
-    traced = _traced(maps, outs) if maps and (now or later) else None
-    shared = _shared(now, traced, outs)
-    free = _shared([*now, *later], traced, outs) if later else set()
+    vmaps = _Vmaps(outs, inputs, recording)
+    # What is no inexact number has no derivative, and stays what it is.
+    now = [vmaps.lacking_now(x) if is_inexact(x) else 0 for x in outs]
+    later = [vmaps.lacking_later(x) if is_inexact(x) else 0 for x in outs]
+    if not any((*now, *later)):
+        return list(outs)
+    shared, free = _shared(maps, outs, inputs, vmaps, now, later) if maps else _NONE
     # An output that is not shared depends on all inputs from here on. One that is must
     # not depend on an input with a batch axis that it lacks, but on the rest, which
     # another vmap may batch later, unless it is seen that those share it too.
     ties: dict[tuple[int, ...], list[int]] = {}
-    for k, js in enumerate(missing):
-        on = range(len(inputs))
+    for k, lacking in enumerate(now):
+        on = tuple(range(len(inputs)))
         if k in shared:
-            own = compat.batch_axes(outs[k])
-            on = [j for j in on if compat.batch_axes(inputs[j]) <= own]
-        if k not in free and not js.isdisjoint(on):
-            ties.setdefault(tuple(on), []).append(k)
+            on = tuple(j for j in on if not vmaps.now(inputs[j]) & lacking)
+        if k not in free and (later[k] or (lacking and k not in shared)):
+            ties.setdefault(on, []).append(k)
     owned = list(outs)
     for on, ks in ties.items():
         tied = _tied([outs[k] for k in ks], [inputs[j] for j in on], name)
@@ -125,122 +123,98 @@ def derivatives(
     return found
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Vmap:
-    """A vmap that is at work, or one that may come.
+class _Vmaps:
+    """The vmaps at work, and those that may come, as bits (see `sharing`).
 
-    Attributes:
-        batched: indices of the inputs that it batches.
-        lacking: indices of the outputs that it does not batch, but might.
-        batches: does it batch this value?
+    Where JAX records a jaxpr, a vmap that comes later batches some of the traced
+    inputs, and all that was computed from them. For these there is a bit for each
+    traced input: the vmap that batches this one alone. No others need be looked at. An
+    output k is not batched by a vmap of several inputs B only if it lacks each of them.
+    What could make its derivative differ among examples is that an argument or a
+    coefficient is batched, or a cotangent beside its own: each of these comes from one
+    of the inputs in B, and it would differ as well if that one alone were batched.
     """
 
-    batched: frozenset[int]
-    lacking: set[int]
-    batches: Callable[[Any], bool]
+    def __init__(
+        self, outs: Arrays, inputs: Arrays, recording: compat.Recording
+    ) -> None:
+        self._n_outs, n = len(outs), len(outs) + len(inputs)
+        axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
+        self._axes = {axis: 1 << n + i for i, axis in enumerate(sorted(axes))}
+        self._all_now = sum(self._axes.values())
+        self._active = recording.active
+        # Constants are never batched later; what is traced here may be.
+        later = [j for j, x in enumerate(inputs) if compat.is_tracer(x)]
+        self._all_later = sum(1 << j for j in later) if self._active else 0
+        self._used = recording.used(inputs)
+        self._maybe_used = recording.maybe_used(inputs)
+
+    def __call__(self, x: Any) -> int:
+        """Return those that batch this value, or may batch it later."""
+        later = self._maybe_used(x) if self._active else 0
+        return self.now(x) | later << self._n_outs
+
+    def now(self, x: Any) -> int:
+        """Return the vmaps at work that batch this value."""
+        return sum(self._axes.get(axis, 0) for axis in compat.batch_axes(x))
+
+    def lacking_now(self, out: Any) -> int:
+        """Return the vmaps at work that batch an input, but not this output."""
+        return self._all_now & ~self.now(out)
+
+    def lacking_later(self, out: Any) -> int:
+        """Return the vmaps to come of which it is not sure that they batch it."""
+        if not self._all_later:
+            return 0
+        return (self._all_later & ~self._used(out)) << self._n_outs
+
+    def may_batch(self, out: Any, vmaps: int) -> bool:
+        """May some of these vmaps, which are to come, batch this output?"""
+        return bool(self._maybe_used(out) << self._n_outs & vmaps)
 
 
-def _at_work(outs: Arrays, inputs: Arrays, missing: Sequence[set[int]]) -> list[_Vmap]:
-    """Find the vmaps at work that do not batch all of the outputs."""
-    lacking: dict[int, set[int]] = {}
-    for k, js in enumerate(missing):
-        of_inputs = frozenset[int]().union(*[compat.batch_axes(inputs[j]) for j in js])
-        for axis in of_inputs - compat.batch_axes(outs[k]):
-            lacking.setdefault(axis, set()).add(k)
-
-    def made(axis: int, ks: set[int]) -> _Vmap:
-        def batches(x: Any) -> bool:
-            return axis in compat.batch_axes(x)
-
-        batched = frozenset(j for j, x in enumerate(inputs) if batches(x))
-        return _Vmap(batched, ks, batches)
-
-    return [made(axis, ks) for axis, ks in lacking.items()]
-
-
-# A vmap that comes later batches some of the inputs, B, and all that was computed from
-# them. It does not batch an output k if B is among the inputs M(k) that k surely does
-# not depend on. If all examples share k where all of M(k) are batched, they do where
-# some are: then fewer of the values are batched that its derivative uses. Only what JAX
-# refuses to sum (`compat.REFUSES_SHARED`) may be more where an input is not batched. A
-# cotangent is batched for some B only if it is for one of the inputs in B alone. So
-# these are enough to look at: each M(k), and each of its inputs alone.
-def _to_come(
-    outs: Arrays,
-    inputs: Arrays,
-    missing: Sequence[set[int]],
-    recording: compat.Recording,
-) -> list[_Vmap]:
-    """Return the vmaps to look at for those that may batch, later, what is recorded."""
-    if not recording.active:
-        return []
-    apart = {
-        k: frozenset(js)
-        for k, js in enumerate(missing)
-        if js and js.isdisjoint(recording.maybe_used(outs[k], inputs))
-    }
-
-    def made(batched: frozenset[int]) -> _Vmap:
-        ks = {k for k, js in apart.items() if batched <= js}
-        return _Vmap(
-            batched,
-            ks,
-            lambda x: not batched.isdisjoint(recording.maybe_used(x, inputs)),
-        )
-
-    alone = [frozenset([j]) for js in apart.values() for j in js]
-    return [made(batched) for batched in dict.fromkeys([*apart.values(), *alone])]
-
-
-def _traced(maps: Maps, outs: Arrays) -> list[Traced] | None:
-    """Trace the derivatives; None if they can't be."""
-    try:
-        return [Traced.trace(derivative, outs) for derivative in maps()]
-    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
-        return None
+_NONE: tuple[set[int], set[int]] = set(), set()
 
 
 def _shared(
-    vmaps: Sequence[_Vmap], traced: list[Traced] | None, outs: Arrays
-) -> set[int]:
-    """Find the outputs whose derivatives are the same in all examples of these vmaps.
+    maps: Maps,
+    outs: Arrays,
+    inputs: Arrays,
+    vmaps: _Vmaps,
+    now: Sequence[int],
+    later: Sequence[int],
+) -> tuple[set[int], set[int]]:
+    """Find the outputs whose derivatives are the same for all examples.
 
     Args:
-        vmaps: those at work, or to come.
-        traced: the derivatives; None if nothing is known of them.
+        maps: the derivatives of the Function.
         outs: of the Function.
+        inputs: of the Function.
+        vmaps: those at work, and to come.
+        now: for each output the vmaps at work that it lacks.
+        later: for each output those to come that it may lack.
+
+    Returns:
+        The outputs that are shared by the examples of the vmaps at work; and those that
+        are by the examples of all vmaps.
     """
-    if traced is None:
-        return set()
-    shared = set[int]().union(*[vmap.lacking for vmap in vmaps])
-    while True:
-        # One that is shared by the examples of one vmap alone is shared by none, since
-        # it can't depend on an input in one of its batch axes and not in the other.
-        kept = set(shared)
-        for vmap in vmaps:
-            # One that is not shared will depend on all inputs. So where the rules read
-            # it they read something batched, although its value here is not.
-            read = [
-                vmap.batches(out) or (k not in shared and is_inexact(out))
-                for k, out in enumerate(outs)
-            ]
-            ks = vmap.lacking & shared
-            for found in traced:
-                kept -= ks - found.shared(ks, vmap.batched, vmap.batches, read)
-        if kept == shared:
-            return shared
-        shared = kept
-
-
-def _missing(out: Any, inputs: Arrays, recording: compat.Recording) -> set[int]:
-    """Find the inputs that could be batched where the output is not."""
-    missing: set[int] = set()
-    if recording.active:  # what is traced here may be batched later; no constant is
-        traced = {j for j, x in enumerate(inputs) if compat.is_tracer(x)}
-        missing = traced - recording.used(out, inputs)
-    # The vmaps that are at work here show on the values themselves.
-    own = compat.batch_axes(out)
-    return missing | {j for j, x in enumerate(inputs) if compat.batch_axes(x) - own}
+    # Where it is not known whether a vmap will batch it, it counts as batched by all.
+    both = [
+        0 if vmaps.may_batch(out, b) else a | b
+        for out, a, b in zip(outs, now, later, strict=True)
+    ]
+    if not any((*now, *both)):
+        return _NONE
+    # What stands for an output in the rules is made of it; integers are only read.
+    pairs = enumerate(zip(map(vmaps, outs), map(is_inexact, outs), strict=True))
+    marks = [bits | 1 << k if inexact else bits for k, (bits, inexact) in pairs]
+    try:
+        traced = [Traced.trace(found, outs, marks, vmaps) for found in maps()]
+    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
+        return _NONE
+    batched = list(map(vmaps, inputs))
+    free = sharing.shared(traced, both, batched)
+    return sharing.shared(traced, now, batched), free
 
 
 def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:

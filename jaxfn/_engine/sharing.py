@@ -3,6 +3,9 @@
 A value that is not batched is the same for all of them. Its derivative need not be: the
 rules may use something that is batched, or give a batched argument a cotangent. Here a
 derivative is traced, and then its jaxpr tells.
+
+Some vmaps, and some outputs of the Function, are the bits of a number: the lowest bits
+stand for the outputs, 1 << k for the k-th, and those above them for the vmaps.
 """
 
 from __future__ import annotations
@@ -41,17 +44,28 @@ class Traced:
 
     Attributes:
         map: the derivative.
-        jaxpr: of it; its first inputs are the outs.
-        present: indices of its results that are not zero.
+        uses: for each of its results that is not zero, what `linearity.uses` says.
     """
 
     map: Map
-    jaxpr: Any
-    present: list[int]
+    uses: dict[int, dict[int, int]]
 
     @classmethod
-    def trace(cls, derivative: Map, outs: Arrays) -> Traced:
-        """Trace a derivative, taken where the Function gave these outs."""
+    def trace(
+        cls,
+        derivative: Map,
+        outs: Arrays,
+        marks: Sequence[int],
+        batches: Callable[[Any], int],
+    ) -> Traced:
+        """Trace a derivative.
+
+        Args:
+            derivative: the derivative.
+            outs: of the Function, where it is taken.
+            marks: for each of these, bits that say that a coefficient was made of it.
+            batches: says for any other value by which vmaps it is batched.
+        """
         present: list[int] = []
 
         def flat(outs: Arrays, args: Arrays) -> list[Any]:
@@ -60,65 +74,89 @@ class Traced:
             return [found[i] for i in present]
 
         jaxpr = jax.make_jaxpr(flat)(list(outs), list(derivative.examples))
-        return cls(derivative, jaxpr, present)
-
-    def shared(
-        self,
-        ks: set[int],
-        batched: frozenset[int] | set[int],
-        is_batched: Callable[[Any], bool],
-        outs: Sequence[bool],
-    ) -> set[int]:
-        """Find those of the outputs that it treats alike in all examples of a vmap.
-
-        Args:
-            ks: indices of outputs that are not batched.
-            batched: indices of the inputs that are.
-            is_batched: is this value, which the derivative uses?
-            outs: is what the Function gave, where the derivative uses it?
-        """
-        flags = [*map(is_batched, compat.constants(self.jaxpr)), *outs]
-        uses = linearity.uses(self.jaxpr, flags)
-        found = dict(zip(self.present, uses, strict=True))
-        if self.map.backwards:
-            strict = self.map.by_jax and compat.REFUSES_SHARED
-            return _shared_backwards(ks, batched, found, strict=strict)
-        # Forwards, t -> J t: tangent k is shared if it depends on no tangent of a
-        # batched input, and all its coefficients are shared.
-        return ks - {k for k, (used, mixed) in found.items() if used & batched or mixed}
+        own = [*map(batches, compat.constants(jaxpr)), *marks]
+        uses = linearity.uses(jaxpr, own)
+        return cls(derivative, dict(zip(present, uses, strict=True)))
 
 
-def _shared_backwards(
-    ks: set[int],
-    batched: frozenset[int] | set[int],
-    results: dict[int, tuple[set[int], set[int]]],
-    *,
-    strict: bool,
+def shared(
+    derivatives: Sequence[Traced], lacking: Sequence[int], inputs: Sequence[int]
 ) -> set[int]:
-    """Find those of the outputs that a map ct -> J^T ct treats alike in all examples.
+    """Find the outputs whose derivatives are the same for all examples.
 
     Args:
-        ks: indices of outputs that are not batched.
-        batched: indices of the inputs that are.
-        results: for each input, what `linearity.uses` says of its cotangent.
-        strict: does JAX refuse to sum where any output is shared, whatever the sum?
+        derivatives: of the Function.
+        lacking: for each output the vmaps that batch an input, but not this output; 0
+            where the output counts as batched by all.
+        inputs: for each input the vmaps that batch it.
+
+    Returns:
+        The indices of those that are shared by the examples of all vmaps they lack.
     """
+    kept = {k for k, vmaps in enumerate(lacking) if vmaps}
+    while True:
+        # An output that is not shared will be batched wherever anything is: so is what
+        # was made of it, in all vmaps.
+        lost = sum(1 << k for k in range(len(lacking)) if k not in kept)
+        found = set(kept)
+        for derivative in derivatives:
+            differs = _backwards if derivative.map.backwards else _forwards
+            found -= differs(derivative, kept, lost, lacking, inputs)
+        if found == kept:
+            return kept
+        kept = found
+
+
+def _forwards(
+    derivative: Traced,
+    kept: set[int],
+    lost: int,
+    lacking: Sequence[int],
+    inputs: Sequence[int],
+) -> set[int]:
+    """Find those of the outputs `kept` whose tangents differ among examples.
+
+    Of t -> J t tangent k is shared if it depends on no tangent of a batched input, and
+    all its coefficients are shared.
+    """
+    return {
+        k
+        for k, used in derivative.uses.items()
+        if k in kept
+        and any((inputs[i] | c) & (lacking[k] | lost) for i, c in used.items())
+    }
+
+
+def _backwards(
+    derivative: Traced,
+    kept: set[int],
+    lost: int,
+    lacking: Sequence[int],
+    inputs: Sequence[int],
+) -> set[int]:
+    """Find those of the outputs `kept` that ct -> J^T ct treats in other ways."""
     # A result belongs to an input, and an argument to an output. In the cotangent of a
     # batched input each example needs its own ct. In that of a shared input JAX sums
     # over the examples:  sum(c ct_i) = c sum(ct_i),  but only if the coefficient c is
     # shared.
-    shared = set(ks)
-    for i, (used, mixed) in results.items():
-        shared -= used if i in batched else mixed
+    differ = {
+        k
+        for i, used in derivative.uses.items()
+        for k, c in used.items()
+        if k in kept and (inputs[i] | c) & (lacking[k] | lost)
+    }
+    left = kept - differ
     # JAX sums what is batched over the examples. The cotangent of a shared output is a
     # sum already: it must not be added to anything that is batched.
-    while True:
-        lost = {
-            k
-            for i, (used, _) in results.items()
-            if i not in batched and used - shared
-            for k in (shared if strict else used & shared)
-        }
-        if not lost:
-            return shared
-        shared -= lost
+    strict = derivative.map.by_jax and compat.REFUSES_SHARED
+    summed = 0  # the vmaps in which JAX sums the cotangent of an input that they share
+    for i, used in derivative.uses.items():
+        shared_by_all = -1
+        for k in used:
+            shared_by_all &= lacking[k] if k in left else 0
+        vmaps = ~shared_by_all & ~inputs[i] if used else 0
+        summed |= vmaps
+        differ |= {k for k in used if k in left and lacking[k] & vmaps}
+    if strict:  # JAX refuses to sum where any output is shared, whatever the sum
+        differ |= {k for k in left if lacking[k] & summed}
+    return differ

@@ -62,7 +62,7 @@ class _TracedSetup:
         given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
         n = len(given) + len(arrays)
         uses = linearity.uses(self.staged.jaxpr, ())
-        if all(i < n for used, _ in uses for i in used):
+        if all(i < n for used in uses for i in used):
             given = self.staged(*given, *arrays, *outs)
             kept.staged = None
         return given, kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax._src.core import Literal
@@ -25,35 +25,35 @@ class Recording:
         trace = staging()
         self.active = trace is not None
         self._equations = [] if trace is None else trace.frame.tracing_eqns
-        self._start = len(self._equations)
+        self._start, self._n = len(self._equations), 0
+        self._recorded: dict[int, Any] = {}  # by identity
 
-    def _recorded(self) -> set[int]:
-        """Return the identities of the equations recorded so far."""
-        # Some entries are weak references, which JAX calls to get the equation; in JAX
-        # 0.10.0 others are functions that return it.
-        return {
-            id(eqn() if callable(eqn) else eqn)
-            for eqn in self._equations[self._start :]
-        }
-
-    def used(self, value: Any, inputs: Sequence[Any]) -> set[int]:
-        """Find the inputs that, if they were batched, would make `value` batched.
-
-        From the equation that made `value` the search goes back to its operands, and
-        from each of these to the equation that made it.
+    def used(self, inputs: Sequence[Any]) -> Sources:
+        """Tell for a value which inputs, if they were batched, would make it batched.
 
         An equation that holds a jaxpr may keep inputs and outputs apart: what is not
         looked into counts for nothing.
         """
-        return _search(value, inputs, self._recorded(), sure=True)
+        return Sources(inputs, self._holds, sure=True)
 
-    def maybe_used(self, value: Any, inputs: Sequence[Any]) -> set[int]:
-        """Find the inputs that `value` may depend on: all where this is not known."""
-        return _search(value, inputs, self._recorded(), sure=False)
+    def maybe_used(self, inputs: Sequence[Any]) -> Sources:
+        """Tell for a value which inputs it may depend on: all if that is not known."""
+        return Sources(inputs, self._holds, sure=False)
+
+    def _holds(self, eqn: Any) -> bool:
+        """Was this equation recorded since this was made?"""
+        # What was recorded since the last time is added.
+        new = self._equations[self._start + self._n :]
+        self._n += len(new)
+        for entry in new:
+            # Some entries are weak references, which JAX calls to get the equation; in
+            # JAX 0.10.0 others are functions that return it.
+            found = entry() if callable(entry) else entry
+            self._recorded[id(found)] = found
+        return id(eqn) in self._recorded
 
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         """Find the traced values, other than inputs, from which `values` came."""
-        recorded = self._recorded()
         seen = {id(inside(x)) for x in inputs}
         found: list[Any] = []
         todo = [inside(x) for x in values]
@@ -66,58 +66,82 @@ class Recording:
                 todo += x.parents
             elif not isinstance(x, DynamicJaxprTracer):
                 found.append(x)  # of a transformation that shows no equations
-            elif x.parent is not None and id(x.parent) in recorded:
+            elif x.parent is not None and self._holds(x.parent):
                 todo += x.parent.in_tracers
             elif is_tracer(_constant(x)):
                 found.append(x)
         return found
 
 
-def is_apart(value: Any, inputs: Sequence[Any]) -> bool:
-    """Does JAX record a jaxpr here in which `value` does not depend on some input?"""
+def apart(values: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
+    """Say for each value whether it surely doesn't depend on some traced input.
+
+    That is known only where JAX records a jaxpr.
+    """
     if staging() is None:
-        return False
-    traced = {j for j, x in enumerate(inputs) if is_tracer(x)}
-    return not traced <= _search(value, inputs, None, sure=False)
+        return [False] * len(values)
+    traced = sum(1 << j for j, x in enumerate(inputs) if is_tracer(x))
+    sources = Sources(inputs, lambda _: True, sure=False)
+    return [bool(traced & ~sources(value)) for value in values]
 
 
-def _search(
-    value: Any, inputs: Sequence[Any], recorded: set[int] | None, *, sure: bool
-) -> set[int]:
-    """Find the inputs that `value` was computed from.
+class Sources:
+    """Tells which of some inputs a value was computed from.
+
+    `sources(value)` is a number with a bit for each input: 1 << j for the j-th.
+
+    From the equation that made the value the search goes back to its operands, and
+    from each of these to the equation that made it. What was found is kept, so each
+    equation is looked at once, however many values are asked for.
 
     Args:
-        value: the value.
         inputs: the inputs.
-        recorded: the equations to look at; None for all.
-        sure: leave out what may not be used; else all inputs are found where
-            something comes from elsewhere.
+        is_looked_at: does the search go beyond this equation?
+        sure: leave out what may not be used; else all inputs are found where something
+            comes from elsewhere.
     """
-    places: dict[int, set[int]] = {}
-    for j, x in enumerate(inputs):
-        places.setdefault(id(inside(x)), set()).add(j)
-    found: set[int] = set()
-    seen: set[int] = set()
-    todo = [inside(value)]
-    while todo:
-        x = todo.pop()
-        if id(x) in seen or not is_tracer(x):
-            continue
-        seen.add(id(x))
-        if id(x) in places:
-            found |= places[id(x)]
-        elif _is_made_by(x, recorded):
-            todo += _operands(x, sure=sure)
-        elif not sure and is_tracer(_constant(x)):
-            return set(range(len(inputs)))
-    return found
 
+    def __init__(
+        self,
+        inputs: Sequence[Any],
+        is_looked_at: Callable[[Any], bool],
+        *,
+        sure: bool,
+    ) -> None:
+        self._is_looked_at, self._sure = is_looked_at, sure
+        self._all = (1 << len(inputs)) - 1
+        # By identity, with the value or equation itself, so that it lives as long.
+        self._values: dict[int, tuple[Any, int]] = {}
+        self._equations: dict[int, tuple[Any, list[int]]] = {}
+        for j, x in enumerate(map(inside, inputs)):
+            bits = self._values.get(id(x), (x, 0))[1]
+            self._values[id(x)] = x, bits | 1 << j if is_tracer(x) else 0
 
-def _is_made_by(x: Any, recorded: set[int] | None) -> bool:
-    """Was this value made by one of the equations?"""
-    if not isinstance(x, DynamicJaxprTracer) or x.parent is None:
-        return False
-    return recorded is None or id(x.parent) in recorded
+    def __call__(self, value: Any) -> int:
+        todo = [inside(value)]
+        while todo:
+            x = todo[-1]
+            if id(x) in self._values:
+                todo.pop()
+                continue
+            eqn = x.parent if isinstance(x, DynamicJaxprTracer) else None
+            if eqn is None or not self._is_looked_at(eqn):
+                unknown = not self._sure and is_tracer(_constant(x))
+                self._values[id(x)] = x, self._all if unknown else 0
+                continue
+            operands = [y for y in eqn.in_tracers if id(y) not in self._values]
+            todo += operands
+            if not operands:
+                self._values[id(x)] = x, self._result(eqn, x.val)
+        return self._values[id(inside(value))][1]
+
+    def _result(self, eqn: Any, var: Any) -> int:
+        """Say which inputs this result of an equation was computed from."""
+        if id(eqn) not in self._equations:
+            operands = [self._values[id(y)][1] for y in eqn.in_tracers]
+            self._equations[id(eqn)] = eqn, _results(eqn, operands, sure=self._sure)
+        index = next(i for i, out in enumerate(eqn.outvars) if out is var)
+        return self._equations[id(eqn)][1][index]
 
 
 def _constant(x: Any) -> Any:
@@ -129,22 +153,23 @@ def _constant(x: Any) -> Any:
     return x._trace.frame.constvar_to_val.get(x.val, x)
 
 
-def _operands(x: DynamicJaxprTracer, *, sure: bool) -> list[Any]:
-    """Return the operands that a result of an equation was computed from.
+def _results(eqn: Any, operands: list[int], *, sure: bool) -> list[int]:
+    """Say for each result of an equation which bits of its operands get to it.
 
-    Those that surely make it batched, if they are; or those that may.
+    Those of the operands that surely make it batched, if they are; or those that may.
     """
-    eqn: Any = x.parent
-    index = next(i for i, var in enumerate(eqn.outvars) if var is x.val)
+    n = len(eqn.outvars)
     if _keeps_places(eqn):
-        return [eqn.in_tracers[index - len(eqn.outvars)]]
-    if not _is_opaque(eqn):
-        return eqn.in_tracers
+        return operands[len(operands) - n :]
     body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
-    if body is None or eqn.primitive.name not in _CALLS:
-        return [] if sure else eqn.in_tracers
-    used = _used_in(body, index, sure=sure)
-    return [t for t, is_used in zip(eqn.in_tracers, used, strict=True) if is_used]
+    if body is not None and eqn.primitive.name in _CALLS:
+        return _through(body, operands, sure=sure)
+    if sure and _is_opaque(eqn):
+        return [0] * n
+    bits = 0
+    for operand in operands:
+        bits |= operand
+    return [bits] * n
 
 
 # Their jaxpr has the inputs and outputs of the equation, in the same order. That of a
@@ -152,18 +177,16 @@ def _operands(x: DynamicJaxprTracer, *, sure: bool) -> list[Any]:
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
-def _used_in(jaxpr: Any, index: int, *, sure: bool) -> list[bool]:
-    """Say for each input of a jaxpr whether this output was computed from it."""
+def _through(jaxpr: Any, inputs: list[int], *, sure: bool) -> list[int]:
+    """Say for each output of a jaxpr which bits of its inputs get to it."""
     opened, _ = open_jaxpr(jaxpr)
-    used = {id(opened.outvars[index])}
-    for eqn in reversed(opened.eqns):
-        outs = [id(var) in used for var in eqn.outvars]
-        if _keeps_places(eqn):
-            last = eqn.invars[len(eqn.invars) - len(outs) :]
-            used |= {id(x) for x, is_used in zip(last, outs, strict=True) if is_used}
-        elif any(outs) and not (sure and _is_opaque(eqn)):
-            used |= {id(x) for x in eqn.invars}
-    return [id(var) in used for var in opened.invars]
+    # By identity: a literal, which has no bits, can't be looked up by value.
+    env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
+    for eqn in opened.eqns:
+        operands = [env.get(id(x), 0) for x in eqn.invars]
+        outs = _results(eqn, operands, sure=sure)
+        env.update((id(v), bits) for v, bits in zip(eqn.outvars, outs, strict=True))
+    return [env.get(id(x), 0) for x in opened.outvars]
 
 
 def _keeps_places(eqn: Any) -> bool:
