@@ -97,6 +97,11 @@ OWN_DERIVATIVE = (
     "it something that the vmap batches."
 )
 
+LOOK_IN_LOOK = (
+    "a derivative was to be looked at where that of another Function is being looked "
+    "at: expected one that is taken, got one that is looked at"
+)
+
 LOOKED_AT = (
     "ctx.needs_input_grad was read where nobody differentiates: expected a derivative "
     "that is taken, got one that is looked at"

@@ -17,6 +17,7 @@ are at work, and for those that may come where JAX records a jaxpr.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxfn._base import compat, is_inexact
+from jaxfn._base import compat, errors, is_inexact
 from jaxfn._engine import sharing
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import has_forward_mode, pull_back
@@ -173,6 +174,7 @@ class _Vmaps:
         return bool(self._maybe_used(out) << self._n_outs & vmaps)
 
 
+_looking: ContextVar[bool] = ContextVar("looking", default=False)
 _NONE: tuple[set[int], set[int]] = set(), set()
 
 
@@ -208,10 +210,18 @@ def _shared(
     # What stands for an output in the rules is made of it; integers are only read.
     pairs = enumerate(zip(map(vmaps, outs), map(is_inexact, outs), strict=True))
     marks = [bits | 1 << k if inexact else bits for k, (bits, inexact) in pairs]
+    # A rule may apply its own Function, whose derivative would be looked at for ever.
+    # So this ends the look that is at work. (To leave this Function out of it would not
+    # do: jit keeps what it traces in a look, for the calls that come after it.)
+    if _looking.get():
+        raise errors.RuleError(errors.LOOK_IN_LOOK)
+    before = _looking.set(True)
     try:
         traced = [Traced.trace(found, outs, marks, vmaps) for found in maps()]
     except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
         return _NONE
+    finally:
+        _looking.reset(before)
     batched = list(map(vmaps, inputs))
     free = sharing.shared(traced, both, batched)
     return sharing.shared(traced, now, batched), free

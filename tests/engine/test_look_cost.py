@@ -85,3 +85,36 @@ def test_the_cost_of_an_argument_does_not_grow_with_their_number(make, limit, en
 
     few, many = lines_run(traced(8)) / 8, lines_run(traced(64)) / 64
     assert many < limit * few
+
+
+@pytest.mark.parametrize("engine", ["backward", "jvp", "both", "derived"])
+def test_rules_that_apply_their_own_function_are_looked_at_once(engine):
+    """Permuting, with the inverse beside the order: its derivative is itself."""
+
+    def forward(ctx, x, order, ranks):
+        ctx.save_for_backward(order, ranks)
+        ctx.save_for_forward(order, ranks)
+        return 2 * x[order]
+
+    def backward(ctx, g):
+        order, ranks = ctx.saved_tensors
+        ran.append("backward")
+        return permute.apply(g, ranks, order), None, None
+
+    def jvp(ctx, t, *_):
+        order, ranks = ctx.saved_tensors
+        ran.append("jvp")
+        return permute.apply(t, order, ranks)
+
+    ran = []
+    rules = {"backward": backward} if engine != "jvp" else {}
+    rules |= {"jvp": jvp} if engine in ("jvp", "both") else {}
+    permute = function(forward=forward, **rules, generate_jvp_rule=engine == "derived")
+    order, x = jnp.array([2, 0, 1]), jnp.float32([1, 2, 3])
+
+    def loss(x):
+        return (permute.apply(x, order, jnp.argsort(order)) ** 2).sum()
+
+    assert jax.jit(jax.grad(loss))(x).tolist() == [8, 16, 24]
+    # In the look, where the gradient is taken, and where JAX traces what they apply.
+    assert len(ran) <= 6
