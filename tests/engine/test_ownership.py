@@ -331,6 +331,35 @@ def test_what_one_vmap_shares_another_may_batch_later(engine):
         assert gradient(S) == 14
 
 
+@engines
+@wraps
+@pytest.mark.parametrize("beside", ["a batched value", "a batched derivative"])
+def test_the_cotangent_of_what_examples_share_is_added_once(engine, wrap, beside):
+    """Each example would hold all of it, and JAX sums them."""
+    by_value = beside == "a batched value"
+
+    def forward(ctx, x, s):
+        keep(ctx, x)
+        return (x + s if by_value else 3 * s), 2 * s
+
+    def factor(ctx):
+        return 1 if by_value else ctx.saved_tensors[0]
+
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: (BACKWARD * g, BACKWARD * factor(ctx) * g + 2 * BACKWARD * h),
+        lambda ctx, t, u: (JVP * t + JVP * factor(ctx) * u, 2 * JVP * u),
+    )
+    f = function(forward=forward, **rules).apply
+
+    def loss(s):
+        y, z = jax.vmap(f, (0, None))(X, s)
+        return y.sum() + z.sum()
+
+    factors = 3 if by_value else X.sum()
+    assert wrap(jax.grad(loss))(S) == reverse(engine) * (factors + 2 * 3)
+
+
 # ---- where a vmap comes later than the trace
 
 
