@@ -454,8 +454,13 @@ def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
         jax.vmap(f, (0, None), None)(X, S)
 
 
+def _step(carry, _):
+    """One of a loop; what is the same after it, JAX takes out of the loop."""
+    return (carry[0] * 2, carry[1] + 1), None
+
+
 APART = {
-    "a scan": lambda x, y: lax.scan(lambda c, _: (c, None), (x, y), None, 1)[0][1],
+    "a scan": lambda x, y: lax.scan(_step, (x, y), None, 2)[0][1],
     "a call": lambda x, y: jax.jit(lambda x, y: (x, y + 0))(x, y)[1],
     "a scan in a call": lambda x, y: jax.jit(APART["a scan"])(x, y),
 }
