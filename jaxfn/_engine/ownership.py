@@ -143,16 +143,15 @@ class _Vmaps:
         axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
         self._axes = {axis: 1 << n + i for i, axis in enumerate(sorted(axes))}
         self._all_now = sum(self._axes.values())
-        self._active = recording.active
         # Constants are never batched later; what is traced here may be.
         later = [j for j, x in enumerate(inputs) if compat.is_tracer(x)]
-        self._all_later = sum(1 << j for j in later) if self._active else 0
+        self._all_later = sum(1 << j for j in later) if recording.active else 0
         self._used = recording.used(inputs)
         self._maybe_used = recording.maybe_used(inputs)
 
     def __call__(self, x: Any) -> int:
         """Return those that batch this value, or may batch it later."""
-        later = self._maybe_used(x) if self._active else 0
+        later = self._maybe_used(x) if self._all_later else 0
         return self.now(x) | later << self._n_outs
 
     def now(self, x: Any) -> int:

@@ -11,7 +11,7 @@ stand for the outputs, 1 << k for the k-th, and those above them for the vmaps.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,6 +78,15 @@ class Traced:
         uses = linearity.uses(jaxpr, own)
         return cls(derivative, dict(zip(present, uses, strict=True)))
 
+    def coefficients(self) -> Iterator[tuple[int, int, int]]:
+        """Yield an output, an input, and the bits of the coefficient between them."""
+        for result, used in self.uses.items():
+            for argument, bits in used.items():
+                if self.map.backwards:
+                    yield argument, result, bits
+                else:
+                    yield result, argument, bits
+
 
 def shared(
     derivatives: Sequence[Traced], lacking: Sequence[int], inputs: Sequence[int]
@@ -93,70 +102,54 @@ def shared(
     Returns:
         The indices of those that are shared by the examples of all vmaps they lack.
     """
-    kept = {k for k, vmaps in enumerate(lacking) if vmaps}
+    kept = {k: vmaps for k, vmaps in enumerate(lacking) if vmaps}
     while True:
         # An output that is not shared will be batched wherever anything is: so is what
         # was made of it, in all vmaps.
         lost = sum(1 << k for k in range(len(lacking)) if k not in kept)
-        found = set(kept)
+        # A tangent, of t -> J t, is shared if it depends on no tangent of a batched
+        # input, and all its coefficients are shared. In the cotangent of a batched
+        # input, of ct -> J^T ct, each example needs its own ct. In that of a shared
+        # input JAX sums over the examples:  sum(c ct_i) = c sum(ct_i),  but only if the
+        # coefficient c is shared.
+        differ = {
+            k
+            for derivative in derivatives
+            for k, i, c in derivative.coefficients()
+            if k in kept and (inputs[i] | c) & (kept[k] | lost)
+        }
+        left = {k: vmaps for k, vmaps in kept.items() if k not in differ}
         for derivative in derivatives:
-            differs = _backwards if derivative.map.backwards else _forwards
-            found -= differs(derivative, kept, lost, lacking, inputs)
-        if found == kept:
-            return kept
-        kept = found
+            if derivative.map.backwards:
+                differ |= _added_to_batched(derivative, left, inputs)
+        if not differ:
+            return set(kept)
+        kept = {k: vmaps for k, vmaps in kept.items() if k not in differ}
 
 
-def _forwards(
-    derivative: Traced,
-    kept: set[int],
-    lost: int,
-    lacking: Sequence[int],
-    inputs: Sequence[int],
+def _added_to_batched(
+    derivative: Traced, shared: dict[int, int], inputs: Sequence[int]
 ) -> set[int]:
-    """Find those of the outputs `kept` whose tangents differ among examples.
+    """Find the shared outputs of which JAX would sum more than the cotangent.
 
-    Of t -> J t tangent k is shared if it depends on no tangent of a batched input, and
-    all its coefficients are shared.
+    JAX sums what is batched over the examples. The cotangent of a shared output is a
+    sum already: it must not be added to anything that is batched.
+
+    Args:
+        derivative: a map of cotangents.
+        shared: outputs with the vmaps that they lack.
+        inputs: for each input the vmaps that batch it.
     """
-    return {
-        k
-        for k, used in derivative.uses.items()
-        if k in kept
-        and any((inputs[i] | c) & (lacking[k] | lost) for i, c in used.items())
-    }
-
-
-def _backwards(
-    derivative: Traced,
-    kept: set[int],
-    lost: int,
-    lacking: Sequence[int],
-    inputs: Sequence[int],
-) -> set[int]:
-    """Find those of the outputs `kept` that ct -> J^T ct treats in other ways."""
-    # A result belongs to an input, and an argument to an output. In the cotangent of a
-    # batched input each example needs its own ct. In that of a shared input JAX sums
-    # over the examples:  sum(c ct_i) = c sum(ct_i),  but only if the coefficient c is
-    # shared.
-    differ = {
-        k
-        for i, used in derivative.uses.items()
-        for k, c in used.items()
-        if k in kept and (inputs[i] | c) & (lacking[k] | lost)
-    }
-    left = kept - differ
-    # JAX sums what is batched over the examples. The cotangent of a shared output is a
-    # sum already: it must not be added to anything that is batched.
     strict = derivative.map.by_jax and compat.REFUSES_SHARED
+    found: set[int] = set()
     summed = 0  # the vmaps in which JAX sums the cotangent of an input that they share
     for i, used in derivative.uses.items():
         shared_by_all = -1
         for k in used:
-            shared_by_all &= lacking[k] if k in left else 0
+            shared_by_all &= shared.get(k, 0)
         vmaps = ~shared_by_all & ~inputs[i] if used else 0
         summed |= vmaps
-        differ |= {k for k in used if k in left and lacking[k] & vmaps}
+        found |= {k for k in used if shared.get(k, 0) & vmaps}
     if strict:  # JAX refuses to sum where any output is shared, whatever the sum
-        differ |= {k for k in left if lacking[k] & summed}
-    return differ
+        found |= {k for k, vmaps in shared.items() if vmaps & summed}
+    return found

@@ -363,6 +363,28 @@ def test_the_cotangent_of_what_examples_share_is_added_once(engine, wrap, beside
 # ---- where a vmap comes later than the trace
 
 
+@engines
+@wraps
+def test_it_is_added_once_where_a_loop_made_the_other_output(engine, wrap):
+    """Whether a later vmap batches what a loop made is not known, so not counted on."""
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: (None, BACKWARD * g + 2 * BACKWARD * h),
+        lambda ctx, t, u: (JVP * u, 2 * JVP * u),
+    )
+
+    def forward(ctx, x, s):
+        return lax.fori_loop(0, 2, lambda _, x: x + 1, x), 2 * s
+
+    f = jax.jit(function(forward=forward, **rules).apply)
+
+    def loss(s):
+        y, z = jax.vmap(f, (0, None))(X, s)
+        return y.sum() + z.sum()
+
+    assert wrap(jax.grad(loss))(S) == reverse(engine) * (3 + 2 * 3)
+
+
 def looped(f):
     """The function in a scan of one step."""
 

@@ -25,7 +25,7 @@ class Recording:
         trace = staging()
         self.active = trace is not None
         self._equations = [] if trace is None else trace.frame.tracing_eqns
-        self._start, self._n = len(self._equations), 0
+        self._start = len(self._equations)  # of those that were not looked at yet
         self._recorded: dict[int, Any] = {}  # by identity
 
     def used(self, inputs: Sequence[Any]) -> Sources:
@@ -42,9 +42,7 @@ class Recording:
 
     def _holds(self, eqn: Any) -> bool:
         """Was this equation recorded since this was made?"""
-        # What was recorded since the last time is added.
-        new = self._equations[self._start + self._n :]
-        self._n += len(new)
+        new, self._start = self._equations[self._start :], len(self._equations)
         for entry in new:
             # Some entries are weak references, which JAX calls to get the equation; in
             # JAX 0.10.0 others are functions that return it.
