@@ -374,7 +374,7 @@ def test_it_is_added_once_where_a_loop_made_the_other_output(engine, wrap):
     )
 
     def forward(ctx, x, s):
-        return lax.fori_loop(0, 2, lambda _, x: x + 1, x), 2 * s
+        return lax.fori_loop(0, 2, lambda _, x: x + 1, x) + s, 2 * s
 
     f = jax.jit(function(forward=forward, **rules).apply)
 
