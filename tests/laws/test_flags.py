@@ -120,11 +120,17 @@ def product(engine, style, *, materialize, seen, transposed=False):
     return call
 
 
-# A normal run has one style eagerly, the other elsewhere: they differ in how forward is
-# called.
-in_one_style = pytest.mark.full(
-    unless=lambda style, place, **_: (style == "combined") == (place != "eager")
-)
+def is_normal(style, place, materialize=True, **_):
+    """Is a cell in a normal run?
+
+    That has one style eagerly, the other elsewhere: they differ in how forward is
+    called. It has the flag in two places, since it is the rules that read it.
+    """
+    in_turn = (style == "combined") == (place != "eager")
+    return in_turn and (materialize or place in ("eager", "scan"))
+
+
+in_one_style = pytest.mark.full(unless=is_normal)
 
 
 @in_one_style
