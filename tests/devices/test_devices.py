@@ -32,6 +32,16 @@ def is_normal(engine, vma, **_):
     return engine != "derived" and vma == (engine != "both")
 
 
+# In an eager shard_map each operation is a program of its own, so a normal run has it
+# where a gradient is taken inside, and compiles the others.
+compiled_too = pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(jax.jit, id="jit"),
+        pytest.param(lambda f: f, id="eager", marks=pytest.mark.full),
+    ],
+)
+
 X, W, C = numbers(8, 3), numbers(3, 8, shift=0.4), numbers(8, 8, shift=1.0)
 DX, DW = numbers(8, 3, shift=2.0), numbers(3, 8, shift=3.0)
 
@@ -183,19 +193,22 @@ def test_transformations_outside_shard_map(engine, vma, what):
 
 @pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
 @checks
-def test_tangent_inside_shard_map_is_not_too_big(engine, vma):
+@compiled_too
+def test_tangent_inside_shard_map_is_not_too_big(engine, vma, run):
     f = layers.dense_function(engine)
 
     def local(x, w, dx, dw):
         return jax.jvp(f, (x, w), (dx, dw))
 
-    got = split(local, (*ROWS, *ROWS), (P(AXIS), P(AXIS)), vma)(X, W, DX, DW)
+    tangents = run(split(local, (*ROWS, *ROWS), (P(AXIS), P(AXIS)), vma))
+    got = tangents(X, W, DX, DW)
     close(got, jax.jvp(layers.dense, (X, W), (DX, DW)))
 
 
 @engines
 @checks
-def test_second_gradient_inside_shard_map(engine, vma):
+@compiled_too
+def test_second_gradient_inside_shard_map(engine, vma, run):
     f = layers.dense_function(engine)
 
     def local(x, w, c):
@@ -205,16 +218,17 @@ def test_second_gradient_inside_shard_map(engine, vma):
 
         return jax.grad(norm)(x)
 
-    got = split(local, (*ROWS, P(AXIS)), P(AXIS), vma)(X, W, C)
+    got = run(split(local, (*ROWS, P(AXIS)), P(AXIS), vma))(X, W, C)
     close(got, on_one_device("second gradient")[0])
 
 
 @engines
 @checks
-def test_all_replicated_in_shard_map(engine, vma):
+@compiled_too
+def test_all_replicated_in_shard_map(engine, vma, run):
     f = layers.dense_function(engine)
     local = jax.grad(loss(f), (0, 1))
-    got = split(local, (P(), P()), (P(), P()), vma)(X, W)
+    got = run(split(local, (P(), P()), (P(), P()), vma))(X, W)
     close(got, on_one_device("gradient"))
 
 
@@ -261,9 +275,10 @@ def parallel_mlp(engine, vma):
 
 @reverse
 @checks
-def test_tensor_parallel_pair_with_the_gradient_inside(engine, vma):
+@compiled_too
+def test_tensor_parallel_pair_with_the_gradient_inside(engine, vma, run):
     local = jax.grad(mlp_loss(parallel_mlp(engine, vma)), (0, 1, 2))
-    got = split(local, MLP, MLP, vma)(*ARGS)
+    got = run(split(local, MLP, MLP, vma))(*ARGS)
     close(got, gradients_of_mlp())
 
 
@@ -279,8 +294,9 @@ def test_tensor_parallel_pair_with_the_gradient_outside(engine):
 
 
 @pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
-def test_tensor_parallel_pair_in_forward_mode(engine):
-    f = split(parallel_mlp(engine, vma=True), MLP, P(), True)
+@compiled_too
+def test_tensor_parallel_pair_in_forward_mode(engine, run):
+    f = run(split(parallel_mlp(engine, vma=True), MLP, P(), True))
     tangents = tuple(x * x for x in ARGS)
     close(
         jax.jvp(f, ARGS, tangents),
@@ -312,22 +328,23 @@ def test_sequence_parallel_pair_with_the_gradient_outside(engine, vma):
 
 @reverse
 @checks
-def test_sequence_parallel_pair_with_the_gradient_inside(engine, vma):
+@compiled_too
+def test_sequence_parallel_pair_with_the_gradient_inside(engine, vma, run):
     f = sequence_layer(engine)
 
     def local(x, a, b, c):
         return jax.grad(lambda *args: (f(*args) ** 2 * c).sum(), (0, 1, 2))(x, a, b)
 
-    got = split(local, (*SEQUENCE, P(AXIS)), SEQUENCE, vma)(
-        *ARGS, numbers(8, 2, shift=0.9)
-    )
+    gradients = run(split(local, (*SEQUENCE, P(AXIS)), SEQUENCE, vma))
+    got = gradients(*ARGS, numbers(8, 2, shift=0.9))
     close(got, gradients_of_mlp())
 
 
 @pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
 @checks
-def test_sequence_parallel_pair_in_forward_mode(engine, vma):
-    f = split(sequence_layer(engine), SEQUENCE, P(AXIS), vma)
+@compiled_too
+def test_sequence_parallel_pair_in_forward_mode(engine, vma, run):
+    f = run(split(sequence_layer(engine), SEQUENCE, P(AXIS), vma))
     tangents = tuple(x * x for x in ARGS)
     close(
         jax.jvp(f, ARGS, tangents),
@@ -362,7 +379,8 @@ def test_synchronised_batch_norm_with_the_gradient_outside(engine, vma):
 
 @reverse
 @checks
-def test_synchronised_batch_norm_with_the_gradient_inside(engine, vma):
+@compiled_too
+def test_synchronised_batch_norm_with_the_gradient_inside(engine, vma, run):
     f = layers.batch_norm_function(engine)
 
     def local(x, gamma, beta, c):
@@ -371,14 +389,16 @@ def test_synchronised_batch_norm_with_the_gradient_inside(engine, vma):
         )
         return dx, *(rest if vma else lax.psum(rest, AXIS))
 
-    got = split(local, (*BATCH_SPECS, P(AXIS)), BATCH_SPECS, vma)(*BATCH, WEIGHTS)
+    gradients = run(split(local, (*BATCH_SPECS, P(AXIS)), BATCH_SPECS, vma))
+    got = gradients(*BATCH, WEIGHTS)
     close(got, gradients_of_batch_norm()[1])
 
 
 @pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
 @checks
-def test_synchronised_batch_norm_in_forward_mode(engine, vma):
-    f = split(layers.batch_norm_function(engine), BATCH_SPECS, P(AXIS), vma)
+@compiled_too
+def test_synchronised_batch_norm_in_forward_mode(engine, vma, run):
+    f = run(split(layers.batch_norm_function(engine), BATCH_SPECS, P(AXIS), vma))
     tangents = tuple(jnp.cos(x) for x in BATCH)
     close(
         jax.jvp(f, BATCH, tangents),
