@@ -76,8 +76,8 @@ def uses(jaxpr: Any, own: Sequence[int]) -> list[dict[int, int]]:
 
     Args:
         jaxpr: of the function.
-        own: for each constant, and then for the first inputs, where these are constants
-            of the function too: bits of what it was made of, of any meaning.
+        own: for each of the first inputs, where these are constants of the function:
+            bits of what it was made of, of any meaning.
 
     Returns:
         For each output, the indices of the inputs that it may depend on, and for each
@@ -87,9 +87,8 @@ def uses(jaxpr: Any, own: Sequence[int]) -> list[dict[int, int]]:
     # For each variable these uses, and its own bits. Once made, neither is changed.
     opened, _ = compat.open_jaxpr(jaxpr)
     nothing: tuple[dict[int, int], int] = ({}, 0)
-    variables = [*opened.constvars, *opened.invars]
-    env = {var: (nothing[0], b) for var, b in zip(variables, own, strict=False)}
-    inputs = variables[len(own) :]
+    env = {var: (nothing[0], b) for var, b in zip(opened.invars, own, strict=False)}
+    inputs = opened.invars[len(own) :]
     env |= {var: ({i: 0}, 0) for i, var in enumerate(inputs)}
     for eqn in opened.eqns:
         ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]

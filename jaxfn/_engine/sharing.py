@@ -14,8 +14,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from jaxfn._base import compat
 from jaxfn._engine import linearity
 from jaxfn._engine.rules import Arrays
@@ -67,14 +65,15 @@ class Traced:
             batches: says for any other value by which vmaps it is batched.
         """
         present: list[int] = []
+        n = len(outs)
 
-        def flat(outs: Arrays, args: Arrays) -> list[Any]:
-            found = derivative.fun(outs, *args)
+        def flat(*values: Any) -> list[Any]:
+            found = derivative.fun(list(values[:n]), *values[n:])
             present[:] = [i for i, x in enumerate(found) if x is not None]
             return [found[i] for i in present]
 
-        jaxpr = jax.make_jaxpr(flat)(list(outs), list(derivative.examples))
-        own = [*map(batches, compat.constants(jaxpr)), *marks]
+        jaxpr, closed_over = compat.trace_flat(flat, [*outs, *derivative.examples])
+        own = [*map(batches, closed_over), *marks]
         uses = linearity.uses(jaxpr, own)
         return cls(derivative, dict(zip(present, uses, strict=True)))
 

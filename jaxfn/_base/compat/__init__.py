@@ -26,7 +26,7 @@ from jaxfn._base.compat.decorators import (
 from jaxfn._base.compat.jaxprs import (
     COMPILE_QUICKLY, constants, count_equations, evaluate, evaluate_equation,
     has_named_axes, has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
-    scan_counts,
+    scan_counts, trace_flat,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording, apart

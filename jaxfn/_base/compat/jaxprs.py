@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.core import jaxpr_as_fun
+from jax._src.core import DebugInfo, jaxpr_as_fun
+from jax._src.interpreters.partial_eval import (
+    close_jaxpr,
+    convert_constvars_jaxpr,
+    trace_to_jaxpr_dynamic,
+)
+from jax._src.linear_util import wrap_init
 from jax.extend.core import Primitive, primitives
 from jax.interpreters import ad
 
@@ -86,6 +92,27 @@ def _compared(jaxpr: Any) -> set[Any]:
             found |= {x.aval.dtype for x in eqn.invars}
         found |= _compared(list(eqn.params.values()))
     return found
+
+
+def trace_flat(
+    fun: Callable[..., Sequence[Any]], args: Sequence[Any]
+) -> tuple[Any, Sequence[Any]]:
+    """Trace `fun(*args)`, which takes arrays and returns a list of arrays.
+
+    It does what `jax.make_jaxpr` does, but without the `jax.jit` around it, which would
+    look at the signature and the pytrees of `fun`, and costs more than all the rest.
+
+    Returns:
+        A closed jaxpr that takes first what `fun` closes over, and then the arguments;
+        and what `fun` closes over.
+    """
+    traced = wrap_init(fun, debug_info=_TRACED)
+    jaxpr, _, consts = trace_to_jaxpr_dynamic(traced, [jax.typeof(x) for x in args])
+    return close_jaxpr(convert_constvars_jaxpr(jaxpr)), consts
+
+
+# What JAX's messages call the function that is traced.
+_TRACED = DebugInfo("jaxfn", "rule", None, None)
 
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,10 +17,10 @@ from jax._src.core import (
     internal_mutable_array_effect,
 )
 from jax._src.effects import JaxprInputEffect
-from jax._src.interpreters.partial_eval import close_jaxpr, separate_consts
+from jax._src.interpreters.partial_eval import close_jaxpr
 from jax._src.state.discharge import discharge_state
 
-from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr
+from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr, trace_flat
 from jaxfn._base.compat.traces import forgotten_axes
 
 
@@ -44,10 +45,13 @@ class Staged:
             which takes first these and then the arguments.
         """
         # A collective can be traced only where the name of its axis is known.
-        with extend_axis_env_nd(forgotten_axes()):
-            closed, consts = separate_consts(jax.make_jaxpr(fun)(*args))
+        axes = forgotten_axes()
+        with extend_axis_env_nd(axes) if axes else contextlib.nullcontext():
+            closed, consts = trace_flat(fun, args)
         if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
             closed = _without_references(closed)
+        if not values:
+            return list(consts), cls(closed)
         jaxpr, _ = open_jaxpr(closed)
         n = len(consts)
         own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
@@ -56,11 +60,7 @@ class Staged:
         of_values = [own.pop(id(x), None) or Var(jax.typeof(x)) for x in values]
         extra = [x for x in consts if id(x) in own]
         of_extra = [own[id(x)] for x in extra]
-        jaxpr = jaxpr.replace(
-            invars=[*of_values, *of_extra, *jaxpr.invars[n:]],
-            # Its names are those of the arguments of `fun`, and there are more now.
-            debug_info=jaxpr.debug_info.with_unknown_names(),
-        )
+        jaxpr = jaxpr.replace(invars=[*of_values, *of_extra, *jaxpr.invars[n:]])
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
     def without_effects(self) -> Staged:
