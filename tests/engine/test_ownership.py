@@ -449,8 +449,21 @@ READ = {
     "what a scan made": lambda x, y: lax.scan(lambda c, _: (c, c), x, None, 1)[1][0],
     "a scan in a call": lambda x, y: jax.jit(READ["what a scan made"])(x, y),
     "a branch": lambda x, y: lax.cond(y > 0, lambda: x, lambda: y),
+    "a choice": lambda x, y: lax.cond(x > 2, lambda: 3 * y / S, lambda: _low(x, y)),
+    "steps": lambda x, y: lax.while_loop(lambda c: c < x, lambda c: c + 1, 0 * y),
+    "a while": lambda x, y: lax.while_loop(
+        lambda c: c[1] < 2, lambda c: (x * y / S, c[1] + 1), (y, 0)
+    )[0],
+    "the third step": lambda x, y: lax.scan(
+        lambda c, _: ((c[0], c[0], c[1], c[2]), None), (x, y, y, y), None, 3
+    )[0][3],
+    "a checkpoint": lambda x, y: jax.checkpoint(lambda x, y: (y, x + 0 * y))(x, y)[1],
     "what a call made": lambda x, y: jax.jit(lambda x, y: (y, x + 0 * y))(x, y)[1],
 }
+
+
+def _low(x, y):
+    return lax.cond(x > 1, lambda: 2 * y / S, lambda: y / S)
 
 
 @engines
@@ -485,6 +498,11 @@ APART = {
     "a scan": lambda x, y: lax.scan(_step, (x, y), None, 2)[0][1],
     "a call": lambda x, y: jax.jit(lambda x, y: (x, y + 0))(x, y)[1],
     "a scan in a call": lambda x, y: jax.jit(APART["a scan"])(x, y),
+    "a while": lambda x, y: lax.while_loop(
+        lambda c: c[2] < 1, lambda c: (2 * c[0], c[1] + 1, c[2] + 1), (x, y, 0)
+    )[1],
+    "a branch": lambda x, y: lax.cond(y > 0, lambda: (x, y + 1), lambda: (y, x))[1],
+    "a checkpoint": lambda x, y: jax.checkpoint(lambda x, y: (2 * x, y + 1))(x, y)[1],
 }
 
 
@@ -505,6 +523,36 @@ def test_each_has_its_own_output_of_what_keeps_arguments_apart(apart, engine, wh
     f = KEPT[where](function(forward=forward, **rules).apply)
     gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
     assert gradient(S) == 14 * reverse(engine)
+
+
+FOLLOWED = {name: f for name, f in APART.items() if name != "a branch"} | {
+    "a branch": lambda x, y: lax.cond(y > 0, lambda: (x, y + 1), lambda: (x, y))[1],
+}
+
+
+@engines
+@kept
+@pytest.mark.parametrize("apart", FOLLOWED)
+def test_what_keeps_arguments_apart_gives_an_output_that_examples_share(
+    apart, engine, where
+):
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: (BACKWARD * g, BACKWARD * h),
+        lambda ctx, t, u: (JVP * t, JVP * u),
+    )
+
+    def forward(ctx, x, y):
+        return x + 0, FOLLOWED[apart](x, y)
+
+    mapped = jax.vmap(
+        KEPT[where](function(forward=forward, **rules).apply), (0, None), (0, None)
+    )
+    assert mapped(X, S)[1] == FOLLOWED[apart](X[0], S)
+    gradient = jax.grad(lambda x, y: mapped(x, y)[0].sum() + mapped(x, y)[1], (0, 1))
+    of_x, of_y = gradient(X, S)
+    assert of_x.tolist() == [reverse(engine)] * 3
+    assert of_y == reverse(engine)
 
 
 @kept

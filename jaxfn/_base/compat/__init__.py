@@ -4,8 +4,8 @@ What comments say of JAX, here and elsewhere, was checked on 0.10.2 (the newest 
 Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name here;
 nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
 knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs`, then
-`recording`, `staged`, `primitives` and `interpreters`, on which our own primitives
-stand; `decorators` holds what JAX's three say and ask for: error texts, debug info,
+`flow`, `recording`, `staged`, `primitives` and `interpreters`, on which our own
+primitives stand; `decorators` holds what JAX's three say and ask for: error texts, debug info,
 hidden frames, symbolic zeros.
 
 A name that JAX moved gets one name here: an import that is tried in both places. What
@@ -13,7 +13,7 @@ behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other m
 asks for a version. The tests run on an old JAX and on the newest, so they tell.
 
 Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity` and `solves` of `_engine`, `trace` of `_explain`, `jaxprs` here. New methods
+`linearity` and `solves` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow` here. New methods
 of JAX's decorators are found by `_decorator.jax_own`.
 """
 

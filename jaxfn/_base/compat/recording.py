@@ -8,7 +8,7 @@ from typing import Any
 from jax._src.core import Literal
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from jaxfn._base.compat.jaxprs import has_named_axes, open_jaxpr
+from jaxfn._base.compat.flow import results
 from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
@@ -137,7 +137,7 @@ class Sources:
         """Say which inputs this result of an equation was computed from."""
         if id(eqn) not in self._equations:
             operands = [self._values[id(y)][1] for y in eqn.in_tracers]
-            self._equations[id(eqn)] = eqn, _results(eqn, operands, sure=self._sure)
+            self._equations[id(eqn)] = eqn, results(eqn, operands, sure=self._sure)
         index = next(i for i, out in enumerate(eqn.outvars) if out is var)
         return self._equations[id(eqn)][1][index]
 
@@ -149,60 +149,3 @@ def _constant(x: Any) -> Any:
     if isinstance(x.val, Literal):
         return x.val.val
     return x._trace.frame.constvar_to_val.get(x.val, x)
-
-
-def _results(eqn: Any, operands: list[int], *, sure: bool) -> list[int]:
-    """Say for each result of an equation which bits of its operands get to it.
-
-    Those of the operands that surely make it batched, if they are; or those that may.
-    """
-    n = len(eqn.outvars)
-    if _keeps_places(eqn):
-        return operands[len(operands) - n :]
-    body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
-    if body is not None and eqn.primitive.name in _CALLS:
-        return _through(body, operands, sure=sure)
-    if sure and _is_opaque(eqn):
-        return [0] * n
-    bits = 0
-    for operand in operands:
-        bits |= operand
-    return [bits] * n
-
-
-# Their jaxpr has the inputs and outputs of the equation, in the same order. That of a
-# scan, a cond or a while_loop has not, so these are not looked into.
-_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
-
-
-def _through(jaxpr: Any, inputs: list[int], *, sure: bool) -> list[int]:
-    """Say for each output of a jaxpr which bits of its inputs get to it."""
-    opened, _ = open_jaxpr(jaxpr)
-    # By identity: a literal, which has no bits, can't be looked up by value.
-    env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
-    for eqn in opened.eqns:
-        operands = [env.get(id(x), 0) for x in eqn.invars]
-        outs = _results(eqn, operands, sure=sure)
-        env.update((id(v), bits) for v, bits in zip(eqn.outvars, outs, strict=True))
-    return [env.get(id(x), 0) for x in opened.outvars]
-
-
-def _keeps_places(eqn: Any) -> bool:
-    """Is each result that of the operand in its place among the last: an `attach`?
-
-    Its other operands are those of the derivative, which does not batch a result.
-    """
-    return eqn.primitive.name == "attach" and eqn.params["owned"]
-
-
-def _is_opaque(eqn: Any) -> bool:
-    """May a result of this equation not be batched, though an operand is?
-
-    It may where the equation holds jaxprs, or is a collective over the axis of a vmap.
-    """
-    params = eqn.params
-    if "branches" in params or any(
-        hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values()
-    ):
-        return True
-    return has_named_axes(eqn)
