@@ -5,16 +5,16 @@ Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name h
 nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
 knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs`, then
 `flow`, `recording`, `staged`, `primitives` and `interpreters`, on which our own
-primitives stand; `decorators` holds what JAX's three say and ask for: error texts, debug info,
-hidden frames, symbolic zeros.
+primitives stand; `decorators` holds what JAX's three say and ask for: error texts,
+debug info, hidden frames, symbolic zeros.
 
 A name that JAX moved gets one name here: an import that is tried in both places. What
 behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other module
 asks for a version. The tests run on an old JAX and on the newest, so they tell.
 
 Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity` and `solves` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow` here. New methods
-of JAX's decorators are found by `_decorator.jax_own`.
+`linearity` and `solves` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow` here.
+New methods of JAX's decorators are found by `_decorator.jax_own`.
 """
 
 # fmt: off
