@@ -10,7 +10,8 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn._base import ARRAY, Outputs, Spec, compat, is_inexact, pytree, short
-from jaxfn._decorator.jax_rules import JaxRules, Places, along, is_pair
+from jaxfn._decorator.jax_rules import JaxRules
+from jaxfn._decorator.places import Places, along, is_pair
 from jaxfn._engine import (
     Arrays,
     OnePass,

@@ -12,7 +12,8 @@ from jax import tree_util
 
 from jaxfn._base import ARRAY, Spec, errors
 from jaxfn._decorator.both import Both
-from jaxfn._decorator.jax_rules import JaxRules, Places, Rule, is_pair
+from jaxfn._decorator.jax_rules import JaxRules
+from jaxfn._decorator.places import Places, Rule, is_pair
 from jaxfn._decorator.static import align, is_static, unwrap, wrap
 from jaxfn._engine import Residuals, Statics
 from jaxfn._engine import call as call_engine
@@ -66,7 +67,7 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     # Two kinds of derivative, which JAX does not combine: the engine does. One kind is
     # JAX's own matter.
     if d.vjp is not None and d.jvp is not None:
-        places, rest = Places.of(d, args)
+        places, rest = Places.of(d.nondiff, args)
         arrays, tree = tree_util.tree_flatten(rest)
         return call_engine(Both(d, places, tree, arrays).rules, arrays)
     if d.has_reverse:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax import tree_util
 
-from jaxfn._base import compat, is_inexact, pytree
+from jaxfn._base import compat
 from jaxfn._decorator import jax_own
-from jaxfn._engine import Arrays, attach, jax_jvp, jax_vjp, stop_gradient, vmapped
-
-Rule = Callable[..., Any]
+from jaxfn._decorator.kept import Kept
+from jaxfn._decorator.places import Places, Rule
+from jaxfn._engine import jax_jvp, jax_vjp, vmapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +111,10 @@ class JaxRules:
             return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         method, args, options = self.jvp
-        primal = self.primal
         if compat.SCAN_DROPS_JVP:
-            primal = _keeping(self)
-            # A rule of defjvps gives no value: JAX takes that of the function.
-            args = (_spreading(self, args[0]),) if method == "defjvp" else args
-        return jax_jvp(primal, method, args, options, nondiff=self.nondiff)
+            kept = Kept(self.name, self.primal, method, args, options, self.nondiff)
+            return kept.forward
+        return jax_jvp(self.primal, method, args, options, nondiff=self.nondiff)
 
     @functools.cached_property
     def reverse(self) -> Rule:
@@ -132,126 +129,13 @@ class JaxRules:
 _DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
 
 
-# ---- places of arguments
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Places:
-    """The places of the arguments of a call that take no part in transformations.
-
-    Attributes:
-        nondiff: these arguments, by position.
-        n: how many arguments the call has in all.
-    """
-
-    nondiff: dict[int, Any]
-    n: int
-
-    @classmethod
-    def of(cls, d: JaxRules, args: tuple[Any, ...]) -> tuple[Places, tuple[Any, ...]]:
-        """Separate the arguments that take no part from the others."""
-        nondiff = {i: args[i] for i in d.nondiff if i < len(args)}
-        rest = tuple([x for i, x in enumerate(args) if i not in nondiff])
-        return cls(nondiff, len(args)), rest
-
-    def whole(self, rest: Sequence[Any], *fill: Any) -> list[Any]:
-        """Put values in the places of the others, beside `fill` or the nondiff ones."""
-        values = iter(rest)
-        return [
-            (fill[0] if fill else self.nondiff[i])
-            if i in self.nondiff
-            else next(values)
-            for i in range(self.n)
-        ]
-
-
-def along(
-    f: Rule, args: Rule, primals: Arrays, tangents: Arrays, smooth: Sequence[bool]
-) -> list[Any]:
-    """Let JAX take the tangents of `f(*args(primals))`.
-
-    Only arguments whose tangent is not None move, and only outputs that have a
-    derivative get a tangent: None stands for all others.
-    """
-    # With zeros in place of None, a rule with symbolic_zeros would be told that all
-    # arguments are perturbed.
-    moving = [i for i, t in enumerate(tangents) if t is not None]
-
-    def along(*values: Any) -> list[Any]:
-        at = list(primals)
-        for i, x in zip(moving, values, strict=True):
-            at[i] = x
-        outs = pytree.outputs(f(*args(at))).arrays
-        return [x for x, s in zip(outs, smooth, strict=True) if s]
-
-    at = tuple(primals[i] for i in moving)
-    _, dots = jax.jvp(along, at, tuple(tangents[i] for i in moving))
-    rest = iter(dots)
-    return [next(rest) if s else None for s in smooth]
-
-
-def _keeping(d: JaxRules) -> Rule:
-    """Attach the jvp to the primal, for where a scan drops that of JAX."""
-
-    @functools.wraps(d.primal)
-    def primal(*args: Any) -> Any:
-        places, rest = Places.of(d, args)
-        leaves, tree = tree_util.tree_flatten(rest)
-        # Nothing can be differentiated, and a body that needs values can have them.
-        if not any(compat.is_tracer(x) for x in leaves):
-            return d.primal(*args)
-
-        def whole(arrays: Arrays) -> list[Any]:
-            return places.whole(tree.unflatten(arrays))
-
-        def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> list[Any]:
-            smooth = [is_inexact(x) for x in values]
-            return along(d.forward, whole, inputs, dots, smooth)
-
-        # The body is given no derivative: attach takes one in the values for that of
-        # something closed over, and refuses it.
-        outs = pytree.outputs(d.primal(*whole(stop_gradient(leaves))))
-        values = attach(tangents, leaves, outs.arrays, name=d.name)
-        return outs.static.whole.join(values)
-
-    return primal
-
-
-def _spreading(d: JaxRules, rule: Rule) -> Rule:
-    """The rule, whose values are batched where those of `_keeping` are.
-
-    JAX goes by the latter when it batches both. There a value belongs to each example,
-    even if it is the same for all.
-    """
-
-    @functools.wraps(rule)
-    def spreading(*args: Any) -> Any:
-        found = rule(*args)
-        if not is_pair(found):
-            return found  # JAX has a message for it
-        if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
-            return found
-        outs = pytree.outputs(found[0])
-        leaves, n = tree_util.tree_leaves(args[-2]), len(outs.arrays)
-
-        def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
-            return list(dots[:n])
-
-        inputs = [*outs.arrays, *leaves]
-        values = stop_gradient(outs.arrays)
-        values = attach(tangents, inputs, values, name=d.name)
-        return outs.static.whole.join(values), found[1]
-
-    return spreading
-
-
 def _folded(d: JaxRules, *args: Any) -> Any:
     """Call a function that has a batch rule and arguments that take no part.
 
     They are put into the function and the rule, and custom_vmap sees the others alone.
     """
     assert d.batch is not None
-    batch, (places, rest) = d.batch, Places.of(d, args)
+    batch, (places, rest) = d.batch, Places.of(d.nondiff, args)
 
     def rule(size: int, in_batched: Sequence[Any], *rest: Any) -> Any:
         return batch(size, places.whole(in_batched, False), *places.whole(rest))
@@ -261,11 +145,6 @@ def _folded(d: JaxRules, *args: Any) -> Any:
 
     fun.__name__ = d.name  # not functools.wraps: it takes other arguments
     return vmapped(fun, rule)(*rest)
-
-
-def is_pair(x: Any) -> bool:
-    """Say if a rule returned two values."""
-    return isinstance(x, (tuple, list)) and len(x) == 2
 
 
 def positions(

@@ -1,0 +1,151 @@
+"""A jvp that a scan keeps: JAX before 0.12 drops that of a custom_jvp there.
+
+The value that a scan goes on with is computed by the primal, so the jvp is attached to
+what the primal gives (`attachment`). On a JAX that keeps it nothing of this is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from jax import tree_util
+
+from jaxfn._base import compat, is_inexact, pytree
+from jaxfn._decorator.places import Places, Rule, along, is_pair
+from jaxfn._engine import (
+    Arrays,
+    Residuals,
+    Rules,
+    attach,
+    belonging,
+    derivatives,
+    jax_jvp,
+    stop_gradient,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A function with a jvp, for such a JAX.
+
+    Attributes:
+        name: of the function.
+        fun: the function, with its batch rule.
+        method: the name of the method that defines the jvp, "defjvp" or "defjvps".
+        rules: its arguments.
+        options: its options.
+        nondiff: the positions of the arguments that take no part.
+    """
+
+    name: str
+    fun: Rule
+    method: str
+    rules: tuple[Any, ...]
+    options: dict[str, Any]
+    nondiff: tuple[int, ...]
+
+    @functools.cached_property
+    def forward(self) -> Rule:
+        """The custom_jvp whose jvp a scan keeps."""
+        # A rule of defjvps gives no value: JAX takes that of the function.
+        rules = self.rules
+        if self.method == "defjvp":
+            rules = (self._rule(rules[0]),)
+        return self._made(self._primal(), rules)
+
+    @functools.cached_property
+    def _plain(self) -> Rule:
+        """The custom_jvp of the function and the rules as they are."""
+        return self._made(self.fun, self.rules)
+
+    def _made(self, primal: Rule, rules: tuple[Any, ...]) -> Rule:
+        return jax_jvp(primal, self.method, rules, self.options, nondiff=self.nondiff)
+
+    def _primal(self) -> Rule:
+        """Return the function, with the jvp attached to what it gives."""
+
+        @functools.wraps(self.fun)
+        def primal(*args: Any) -> Any:
+            places, rest = Places.of(self.nondiff, args)
+            leaves, tree = tree_util.tree_flatten(rest)
+            # Nothing can be differentiated; a body that needs values can have them.
+            if not any(compat.is_tracer(x) for x in leaves):
+                return self.fun(*args)
+
+            def whole(arrays: Arrays) -> list[Any]:
+                return places.whole(tree.unflatten(arrays))
+
+            def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> list[Any]:
+                smooth = [is_inexact(x) for x in values]
+                return along(self.forward, whole, inputs, dots, smooth)
+
+            # The body is given no derivative: attach takes one in the values for that
+            # of something closed over, and refuses it.
+            still, recording = stop_gradient(leaves), compat.Recording()
+            outs = pytree.outputs(self.fun(*whole(still)))
+            owned = self._owned(whole, outs.arrays, still, recording)
+            values = attach(tangents, leaves, owned, name=self.name, owned=True)
+            return outs.static.whole.join(values)
+
+        return primal
+
+    def _rule(self, rule: Rule) -> Rule:
+        """Return a rule of defjvp, whose values are batched where the primal's are.
+
+        JAX batches both, and takes it for granted that they are batched alike.
+        """
+
+        @functools.wraps(rule)
+        def spreading(*args: Any) -> Any:
+            recording = compat.Recording()
+            found = rule(*args)
+            if not is_pair(found):
+                return found  # JAX has a message for it
+            if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
+                return found
+            outs = pytree.outputs(found[0])
+            n, (leaves, tree) = len(outs.arrays), tree_util.tree_flatten(args[-2])
+            places = Places(
+                dict(zip(self.nondiff, args[:-2], strict=False)),
+                len(args) - 2 + len(args[-2]),
+            )
+
+            def whole(arrays: Arrays) -> list[Any]:
+                return places.whole(tree.unflatten(arrays))
+
+            # These have the derivative of what the rule computed.
+            def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
+                return list(dots[:n])
+
+            values = stop_gradient(outs.arrays)
+            owned = self._owned(whole, values, leaves, recording)
+            inputs = [*outs.arrays, *leaves]
+            values = attach(tangents, inputs, owned, name=self.name, owned=True)
+            return outs.static.whole.join(values), found[1]
+
+        return spreading
+
+    def _owned(
+        self, args: Rule, outs: Arrays, inputs: Arrays, recording: compat.Recording
+    ) -> list[Any]:
+        """Return outputs for `args(inputs)`, batched wherever their tangents may be."""
+        smooth = tuple([is_inexact(x) for x in outs])
+        saved = Residuals((), None, smooth)
+
+        def fwd(*_: Any) -> Any:
+            raise AssertionError("nothing but the jvp is looked at")
+
+        def jvp(_: Residuals, tangents: Arrays) -> list[Any]:
+            return along(self._plain, args, inputs, tangents, smooth)
+
+        rules = Rules(self.name, primal=fwd, fwd=fwd, jvp=jvp)
+        return belonging(
+            outs,
+            inputs,
+            recording,
+            lambda: derivatives(rules, lambda _: saved, inputs, outs),
+            name=self.name,
+            still=stop_gradient(inputs),
+        )
