@@ -83,7 +83,8 @@ class Kept:
 
             # The body is given no derivative: attach takes one in the values for that
             # of something closed over, and refuses it.
-            still, recording = stop_gradient(leaves), compat.Recording()
+            still = stop_gradient([compat.as_array(x) for x in leaves])
+            recording = compat.Recording()
             outs = pytree.outputs(self.fun(*whole(still)))
             owned = self._owned(whole, outs.arrays, still, recording)
             values = attach(tangents, leaves, owned, name=self.name, owned=True)
@@ -147,5 +148,5 @@ class Kept:
             recording,
             lambda: derivatives(rules, lambda _: saved, inputs, outs),
             name=self.name,
-            still=stop_gradient(inputs),
+            still=stop_gradient([compat.as_array(x) for x in inputs]),
         )

@@ -154,3 +154,18 @@ def test_its_values_are_batched_where_those_of_the_function_are(wrap):
     assert jax.grad(second)(S) == 6 * JVP
     assert jax.jvp(second, (S,), (S,))[1] == 2 * 6 * JVP
     assert jax.grad(jax.grad(second))(S) == 0
+
+
+@pytest.mark.parametrize("wrap", ["eager", "jit", "checkpoint"])
+def test_an_argument_may_be_a_number(wrap):
+    f = jaxfn.custom_function(lambda x, y: (2 * x, y + 1))
+
+    @f.defjvp
+    def _(p, t):
+        f(*p)
+        return (2 * p[0], p[1] + 1), (JVP * 2 * t[0], JVP * t[1])
+
+    inner = WRAPS[wrap](lambda x: f(x, f(x, 1.0)[1])[1] * x)
+    assert jax.jvp(jax.vmap(inner), (X,), (X,))[1].tolist() == [3, 6, 9]
+    inner = WRAPS[wrap](lambda x: f(1.0, x)[0] * x)
+    assert jax.jvp(jax.vmap(inner), (X,), (X,))[1].tolist() == [2, 4, 6]
