@@ -16,7 +16,7 @@ the two faces, `_function` and `_decorator`, are for.
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach, distinct, stop_gradient
 from jaxfn._engine.barrier import only_transposable
-from jaxfn._engine.batching import Batch, Fun, differentiable, with_batch_rule
+from jaxfn._engine.batching import Batch, Fun, Own, differentiable, with_batch_rule
 from jaxfn._engine.carrying import Statics
 from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (

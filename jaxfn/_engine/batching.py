@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxfn._base import Outputs, compat, is_inexact
 from jaxfn._engine.attachment import attach, stop_gradient
@@ -16,16 +17,21 @@ from jaxfn._engine.linear import linear
 Arrays = Sequence[Any]
 Fun = Callable[..., Outputs]
 Batch = Callable[[int, Sequence[bool], list[Any]], tuple[Outputs, Outputs]]
+Own = Callable[[Outputs, Arrays, compat.Recording], list[Any]]
 Direction = Callable[..., list[Any]]
 Spread = Callable[[Sequence[bool], int, Sequence[int]], list[bool]]
 
 
-def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
+def with_batch_rule(fun: Fun, batch: Batch | None, own: Own | None = None) -> Fun:
     """Return `fun(*arrays)` with `batch(size, batched, arrays) -> outs, outs batched`.
 
     Batch axes are first, and `batched` says which arrays have one. Where no argument is
     a tracer there is nothing to batch, and `fun` runs as it is: custom_vmap would trace
     it, and a NumPy body could not run.
+
+    `own(outs, arrays, recording)` batches the outputs of an example wherever they must
+    be, though the rule did not (`ownership`). It is asked after the rule has run, where
+    it is known which vmap is at work; `recording` began before.
     """
     if batch is None:
         return fun
@@ -36,7 +42,11 @@ def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
         if not any(batched):
             outs = fun(*arrays)
             return outs, jax.tree.map(lambda _: False, outs)
-        return batch(size, batched, list(arrays))
+        recording = compat.Recording()
+        outs, flags = batch(size, batched, list(arrays))
+        if own is None:
+            return outs, flags
+        return _owned(own, recording, size, batched, arrays, outs, flags)
 
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
@@ -46,6 +56,35 @@ def with_batch_rule(fun: Fun, batch: Batch | None) -> Fun:
         return f(*arrays)
 
     return call
+
+
+def _owned(
+    own: Own,
+    recording: compat.Recording,
+    size: int,
+    batched: Sequence[bool],
+    arrays: Arrays,
+    outs: Outputs,
+    flags: Outputs,
+) -> tuple[Outputs, Outputs]:
+    """Return what a batch rule did, with `own` called for an example of it."""
+    others = recording.active or any(map(compat.batch_axes, arrays))
+    if all(flags.arrays) and not others:  # no other vmap is at work or can come
+        return outs, flags
+    differs: list[bool] = []
+
+    def example(witness: Any, outs_: Arrays, arrays_: Arrays) -> list[Any]:
+        found = own(Outputs(list(outs_), outs.static), arrays_, recording)
+        (here,) = compat.batch_axes(witness)
+        differs[:] = [here in compat.batch_axes(x) for x in found]
+        return found
+
+    # The witness is batched over this axis and no other.
+    witness = np.zeros(size)
+    axes = [[0 if b else None for b in bs] for bs in (flags.arrays, batched)]
+    found = jax.vmap(example, (0, *axes))(witness, list(outs.arrays), list(arrays))
+    owned = [x if d else x[0] for x, d in zip(found, differs, strict=True)]
+    return Outputs(owned, outs.static), Outputs(differs, flags.static)
 
 
 # ---- with a derivative

@@ -24,6 +24,7 @@ from jaxfn._engine import (
     Batch,
     Fun,
     Origin,
+    Own,
     Residuals,
     Rules,
     differentiable,
@@ -95,9 +96,9 @@ class ClassRules:
             return self._style.fwd(arrays, nothing)[0]
         return self._style.primal(arrays, nothing)
 
-    def _forward(self, *inputs: Any) -> Outputs:
+    def _forward(self, own: Own, inputs: Arrays) -> Outputs:
         """Run forward of the separate style; the vmap staticmethod batches it."""
-        return with_batch_rule(*self._batchable())(*inputs)
+        return with_batch_rule(*self._batchable(), own)(*inputs)
 
     def batched(self, *inputs: Any) -> Outputs:
         """Do the same for a function that JAX differentiates."""

@@ -16,6 +16,7 @@ from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine import (
     Arrays,
     Map,
+    Own,
     Perturbed,
     Residuals,
     attach,
@@ -83,21 +84,19 @@ class Separate(Style):
 
     Args:
         *args: those of `Style`.
-        forward: forward on flat arrays, with the vmap rule if there is one.
+        forward: `forward(own, arrays)` runs forward, with the vmap rule if there is
+            one, which asks `own` what to batch beside.
     """
 
-    def __init__(self, *args: Any, forward: Callable[..., Outputs]) -> None:
+    def __init__(self, *args: Any, forward: Callable[[Own, Arrays], Outputs]) -> None:
         super().__init__(*args)
         self._forward = forward
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         # Forward sees no derivative, so what it computes has none: the rules' own is
         # attached to the outputs, for derivatives of any order.
-        still, recording = stop_gradient(arrays), compat.Recording()
-        raw = self._run(still)
-        out, name = raw.static, self._def.name
-        maps = partial(self._maps, out, still, raw.arrays)
-        values = belonging(raw.arrays, still, recording, maps, name=name)
+        ran, name = self._run(stop_gradient(arrays)), self._def.name
+        values, out = ran.arrays, ran.static
         traced = self._trace_setup(out, arrays, values, perturbed)
         if traced is None:
             rule = partial(self._tangents, out, None, len(arrays))
@@ -144,27 +143,37 @@ class Separate(Style):
         return _TracedSetup(closed_over, staged, *found[0], perturbed)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        recording = compat.Recording()
-        raw = self._run(arrays)
-        out, outs = raw.static, raw.arrays
+        outs = self._run(arrays, alone=True)
         # Called although nothing is kept, as in torch: setup_context may have effects,
         # and its mistakes are to be reported here too.
-        self._saved(out, arrays, outs, perturbed)
-        maps = partial(self._maps, out, arrays, outs)
-        name = self._def.name
-        outs = belonging(outs, arrays, recording, maps, name=name, alone=True)
-        return Outputs(outs, out)
+        self._saved(outs.static, arrays, outs.arrays, perturbed)
+        return outs
+
+    def _run(self, inputs: Arrays, *, alone: bool = False) -> Outputs:
+        """Run forward; each output is batched wherever its derivative may be."""
+        self._check_closure()
+        recording, own = compat.Recording(), partial(self._owned, alone=alone)
+        with policies.using(self._policy):
+            raw = self._forward(own, inputs)
+        # A vmap staticmethod decides what is batched, so `own` is asked where it runs.
+        if self._def.vmap is not None:
+            return raw
+        return Outputs(own(raw, inputs, recording), raw.static)
+
+    def _owned(
+        self, outs: Outputs, inputs: Arrays, recording: compat.Recording, *, alone: bool
+    ) -> list[Any]:
+        """Return outputs of forward, batched wherever their derivative may be."""
+        maps = partial(self._maps, outs.static, inputs, outs.arrays)
+        return belonging(
+            outs.arrays, inputs, recording, maps, name=self._def.name, alone=alone
+        )
 
     def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
         """Return the derivatives of the Function, for `belonging` to look at."""
         everything = tuple(map(is_inexact, arrays))
         saved = partial(self._setup, out, arrays, everything, look=True)
         return derivatives(self._rules(), saved, arrays, outs)
-
-    def _run(self, inputs: Arrays) -> Outputs:
-        self._check_closure()
-        with policies.using(self._policy):
-            return self._forward(*inputs)
 
     def _tangents(
         self,

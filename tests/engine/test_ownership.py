@@ -555,6 +555,79 @@ def test_what_keeps_arguments_apart_gives_an_output_that_examples_share(
     assert of_y == reverse(engine)
 
 
+def batched(engine, forward, flags, backward, jvp):
+    """Return a Function of the separate style whose vmap rule gives these out_dims."""
+
+    def vmap(info, in_dims, *args):
+        found = flags(*[d is not None for d in in_dims])
+        return forward(*args), jax.tree.map(lambda b: 0 if b else None, found)
+
+    return function(
+        forward=forward,
+        setup_context=lambda ctx, inputs, output: keep(ctx, *inputs),
+        vmap=vmap,
+        **rules_of(engine, backward, jvp),
+    ).apply
+
+
+@engines
+@kept
+def test_what_a_vmap_rule_shares_is_shared_by_examples_of_a_later_vmap(engine, where):
+    f = batched(
+        engine,
+        lambda x, y: (2 * x, y + 1),
+        lambda x, y: (x, y),
+        lambda ctx, g, h: (BACKWARD * 2 * g, BACKWARD * h),
+        lambda ctx, t, u: (JVP * 2 * t, JVP * u),
+    )
+    mapped = jax.vmap(KEPT[where](f), (0, None), (0, None))
+    assert mapped(X, S)[1] == 3
+    factor = reverse(engine)
+    gradient = jax.grad(lambda x, y: mapped(x, y)[0].sum() + mapped(x, y)[1] ** 2, 1)
+    assert gradient(X, S) == jax.jit(gradient)(X, S) == 2 * 3 * factor
+    if engine in ("jvp", "both"):
+        assert jax.jvp(mapped, (X, S), (X, S))[1][1] == 2 * JVP
+
+
+@engines
+@pytest.mark.parametrize("where", [*KEPT, "at once"])
+def test_each_has_its_own_of_what_a_vmap_rule_shares_where_derivatives_differ(
+    engine, where
+):
+    f = batched(
+        engine,
+        lambda x, y: y + 1,
+        lambda x, y: y,
+        lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
+        lambda ctx, t, u: JVP * u * ctx.saved_tensors[0],
+    )
+    f = KEPT.get(where, lambda f: f)(f)
+    gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
+    assert gradient(S) == jax.jit(gradient)(S) == 14 * reverse(engine)  # 1 + 4 + 9
+    if where != "at once":  # there nothing is differentiated, now or later
+        with pytest.raises(ValueError, match="axis spec None"):
+            jax.vmap(f, (0, None), None)(X, S)
+
+
+@engines
+@pytest.mark.parametrize("where", [*KEPT, "at once"])
+def test_the_outer_one_of_two_vmaps_keeps_what_a_vmap_rule_gave_apart(engine, where):
+    f = batched(
+        engine,
+        lambda x, y: 2 * x,
+        lambda x, y: x,
+        lambda ctx, g: (BACKWARD * g * ctx.saved_tensors[1], None),
+        lambda ctx, t, u: JVP * t * ctx.saved_tensors[1],
+    )
+    f = KEPT.get(where, lambda f: f)(f)
+    mapped = jax.vmap(jax.vmap(f, (0, None)), (None, 0))
+    weights = jnp.float32([[1, 0, 2], [3, 1, 0]])
+    gradient = jax.grad(lambda x: (mapped(x, X[:2]) * weights).sum())
+    factor = reverse(engine)  # the sum of weights * (1, 2), over the examples of y
+    assert gradient(X).tolist() == [7 * factor, 2 * factor, 2 * factor]
+    assert jax.jit(gradient)(X).tolist() == gradient(X).tolist()
+
+
 @kept
 def test_a_later_vmap_may_batch_some_of_the_other_arguments(where):
     def forward(ctx, x, z, y):

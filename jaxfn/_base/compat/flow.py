@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxfn._base.compat.jaxprs import has_named_axes, open_jaxpr, scan_counts
 
+LeftOut = Callable[[Any], bool]
+"""Does an equation, as a whole, let nothing through?"""
 
-def results(eqn: Any, operands: Sequence[int], *, sure: bool) -> list[int]:
+
+def results(eqn: Any, operands: Sequence[int], left_out: LeftOut) -> list[int]:
     """Say for each result of an equation which bits of its operands get to it.
 
-    Those of the operands that surely make it batched, if they are; or those that may.
-    An equation that holds jaxprs may keep its operands apart, so these are followed.
+    A result is batched where such an operand is. An equation that holds jaxprs may keep
+    its operands apart, so these are followed; where that can't be, it is one operation.
     """
     n = len(eqn.outvars)
     if _keeps_places(eqn):
         return list(operands[len(operands) - n :])
     name, params = eqn.primitive.name, eqn.params
     if name in _CALLS:
-        return _through(params.get("jaxpr") or params["call_jaxpr"], operands, sure)
+        return _through(params.get("jaxpr") or params["call_jaxpr"], operands, left_out)
     if name in _FOLLOWED:
-        return _FOLLOWED[name](params, operands, sure)
-    if sure and _is_opaque(eqn):
+        return _FOLLOWED[name](params, operands, left_out)
+    if left_out(eqn):
         return [0] * n
     return [_any(operands)] * n
 
@@ -34,44 +37,50 @@ _CALLS = (
 )
 
 
-def _through(jaxpr: Any, inputs: Sequence[int], sure: bool) -> list[int]:
+def _through(jaxpr: Any, inputs: Sequence[int], left_out: LeftOut) -> list[int]:
     """Say for each output of a jaxpr which bits of its inputs get to it."""
     opened, _ = open_jaxpr(jaxpr)
     # By identity: a literal, which has no bits, can't be looked up by value.
     env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
     for eqn in opened.eqns:
         operands = [env.get(id(x), 0) for x in eqn.invars]
-        outs = results(eqn, operands, sure=sure)
+        outs = results(eqn, operands, left_out)
         env.update((id(v), bits) for v, bits in zip(eqn.outvars, outs, strict=True))
     return [env.get(id(x), 0) for x in opened.outvars]
 
 
 # As JAX batches it: what is carried is batched where it is before the first step, or
 # after any.
-def _scan(params: dict[str, Any], operands: Sequence[int], sure: bool) -> list[int]:
+def _scan(
+    params: dict[str, Any], operands: Sequence[int], left_out: LeftOut
+) -> list[int]:
     """Follow a scan, to the end of any number of steps."""
     n_consts, n_carry = scan_counts(params)
     consts, carry, xs = _split(operands, n_consts, n_carry)
-    return _repeated(params["jaxpr"], consts, carry, xs, sure)
+    return _repeated(params["jaxpr"], consts, carry, xs, left_out)
 
 
 # As JAX batches it: where the examples differ in their number of steps, each has a
 # carry of its own.
-def _while(params: dict[str, Any], operands: Sequence[int], sure: bool) -> list[int]:
+def _while(
+    params: dict[str, Any], operands: Sequence[int], left_out: LeftOut
+) -> list[int]:
     """Follow a while_loop, to the end of any number of steps."""
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body, carry = _split(operands, n_cond, n_body)
-    carry = _repeated(params["body_jaxpr"], of_body, carry, [], sure)
-    (goes_on,) = _through(params["cond_jaxpr"], [*of_cond, *carry], sure)
+    carry = _repeated(params["body_jaxpr"], of_body, carry, [], left_out)
+    (goes_on,) = _through(params["cond_jaxpr"], [*of_cond, *carry], left_out)
     return [bits | goes_on for bits in carry]
 
 
 # As JAX batches it: where the examples take different branches, each has results of its
 # own.
-def _cond(params: dict[str, Any], operands: Sequence[int], sure: bool) -> list[int]:
+def _cond(
+    params: dict[str, Any], operands: Sequence[int], left_out: LeftOut
+) -> list[int]:
     """Follow all branches of a cond or switch."""
     index, *rest = operands
-    outs = [_through(branch, rest, sure) for branch in params["branches"]]
+    outs = [_through(branch, rest, left_out) for branch in params["branches"]]
     return [index | _any(of_branches) for of_branches in zip(*outs, strict=True)]
 
 
@@ -83,11 +92,11 @@ def _repeated(
     consts: Sequence[int],
     carry: Sequence[int],
     xs: Sequence[int],
-    sure: bool,
+    left_out: LeftOut,
 ) -> list[int]:
     """Follow the body of a loop until nothing more is found in what it carries."""
     while True:  # bits are only ever added, so this ends
-        outs = _through(body, [*consts, *carry, *xs], sure)
+        outs = _through(body, [*consts, *carry, *xs], left_out)
         n = len(carry)
         joined = [a | b for a, b in zip(carry, outs[:n], strict=True)]
         if joined == list(carry):
@@ -120,7 +129,17 @@ def _keeps_places(eqn: Any) -> bool:
     return eqn.primitive.name == "attach" and eqn.params["owned"]
 
 
-def _is_opaque(eqn: Any) -> bool:
+def nothing(_: Any) -> bool:
+    """Leave no equation out: find whatever may get to a result."""
+    return False
+
+
+def has_batch_rule(eqn: Any) -> bool:
+    """Is it a call of what a user says how to batch?"""
+    return eqn.primitive.name == "custom_vmap_call"
+
+
+def is_opaque(eqn: Any) -> bool:
     """May a result of this equation not be batched, though an operand is?
 
     It may where the equation holds jaxprs, or is a collective over the axis of a vmap.

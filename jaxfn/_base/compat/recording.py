@@ -8,7 +8,13 @@ from typing import Any
 from jax._src.core import Literal
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from jaxfn._base.compat.flow import results
+from jaxfn._base.compat.flow import (
+    LeftOut,
+    has_batch_rule,
+    is_opaque,
+    nothing,
+    results,
+)
 from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
@@ -34,11 +40,11 @@ class Recording:
         An equation that holds a jaxpr may keep inputs and outputs apart: what is not
         looked into counts for nothing.
         """
-        return Sources(inputs, self._holds, sure=True)
+        return Sources(inputs, self._holds, is_opaque, sure=True)
 
     def maybe_used(self, inputs: Sequence[Any]) -> Sources:
         """Tell for a value which inputs it may depend on: all if that is not known."""
-        return Sources(inputs, self._holds, sure=False)
+        return Sources(inputs, self._holds, nothing)
 
     def _holds(self, eqn: Any) -> bool:
         """Was this equation recorded since this was made?"""
@@ -72,14 +78,15 @@ class Recording:
 
 
 def apart(values: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
-    """Say for each value whether it surely doesn't depend on some traced input.
+    """Say for each value whether it may not be batched where some input is.
 
-    That is known only where JAX records a jaxpr.
+    It surely doesn't depend on some traced input, or a user's batch rule decides. That
+    is known only where JAX records a jaxpr.
     """
     if staging() is None:
         return [False] * len(values)
     traced = sum(1 << j for j, x in enumerate(inputs) if is_tracer(x))
-    sources = Sources(inputs, lambda _: True, sure=False)
+    sources = Sources(inputs, lambda _: True, has_batch_rule)
     return [bool(traced & ~sources(value)) for value in values]
 
 
@@ -95,18 +102,20 @@ class Sources:
     Args:
         inputs: the inputs.
         is_looked_at: does the search go beyond this equation?
-        sure: leave out what may not be used; else all inputs are found where something
-            comes from elsewhere.
+        left_out: does an equation let nothing through?
+        sure: what comes from elsewhere counts for nothing; else for all inputs.
     """
 
     def __init__(
         self,
         inputs: Sequence[Any],
         is_looked_at: Callable[[Any], bool],
+        left_out: LeftOut,
         *,
-        sure: bool,
+        sure: bool = False,
     ) -> None:
         self._is_looked_at, self._sure = is_looked_at, sure
+        self._left_out = left_out
         self._all = (1 << len(inputs)) - 1
         # By identity, with the value or equation itself, so that it lives as long.
         self._values: dict[int, tuple[Any, int]] = {}
@@ -137,7 +146,7 @@ class Sources:
         """Say which inputs this result of an equation was computed from."""
         if id(eqn) not in self._equations:
             operands = [self._values[id(y)][1] for y in eqn.in_tracers]
-            self._equations[id(eqn)] = eqn, results(eqn, operands, sure=self._sure)
+            self._equations[id(eqn)] = eqn, results(eqn, operands, self._left_out)
         index = next(i for i, out in enumerate(eqn.outvars) if out is var)
         return self._equations[id(eqn)][1][index]
 
