@@ -77,11 +77,11 @@ def drawn(draw):
         for k in [draw.randint(1, n_in) for _ in range(n_out)]
     ]
     factors = [[drawn_factor(draw, n_in, n_out) for _ in kinds] for _ in range(n_in)]
-    opaque = draw.random() < 0.3  # behind a call that is looked into
+    behind = draw.choice([None, None, None, *BEHIND])  # what holds a jaxpr
 
     def value(*xs):
         outs = [sum(a * xs[j] for j, a in term) for term in terms]
-        outs = [jax.jit(jnp.negative)(y) if opaque else y for y in outs]
+        outs = BEHIND[behind](outs) if behind else outs
         pairs = zip(outs, kinds, strict=True)
         return tuple([y.astype(int) if kind == "integer" else y for y, kind in pairs])
 
@@ -123,11 +123,55 @@ def drawn(draw):
     if engine in ("jvp", "both"):
         rules["jvp"] = jvp
     combined = function(forward=in_one(value, keep), **rules).apply
-    separate = function(forward=value, setup_context=keep, **rules).apply
-    f = draw.choice([combined, separate])
+    rules["setup_context"] = keep
+    separate = function(forward=value, **rules).apply
+    own = batched(value, terms, draw.random() < 0.5)
+    with_rule = function(forward=value, vmap=own, **rules).apply
+    f = draw.choice([combined, separate, with_rule])
+    del rules["setup_context"]
     if draw.random() < 0.3:
         f = function(forward=in_one(f, keep), **rules).apply  # one in another's forward
     return f, n_in, kinds, engine != "backward"
+
+
+def _twice(outs):
+    """Compute them in a loop that carries all of them, and mixes none."""
+    return jax.lax.fori_loop(0, 2, lambda _, ys: [2 * y for y in ys], outs)
+
+
+def _until(outs):
+    return jax.lax.while_loop(
+        lambda c: c[1] < 1, lambda c: ([-y for y in c[0]], c[1] + 1), (outs, 0)
+    )[0]
+
+
+def _chosen(outs):
+    return jax.lax.cond(True, lambda ys: [3 * y for y in ys], list, outs)
+
+
+BEHIND = {
+    "a call": lambda outs: [jax.jit(jnp.negative)(y) for y in outs],
+    "a call of all": jax.jit(lambda outs: [2 * y for y in outs]),
+    "a scan": _twice,
+    "a while": _until,
+    "a branch": _chosen,
+    "a checkpoint": jax.checkpoint(lambda outs: [-y for y in outs]),
+}
+
+
+def batched(value, terms, shares):
+    """A vmap staticmethod, which may give one value for all examples."""
+
+    def vmap(info, in_dims, *xs):
+        found, dims = [], []
+        for y, term in zip(value(*xs), terms, strict=True):
+            differs = any(in_dims[j] is not None for j, _ in term)
+            spread = not differs and not shares
+            found.append(jnp.broadcast_to(y, info.batch_size) if spread else y)
+            dims.append(0 if differs or spread else None)
+        return tuple(found), tuple(dims)
+
+    return vmap
 
 
 def drawn_factor(draw, n_in, n_out):
