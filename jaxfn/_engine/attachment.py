@@ -148,6 +148,14 @@ class _Rule(compat.Named):
     def __init__(self, name: str, fun: Tangents) -> None:
         super().__init__(name, fun)
         self._traced: dict[Any, tuple[list[Any], compat.Staged, list[bool]]] = {}
+        self._next: _Rule | None = None
+
+    @property
+    def next(self) -> _Rule:
+        """The same for the next derivative, which may be taken in other contexts."""
+        if self._next is None:
+            self._next = _Rule(self.name, self._fun)
+        return self._next
 
     def along(self, inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
         """Return the tangents of the outs, None for zero."""
@@ -208,7 +216,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
         raise errors.ClosedOverError(
             errors.CLOSED_OVER.format(name=params["tangents"].name)
         )
-    outs = _bind(*primals, **params)
+    outs = _bind(*primals, **{**params, "tangents": params["tangents"].next})
     # Only the values move, by the body's derivative, which is dropped.
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxfn._base import Outputs, compat, is_inexact
 from jaxfn._engine.attachment import attach, stop_gradient
@@ -80,7 +79,7 @@ def _owned(
         return found
 
     # The witness is batched over this axis and no other.
-    witness = np.zeros(size)
+    witness = jnp.zeros(size)
     axes = [[0 if b else None for b in bs] for bs in (flags.arrays, batched)]
     found = jax.vmap(example, (0, *axes))(witness, list(outs.arrays), list(arrays))
     owned = [x if d else x[0] for x, d in zip(found, differs, strict=True)]

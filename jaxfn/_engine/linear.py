@@ -101,6 +101,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     staged, n = params["staged"], params["n"]
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
+    # Evaluating the outs has the effects of the rule; its derivative has none.
+    staged = staged.without_effects()
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
         # E(r) dt: the primitive takes a value for each tangent, so zeros are made.
@@ -108,7 +110,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
             compat.zeros(compat.tangent_aval(t)) if d is None else d
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
-        terms.append(_bind(*values, *dots, **params))
+        terms.append(_bind(*values, *dots, **{**params, "staged": staged}))
     moving = [i for i, d in enumerate(tangents[:n]) if d is not None]
     if moving:
         # (dE(r) dr) t, along those of the values that move.

@@ -151,7 +151,10 @@ _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
     + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
     + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient", "gate")
+    + ("cumsum", "div", "reduce_precision")
 )
+# Their result is zero where any operand is.
+_PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
 _CALLS = ("jaxpr", "call_jaxpr")
 _OURS = ("gate", "attach", "linear")
 
@@ -217,7 +220,7 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
         # linear, as x in x * c or x / c, and refuses the others: so all those that
         # depend on the inputs are such operands.
         operands = [fact for fact in ins if fact.depends]
-    elif name == "mul":
+    elif name in _PRODUCTS:
         return Fact(depends, zero=any(fact.zero for fact in ins))
     else:
         operands = ins[:1] if name in _MOVES else [Fact(depends, zero=False)]

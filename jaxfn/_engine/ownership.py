@@ -239,9 +239,11 @@ def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
     if not outs:
         return []
     axes, own = compat.varying_axes, compat.varying_axes(outs[0])
-    if any(axes(x) != own or compat.is_sharded(x) for x in (*outs, *inputs)):
+    sharded = any(axes(x) != own or compat.is_sharded(x) for x in (*outs, *inputs))
+    if sharded or compat.in_kernel():
         # To concatenate arrays that are sharded, or vary over mesh axes, in different
-        # ways would change the type of the output. `attach` leaves it as it is.
+        # ways would change the type of the output; and in a Pallas kernel for TPU no
+        # array is empty. `attach` leaves the output as it is.
         return attach(_undifferentiated, inputs, outs, name=name)
     slices: list[Any] = []
     for x in inputs:

@@ -28,7 +28,22 @@ def direct(d):
     return lambda _, b: jnp.linalg.solve(matrix(d), b)
 
 
+def stepwise(start):
+    """Solve by steps of constant size, from what `start` makes of the gradient."""
+
+    def solve(d, g):
+        def step(u, _):
+            return u - 0.2 * (matrix(d) @ u - g), None
+
+        return lax.scan(step, start(g), None, length=60)[0]
+
+    return solve
+
+
 SOLVES = {
+    "steps from zero": stepwise(lambda g: jnp.zeros(3)),
+    "steps from zeros_like": stepwise(jnp.zeros_like),
+    "steps from the gradient": stepwise(lambda g: g),
     "cg": lambda d, g: cg(times(d), g)[0],
     "cg from ones": lambda d, g: cg(times(d), g, x0=jnp.ones(3))[0],
     "cg with M": lambda d, g: cg(times(d), g, M=lambda v: v / d)[0],

@@ -35,6 +35,37 @@ def test_the_rule_gets_whole_batches_with_their_axis_first():
     assert seen == [((2, "error"), (0, 0, None, {"a": None}), (2, 3), (2,))]
 
 
+def test_a_batch_whose_size_is_a_symbol_is_exported():
+    f = function(
+        forward=lambda x, y: x * y,
+        setup_context=saving(),
+        backward=lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]),
+        vmap=lambda info, in_dims, x, y: (x * y * 2, 0),
+    ).apply
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), jnp.float32)
+    mapped = jax.jit(lambda x: jax.vmap(f)(x, x))
+    exported = jax.export.export(mapped)(rows)
+    allclose(exported.call(M), 2 * M * M)
+
+
+def test_a_collective_in_a_batch_whose_size_is_a_symbol_is_exported():
+    f = function(
+        forward=lambda ctx, x: x * 1.0,
+        backward=lambda ctx, g: g,
+        jvp=lambda ctx, t: jax.lax.pmax(t, "i"),
+    ).apply
+
+    def tangents(x):
+        def one(x):
+            return x + jax.jvp(f, (S,), (S,))[1]
+
+        return jax.vmap(one, axis_name="i")(x)
+
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), jnp.float32)
+    exported = jax.export.export(jax.jit(tangents))(rows)
+    allclose(exported.call(X), X + S)
+
+
 def test_info_has_names():
     def vmap(info, in_dims, x):
         assert (info.batch_size, info.randomness) == (3, "error")

@@ -278,10 +278,99 @@ def test_a_function_in_a_pallas_kernel_lowers_for_tpu(engine, mode):
     def kernel(i, o):
         o[...] = inside(i[...])
 
+    assert_lowers_for_tpu(kernel, 1)
+
+
+def assert_lowers_for_tpu(kernel, n):
+    """Lower a kernel that takes `n` arrays."""
     x = jnp.ones((8, 128), jnp.float32)
     call = pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    lowered = jax.jit(call).trace(x).lower(lowering_platforms=("tpu",))
+    lowered = jax.jit(call).trace(*[x] * n).lower(lowering_platforms=("tpu",))
     assert "tpu_custom_call" in lowered.as_text()
+
+
+PLACES = {
+    "a kernel": lambda f: f,
+    "jit": jax.jit,
+    "a loop": lambda f: lambda x, s: lax.fori_loop(0, 2, lambda _, x: f(x, s), x),
+    "a branch": lambda f: lambda x, s: lax.cond(True, f, lambda x, _: x, x, s),
+}
+
+
+@engines
+@pytest.mark.parametrize("place", PLACES)
+def test_so_does_one_with_an_output_that_ignores_an_argument(engine, place):
+    rules = {
+        "backward": lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        "jvp": lambda ctx, t, _: t * ctx.saved_tensors[0],
+    }
+    rules = {name: rules.get(name, True) for name in ENGINES[engine]}
+
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
+        return x * 1.0
+
+    f = PLACES[place](function(forward=forward, **rules).apply)
+
+    def kernel(i, s, o):
+        o[...] = f(i[...], s[...])
+
+    assert_lowers_for_tpu(kernel, 2)
+    # Outside of the kernel the same Function is made to depend on both all the same.
+    gradient = jax.grad(lambda x: (jax.vmap(f, (None, 0))(x, X) * X).sum())
+    if place != "a loop":  # there it is applied twice
+        assert gradient(S) == 14  # 1 + 4 + 9
+
+
+def test_a_third_derivative_runs_the_rule_in_its_own_context():
+    def jvp(ctx, t):
+        return scaled(t) * ctx.saved_tensors[0]
+
+    def forward(ctx, x):
+        y = jnp.exp(x)
+        ctx.save_for_forward(y)
+        return y
+
+    def tangent(f):
+        return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+    @jax.jit
+    def second(x):
+        with scale(4.0):
+            return tangent(tangent(function(forward=forward, jvp=jvp).apply))(x)
+
+    with scale(3.0):
+        assert tangent(second)(0.0) == 4 * 4 * 3
+
+
+@pytest.mark.parametrize("engine", ["jvp", "both"])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_rule_with_an_effect_has_it_once_for_each_derivative(engine, wrap):
+    seen = []
+
+    def jvp(ctx, t):
+        jax.debug.callback(lambda: seen.append(1), ordered=True)
+        return t * jnp.cos(ctx.saved_tensors[0])
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return jnp.sin(x)
+
+    rules = {"jvp": jvp}
+    if engine == "both":
+        rules["backward"] = lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0])
+    f = function(forward=forward, **rules).apply
+    for order in (1, 2, 3):  # as a custom_jvp, whose rule calls the function again
+
+        def f(x, f=f):
+            return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+        seen.clear()
+        jax.block_until_ready(wrap(f)(0.5))
+        jax.effects_barrier()
+        assert len(seen) == order
 
 
 @forwards

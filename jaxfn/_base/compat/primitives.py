@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax._src.core import Primitive, no_axis_name, unmapped_aval
 from jax.interpreters import ad, batching
 
@@ -77,7 +77,7 @@ class BatchAxis:
             return found
 
         # The witness is batched over this axis and no other.
-        return self.vmap(example, 0)(np.zeros(self._data.size)), differs
+        return self.vmap(example, 0)(jnp.zeros(self._data.size)), differs
 
     def to_front(self, x: Any, dim: int | None) -> jax.Array:
         """Move this axis of `x` to the front; repeat an unbatched `x` along it."""

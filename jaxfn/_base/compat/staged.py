@@ -135,6 +135,9 @@ class Failed(Staged):
     def jaxpr(self) -> Any:
         raise self._error
 
+    def without_effects(self) -> Staged:
+        return self
+
     @property
     def effects(self) -> Any:
         # Asked when the equation is made, where nothing is to be raised yet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,6 +65,16 @@ def inside(x: Any) -> Any:
 def is_differentiated(x: Any) -> bool:
     """Is a transformation at work that differentiates `x` here and now?"""
     return isinstance(inside(x), _DIFFERENTIATED)
+
+
+def in_kernel() -> bool:
+    """Is the body of a Pallas kernel being traced?"""
+    pallas: Any = sys.modules.get("jax._src.pallas.core")  # where somebody imported it
+    if pallas is None:
+        return False
+    if hasattr(pallas, "_grid_context"):
+        return pallas._grid_context.value is not None
+    return pallas._pallas_tracing_env.grid_context is not None  # JAX 0.10
 
 
 def is_final(arrays: Sequence[Any]) -> bool:
