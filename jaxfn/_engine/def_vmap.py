@@ -11,7 +11,7 @@ import jax
 from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine.batching import Batch, differentiable, with_batch_rule
+from jaxfn._engine.differentiable import differentiable
 
 
 def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,15 +33,9 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             # JAX can, and the rule sees what JAX says is batched.
             with contextlib.suppress(_NeedsBatchError):
                 return native(*args)
-        specs: list[Any] = []
 
-        def flat(*arrays: Any) -> list[Any]:
-            found = pytree.outputs(fun(*tree.unflatten(arrays)))
-            specs[:] = [found.static]
-            return found.arrays
-
-        held, ran = compat.Staged.trace(flat, (), *leaves)
-        still = ran.without_effects()
+        def flat(*arrays: Any) -> Outputs:
+            return pytree.outputs(fun(*tree.unflatten(arrays)))
 
         def batch(
             size: int, batched: Sequence[bool], arrays: list[Any]
@@ -51,16 +45,7 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        batches = _Batches(batch)
-        run = with_batch_rule(
-            lambda *xs: Outputs(ran(*held, *xs), specs[0]), batches.run
-        )
-        outs = differentiable(
-            run,
-            lambda *xs: Outputs(still(*held, *xs), specs[0]),
-            batches.again,
-            name=name,
-        )(*leaves)
+        outs = differentiable(flat, batch, name=name)(*leaves)
         return outs.static.whole.join(outs.arrays)
 
     return call
@@ -92,50 +77,3 @@ def _also_unbatched(rule: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return careful
-
-
-class _Batches:
-    """The batch rule of one call, whose derivative is that of what ran for the value.
-
-    A derivative may be taken later, outside of the contexts that the rule ran in, where
-    the rule may compute something else.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self._ran: dict[Any, Callable[[list[Any]], tuple[Outputs, Outputs]]] = {}
-
-    def run(
-        self, size: int, batched: Sequence[bool], arrays: list[Any]
-    ) -> tuple[Outputs, Outputs]:
-        """Run the rule, for the value."""
-        # A rule that is given values may need them (NumPy).
-        if not all(map(compat.is_abstract, arrays)):
-            return self._batch(size, batched, arrays)
-        found: list[tuple[Outputs, Outputs]] = []
-
-        def flat(*arrays: Any) -> list[Any]:
-            outs, flags = self._batch(size, batched, list(arrays))
-            found[:] = [(Outputs([], outs.static), flags)]
-            return outs.arrays
-
-        held, ran = compat.Staged.trace(flat, (), *arrays)
-        ((empty, flags),), still = found, ran.without_effects()
-        # Not with a tracer that the rule closes over: it would outlive its trace here.
-        if not any(map(compat.is_tracer, held)):
-            self._ran[_key(size, batched, arrays)] = lambda arrays: (
-                Outputs(still(*held, *arrays), empty.static),
-                flags,
-            )
-        return Outputs(ran(*held, *arrays), empty.static), flags
-
-    def again(
-        self, size: int, batched: Sequence[bool], arrays: list[Any]
-    ) -> tuple[Outputs, Outputs]:
-        """Run, for the derivative, what ran for the value; the rule if that is gone."""
-        ran = self._ran.get(_key(size, batched, arrays))
-        return self._batch(size, batched, arrays) if ran is None else ran(arrays)
-
-
-def _key(size: int, batched: Sequence[bool], arrays: list[Any]) -> Any:
-    return (size, *batched, *map(jax.typeof, arrays))

@@ -104,8 +104,7 @@ class ClassRules:
         """Do the same for a function that JAX differentiates."""
         forward, batch = self._batchable()
         assert batch is not None
-        run = with_batch_rule(forward, batch)
-        return differentiable(run, forward, batch, name=self._def.name)(*inputs)
+        return differentiable(forward, batch, name=self._def.name)(*inputs)
 
     def _batchable(self) -> tuple[Fun, Batch | None]:
         """Return forward of the separate style on flat arrays, and its batch rule."""

@@ -46,6 +46,11 @@ class BatchAxis:
         """Its name, for collectives."""
         return self._data.name
 
+    @property
+    def size(self) -> Any:
+        """The number of examples."""
+        return self._data.size
+
     def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
         """Map `fun` by `jax.vmap` over this axis; the results have it first."""
         # Without the names, a collective over the axis inside `fun`, or a sharding

@@ -84,6 +84,11 @@ class Staged:
         return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
 
     @property
+    def out_avals(self) -> Sequence[Any]:
+        """The types of its results."""
+        return [x.aval for x in open_jaxpr(self.jaxpr)[0].outvars]
+
+    @property
     def effects(self) -> Any:
         """What it does beside computing, but for reading what it is given."""
         found = open_jaxpr(self.jaxpr)[0].effects
