@@ -113,6 +113,11 @@ JET = (
     "of JAX's other transformations. For derivatives of higher order nest jax.jvp."
 )
 
+BATCHED_CLOSURE = (
+    "`{name}` closes over a value that a jax.vmap batches, and has a batch rule, which "
+    "is told of arguments alone: expected every batched value as an argument, got one "
+    "that is closed over. Pass it as an argument."
+)
 BATCHED_CONSTANT = (
     "`{name}.forward` closes over a value that the same jax.vmap batches, and `{name}` "
     "has a vmap staticmethod, which is told of arguments alone: expected every batched "

@@ -34,14 +34,19 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
             with contextlib.suppress(_NeedsBatchError):
                 return native(*args)
 
+        structure: list[Any] = []
+
         def flat(*arrays: Any) -> Outputs:
-            return pytree.outputs(fun(*tree.unflatten(arrays)))
+            out = fun(*tree.unflatten(arrays))
+            structure[:] = [tree_util.tree_structure(out)]
+            return pytree.outputs(out)
 
         def batch(
             size: int, batched: Sequence[bool], arrays: list[Any]
         ) -> tuple[Outputs, Outputs]:
             args, flags = tree.unflatten(arrays), tree.unflatten(batched)
             out, out_batched = rule(size, list(flags), *args)
+            _check(rule, structure[0], out, out_batched)
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
@@ -49,6 +54,24 @@ def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., 
         return outs.static.whole.join(outs.arrays)
 
     return call
+
+
+def _check(rule: Callable[..., Any], expected: Any, out: Any, batched: Any) -> None:
+    """Check what a rule returned, as JAX does, in its words."""
+    name = getattr(rule, "__name__", "<unnamed rule>")
+    got, of_flags = map(tree_util.tree_structure, (out, batched))
+    if got != of_flags:
+        raise ValueError(
+            "structure of output value and output batching specification returned by "
+            f"custom vmap rule ({name}) do not match: expected for each output whether "
+            f"it is batched, in the structure {got}, got {of_flags}."
+        )
+    if got != expected:
+        raise ValueError(
+            f"structure of output returned by custom vmap rule ({name}) does not match "
+            "that of original custom-vmapped function: expected the structure "
+            f"{expected}, got {got}."
+        )
 
 
 class _NeedsBatchError(Exception):

@@ -75,7 +75,7 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         return outs, [None] * len(outs)
     # The rule says nothing of what the function closes over.
     if any(d is not None for d in dims[:n]):
-        raise errors.ClosedOverError(errors.BATCHED_CONSTANT.format(name=rule.name))
+        raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=rule.name))
     batched = [d is not None for d in dims[n:]]
     pairs = zip(args[n:], dims[n:], strict=True)
     arrays = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]

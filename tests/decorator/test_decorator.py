@@ -270,9 +270,8 @@ def test_one_kind_of_rule_shows_jax_own_definition():
         lambda f: f.defvjp(lambda x: (x, None), lambda _, g: (g,))
     )
     assert "custom_jvp_call" in primitive(lambda f: f.defjvps(lambda t, y, x: t))
-    assert "custom_vmap_call" in primitive(
-        lambda f: f.def_vmap(lambda n, b, x: (x, True))
-    )
+    # JAX can't take every derivative of its own custom_vmap: this is ours.
+    assert "batched[" in primitive(lambda f: f.def_vmap(lambda n, b, x: (x, True)))
 
 
 def test_defjvps_has_a_rule_for_each_argument():

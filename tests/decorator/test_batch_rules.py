@@ -1,0 +1,184 @@
+"""Functions with a batch rule alone: their derivative is that of what ran."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxfn
+from jaxfn._base.errors import ClosedOverError
+
+X = jnp.ones(8)
+SCALE = [1.0]
+
+
+@contextlib.contextmanager
+def scale(value):
+    SCALE.append(value)
+    try:
+        yield
+    finally:
+        SCALE.pop()
+
+
+def squares(kind, factor=lambda: SCALE[-1]):
+    """x -> x * x, with a batch rule that multiplies by a factor; and its runs."""
+    f = jaxfn.custom_function(lambda x: x * x)
+    runs = []
+
+    def rule(x):
+        runs.append(1)
+        return x * x * factor()
+
+    if kind == "def_vmap":
+        f.def_vmap(lambda size, batched, x: (rule(x), True))
+    else:
+        f.vmap(lambda info, in_dims, x: (rule(x), 0))
+    return f, runs
+
+
+kinds = pytest.mark.parametrize("kind", ["def_vmap", "vmap"])
+wraps = pytest.mark.parametrize(
+    "wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"]
+)
+
+
+def pulled(f):
+    def run(x):
+        y, pull = jax.vjp(f, x)
+        return y, pull(X)[0]
+
+    return run
+
+
+def linear(f):
+    def run(x):
+        y, push = jax.linearize(f, x)
+        return y, push(X)
+
+    return run
+
+
+def each(derivative):
+    """The derivative of an example, in a vmap."""
+    return lambda f: jax.vmap(derivative(f))
+
+
+def of_example(f):
+    return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))
+
+
+PROGRAMS = {
+    "vjp": lambda f: pulled(jax.vmap(f)),
+    "vjp of jit": lambda f: pulled(jax.vmap(jax.jit(f))),
+    "linearize": lambda f: linear(jax.vmap(f)),
+    "jvp": lambda f: of_example(jax.vmap(f)),
+    "jvp of jit": lambda f: of_example(jax.vmap(jax.jit(f))),
+    "vmap of jvp": each(of_example),
+    "vmap of jit of jvp": each(lambda f: jax.jit(of_example(f))),
+    "vmap of grad": each(jax.value_and_grad),
+    "vmap of jit of grad": each(lambda f: jax.jit(jax.value_and_grad(f))),
+    "vmap of scan": lambda f: pulled(
+        jax.vmap(lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0])
+    ),
+    "vmap of checkpoint": lambda f: of_example(jax.vmap(jax.checkpoint(f))),
+}
+
+
+@kinds
+@wraps
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_derivative_is_that_of_the_run_that_gave_the_value(program, wrap, kind):
+    rng = np.random.default_rng(0)
+    f, runs = squares(kind, lambda: jnp.asarray(rng.random(8), jnp.float32))
+    value, derivative = wrap(PROGRAMS[program](f))(X)
+    np.testing.assert_allclose(derivative, 2 * value, rtol=1e-6)
+    # A rule may be asked first whether it can do without a batch.
+    assert len(runs) == 1 or (kind == "def_vmap" and program == "vmap of jvp")
+
+
+@kinds
+@wraps
+def test_a_pullback_that_is_called_later_belongs_to_the_contexts_of_the_call(
+    wrap, kind
+):
+    f, _ = squares(kind)
+    with scale(3.0):
+        value, pull = jax.vjp(wrap(jax.vmap(f)), X)
+    assert value.tolist() == [3] * 8
+    assert pull(X)[0].tolist() == [6] * 8
+
+
+@kinds
+@wraps
+def test_a_jaxpr_that_is_mapped_in_two_contexts_keeps_them_apart(wrap, kind):
+    f, _ = squares(kind)
+    closed = jax.make_jaxpr(f)(1.0)
+
+    def again(x):
+        return jax.extend.core.jaxpr_as_fun(closed)(x)[0]
+
+    def program(x):
+        with scale(3.0):
+            value, pull = jax.vjp(jax.vmap(again), x)
+        with scale(5.0):
+            other = jax.vmap(again)(x)
+        return value, pull(X)[0], other
+
+    assert [x.tolist() for x in wrap(program)(X)] == [[3] * 8, [6] * 8, [5] * 8]
+    with scale(3.0):
+        assert jax.jvp(jax.vmap(again), (X,), (X,))[1].tolist() == [6] * 8
+
+
+def test_a_rule_with_an_effect_has_it_once():
+    seen = []
+    f = jaxfn.custom_function(lambda x: x * x)
+
+    @f.def_vmap
+    def _(size, batched, x):
+        jax.debug.callback(lambda: seen.append(1))
+        return x * x, True
+
+    for wrap in (lambda f: f, jax.jit):
+        seen.clear()
+        jax.block_until_ready(wrap(pulled(jax.vmap(f)))(X))
+        jax.effects_barrier()
+        assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda x: ([x], [True]), "returned by custom vmap rule \\(rule\\) does not"),
+        (lambda x: (x, (True, True)), "batching specification returned by custom vmap"),
+    ],
+)
+@wraps
+def test_a_rule_that_returns_another_structure_is_told(result, message, wrap):
+    f = jaxfn.custom_function(lambda x: x * x)
+
+    def rule(size, batched, x):
+        return result(x)
+
+    f.def_vmap(rule)
+    with pytest.raises(ValueError, match=message):
+        wrap(jax.vmap(f))(X)
+
+
+@kinds
+def test_a_batch_rule_says_nothing_of_what_the_function_closes_over(kind):
+    def outer(w):
+        f = jaxfn.custom_function(lambda x: x * w)
+        if kind == "def_vmap":
+            f.def_vmap(lambda size, batched, x: (x, True))
+        else:
+            f.vmap(lambda info, in_dims, x: (x, 0))
+        return jax.jit(f)(1.0)
+
+    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+        jax.vmap(outer)(X)
+    with pytest.raises(ClosedOverError, match="used a traced value that was not"):
+        jax.jvp(outer, (1.0,), (1.0,))
