@@ -2,7 +2,7 @@
 
 Read `decorator` (the object; its `def*` methods), `jax_rules` (what they define),
 `jax_call` (a call) and `both` (rules of both kinds, as `Rules`, and their checks, as
-strict as JAX's). `places` tells arguments apart, `kept` is for JAX before 0.12 alone,
+strict as JAX's). `places` tells arguments apart, `kept` is for an older JAX alone,
 `static` carries arguments that JAX can't hold; `jax_own` is what only
 the installed JAX's own decorators have. Rules in torch's terms make a class
 (`torch_rules`).

@@ -1,4 +1,4 @@
-"""A jvp that a scan keeps: JAX before 0.12 drops that of a custom_jvp there.
+"""A jvp that a scan keeps: an older JAX drops that of a custom_jvp there.
 
 The value that a scan goes on with is computed by the primal, so the jvp is attached to
 what the primal gives (`attachment`). On a JAX that keeps it nothing of this is used.
