@@ -1,4 +1,4 @@
-"""`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and two primitives.
+"""`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and our primitives.
 
 Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, which
 builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
@@ -6,9 +6,9 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 (values that refuse a derivative: in forward mode, where `engines.call` finds that there
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
 `differentiable` is a function with a batch rule and no other, `def_vmap` the same in
-JAX's terms). `attachment` gives values a
-derivative after they were computed; `onepass` (with `runs`) and `ownership` (with
-`sharing`) stand on it. `linearity` and `solves` prove that a traced function is linear.
+JAX's terms). `attachment` gives values a derivative after they were computed; `onepass`
+(with `runs`) and `ownership` (with `sharing`) stand on it. `linearity` and `solves`
+prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

@@ -251,8 +251,10 @@ def _engine(
         found = "jax.custom_vjp", why, "no rule", "no rule"
     name, why, first, second = found
     if batch:
-        own = "jax.custom_batching.custom_vmap"
-        name = own if name == "none" else f"{name}, around {own}"
+        # JAX can't take every derivative of a custom_vmap alone (`_engine`).
+        own = "an operation of jaxfn, in whose place vmap puts the batch rule"
+        around = f"{name}, around jax.custom_batching.custom_vmap"
+        name = own if name == "none" else around
         why += "; a batch rule is"
     return Engine(
         name, why, first, second, vmap if batch else "forward, batched by JAX"

@@ -405,6 +405,9 @@ def inner(f):
 
 KEPT = {"jit": jax.jit, "checkpoint": jax.checkpoint, "scan": looped}
 kept = pytest.mark.parametrize("where", only(KEPT, lambda where: where == "jit"))
+some_engines = pytest.mark.parametrize(
+    "engine", only(["backward", "jvp", "both", "derived"], "backward both".__contains__)
+)
 
 
 @engines
@@ -466,7 +469,7 @@ def _low(x, y):
     return lax.cond(x > 1, lambda: 2 * y / S, lambda: y / S)
 
 
-@engines
+@some_engines
 @kept
 @pytest.mark.parametrize("read", READ)
 def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
@@ -506,7 +509,7 @@ APART = {
 }
 
 
-@engines
+@some_engines
 @kept
 @pytest.mark.parametrize("apart", APART)
 def test_each_has_its_own_output_of_what_keeps_arguments_apart(apart, engine, where):
@@ -530,7 +533,7 @@ FOLLOWED = {name: f for name, f in APART.items() if name != "a branch"} | {
 }
 
 
-@engines
+@some_engines
 @kept
 @pytest.mark.parametrize("apart", FOLLOWED)
 def test_what_keeps_arguments_apart_gives_an_output_that_examples_share(
@@ -590,7 +593,7 @@ def test_what_a_vmap_rule_shares_is_shared_by_examples_of_a_later_vmap(engine, w
 
 
 @engines
-@pytest.mark.parametrize("where", [*KEPT, "at once"])
+@pytest.mark.parametrize("where", only([*KEPT, "at once"], "jit at once".__contains__))
 def test_each_has_its_own_of_what_a_vmap_rule_shares_where_derivatives_differ(
     engine, where
 ):
@@ -610,7 +613,7 @@ def test_each_has_its_own_of_what_a_vmap_rule_shares_where_derivatives_differ(
 
 
 @engines
-@pytest.mark.parametrize("where", [*KEPT, "at once"])
+@pytest.mark.parametrize("where", only([*KEPT, "at once"], "jit at once".__contains__))
 def test_the_outer_one_of_two_vmaps_keeps_what_a_vmap_rule_gave_apart(engine, where):
     f = batched(
         engine,
