@@ -406,7 +406,11 @@ def inner(f):
 KEPT = {"jit": jax.jit, "checkpoint": jax.checkpoint, "scan": looped}
 kept = pytest.mark.parametrize("where", only(KEPT, lambda where: where == "jit"))
 some_engines = pytest.mark.parametrize(
-    "engine", only(["backward", "jvp", "both", "derived"], "backward both".__contains__)
+    "engine",
+    only(
+        ["backward", "jvp", "both", "derived"],
+        lambda engine: engine in ("backward", "both"),
+    ),
 )
 
 
@@ -593,7 +597,9 @@ def test_what_a_vmap_rule_shares_is_shared_by_examples_of_a_later_vmap(engine, w
 
 
 @engines
-@pytest.mark.parametrize("where", only([*KEPT, "at once"], "jit at once".__contains__))
+@pytest.mark.parametrize(
+    "where", only([*KEPT, "at once"], lambda where: where in ("jit", "at once"))
+)
 def test_each_has_its_own_of_what_a_vmap_rule_shares_where_derivatives_differ(
     engine, where
 ):
@@ -613,7 +619,9 @@ def test_each_has_its_own_of_what_a_vmap_rule_shares_where_derivatives_differ(
 
 
 @engines
-@pytest.mark.parametrize("where", only([*KEPT, "at once"], "jit at once".__contains__))
+@pytest.mark.parametrize(
+    "where", only([*KEPT, "at once"], lambda where: where in ("jit", "at once"))
+)
 def test_the_outer_one_of_two_vmaps_keeps_what_a_vmap_rule_gave_apart(engine, where):
     f = batched(
         engine,
