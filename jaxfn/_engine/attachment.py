@@ -20,6 +20,7 @@ Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,14 +56,13 @@ def attach(
     # Where nothing is traced, nobody can differentiate what comes of it.
     if not any(compat.is_tracer(x) for x in (*inputs, *values)):
         return list(values)
-    others = closed_over or ()
     return _bind(
         *inputs,
-        *others,
+        *(closed_over or ()),
         *values,
         tangents=_Rule(name, tangents),
         n_in=len(inputs),
-        n_closed=None if closed_over is None else len(others),
+        n_closed=None if closed_over is None else len(closed_over),
         owned=owned,
     )
 
@@ -148,14 +148,11 @@ class _Rule(compat.Named):
     def __init__(self, name: str, fun: Tangents) -> None:
         super().__init__(name, fun)
         self._traced: dict[Any, tuple[list[Any], compat.Staged, list[bool]]] = {}
-        self._next: _Rule | None = None
 
-    @property
+    @functools.cached_property
     def next(self) -> _Rule:
         """The same for the next derivative, which may be taken in other contexts."""
-        if self._next is None:
-            self._next = _Rule(self.name, self._fun)
-        return self._next
+        return _Rule(self.name, self._fun)
 
     def along(self, inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
         """Return the tangents of the outs, None for zero."""

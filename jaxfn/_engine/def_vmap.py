@@ -11,7 +11,7 @@ import jax
 from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine.differentiable import differentiable
+from jaxfn._engine.batched import differentiable
 
 
 def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
