@@ -112,8 +112,10 @@ class JaxRules:
         assert self.jvp is not None
         method, args, options = self.jvp
         if compat.SCAN_DROPS_JVP:
-            kept = Kept(self.name, self.primal, method, args, options, self.nondiff)
-            return kept.forward
+            rules = self.primal, method, args, options
+            # Beside a reverse rule (`Both`) nothing is shared.
+            shares = self.vjp is None
+            return Kept(self.name, *rules, self.nondiff, shares=shares).forward
         return jax_jvp(self.primal, method, args, options, nondiff=self.nondiff)
 
     @functools.cached_property

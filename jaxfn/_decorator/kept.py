@@ -37,6 +37,8 @@ class Kept:
         rules: its arguments.
         options: its options.
         nondiff: the positions of the arguments that take no part.
+        shares: may the examples of a vmap share an output? To see it, the rules run
+            once more; else each example has its own.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Kept:
     rules: tuple[Any, ...]
     options: dict[str, Any]
     nondiff: tuple[int, ...]
+    shares: bool
 
     @functools.cached_property
     def forward(self) -> Rule:
@@ -87,7 +90,7 @@ class Kept:
             recording = compat.Recording()
             outs = pytree.outputs(self.fun(*whole(still)))
             owned = self._owned(whole, outs.arrays, still, recording)
-            values = attach(tangents, leaves, owned, name=self.name, owned=True)
+            values = attach(tangents, leaves, owned, name=self.name, owned=self.shares)
             return outs.static.whole.join(values)
 
         return primal
@@ -123,7 +126,7 @@ class Kept:
             values = stop_gradient(outs.arrays)
             owned = self._owned(whole, values, leaves, recording)
             inputs = [*outs.arrays, *leaves]
-            values = attach(tangents, inputs, owned, name=self.name, owned=True)
+            values = attach(tangents, inputs, owned, name=self.name, owned=self.shares)
             return outs.static.whole.join(values), found[1]
 
         return spreading
@@ -132,6 +135,8 @@ class Kept:
         self, args: Rule, outs: Arrays, inputs: Arrays, recording: compat.Recording
     ) -> list[Any]:
         """Return outputs for `args(inputs)`, batched wherever their tangents may be."""
+        if not self.shares:
+            return list(outs)  # `attach` batches them
         smooth = tuple([is_inexact(x) for x in outs])
         saved = Residuals((), None, smooth)
 
