@@ -134,7 +134,8 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
     if compat.is_refused_solve(error):
         return (
             "a linear solve (lax.custom_linear_solve, or one of jax.scipy.sparse."
-            "linalg) whose matrix, guess or tolerance is computed from them"
+            "linalg) whose matrix, preconditioner, tolerance or guess is computed from "
+            "them"
         ), None
     return said or "an operation that is not linear in them, as a product of two", error
 

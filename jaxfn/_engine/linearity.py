@@ -113,27 +113,45 @@ def _merged(parts: Sequence[dict[int, int]], added: int) -> dict[int, int]:
     return found
 
 
-def is_smooth(jaxpr: Any) -> bool:
+def is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
     It is not where an operation is constant in pieces (sign has the derivative 0), or
     has a derivative that its author chose (custom_jvp, and ours). So all operations
     that its inputs reach must be some that JAX can transpose, or scatters that set,
     which JAX differentiates but does not transpose.
+
+    Args:
+        jaxpr: of the function.
+        moving: which inputs count; without it, all.
     """
     jaxpr, _ = compat.open_jaxpr(jaxpr)
-    reached = {id(var) for var in jaxpr.invars}
+    if moving is None:
+        moving = [True] * len(jaxpr.invars)
+    pairs = zip(jaxpr.invars, moving, strict=True)
+    reached = {id(var) for var, moves in pairs if moves}
     for eqn in jaxpr.eqns:
-        if reached.isdisjoint(map(id, eqn.invars)):
+        moves = [id(x) in reached for x in eqn.invars]
+        if not any(moves):
             continue
         reached |= {id(var) for var in eqn.outvars}
-        bodies = [eqn.params[k] for k in _CALLS if k in eqn.params]
-        bodies += eqn.params.get("branches", ())
         name = eqn.primitive.name
         known = name == "scatter" or compat.has_transpose(eqn.primitive)
-        if name in _OURS or not known or not all(map(is_smooth, bodies)):
+        if name in _CHOSEN or not known:
+            return False
+        if not all(is_smooth(body, given) for body, given in _bodies(eqn, moves)):
             return False
     return True
+
+
+def _bodies(eqn: Any, moves: list[bool]) -> list[tuple[Any, list[bool] | None]]:
+    """List the jaxprs that an equation runs, each with which of its inputs count."""
+    params = eqn.params
+    if "branches" in params:
+        return [(branch, moves[1:]) for branch in params["branches"]]
+    bodies = [params[k] for k in _CALLS if k in params]
+    # What a loop carries may be reached in a later step.
+    return [(body, None if eqn.primitive.name == "scan" else moves) for body in bodies]
 
 
 # Their result is zero where all their operands are: sums of these, or arrays made of
@@ -156,7 +174,12 @@ _MOVES = frozenset(
 # Their result is zero where any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
 _CALLS = ("jaxpr", "call_jaxpr")
-_OURS = ("gate", "attach", "linear")
+# Their authors say what their derivatives are.
+_CHOSEN = (
+    *("gate", "attach", "linear", "batched"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
+    *("call_hi_primitive", "call_hi_primitive_linearized"),
+)
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:

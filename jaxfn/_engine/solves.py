@@ -12,7 +12,8 @@ and the solvers of `jax.scipy.sparse.linalg` break it:
 So an operation of several independent operands is split into two here. And what a
 solver is given beside its matrix is computed anew inside the solve, from the right-hand
 side that the solver gets there. In the transposed solve that is ct and not b, and the
-tolerance is relative to it, as it should be.
+tolerance is relative to it, as it should be. An initial guess that is not made of b
+alone can't be computed so; it is zero there, which leads to the same solution.
 """
 
 from __future__ import annotations
@@ -115,12 +116,15 @@ class _Run:
         ):
             return None
         # Its parameters can be computed from b, unless the arguments reach them in
-        # another way than through b.
+        # another way than through b. Then only a guess has another value that will do.
         before = self._jaxpr.eqns[:i]
+        names = _names(before, b)
         arguments = self._moving & {id(x) for x in self._jaxpr.invars}
-        otherwise = _reached(before, arguments, cut={id(x) for x in b})
-        if any(id(x) in otherwise for x in given):
+        otherwise = _reached(before, arguments, cut=names.keys())
+        loose = [k for k, x in enumerate(given) if id(x) in otherwise]
+        if not all(_is_guess(eqn, k) for k in loose):
             return None
+        guesses = {id(given[k]) for k in loose}
 
         # A solver computes its parameters from the right-hand side that it is given, as
         # the program has computed them from b.
@@ -128,7 +132,8 @@ class _Run:
             consts = given[start : start + length]
 
             def solve(_: Any, rhs: Sequence[Any]) -> tuple[Any, ...]:
-                at = self._again(before, b, rhs, consts)
+                changed = {name: rhs[k] for name, k in names.items()}
+                at = self._again(before, changed, consts, guesses)
                 return tuple(compat.evaluate(jaxpr, [*at, *rhs]))
 
             return solve
@@ -148,21 +153,27 @@ class _Run:
         )
 
     def _again(
-        self, eqns: Sequence[Any], b: Sequence[Any], rhs: Sequence[Any], want: Any
+        self,
+        eqns: Sequence[Any],
+        changed: dict[int, Any],
+        want: Sequence[Any],
+        guesses: AbstractSet[int],
     ) -> list[Any]:
-        """Compute the values that `want` would have if that of `b` were `rhs`.
+        """Compute the values that `want` would have if these were `changed`.
 
-        Only equations that `want` needs and that depend on `b` are evaluated again.
+        Only equations that `want` needs and that depend on them are evaluated again.
+        What is among the `guesses` is zero: a solver gets to the solution from there.
         """
-        changed = dict(zip(map(id, b), rhs, strict=True))
+        stale = set(changed)
+        zeros = {id(x): compat.zeros(x.aval) for x in want if id(x) in guesses}
+        changed = {**changed, **zeros}
         env = {**self._env, **changed}
-        stale = {id(x) for x in b}
-        needed = {id(x) for x in want}
+        needed = {id(x) for x in want} - changed.keys()
         chosen: list[Any] = []
         for eqn in reversed(eqns):
             if not needed.isdisjoint(map(id, eqn.outvars)):
                 chosen.append(eqn)
-                needed |= {id(x) for x in eqn.invars}
+                needed |= {id(x) for x in eqn.invars} - changed.keys()
         for eqn in reversed(chosen):
             if stale.isdisjoint(map(id, eqn.invars)):
                 continue
@@ -177,6 +188,32 @@ class _Run:
 
 def _read(env: dict[int, Any], x: Any) -> Any:
     return x.val if hasattr(x, "val") else env[id(x)]
+
+
+def _names(eqns: Sequence[Any], b: Sequence[Any]) -> dict[int, int]:
+    """Find the values that are among `b`, also those that are copied to make it."""
+    names = {id(x): k for k, x in enumerate(b)}
+    for eqn in reversed(eqns):
+        if eqn.primitive.name in PAIRED:
+            pairs = zip(eqn.invars, eqn.outvars, strict=True)
+            names |= {id(x): names[id(y)] for x, y in pairs if id(y) in names}
+    return names
+
+
+def _is_guess(eqn: Any, k: int) -> bool:
+    """Is parameter k of the solvers of a solve only where they start from?
+
+    By contract the solution is the same from anywhere.
+    """
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    n_consts = sum(lengths)
+    b = eqn.invars[n_consts:]
+    x = eqn.invars[lengths.matvec + lengths.vecmat + k]
+    if not any(rhs.aval == x.aval for rhs in b):
+        return False
+    if k < lengths.solve:
+        return compat.is_guess(jaxprs.solve, k, len(b))
+    return compat.is_guess(jaxprs.transpose_solve, k - lengths.solve, len(b))
 
 
 def _reached(

@@ -40,12 +40,38 @@ def stepwise(start):
     return solve
 
 
+def started(guess):
+    """Solve by steps in a scan, each of which reads the right-hand side."""
+
+    def solve(mv, b):
+        step = lambda u, r: (u - 0.2 * (mv(u) - r), None)  # noqa: E731
+        return lax.scan(step, guess, jnp.broadcast_to(b, (60, 3)))[0]
+
+    return solve
+
+
+def by_itself(d, b, solve):
+    """Solve by a solver that is its own transpose."""
+    return lax.custom_linear_solve(times(d), b, solve, solve)
+
+
 SOLVES = {
     "steps from zero": stepwise(lambda g: jnp.zeros(3)),
     "steps from zeros_like": stepwise(jnp.zeros_like),
     "steps from the gradient": stepwise(lambda g: g),
     "cg": lambda d, g: cg(times(d), g)[0],
     "cg from ones": lambda d, g: cg(times(d), g, x0=jnp.ones(3))[0],
+    "cg from the gradient": lambda d, g: cg(times(d), g, x0=g)[0],
+    "cg from another vector": lambda d, g: (
+        cg(times(d), 2 * g + jnp.flip(g), x0=0.1 * g)[0]
+        - cg(times(d), g + jnp.flip(g), x0=jnp.flip(g))[0]
+    ),
+    "cg with a tolerance of the gradient": lambda d, g: cg(
+        times(d), g, tol=0, atol=1e-6 * jnp.linalg.norm(g)
+    )[0],
+    "gmres from the gradient": lambda d, g: gmres(times(d), g, x0=2 * g)[0],
+    "bicgstab from the gradient": lambda d, g: bicgstab(times(d), g, x0=2 * g)[0],
+    "scan from the gradient": lambda d, g: by_itself(d, 2 * g, started(g)) / 2,
     "cg with M": lambda d, g: cg(times(d), g, M=lambda v: v / d)[0],
     "gmres": lambda d, g: gmres(times(d), g)[0],
     "gmres, incremental": lambda d, g: gmres(
@@ -71,6 +97,17 @@ SOLVES = {
     ),
     "lu_solve": lambda d, g: jax.scipy.linalg.lu_solve(
         jax.scipy.linalg.lu_factor(matrix(d)), g
+    ),
+    # A scatter that sets has no transpose in JAX, but a derivative.
+    "solve in set": lambda d, g: (
+        jnp.zeros(3).at[jnp.arange(3)].set(jnp.linalg.solve(matrix(d), g))
+    ),
+    "set in scan": lambda d, g: (
+        lax.map(
+            lambda v: jnp.zeros(3).at[jnp.arange(3)].set(d * v),
+            direct(d)(None, g)[None],
+        )[0]
+        / d
     ),
     "triangular": lambda d, g: jax.scipy.linalg.solve_triangular(
         jnp.linalg.cholesky(matrix(d)),
@@ -134,7 +171,10 @@ HESSIAN = jax.jit(jax.hessian(energy(plain)))(D)
 
 
 # gmres compiles for two seconds; in a normal run cg alone stands in all the places.
-FULL = ("cg from ones", "cg with M", "gmres, incremental")
+FULL = (
+    *("cg from ones", "cg with M", "gmres, incremental"),
+    "gmres from the gradient",
+)
 
 
 @pytest.mark.parametrize("name", only(SOLVES, lambda x: x not in FULL))
@@ -202,6 +242,28 @@ def scaled(factor):
     return lambda d, g: cg(lambda v: factor(g) * times(d)(v), g)[0]
 
 
+def unrolled(guess):
+    """Two steps from the guess: how far they get is not known."""
+
+    def solve(mv, b):
+        u = guess
+        for _ in range(2):
+            u = u + 0.2 * (b - mv(u))
+        return u
+
+    return solve
+
+
+def stepped(sizes):
+    """Solve by a scan over what may be the sizes of its steps."""
+
+    def solve(mv, b):
+        step = lambda u, h: (u - 0.1 / (2 + h**2) * (mv(u) - b), None)  # noqa: E731
+        return lax.scan(step, jnp.zeros(3), jnp.repeat(sizes, 60))[0]
+
+    return solve
+
+
 REFUSED = {
     "square": lambda d, g: solver(d, g) ** 2,
     "product": lambda d, g: solver(d, g) * g,
@@ -239,7 +301,12 @@ REFUSED = {
         has_aux=True,
     )[1],
     "no transpose_solve": lambda d, g: lax.custom_linear_solve(times(d), g, direct(d)),
-    "guess of g": lambda d, g: solver(d, g, x0=g),
+    "M of g": lambda d, g: solver(d, 2 * g, M=lambda v: v / (2 + g @ g)),
+    "M of the guess": lambda d, g: solver(
+        d, 2 * g, x0=jnp.flip(g), M=lambda v: v / (2 + jnp.flip(g) ** 2)
+    ),
+    "an unrolled guess": lambda d, g: by_itself(d, 2 * g, unrolled(g)),
+    "a scan over g": lambda d, g: by_itself(d, 2 * g, stepped(g)),
 }
 
 
@@ -258,7 +325,7 @@ def test_what_is_not_linear_or_has_no_transpose_is_refused(name):
 
 
 SAID = {
-    "matrix of g": "a linear solve .*whose matrix, guess or tolerance is computed",
+    "matrix of g": "a linear solve .*whose matrix, preconditioner, tolerance or",
     "auxiliary result": "an auxiliary result of lax.custom_linear_solve",
     "constant term": "a term that stays when they are zero, for perturbed array 0",
     "solve of a constant": "a gradient that does not depend on them",

@@ -104,6 +104,60 @@ def _repeated(
         carry = joined
 
 
+_GUESS, _RHS = 1, 2  # bits
+
+
+def is_guess(solver: Any, place: int, n_rhs: int) -> bool:
+    """Does a solver only start from an input, and get to the solution from anywhere?
+
+    Its loops may start from it. In their steps they may read what is made of it and the
+    right-hand side together, as a first residual, which bicgstab keeps, and not what is
+    made of it alone: that may be a preconditioner or a tolerance.
+
+    Args:
+        solver: the jaxpr of a solver.
+        place: of the input.
+        n_rhs: how many of the last inputs are the right-hand side.
+    """
+    n = len(open_jaxpr(solver)[0].invars)
+    inputs = [0] * (n - n_rhs) + [_RHS] * n_rhs
+    inputs[place] = _GUESS
+    outs = _to_the_loops(solver, inputs)
+    # A result that no loop makes of it is one of so many steps from there.
+    return outs is not None and not any(bits & _GUESS for bits in outs)
+
+
+def _to_the_loops(jaxpr: Any, inputs: Sequence[int]) -> list[int] | None:
+    """Follow inputs up to the loops; None if these read what is made of a guess."""
+    opened, _ = open_jaxpr(jaxpr)
+    env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
+    for eqn in opened.eqns:
+        operands = [env.get(id(x), 0) for x in eqn.invars]
+        name, params = eqn.primitive.name, eqn.params
+        outs: list[int] | None
+        if name in _CALLS:
+            outs = _to_the_loops(params.get("jaxpr") or params["call_jaxpr"], operands)
+        elif name in ("while", "scan"):
+            read = _read_in_steps(name, params, operands)
+            outs = None if _GUESS in read else [0] * len(eqn.outvars)
+        else:
+            outs = results(eqn, operands, nothing)
+        if outs is None:
+            return None
+        env.update((id(v), bits) for v, bits in zip(eqn.outvars, outs, strict=True))
+    return [env.get(id(x), 0) for x in opened.outvars]
+
+
+def _read_in_steps(
+    name: str, params: dict[str, Any], operands: Sequence[int]
+) -> list[int]:
+    """Select the operands of a loop that are not what it starts from."""
+    if name == "while":
+        return list(operands[: params["cond_nconsts"] + params["body_nconsts"]])
+    n_consts, n_carry = scan_counts(params)
+    return [*operands[:n_consts], *operands[n_consts + n_carry :]]
+
+
 def _split(values: Sequence[int], *counts: int) -> list[list[int]]:
     """Split into the first so many, the next so many, and the rest."""
     parts, start = [], 0

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax._src.core import DebugInfo, jaxpr_as_fun
+from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     close_jaxpr,
     convert_constvars_jaxpr,
@@ -29,7 +30,7 @@ if jax.__version_info__ < (0, 11):
 
 def has_transpose(primitive: Any) -> bool:
     """Can `jax.linear_transpose` transpose this operation?"""
-    return primitive in ad.primitive_transposes
+    return primitive in ad.primitive_transposes or primitive in _ad.fancy_transposes
 
 
 _BATCHED_AS_TOLD = {
