@@ -69,8 +69,12 @@ SOLVES = {
     "cg with a tolerance of the gradient": lambda d, g: cg(
         times(d), g, tol=0, atol=1e-6 * jnp.linalg.norm(g)
     )[0],
-    "gmres from the gradient": lambda d, g: gmres(times(d), g, x0=2 * g)[0],
-    "bicgstab from the gradient": lambda d, g: bicgstab(times(d), g, x0=2 * g)[0],
+    "gmres from the gradient": lambda d, g: (
+        gmres(times(d), 2 * g, x0=jnp.flip(g))[0] / 2
+    ),
+    "bicgstab from the gradient": lambda d, g: (
+        bicgstab(times(d), 2 * g, x0=jnp.flip(g))[0] / 2
+    ),
     "scan from the gradient": lambda d, g: by_itself(d, 2 * g, started(g)) / 2,
     "cg with M": lambda d, g: cg(times(d), g, M=lambda v: v / d)[0],
     "gmres": lambda d, g: gmres(times(d), g)[0],
@@ -264,6 +268,27 @@ def stepped(sizes):
     return solve
 
 
+def slower(size):
+    """Solve by a scan that carries the size of its steps."""
+
+    def solve(mv, b):
+        def step(c, _):
+            return (c[0] - 0.2 / (1 + c[1]) * (mv(c[0]) - b), 0.99 * c[1]), None
+
+        return lax.scan(step, (jnp.zeros(3), size), None, length=60)[0][0]
+
+    return solve
+
+
+@jax.custom_jvp
+def thrice(x):
+    """Not linear, though its derivative is the same everywhere."""
+    return x * x
+
+
+thrice.defjvp(lambda xs, ts: (thrice(*xs), 3 * ts[0]))
+
+
 REFUSED = {
     "square": lambda d, g: solver(d, g) ** 2,
     "product": lambda d, g: solver(d, g) * g,
@@ -306,6 +331,10 @@ REFUSED = {
         d, 2 * g, x0=jnp.flip(g), M=lambda v: v / (2 + jnp.flip(g) ** 2)
     ),
     "an unrolled guess": lambda d, g: by_itself(d, 2 * g, unrolled(g)),
+    "sizes of steps that g starts": lambda d, g: by_itself(d, 2 * g, slower(g @ g)),
+    "a chosen derivative, set": lambda d, g: (
+        jnp.zeros(3).at[jnp.arange(3)].set(thrice(solver(d, g)))
+    ),
     "a scan over g": lambda d, g: by_itself(d, 2 * g, stepped(g)),
 }
 
