@@ -7,8 +7,8 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
 `batched` is a function with a batch rule and no other, `def_vmap` the same in JAX's
 terms). `attachment` gives values a derivative after they were computed; `onepass`
-(with `runs`) and `ownership` (with `sharing`) stand on it. `linearity` and `solves`
-prove that a traced function is linear.
+(with `runs`) and `ownership` (with `sharing`) stand on it. `linearity`, `smoothness`
+and `solves` prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

@@ -11,6 +11,7 @@ from jaxfn._base import compat, errors, short
 from jaxfn._engine import linearity
 from jaxfn._engine.barrier import refused_once
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
+from jaxfn._engine.smoothness import is_smooth
 from jaxfn._engine.solves import separated
 
 
@@ -107,8 +108,8 @@ def _by_derivative(
 ) -> list[Any] | None:
     """Apply the transpose where JAX has none of some operation; None without a proof.
 
-    A scatter that sets has no transpose in JAX, but it has a derivative in reverse
-    mode, from which the transpose is made.
+    A scatter that sets, or a sort, has no transpose in JAX, but it has a derivative in
+    reverse mode, from which the transpose is made.
     """
 
     # For B linear, the derivative of B at any ct is B itself, and its transpose, the
@@ -117,7 +118,7 @@ def _by_derivative(
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
         return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
-    if not linearity.is_smooth(jaxpr):
+    if not is_smooth(jaxpr):
         return None
     try:
         pulled = jax.make_jaxpr(pull)(example, tangents)

@@ -113,47 +113,6 @@ def _merged(parts: Sequence[dict[int, int]], added: int) -> dict[int, int]:
     return found
 
 
-def is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
-    """Is the function one whose derivative, if that is constant, proves it affine?
-
-    It is not where an operation is constant in pieces (sign has the derivative 0), or
-    has a derivative that its author chose (custom_jvp, and ours). So all operations
-    that its inputs reach must be some that JAX can transpose, or scatters that set,
-    which JAX differentiates but does not transpose.
-
-    Args:
-        jaxpr: of the function.
-        moving: which inputs count; without it, all.
-    """
-    jaxpr, _ = compat.open_jaxpr(jaxpr)
-    if moving is None:
-        moving = [True] * len(jaxpr.invars)
-    pairs = zip(jaxpr.invars, moving, strict=True)
-    reached = {id(var) for var, moves in pairs if moves}
-    for eqn in jaxpr.eqns:
-        moves = [id(x) in reached for x in eqn.invars]
-        if not any(moves):
-            continue
-        reached |= {id(var) for var in eqn.outvars}
-        name = eqn.primitive.name
-        known = name == "scatter" or compat.has_transpose(eqn.primitive)
-        if name in _CHOSEN or not known:
-            return False
-        if not all(is_smooth(body, given) for body, given in _bodies(eqn, moves)):
-            return False
-    return True
-
-
-def _bodies(eqn: Any, moves: list[bool]) -> list[tuple[Any, list[bool] | None]]:
-    """List the jaxprs that an equation runs, each with which of its inputs count."""
-    params = eqn.params
-    if "branches" in params:
-        return [(branch, moves[1:]) for branch in params["branches"]]
-    bodies = [params[k] for k in _CALLS if k in params]
-    # What a loop carries may be reached in a later step.
-    return [(body, None if eqn.primitive.name == "scan" else moves) for body in bodies]
-
-
 # Their result is zero where all their operands are: sums of these, or arrays made of
 # their elements.
 _SUMS = frozenset(
@@ -173,13 +132,7 @@ _MOVES = frozenset(
 )
 # Their result is zero where any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
-_CALLS = ("jaxpr", "call_jaxpr")
-# Their authors say what their derivatives are.
-_CHOSEN = (
-    *("gate", "attach", "linear", "batched"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
-    *("call_hi_primitive", "call_hi_primitive_linearized"),
-)
+CALLS = ("jaxpr", "call_jaxpr")
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
@@ -221,13 +174,19 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
     if name == "custom_linear_solve":
         return _solve(eqn, ins)
-    if name in PAIRED:
+    if name in PAIRED or _is_permuted(eqn, ins):
         return ins
     # A call, unless its jaxpr takes other arguments than the equation.
-    body = next((params[k] for k in _CALLS if k in params), None)
+    body = next((params[k] for k in CALLS if k in params), None)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
     return [_plain(eqn, ins)] * len(eqn.outvars)
+
+
+def _is_permuted(eqn: Any, ins: list[Fact]) -> bool:
+    """Are the operands sorted by keys that do not depend on the inputs?"""
+    name, params = eqn.primitive.name, eqn.params
+    return name == "sort" and not any(x.depends for x in ins[: params["num_keys"]])
 
 
 def _plain(eqn: Any, ins: list[Fact]) -> Fact:

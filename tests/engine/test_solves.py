@@ -102,10 +102,13 @@ SOLVES = {
     "lu_solve": lambda d, g: jax.scipy.linalg.lu_solve(
         jax.scipy.linalg.lu_factor(matrix(d)), g
     ),
-    # A scatter that sets has no transpose in JAX, but a derivative.
+    # A scatter that sets and a sort have no transpose in JAX, but a derivative.
     "solve in set": lambda d, g: (
         jnp.zeros(3).at[jnp.arange(3)].set(jnp.linalg.solve(matrix(d), g))
     ),
+    "sort by others": lambda d, g: lax.sort(
+        (jnp.array([2, 0, 1]), direct(d)(None, g)[jnp.array([2, 0, 1])]), num_keys=1
+    )[1],
     "set in scan": lambda d, g: (
         lax.map(
             lambda v: jnp.zeros(3).at[jnp.arange(3)].set(d * v),
@@ -332,6 +335,9 @@ REFUSED = {
     ),
     "an unrolled guess": lambda d, g: by_itself(d, 2 * g, unrolled(g)),
     "sizes of steps that g starts": lambda d, g: by_itself(d, 2 * g, slower(g @ g)),
+    "sort": lambda d, g: jnp.sort(solver(d, g)),
+    "sort by g": lambda d, g: lax.sort((g, solver(d, g)), num_keys=1)[1],
+    "ranks": lambda d, g: 1.0 * jnp.argsort(solver(d, g)),
     "a chosen derivative, set": lambda d, g: (
         jnp.zeros(3).at[jnp.arange(3)].set(thrice(solver(d, g)))
     ),
