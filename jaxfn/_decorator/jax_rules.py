@@ -101,8 +101,13 @@ class JaxRules:
             return self.fun
         # custom_vmap has no nondiff_argnums: arguments that are no arrays go around it.
         if not self.nondiff:
-            return vmapped(self.fun, self.batch)
+            return self.batching(self.fun, self.batch)
         return functools.wraps(self.fun)(functools.partial(_folded, self))
+
+    def batching(self, fun: Rule, batch: Rule) -> Rule:
+        """Give a function this batch rule."""
+        has_derivative = self.has_reverse or self.has_forward
+        return vmapped(fun, batch, has_derivative=has_derivative)
 
     @functools.cached_property
     def forward(self) -> Rule:
@@ -146,7 +151,7 @@ def _folded(d: JaxRules, *args: Any) -> Any:
         return d.fun(*places.whole(rest))
 
     fun.__name__ = d.name  # not functools.wraps: it takes other arguments
-    return vmapped(fun, rule)(*rest)
+    return d.batching(fun, rule)(*rest)
 
 
 def positions(

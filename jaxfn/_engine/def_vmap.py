@@ -14,8 +14,32 @@ from jaxfn._base import Outputs, compat, pytree
 from jaxfn._engine.batched import differentiable
 
 
-def vmapped(fun: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `jax.custom_batching.custom_vmap` that has a derivative in every mode.
+def vmapped(
+    fun: Callable[..., Any], rule: Callable[..., Any], *, has_derivative: bool
+) -> Callable[..., Any]:
+    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly where JAX's traces.
+
+    Where the function `has_derivative` rules, these are the only derivative that it can
+    have, and the call is one of JAX's. Else it gets one in every mode.
+    """
+    if not has_derivative:
+        return _differentiable(fun, rule)
+    native = jax.custom_batching.custom_vmap(fun)
+    native.def_vmap(rule)
+
+    @functools.wraps(fun)
+    def call(*args: Any) -> Any:
+        if not any(map(compat.is_tracer, tree_util.tree_leaves(args))):
+            return fun(*args)
+        return native(*args)
+
+    return call
+
+
+def _differentiable(
+    fun: Callable[..., Any], rule: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make a custom_vmap that has a derivative in every mode.
 
     JAX traces `fun` at the call. So does this, once: the derivative is that of what
     ran, without its effects, which the value has had.
