@@ -212,8 +212,9 @@ def _shared(
 ) -> set[int]:
     """Find those of the outs `narrow` that all examples share, in both directions."""
     # This vmap is the bit above those of the outs, which no coefficient is made of.
-    bit = 1 << len(params["out_avals"])
-    lacking = [bit if k in narrow else 0 for k in range(len(params["out_avals"]))]
+    out_avals = params["out_avals"]
+    bit = 1 << len(out_avals)
+    lacking = [bit if k in narrow else 0 for k in range(len(out_avals))]
     inputs = [0 if d is None else bit for d in dims[n:]]
     ks: set[int] = set()
 
@@ -221,7 +222,6 @@ def _shared(
         pairs = zip((*values, *ts), args, strict=True)
         own = [compat.batch_axes(x) - compat.batch_axes(arg) for x, arg in pairs]
         (here,) = frozenset[int]().union(*own)
-        examples = [compat.zeros(a) for a in params["out_avals"]]
 
         def push(_: Any, *ts: Any) -> Any:
             return params["staged"](*values, *ts)
@@ -232,7 +232,7 @@ def _shared(
         def batches(x: Any) -> int:
             return bit if here in compat.batch_axes(x) else 0
 
-        maps = Map(push, ts, backwards=False), Map(pull, examples, backwards=True)
+        maps = Map(push, ts, backwards=False), Map(pull, out_avals, backwards=True)
         traced = [Traced.trace(derivative, (), (), batches) for derivative in maps]
         ks.update(sharing.shared(traced, lacking, inputs))
         return []

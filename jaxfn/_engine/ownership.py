@@ -16,6 +16,7 @@ are at work, and for those that may come where JAX records a jaxpr.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -110,12 +111,10 @@ def derivatives(
         given = [t if is_inexact(x) else None for t, x in pairs]
         return rules.jvp(saved(outs), given)
 
-    # Arguments to trace the maps with. What stands in the place of an integer is not
-    # read, but it must be something that can be traced.
+    # The types of the arguments to trace the maps with. What stands in the place of an
+    # integer is not read, but it must be something that can be traced.
     def examples(arrays: Arrays) -> list[Any]:
-        zeros = [compat.zeros(jax.typeof(x)) for x in arrays if is_inexact(x)]
-        rest = iter(zeros)
-        return [next(rest) if is_inexact(x) else np.zeros(()) for x in arrays]
+        return [jax.typeof(x if is_inexact(x) else np.zeros(())) for x in arrays]
 
     found: list[Map] = []
     if rules.bwd is not None:
@@ -228,7 +227,7 @@ def _shared(
     return sharing.shared(traced, now, batched), free
 
 
-def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
+def _tied(outs: list[Any], inputs: list[Any], name: str) -> list[Any]:
     """Return the outputs, made to depend on all of the inputs too.
 
     For an output y and inputs a and b this is  concatenate([y, a[:0], b[:0]]),  which
@@ -236,31 +235,45 @@ def _tied(outs: Arrays, inputs: Arrays, name: str) -> list[Any]:
     elements, so XLA drops it again. Every operation here can be transposed, as
     `jax.linear_transpose` of a call needs it.
     """
-    if not outs:
-        return []
-    axes, own = compat.varying_axes, compat.varying_axes(outs[0])
-    sharded = any(axes(x) != own or compat.is_sharded(x) for x in (*outs, *inputs))
-    if sharded or compat.in_kernel():
-        # To concatenate arrays that are sharded, or vary over mesh axes, in different
-        # ways would change the type of the output; and in a Pallas kernel for TPU no
-        # array is empty. `attach` leaves the output as it is.
+    # In a Pallas kernel for TPU no array is empty, and nothing can be added to a sum
+    # that is due. `attach` leaves outputs as they are.
+    if compat.in_kernel() or any(map(compat.is_unreduced, (*outs, *inputs))):
         return attach(_undifferentiated, inputs, outs, name=name)
-    slices: list[Any] = []
-    for x in inputs:
-        # The values of a PRNG key can't be concatenated with numbers; its bits can.
-        if jnp.issubdtype(x.dtype, jax.dtypes.extended):
-            x = jax.random.key_data(x)
-        slices.append(lax.slice(lax.reshape(x, (x.size,)), (0,), (0,)))
-    # JAX concatenates arrays of one dtype: the inputs' ends are cast to the output's.
+    if any(map(compat.is_sharded, (*outs, *inputs))):
+        return [_less_nothing(out, inputs) for out in outs]
     tails: dict[Any, Any] = {}
     tied = []
     for out in outs:
-        if out.dtype not in tails:
-            parts = [_cast(x, out.dtype) for x in slices]
-            tails[out.dtype] = lax.concatenate(parts, 0)
-        flat = lax.concatenate([lax.reshape(out, (out.size,)), tails[out.dtype]], 0)
+        kind = (out.dtype, compat.varying_axes(out))
+        if kind not in tails:
+            parts = [lax.reshape(_empty(x, out), (0,)) for x in inputs]
+            tails[kind] = lax.concatenate(parts, 0)
+        flat = lax.concatenate([lax.reshape(out, (out.size,)), tails[kind]], 0)
         tied.append(lax.reshape(flat, out.shape))
     return tied
+
+
+def _less_nothing(out: Any, inputs: list[Any]) -> Any:
+    """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also where that is -0.0.
+
+    On a mesh where types say how arrays are sharded, to flatten y would change its
+    sharding. XLA drops a difference with zero.
+    """
+    empty = [_empty(x, out) for x in inputs]
+    sums = [lax.reduce_sum(x, tuple(range(x.ndim))) for x in empty]
+    return lax.sub(out, functools.reduce(lax.add, sums))
+
+
+def _empty(x: Any, out: Any) -> Any:
+    """Return an array without elements, made of `x`, that can be put behind `out`."""
+    # The values of a PRNG key can't be concatenated with numbers; its bits can.
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        x = jax.random.key_data(x)
+    x = lax.reshape(x, (1,)) if x.ndim == 0 else x
+    x = _cast(lax.slice(x, (0,) * x.ndim, (0,) * x.ndim), out.dtype)
+    # In a shard_map both must vary over the same mesh axes.
+    extra = compat.varying_axes(x) - compat.varying_axes(out)
+    return compat.match_varying(lax.psum(x, tuple(extra)) if extra else x, out)
 
 
 def _cast(x: Any, dtype: Any) -> Any:

@@ -25,7 +25,7 @@ class Map(NamedTuple):
     Attributes:
         fun: `fun(outs, *arrays)`, where the Function gave these outs. It is linear in
             the arrays, and returns None for what is zero.
-        examples: of the arrays.
+        examples: of the arrays, or their types.
         backwards: does it map cotangents of outputs to those of inputs?
         by_jax: is it the bwd of a custom_vjp, of which JAX sums what is batched?
     """

@@ -9,10 +9,12 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from jaxfn._base import compat
 from tests.build import function
 from tests.devices import layers
 from tests.devices.layers import AXIS, numbers
 from tests.devices.test_devices import DERIVED, checks, close, engines, refuses_forward
+from tests.jaxprs import primitives
 
 ROWS = (P(AXIS), P())
 XS, WS = numbers(2, 8, 3), numbers(2, 3, 8, shift=0.4)
@@ -136,3 +138,104 @@ def test_another_sharding_is_refused(engine, derivative, words, transform):
         x = jax.device_put(numbers(8, 8), P(AXIS))
         with pytest.raises(TypeError, match=words):
             transform(of[derivative])(x)
+
+
+# ---- an output that ignores an argument, which its derivative depends on
+
+
+def scaled(summed):
+    """Returns x, with the gradient summed(s) * g: another for each s of a batch."""
+
+    def backward(ctx, g):
+        (s,) = ctx.saved_tensors
+        return g * summed(s), None
+
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        return 1 * x
+
+    return function(forward=forward, backward=backward).apply
+
+
+def weighted(f, x, ss):
+    """The gradient of a sum whose terms have the weights 1 and 10."""
+    ws = jnp.array([1.0, 10.0])
+    ys = lambda x: jax.vmap(f, (None, 0))(x, ss)  # noqa: E731
+    return jax.grad(lambda x: (ys(x).sum(1) * ws).sum())(x)
+
+
+IGNORES = {
+    "shared input, split scale": (P(), P(None, AXIS)),
+    "split input, shared scale": (P(AXIS), P()),
+    "both split": (P(AXIS), P(None, AXIS)),
+}
+
+
+TYPES = ["explicit", "varying"]
+
+
+def placed(types, names, *arrays):
+    """Return how to call a function of arrays on a mesh with such types."""
+    axis = AxisType.Explicit if types == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(axis,))
+    if types == "varying":
+        return lambda f: (
+            lambda transform: transform(
+                jax.shard_map(f, mesh=mesh, in_specs=names, out_specs=names[0])
+            )(*arrays)
+        )
+
+    def call(f):
+        def on_mesh(transform):
+            with jax.set_mesh(mesh):
+                return transform(f)(*map(jax.device_put, arrays, names))
+
+        return on_mesh
+
+    return call
+
+
+def summed(types, split):
+    """The sum of s over all devices; in a shard_map that is a psum."""
+    if types == "varying" and split:
+        return lambda s: lax.psum(s.sum(), AXIS)
+    return lambda s: s.sum()
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("names", IGNORES.values(), ids=IGNORES)
+def test_its_examples_have_their_own_gradients(types, names):
+    f = scaled(summed(types, split=names[1] != P()))
+    call = placed(types, names, numbers(4), jnp.arange(8.0).reshape(2, 4))
+    got = call(lambda x, ss: weighted(f, x, ss))(jax.jit)
+    close(got, jnp.full(4, 6 * 1.0 + 22 * 10.0))
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("names", IGNORES.values(), ids=IGNORES)
+def test_it_is_tied_to_it_for_nothing(types, names):
+    names = (names[0], P(*names[1][1:]))
+    f = scaled(summed(types, split=names[1] != P()))
+    call = placed(types, names, jnp.full(4, -0.0), jnp.arange(4.0))(f)
+    if not compat.SCAN_DROPS_JVP:
+        jaxpr = call(lambda f: lambda *args: jax.make_jaxpr(f)(*args))
+        assert not {"attach", "linear", "gate"} & set(primitives(jaxpr))
+    text = call(lambda f: lambda *args: jax.jit(f).lower(*args).compile().as_text())
+    assert "all-reduce" not in text
+    assert "subtract" not in text
+    assert jnp.signbit(call(jax.jit)).all()
+
+
+def test_it_is_left_as_it_is_where_a_sum_over_devices_is_due():
+    def backward(ctx, g):
+        raise NotImplementedError  # so that nothing is known of the derivative
+
+    f = function(forward=lambda ctx, x, y: 1 * x, backward=backward).apply
+
+    def g(x, w):
+        return f(x, jnp.dot(x, w, out_sharding=P(None, unreduced={AXIS})))
+
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(numbers(2, 4), P(None, AXIS))
+        close(jax.jit(g)(x, jax.device_put(numbers(4, 2), P(AXIS))), numbers(2, 4))

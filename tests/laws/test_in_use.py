@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
 import jaxfn
+from jaxfn._base import compat
 from tests.build import function, saving
 from tests.jaxprs import primitives
 
@@ -250,8 +251,11 @@ def test_rules_that_close_over_a_traced_value_in_forward_mode():
     assert jax.jit(tangent)(S, S) == tangent(S, S) == 2
 
 
+OURS = {"attach", "linear", "gate", "batched"}
+
+
 def only_jax(f, *args):
-    return not {"attach", "linear", "gate"} & set(primitives(jax.make_jaxpr(f)(*args)))
+    return not OURS & set(primitives(jax.make_jaxpr(f)(*args)))
 
 
 @engines
@@ -261,6 +265,21 @@ def test_an_undifferentiated_call_holds_only_jax_primitives(engine):
     assert only_jax(jax.vmap(identity(engine)), X)
     two = function(forward=lambda ctx, x, y: (2 * x, y + 1), **ENGINES[engine]).apply
     assert only_jax(two, S, S)
+
+
+# A function with a batch rule alone is another matter: JAX's own has no reverse mode.
+@pytest.mark.parametrize("kind", ["defvjp", "defjvp", "both"])
+def test_neither_does_a_decorated_one_with_a_batch_rule(kind):
+    f = jaxfn.custom_function(lambda x, y: x * y)
+    if kind != "defjvp":
+        f.defvjp(lambda x, y: (x * y, (x, y)), lambda r, g: (g * r[1], r[0] * g))
+    if kind != "defvjp":
+        f.defjvp(lambda x, t: (x[0] * x[1], x[0] * t[1] + x[1] * t[0]))
+    f.def_vmap(lambda n, batched, x, y: (3 * x * y, any(batched)))
+    if not compat.SCAN_DROPS_JVP:
+        assert only_jax(f, S, S)
+        assert only_jax(jax.vmap(f), X, X)
+    assert jax.vmap(f)(X, X).tolist() == (3 * X * X).tolist()
 
 
 @engines

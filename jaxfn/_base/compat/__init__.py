@@ -40,6 +40,6 @@ from jaxfn._base.compat.traces import (
     is_staging, is_tracer, is_transforming,
 )
 from jaxfn._base.compat.values import (
-    SymbolicZero, as_array, has_type, is_sharded, is_sharded_otherwise, is_zero,
-    match_varying, tangent_aval, varying_axes, zeros,
+    SymbolicZero, as_array, has_type, is_sharded, is_sharded_otherwise,
+    is_unreduced, is_zero, match_varying, tangent_aval, varying_axes, zeros,
 )

@@ -19,7 +19,7 @@ from jax._src.linear_util import wrap_init
 from jax.extend.core import Primitive, primitives
 from jax.interpreters import ad
 
-from jaxfn._base.compat.values import as_array
+from jaxfn._base.compat.values import as_array, type_of
 
 COMPILE_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 """Options of `jax.jit`, on a CPU: compiled in half the time, or in a quarter."""
@@ -100,6 +100,8 @@ def trace_flat(
 ) -> tuple[Any, Sequence[Any]]:
     """Trace `fun(*args)`, which takes arrays and returns a list of arrays.
 
+    Where an argument is a type, an array of this type stands for it.
+
     It does what `jax.make_jaxpr` does, but without the `jax.jit` around it, which would
     look at the signature and the pytrees of `fun`, and costs more than all the rest.
 
@@ -108,7 +110,7 @@ def trace_flat(
         and what `fun` closes over.
     """
     traced = wrap_init(fun, debug_info=_TRACED)
-    jaxpr, _, consts = trace_to_jaxpr_dynamic(traced, [jax.typeof(x) for x in args])
+    jaxpr, _, consts = trace_to_jaxpr_dynamic(traced, [type_of(x) for x in args])
     return close_jaxpr(convert_constvars_jaxpr(jaxpr)), consts
 
 

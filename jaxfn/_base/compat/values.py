@@ -44,9 +44,14 @@ def is_zero(x: Any) -> bool:
     return type(x) is ad.Zero or type(x) is SymbolicZero
 
 
+def type_of(x: Any) -> Any:
+    """Return the type of a value, or what is a type already."""
+    return x if isinstance(x, Aval) else jax.typeof(x)
+
+
 def tangent_aval(x: Any) -> Aval:
     """Return the type of a tangent of `x` (an array or a type): float0 for integers."""
-    return _aval(x).to_tangent_aval()
+    return type_of(x).to_tangent_aval()
 
 
 def has_type(x: Any, aval: Any) -> bool:
@@ -67,19 +72,29 @@ def zeros(aval: Any) -> jax.Array:
 
 def varying_axes(x: Any) -> frozenset[Hashable]:
     """Return the mesh axes over which `x` varies, in a `shard_map` that checks them."""
-    mat = getattr(_aval(x), "mat", None)
+    mat = getattr(type_of(x), "mat", None)
     return frozenset() if mat is None else mat.varying
 
 
 def is_sharded(x: Any) -> bool:
     """Does the type of `x` say how it is sharded, on a mesh?"""
     explicit = jax.sharding.AxisType.Explicit
-    return explicit in _aval(x).sharding.mesh.axis_types
+    return explicit in type_of(x).sharding.mesh.axis_types
+
+
+def is_unreduced(x: Any) -> bool:
+    """Does the type of `x` say that a sum over devices is due, of it or its cotangent?
+
+    JAX adds it to nothing whose type does not say the same.
+    """
+    aval = type_of(x)
+    types = (aval.sharding.spec, getattr(aval, "mat", None))
+    return any(getattr(t, "unreduced", ()) or getattr(t, "reduced", ()) for t in types)
 
 
 def is_sharded_otherwise(x: Any, aval: Any) -> bool:
     """Have the types other shardings, on a mesh where a type says its sharding?"""
-    have, want = _aval(x).sharding, aval.sharding
+    have, want = type_of(x).sharding, aval.sharding
     explicit = jax.sharding.AxisType.Explicit
     return have != want and all(explicit in s.mesh.axis_types for s in (have, want))
 
@@ -92,7 +107,3 @@ def match_varying(x: Any, like: Any) -> Any:
     """
     missing = tuple(varying_axes(like) - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-
-def _aval(x: Any) -> Any:
-    return x if isinstance(x, Aval) else jax.typeof(x)
