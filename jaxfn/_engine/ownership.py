@@ -271,9 +271,9 @@ def _empty(x: Any, out: Any) -> Any:
         x = jax.random.key_data(x)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = _cast(lax.slice(x, (0,) * x.ndim, (0,) * x.ndim), out.dtype)
-    # In a shard_map both must vary over the same mesh axes.
+    # In a shard_map the output would vary over all mesh axes over which this varies.
     extra = compat.varying_axes(x) - compat.varying_axes(out)
-    return compat.match_varying(lax.psum(x, tuple(extra)) if extra else x, out)
+    return lax.psum(x, tuple(extra)) if extra else x
 
 
 def _cast(x: Any, dtype: Any) -> Any:

@@ -184,6 +184,18 @@ def test_vmap_uses_the_batch_rule(make):
     np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
 
 
+@pytest.mark.parametrize("rules", ["def_vmap", "defvjp", "defjvp"])
+def test_a_body_that_needs_values_runs_eagerly_beside_a_batch_rule(rules):
+    f = jaxfn.custom_function(lambda x: jnp.float32(2 * float(x)))
+    f.def_vmap(lambda n, batched, x: (3 * x, batched[0]))
+    if rules == "defvjp":
+        f.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+    if rules == "defjvp":
+        f.defjvp(lambda x, t: (2 * x[0], 2 * t[0]))
+    assert f(jnp.float32(4)) == 8
+
+
+
 def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
     f, xs = jax_style(through_itself=True), jnp.stack([scalar(), scalar()])
     got, _ = jax.vmap(jax.value_and_grad(f))(xs)

@@ -223,7 +223,26 @@ def test_it_is_tied_to_it_for_nothing(types, names):
     text = call(lambda f: lambda *args: jax.jit(f).lower(*args).compile().as_text())
     assert "all-reduce" not in text
     assert "subtract" not in text
-    assert jnp.signbit(call(jax.jit)).all()
+    for transform in (jax.jit, lambda f: f):
+        assert jnp.signbit(call(transform)).all()
+
+
+def test_outputs_that_vary_otherwise_stay_so():
+    def backward(ctx, g, h):
+        (s,) = ctx.saved_tensors
+        return g * s.sum(), h * lax.psum(s.sum(), AXIS), None
+
+    def forward(ctx, x, y, s):
+        ctx.save_for_backward(s)
+        return 1 * x, 2 * y
+
+    f = function(forward=forward, backward=backward).apply
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+    specs = (P(AXIS), P(), P(AXIS))
+    split = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs[:2])
+    x = numbers(4)
+    out = jax.vmap(split, (None, None, 0))(x, x, numbers(2, 4))
+    close(out, (jnp.stack([x, x]), jnp.stack([2 * x, 2 * x])))
 
 
 def test_it_is_left_as_it_is_where_a_sum_over_devices_is_due():
