@@ -60,6 +60,8 @@ def belonging(
     # No derivative will be asked for: the outputs may be what they are.
     if alone and compat.is_final(inputs):
         return list(outs)
+    if recording.covers([x for x in outs if is_inexact(x)], inputs):
+        return list(outs)
     vmaps = _Vmaps(outs, inputs, recording)
     # What is no inexact number has no derivative, and stays what it is.
     now = [vmaps.lacking_now(x) if is_inexact(x) else 0 for x in outs]

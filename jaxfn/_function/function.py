@@ -483,7 +483,9 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
     for x in args:
         if type(x) is not compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
-            is_traced = any(compat.is_tracer(x) for x in pytree.split(args)[0])
+            is_traced = any(map(compat.is_tracer, args)) or any(
+                map(compat.is_tracer, pytree.split(args)[0])
+            )
             break
     else:
         is_traced = False

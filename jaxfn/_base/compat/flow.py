@@ -18,6 +18,8 @@ def results(eqn: Any, operands: Sequence[int], left_out: LeftOut) -> list[int]:
     its operands apart, so these are followed; where that can't be, it is one operation.
     """
     n = len(eqn.outvars)
+    if not eqn.params:  # as of most operations
+        return [_any(operands)] * n
     if _keeps_places(eqn):
         return list(operands[len(operands) - n :])
     name, params = eqn.primitive.name, eqn.params

@@ -34,6 +34,31 @@ class Recording:
         self._start = len(self._equations)  # of those that were not looked at yet
         self._recorded: dict[int, Any] = {}  # by identity
 
+    def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> bool:
+        """Is each of `outs` surely batched wherever one of the inputs is?
+
+        It is asked at each call of a Function, and mostly so: this is what `used` says,
+        found in one pass. It is not found where vmaps are at work here.
+        """
+        if not self.active:
+            return False
+        made: dict[int, int] = {}  # which inputs each variable was made of, by identity
+        for j, x in enumerate(inputs):
+            if isinstance(x, DynamicJaxprTracer):
+                made[id(x.val)] = made.get(id(x.val), 0) | 1 << j
+            elif is_tracer(x):
+                return False
+        whole = sum(set(made.values()))
+        for eqn in map(_equation, self._equations[self._start :]):
+            operands = [made.get(id(x.val), 0) for x in eqn.in_tracers] if eqn else ()
+            if any(operands):
+                found = results(eqn, operands, is_opaque)
+                made.update(zip(map(id, eqn.outvars), found, strict=True))
+        return all(
+            isinstance(x, DynamicJaxprTracer) and made.get(id(x.val)) == whole
+            for x in outs
+        )
+
     def used(self, inputs: Sequence[Any]) -> Sources:
         """Tell for a value which inputs, if they were batched, would make it batched.
 
@@ -49,11 +74,7 @@ class Recording:
     def _holds(self, eqn: Any) -> bool:
         """Was this equation recorded since this was made?"""
         new, self._start = self._equations[self._start :], len(self._equations)
-        for entry in new:
-            # Some entries are weak references, which JAX calls to get the equation; in
-            # JAX 0.10.0 others are functions that return it.
-            found = entry() if callable(entry) else entry
-            self._recorded[id(found)] = found
+        self._recorded.update((id(found), found) for found in map(_equation, new))
         return id(eqn) in self._recorded
 
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
@@ -75,6 +96,13 @@ class Recording:
             elif is_tracer(_constant(x)):
                 found.append(x)
         return found
+
+
+def _equation(entry: Any) -> Any:
+    """Return an equation that was recorded, or None where nothing uses it any more."""
+    # Some entries are weak references, which JAX calls to get the equation; in JAX
+    # 0.10.0 others are functions that return it.
+    return entry() if callable(entry) else entry
 
 
 def apart(values: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
