@@ -195,7 +195,6 @@ def test_a_body_that_needs_values_runs_eagerly_beside_a_batch_rule(rules):
     assert f(jnp.float32(4)) == 8
 
 
-
 def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
     f, xs = jax_style(through_itself=True), jnp.stack([scalar(), scalar()])
     got, _ = jax.vmap(jax.value_and_grad(f))(xs)

@@ -218,6 +218,30 @@ def test_a_place_along_the_mapped_axis_keeps_examples_apart(engine):
 
 
 @engines
+def test_a_sum_over_the_mapped_axis_leaves_examples_apart(engine):
+    # The output is made of both arguments, and is not batched all the same.
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        lambda ctx, t, _: t * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, s):
+        keep(ctx, s)
+        return lax.psum(x * s, "i")
+
+    f = function(forward=forward, **rules).apply
+    weights = jnp.float32([1, 10, 100])
+    for wrap in (lambda f: f, jax.jit, jax.checkpoint):
+
+        def loss(x, wrap=wrap):
+            mapped = jax.vmap(wrap(f), (None, 0), axis_name="i")
+            return (mapped(x, X) * weights).sum()
+
+        assert jax.grad(loss)(S) == (weights * X).sum()
+
+
+@engines
 def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
     rules = rules_of(
         engine,

@@ -216,6 +216,40 @@ def test_an_effect_happens_though_its_tangent_is_not_used():
     assert seen == [1]
 
 
+def cubing(decorator, rules, seen):
+    """x -> x**3, whose forward rule notes in `seen` that it ran, and calls it again."""
+    f = decorator(lambda x: x**3)
+    if "defvjp" in rules:
+        f.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+
+    @f.defjvp
+    def jvp(primals, tangents):
+        jax.debug.callback(lambda _: seen.append(1), primals[0])
+        return f(*primals), 3 * primals[0] ** 2 * tangents[0]
+
+    return f
+
+
+def tangent_of(f):
+    return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+
+@pytest.mark.parametrize("rules", ["defjvp", "defvjp and defjvp"])
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_nested_forward_derivatives_have_the_effects_of_plain_ones(rules, order, wrap):
+    def effects(decorator, rules):
+        seen = []
+        f = cubing(decorator, rules, seen)
+        for _ in range(order):
+            f = tangent_of(f)
+        value = wrap(f)(S)
+        jax.effects_barrier()
+        return float(value), len(seen)
+
+    assert effects(jaxfn.custom_function, rules) == effects(jax.custom_jvp, "defjvp")
+
+
 @pytest.mark.parametrize("engine", ["both", "derived"])
 def test_ordered_effects(engine, capfd):
     def noting(ctx, g):

@@ -40,8 +40,6 @@ class Recording:
         It is asked at each call of a Function, and mostly so: this is what `used` says,
         found in one pass. It is not found where vmaps are at work here.
         """
-        if not self.active:
-            return False
         made: dict[int, int] = {}  # which inputs each variable was made of, by identity
         for j, x in enumerate(inputs):
             if isinstance(x, DynamicJaxprTracer):

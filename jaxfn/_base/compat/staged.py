@@ -64,10 +64,9 @@ class Staged:
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
     def without_effects(self) -> Staged:
-        """Return the same, without effects of which no result is used.
+        """Return the same, without equations of which no result is used.
 
-        What is written into a reference (jax.new_ref) is used where it is read. Pure
-        equations whose result is not used are left: XLA drops them.
+        What is written into a reference (jax.new_ref) is used where it is read.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         used = {id(x) for x in jaxpr.outvars}
@@ -75,7 +74,7 @@ class Staged:
         for eqn in reversed(jaxpr.eqns):
             on_refs = any(isinstance(e, JaxprInputEffect) for e in eqn.effects)
             is_used = any(id(var) in used for var in eqn.outvars)
-            if not eqn.effects or on_refs or is_used:
+            if on_refs or is_used:
                 used |= {id(x) for x in eqn.invars}
                 kept.append(eqn)
         if len(kept) == len(jaxpr.eqns):
