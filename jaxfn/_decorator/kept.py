@@ -80,8 +80,7 @@ class Kept:
             def whole(arrays: Arrays) -> list[Any]:
                 return places.whole(tree.unflatten(arrays))
 
-            def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> list[Any]:
-                smooth = [is_inexact(x) for x in values]
+            def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
                 return along(self.forward, whole, inputs, dots, smooth)
 
             # The body is given no derivative: attach takes one in the values for that
@@ -90,7 +89,8 @@ class Kept:
             recording = compat.Recording()
             outs = pytree.outputs(self.fun(*whole(still)))
             owned = self._owned(whole, outs.arrays, still, recording)
-            values = attach(tangents, leaves, owned, name=self.name, owned=self.shares)
+            smooth = [is_inexact(x) for x in owned]
+            values = self._attach(tangents, leaves, owned)
             return outs.static.whole.join(values)
 
         return primal
@@ -125,11 +125,16 @@ class Kept:
 
             values = stop_gradient(outs.arrays)
             owned = self._owned(whole, values, leaves, recording)
-            inputs = [*outs.arrays, *leaves]
-            values = attach(tangents, inputs, owned, name=self.name, owned=self.shares)
+            values = self._attach(tangents, [*outs.arrays, *leaves], owned)
             return outs.static.whole.join(values), found[1]
 
         return spreading
+
+    def _attach(self, tangents: Rule, inputs: Arrays, values: Arrays) -> list[Any]:
+        """Return the values with this derivative."""
+        return attach(
+            tangents, inputs, values, name=self.name, owned=self.shares, reads=False
+        )
 
     def _owned(
         self, args: Rule, outs: Arrays, inputs: Arrays, recording: compat.Recording
@@ -153,5 +158,5 @@ class Kept:
             recording,
             lambda: derivatives(rules, lambda _: saved, inputs, outs),
             name=self.name,
-            still=stop_gradient([compat.as_array(x) for x in inputs]),
+            still=lambda: stop_gradient([compat.as_array(x) for x in inputs]),
         )

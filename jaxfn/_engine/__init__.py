@@ -6,16 +6,17 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 (values that refuse a derivative: in forward mode, where `engines.call` finds that there
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
 `batched` is a function with a batch rule and no other, `def_vmap` the same in JAX's
-terms). `attachment` gives values a derivative after they were computed; `onepass`
-(with `runs`) and `ownership` (with `sharing`) stand on it. `linearity`, `smoothness`
-and `solves` prove that a traced function is linear.
+terms). `attachment` gives values a derivative after they were computed, and `gate`
+keeps out that of their computation; `onepass` (with `runs`) and `ownership` (with
+`sharing`) stand on them. `linearity`, `smoothness` and `solves` prove that a traced
+function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
 """
 
 from jaxfn._engine import linearity
-from jaxfn._engine.attachment import attach, distinct, stop_gradient
+from jaxfn._engine.attachment import attach
 from jaxfn._engine.barrier import only_transposable
 from jaxfn._engine.batched import differentiable
 from jaxfn._engine.batching import Batch, Fun, Own, with_batch_rule
@@ -29,6 +30,7 @@ from jaxfn._engine.engines import (
     jax_vjp,
     push_forward,
 )
+from jaxfn._engine.gate import distinct, stop_gradient
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules

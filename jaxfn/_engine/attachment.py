@@ -40,6 +40,7 @@ def attach(
     name: str,
     closed_over: Sequence[Any] | None = None,
     owned: bool = False,
+    reads: bool = True,
 ) -> list[Any]:
     """Return the values, with the derivative that `tangents` gives; see the module.
 
@@ -52,6 +53,8 @@ def attach(
             values have a derivative of their own, which is to be dropped.
         owned: are the values batched wherever their derivative is (`ownership`)? Then
             one that is not keeps its one value under vmap; else each example gets one.
+        reads: does the rule read the outs? If not, one that nobody uses need not be
+            computed for it.
     """
     # Where nothing is traced, nobody can differentiate what comes of it.
     if not any(compat.is_tracer(x) for x in (*inputs, *values)):
@@ -64,76 +67,8 @@ def attach(
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(closed_over),
         owned=owned,
+        reads=reads,
     )
-
-
-class Gate:
-    """Lets derivatives into a forward, or keeps them out: decided after it has run.
-
-    The outputs of a Function have the derivative of its rules, so none may enter its
-    body, which may not even have one (a host callback). But what forward saved on its
-    way has the derivative of the body, and then it must. Whether anything of the kind
-    was saved is known when forward has run; JAX asks later, when it differentiates.
-
-    Attributes:
-        open: do derivatives pass?
-    """
-
-    def __init__(self) -> None:
-        self.open = False
-
-    def enter(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the arrays behind the gate; one that is no tracer is passed as it is.
-
-        What was saved is found by identity. Under eager transformations a concrete
-        array stands behind a tracer, and perhaps it is used elsewhere too: as another
-        argument, say. So a tracer's array is made an object of its own (with the same
-        buffer).
-        """
-        traced = [compat.is_tracer(x) for x in arrays]
-        if not any(traced):
-            return list(arrays)
-        # One by one. JAX transposes an equation as a whole: of several arrays together,
-        # one that is linear (a tangent that is transposed later) would make all linear.
-        inside: list[Any] = []
-        for x, is_traced in zip(arrays, traced, strict=True):
-            if is_traced:
-                x = compat.as_array(_bind_gate(x, gate=self)[0])
-                x = _own(x, [x, *inside])
-            inside.append(x)
-        return inside
-
-    def __repr__(self) -> str:
-        return "open" if self.open else "closed"
-
-
-def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays without derivative: behind a gate that stays closed."""
-    return Gate().enter(arrays)
-
-
-def distinct(arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays, each an object of its own, as they always are in a trace."""
-    found: list[Any] = []
-    for x in arrays:
-        found.append(_own(x, found) if any(x is known for known in found) else x)
-    return found
-
-
-def _own(x: Any, known: Sequence[Any]) -> Any:
-    """Return another object than the known ones, with the buffer of `x`.
-
-    A tracer is returned as it is.
-    """
-    if compat.is_tracer(x):
-        return x
-    y = x
-    # On several devices each buffer holds only a part of the array.
-    if type(x) is compat.ConcreteArray and len(x.sharding.device_set) == 1:
-        y = x.addressable_data(0)  # cheap, and commits the array to no device
-    if any(y is other for other in known):
-        y = jax.device_put(x, x.sharding)
-    return y
 
 
 class _Rule(compat.Named):
@@ -257,6 +192,7 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         name=rule.name,
         closed_over=None if n_closed is None else args[n_in:start],
         owned=params["owned"],
+        reads=params["reads"],
     )
     return outs, out_dims
 
@@ -291,6 +227,26 @@ def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
     return [None] * (len(args) - len(cts)) + list(cts)
 
 
+# ---- outs that nobody uses
+
+
+def _narrow(
+    used: Sequence[bool], n_args: int, params: dict[str, Any]
+) -> tuple[list[bool], dict[str, Any]] | None:
+    """Leave out what is not used; None where the rule reads it."""
+    if params["reads"]:
+        return None
+    whole: _Rule = params["tangents"]
+
+    def tangents(inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
+        some = iter(outs)
+        found = whole(inputs, [next(some) if u else None for u in used], dots)
+        return [t for t, u in zip(found, used, strict=True) if u]
+
+    kept = [True] * (n_args - len(used)) + list(used)
+    return kept, {**params, "tangents": _Rule(whole.name, tangents)}
+
+
 _bind = compat.define_primitive(
     "attach",
     impl=_impl,
@@ -298,23 +254,6 @@ _bind = compat.define_primitive(
     jvp=_jvp,
     batch=_batch,
     transpose=_transpose,
-    selects=True,
-)
-
-
-# y = x, and  dy = dx  where the gate is open, dy = 0 where it is closed. Which of them
-# is asked here, when JAX differentiates, and not when x passed: see `Gate`.
-def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
-    return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
-
-
-# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed; this can.
-_bind_gate = compat.define_primitive(
-    "gate",
-    impl=lambda x, **_: [x],
-    abstract_eval=lambda x, **_: [x],
-    jvp=_gate_jvp,
-    batch=lambda _, args, dims, **params: (_bind_gate(*args, **params), dims),
-    transpose=lambda cts, _, **__: cts,
+    narrow=_narrow,
     selects=True,
 )

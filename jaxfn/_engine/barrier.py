@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat, errors
-from jaxfn._engine.attachment import attach, stop_gradient
+from jaxfn._engine.attachment import attach
+from jaxfn._engine.gate import stop_gradient
 from jaxfn._engine.linear import linear
 from jaxfn._engine.rules import Arrays, spread
 

@@ -25,8 +25,9 @@ import jax
 import numpy as np
 
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
-from jaxfn._engine.attachment import Gate, attach, stop_gradient
+from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
+from jaxfn._engine.gate import Gate, stop_gradient
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run, refusing

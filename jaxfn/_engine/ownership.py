@@ -44,7 +44,7 @@ def belonging(
     *,
     name: str,
     alone: bool = False,
-    still: Arrays | None = None,
+    still: Callable[[], Arrays] | None = None,
 ) -> list[Any]:
     """Return the outputs, batched wherever their derivative may be.
 
@@ -55,7 +55,7 @@ def belonging(
         maps: the derivatives of the Function, to look at; None if there is no way to.
         name: of the Function.
         alone: is this a call that is not being differentiated?
-        still: the inputs without derivative, where they have one.
+        still: returns the inputs without derivative, where they have one.
     """
     # No derivative will be asked for: the outputs may be what they are.
     if alone and compat.is_final(inputs):
@@ -80,8 +80,9 @@ def belonging(
         if k not in free and (later[k] or (lacking and k not in shared)):
             ties.setdefault(on, []).append(k)
     owned = list(outs)
+    sources = still() if still and ties else inputs
     for on, ks in ties.items():
-        tied = _tied([outs[k] for k in ks], [(still or inputs)[j] for j in on], name)
+        tied = _tied([outs[k] for k in ks], [sources[j] for j in on], name)
         for k, out in zip(ks, tied, strict=True):
             owned[k] = out
     return owned

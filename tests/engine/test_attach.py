@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfn._engine.attachment import _Rule, attach, stop_gradient
+from jaxfn._engine.attachment import _Rule, attach
+from jaxfn._engine.gate import stop_gradient
 from tests.build import function
 from tests.jaxprs import primitives
 

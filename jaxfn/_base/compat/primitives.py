@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax._src.core import Primitive, no_axis_name, unmapped_aval
+from jax._src.interpreters import partial_eval as pe
 from jax.interpreters import ad, batching
 
 from jaxfn._base.compat import interpreters
@@ -116,6 +117,7 @@ def define_primitive(
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
     staged: Callable[..., Staged] | None = None,
+    narrow: Callable[..., Any] | None = None,
     selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results, and return the function that binds it.
@@ -134,6 +136,8 @@ def define_primitive(
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
         staged: `staged(**params)` is the traced function that `impl` evaluates.
+        narrow: `narrow(used, n_args, params)`, for results of which some are used, says
+            which arguments these need, and the params for these alone; None if all.
         selects: `impl` returns some of its arguments: there is nothing to compile.
     """
     prim = Primitive(name)
@@ -157,6 +161,8 @@ def define_primitive(
     batching.fancy_primitive_batchers[prim] = _batch_rule(prim, batch)
     if transpose is not None:
         ad.primitive_transposes[prim] = _transpose_rule(transpose)
+    if narrow is not None:
+        pe.dce_rules[prim] = _dce_rule(narrow)
 
     def bind(*args: Any, **params: Any) -> list[Any]:
         # At every bind: an interpreter may have been imported since the last one.
@@ -206,5 +212,27 @@ def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
             ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r
             for a, r in zip(args, results, strict=True)
         ]
+
+    return rule
+
+
+def _dce_rule(narrow: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a rule of JAX for an equation of whose results not all are used."""
+
+    # JAX 0.12 says, before the equation, which arguments are live, too.
+    def rule(used: list[bool], *args: Any) -> Any:
+        eqn = args[-1]
+        n = len(eqn.invars)
+        if not any(used):
+            return [False] * n, None
+        found = None if all(used) else narrow(used, n, eqn.params)
+        if found is None:
+            return [True] * n, eqn
+        kept, params = found
+        invars, outvars = (
+            [x for x, keep in zip(xs, keeps, strict=True) if keep]
+            for xs, keeps in ((eqn.invars, kept), (eqn.outvars, used))
+        )
+        return kept, eqn.replace(invars=invars, outvars=outvars, params=params)
 
     return rule
