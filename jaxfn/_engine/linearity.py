@@ -133,6 +133,7 @@ _MOVES = frozenset(
 # Their result is zero where any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
 CALLS = ("jaxpr", "call_jaxpr")
+"""The parameters by which a call or a scan holds its jaxpr."""
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
