@@ -9,7 +9,7 @@ is no jvp, and a second time after once_differentiable) and `batching` (custom_v
 terms). `attachment` gives values a derivative after they were computed, and `gate`
 keeps out that of their computation; `onepass` (with `runs`) and `ownership` (with
 `sharing`) stand on them. `linearity`, `smoothness` and `solves` prove that a traced
-function is linear.
+function is linear; `replicated` sees what all devices of a mesh have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
@@ -33,6 +33,7 @@ from jaxfn._engine.engines import (
 from jaxfn._engine.gate import distinct, stop_gradient
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import belonging, derivatives
+from jaxfn._engine.replicated import have_common_part
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run
 from jaxfn._engine.sharing import Map

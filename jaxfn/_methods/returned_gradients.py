@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from jaxfn._base import ARRAY, Arguments, Spec, compat, errors, pytree, short, type_name
 from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
 
+Sums = list[tuple[Any, tuple[Any, ...], Where]]
+"""What is summed over devices: a gradient, the mesh axes, and its place."""
+
 
 def gradients(
     result: Any,
@@ -19,6 +22,7 @@ def gradients(
     perturbed: Sequence[bool],
     *,
     name: str,
+    sums: Sums,
 ) -> list[Any]:
     """Make of what backward returned one cotangent (or None) for each array argument.
 
@@ -29,6 +33,7 @@ def gradients(
         perturbed: for each array argument, whether it is being differentiated; the
             gradient of one that is not is ignored.
         name: the name of the Function.
+        sums: gets what is summed over devices.
     """
     n = len(arguments.specs)
     one = n == 1 and _is_whole(result, arguments.specs[0])
@@ -60,7 +65,7 @@ def gradients(
         where = Where(name, arguments.known.label(position), position)
         leaves = _array_leaves(grad, spec, where)
         grads += [
-            _gradient(leaf, aval, where) if want else None
+            _gradient(leaf, aval, where, sums) if want else None
             for leaf, aval, want in zip(leaves, arg_avals, wanted, strict=True)
         ]
     return grads
@@ -127,7 +132,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
     return [x for x, own in pairs if own is ARRAY]
 
 
-def _gradient(grad: Any, aval: Any, where: Where) -> Any:
+def _gradient(grad: Any, aval: Any, where: Where, sums: Sums) -> Any:
     """Make of one array of a gradient a cotangent of an argument of type `aval`.
 
     As in torch, a shape that reduces to the argument's is summed and float and integer
@@ -168,5 +173,6 @@ def _gradient(grad: Any, aval: Any, where: Where) -> Any:
     # JAX's own operations get it from their transpose, psum; custom_vjp raises.
     extra = tuple(compat.varying_axes(summed) - compat.varying_axes(aval))
     if extra:
+        sums.append((summed, extra, where))
         summed = jax.lax.psum(summed, extra)
     return compat.match_varying(cast(summed, aval), aval)

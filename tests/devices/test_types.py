@@ -74,6 +74,84 @@ def test_vmap_of_shard_map_over_a_mesh_axis(engine, stack):
     close(f(XS, WS), on_one_device(what))
 
 
+# ---- a gradient that is summed over devices
+
+
+def penalized(engine, backward):
+    """Returns x * w and a penalty on w, which all devices share."""
+
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        ctx.save_for_forward(x, w)
+        return x * w, w * w
+
+    rules = {"backward": lambda ctx, g, h: backward(*ctx.saved_tensors, g, h)}
+    if engine == "both":
+        rules["jvp"] = lambda ctx, t, u: (
+            t * ctx.saved_tensors[1] + u * ctx.saved_tensors[0],
+            2 * u * ctx.saved_tensors[1],
+        )
+    derived = engine == "derived"
+    return function(forward=forward, generate_jvp_rule=derived, **rules).apply
+
+
+def of_weight(f):
+    """The loss, as a function of w, of a Function that `penalized` makes."""
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+
+    def local(x, w):
+        y, z = f(x, w)
+        return lax.psum(y.sum(), AXIS) + 10 * z
+
+    split = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=P())
+    return functools.partial(split, jnp.arange(4.0))
+
+
+WRONG = {
+    "a sum": lambda x, w, g, h: (g * w, (g * x).sum() + h * 2 * w),
+    "in jit": lambda x, w, g, h: (
+        g * w,
+        jax.jit(lambda a, b: a + 3 * b)((g * x).sum(), h * 2 * w / 3),
+    ),
+    "cast": lambda x, w, g, h: (
+        g * w,
+        (g * x).sum() + lax.pcast(2 * h * w, AXIS, to="varying"),
+    ),
+    "alone": lambda x, w, g, h: (g * w, 0 * x.sum() + h * 2 * w),
+}
+
+
+@pytest.mark.parametrize("engine", ["backward", "both", "derived"])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_part_that_devices_share_is_not_counted_for_each(engine, wrap, name):
+    loss = of_weight(penalized(engine, WRONG[name]))
+    words = r"backward` returned a gradient for .* counted once for each device"
+    with pytest.raises(ValueError, match=words):
+        wrap(jax.grad(loss))(3.0)
+
+
+@pytest.mark.parametrize("engine", ["backward", "both", "derived"])
+def test_what_is_the_own_of_each_device_is_summed(engine):
+    def summed(x, w, g, h):
+        return g * w, lax.psum((g * x).sum(), AXIS) + h * 2 * w
+
+    assert jax.grad(of_weight(penalized(engine, summed)))(3.0) == 6 + 60
+
+    def backward(ctx, h):
+        x, _ = ctx.saved_tensors
+        return h * jnp.cos(x), jnp.where(x > 1, h * x, 2 * h * x).sum()
+
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return lax.psum((x * w).sum(), AXIS)
+
+    f = function(forward=forward, backward=backward).apply
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+    split = jax.shard_map(f, mesh=mesh, in_specs=ROWS, out_specs=P())
+    assert jax.grad(split, 1)(jnp.arange(4.0), 3.0) == 2 * 1 + 2 + 3
+
+
 # ---- a tangent that differs between devices
 
 
