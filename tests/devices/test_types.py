@@ -107,6 +107,11 @@ def of_weight(f):
     return functools.partial(split, jnp.arange(4.0))
 
 
+def local(x):
+    """The same value, as one that may differ between devices."""
+    return lax.pcast(x, AXIS, to="varying")
+
+
 WRONG = {
     "a sum": lambda x, w, g, h: (g * w, (g * x).sum() + h * 2 * w),
     "in jit": lambda x, w, g, h: (
@@ -115,7 +120,19 @@ WRONG = {
     ),
     "cast": lambda x, w, g, h: (
         g * w,
-        (g * x).sum() + lax.pcast(2 * h * w, AXIS, to="varying"),
+        (g * x).sum() + local(2 * h * w),
+    ),
+    "a product of casts": lambda x, w, g, h: (
+        g * w,
+        (g * x).sum() + local(2 * h) * local(w),
+    ),
+    "a product with a sum": lambda x, w, g, h: (
+        g * w,
+        (g * x).sum() + local(h) * local(lax.psum(x.sum(), AXIS)),
+    ),
+    "a sum in jit": lambda x, w, g, h: (
+        g * w,
+        jax.jit(lambda x, h: (h * x).sum() + h)(x, h),
     ),
     "alone": lambda x, w, g, h: (g * w, 0 * x.sum() + h * 2 * w),
 }
