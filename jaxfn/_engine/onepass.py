@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
@@ -30,7 +29,7 @@ from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, stop_gradient
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run, refusing
+from jaxfn._engine.runs import Run, are_other_values, refusing
 from jaxfn._engine.sharing import Map
 
 
@@ -303,12 +302,7 @@ class OnePass:
     def _check_same(self, first: Arrays, second: Arrays) -> None:
         """Refuse a forward that is not a function, where its values are known."""
         for x, y in zip(first, second, strict=True):
-            known = not compat.is_tracer(x) and not compat.is_tracer(y)
-            if not known or not is_inexact(x) or not x.is_fully_addressable:
-                continue
-            a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
-            # far above rounding, and below any other draw of random numbers
-            if not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True):
+            if is_inexact(x) and are_other_values(x, y):
                 raise errors.RuleValueError(
                     f"`{self._rule}` computed other outputs when it ran again for a "
                     f"derivative: expected {x}, got {y}. Make it a function of its "

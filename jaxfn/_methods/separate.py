@@ -28,6 +28,7 @@ from jaxfn._engine import (
     stop_gradient,
 )
 from jaxfn._methods import policies
+from jaxfn._methods.again import Again
 from jaxfn._methods.running import running
 from jaxfn._methods.styles import Saved, Style, check_dirty, marks, setup
 
@@ -99,9 +100,11 @@ class Separate(Style):
         values, out = ran.arrays, ran.static
         traced = self._trace_setup(out, arrays, values, perturbed)
         if traced is None:
-            rule = partial(self._tangents, out, None, len(arrays))
+            again = Again(f"{name}.setup_context")
+            rule = partial(self._tangents, out, again, len(arrays))
             outs = attach(rule, arrays, values, name=name, owned=True)
-            return Outputs(outs, out), self._setup(out, arrays, perturbed, outs)
+            residuals = self._setup(out, arrays, perturbed, outs, again=again)
+            return Outputs(outs, out), residuals
         # The rule outlives this trace, so the values that it needs of it are inputs.
         given, kept = traced.begin(arrays, values)
         rule = partial(self._tangents, out, kept, len(arrays))
@@ -178,7 +181,7 @@ class Separate(Style):
     def _tangents(
         self,
         out: OutSpec,
-        traced: _TracedSetup | None,
+        ran: _TracedSetup | Again,
         n: int,
         inputs: Arrays,
         outs: Arrays,
@@ -189,8 +192,10 @@ class Separate(Style):
         moving = tuple([d is not None for d in dots])
         # If it looked at needs_input_grad, and other arguments move here, another run
         # might have saved something else: it runs again.
-        if traced is not None and traced.fits(moving):
-            leaves, saved = traced.leaves(given, arrays, outs), traced.saved
+        if isinstance(ran, Again):
+            residuals = self._setup(out, arrays, moving, outs, again=ran)
+        elif ran.fits(moving):
+            leaves, saved = ran.leaves(given, arrays, outs), ran.saved
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
             residuals = self._setup(out, arrays, moving, outs)
@@ -204,8 +209,11 @@ class Separate(Style):
         outs: Arrays,
         *,
         look: bool = False,
+        again: Again | None = None,
     ) -> Residuals:
         leaves, saved = self._saved(out, arrays, outs, perturbed, look=look)
+        if again is not None:
+            again.check(saved, leaves, perturbed)
         return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
 
     def _saved(

@@ -273,6 +273,49 @@ def test_random_numbers_and_needs_input_grad():
         jax.grad(loss)(jnp.ones(64))
 
 
+def masked(draw, keep):
+    """x**2, with a setup_context that needs values and saves x and a mask."""
+
+    def setup_context(ctx, inputs, output):
+        (x,) = inputs
+        assert bool((x > 0).all())
+        keep(ctx, x, draw(x.shape))
+
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors or (ctx.x, ctx.mask)
+        return 2 * g * x * mask
+
+    return function(
+        forward=lambda x: x**2, setup_context=setup_context, backward=backward
+    ).apply
+
+
+def keep_saved(ctx, x, mask):
+    ctx.save_for_backward(x, jnp.asarray(mask))
+
+
+def keep_attributes(ctx, x, mask):
+    ctx.x, ctx.mask = x, mask
+
+
+SECOND = {
+    "reverse over reverse": lambda f: lambda x: jax.vjp(jax.grad(f), x)[1](x)[0],
+    "forward over reverse": lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (x,))[1],
+}
+
+
+@pytest.mark.parametrize("keep", [keep_saved, keep_attributes])
+@pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
+def test_a_setup_context_that_runs_again_must_save_the_same(keep, second):
+    x, rng = jnp.ones(16), np.random.default_rng(0)
+    always = masked(lambda shape: np.float32(range(*shape)), keep)
+    got = second(lambda x: (always(x) ** 2).sum() / 2)(x)
+    np.testing.assert_allclose(got, np.arange(16) * (2 + 4 * np.arange(16)))
+    drawn = masked(lambda shape: np.float32(rng.random(shape) < 0.5), keep)
+    with pytest.raises(ValueError, match=r"setup_context` saved something else when"):
+        second(lambda x: (drawn(x) ** 2).sum() / 2)(x)
+
+
 # ---- what a rule closes over
 
 

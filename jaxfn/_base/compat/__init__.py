@@ -35,7 +35,7 @@ from jaxfn._base.compat.recording import Recording, apart
 from jaxfn._base.compat.staged import Failed, Staged
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, mixes_tangents, has_value, in_forward_mode, in_jet,
-    in_kernel,
+    in_kernel, known_value,
     is_abstract, is_differentiated, is_eager_forward, is_final, is_leaked, is_lost,
     is_staging, is_tracer, is_transforming,
 )

@@ -126,12 +126,17 @@ def has_value(x: Any) -> bool:
 
 def is_abstract(x: Any) -> bool:
     """Is nothing known of `x` but its type, whatever transforms it?"""
+    return is_tracer(known_value(x))
+
+
+def known_value(x: Any) -> Any:
+    """Return the value of `x`, whatever transforms it; a tracer if it is not known."""
     while is_tracer(x):
         known = x.primal if isinstance(x, _DIFFERENTIATED) else inside(x)
         if known is x:
-            return True
+            break
         x = known
-    return False
+    return x
 
 
 def is_transforming() -> bool:
