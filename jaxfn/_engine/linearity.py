@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import compat
-from jaxfn._engine.solves import PAIRED
 
 CONSTANT = "a gradient that does not depend on them"
 TERM = "a term that stays when they are zero"
@@ -175,8 +174,10 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
     if name == "custom_linear_solve":
         return _solve(eqn, ins)
-    if name in PAIRED or _is_permuted(eqn, ins):
+    if name in compat.PAIRED or _is_permuted(eqn, ins):
         return ins
+    if name == "sort":  # by what depends on the inputs: each result is a choice
+        return [_join(*ins)] * len(ins)
     # A call, unless its jaxpr takes other arguments than the equation.
     body = next((params[k] for k in CALLS if k in params), None)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):

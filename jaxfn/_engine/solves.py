@@ -9,7 +9,7 @@ and the solvers of `jax.scipy.sparse.linalg` break it:
   operation for all operands, so that the guess seems to depend on b;
 - gmres computes its tolerance from the norm of b, outside of the solve.
 
-So an operation of several independent operands is split into two here. And what a
+So an operation of independent operands is split into one for each here. And what a
 solver is given beside its matrix is computed anew inside the solve, from the right-hand
 side that the solver gets there. In the transposed solve that is ct and not b, and the
 tolerance is relative to it, as it should be. An initial guess that is not made of b
@@ -26,11 +26,8 @@ import jax
 
 from jaxfn._base import compat
 
-PAIRED = frozenset(("device_put", "optimization_barrier"))
-"""Operations of many operands, each with a result of its own."""
-
 # Calls that are evaluated in place, since the solves in them must be rewritten too.
-_INLINED = frozenset(("jit", "pjit", "closed_call"))
+_INLINED = frozenset(("jit", "pjit", "closed_call", "remat2", "checkpoint"))
 
 
 def separated(closed: Any) -> Callable[[Sequence[Any]], list[Any]]:
@@ -76,8 +73,8 @@ class _Run:
         values = [_read(self._env, x) for x in eqn.invars]
         moves = [id(x) in self._moving for x in eqn.invars]
         name = eqn.primitive.name
-        if name in PAIRED and len(set(moves)) == 2:
-            return _apart(eqn, values, moves)
+        if name in compat.PAIRED:
+            return _apart(eqn, values)
         if name == "custom_linear_solve":
             found = self._solve(i, eqn, values, moves)
             if found is not None:
@@ -194,7 +191,7 @@ def _names(eqns: Sequence[Any], b: Sequence[Any]) -> dict[int, int]:
     """Find the values that are among `b`, also those that are copied to make it."""
     names = {id(x): k for k, x in enumerate(b)}
     for eqn in reversed(eqns):
-        if eqn.primitive.name in PAIRED:
+        if eqn.primitive.name in compat.PAIRED:
             pairs = zip(eqn.invars, eqn.outvars, strict=True)
             names |= {id(x): names[id(y)] for x, y in pairs if id(y) in names}
     return names
@@ -223,7 +220,7 @@ def _reached(
     reached = sources - cut
     for eqn in eqns:
         # Each of its results depends on one operand alone.
-        if eqn.primitive.name in PAIRED:
+        if eqn.primitive.name in compat.PAIRED:
             pairs = zip(eqn.invars, eqn.outvars, strict=True)
             found = {id(y) for x, y in pairs if id(x) in reached}
         elif reached.isdisjoint(map(id, eqn.invars)):
@@ -234,17 +231,13 @@ def _reached(
     return reached
 
 
-def _apart(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
-    """Evaluate one operation as two: of what moves, and of what does not.
-
-    In each of them zeros stand where the operands of the other were.
-    """
+def _apart(eqn: Any, values: list[Any]) -> list[Any]:
+    """Evaluate one operation as one for each operand, with zeros for the others."""
     zeros = [compat.zeros(jax.typeof(x)) for x in values]
-    trios = list(zip(values, zeros, moves, strict=True))
-    moving = compat.evaluate_equation(eqn, [x if m else o for x, o, m in trios])
-    still = compat.evaluate_equation(eqn, [o if m else x for x, o, m in trios])
-    pairs = zip(moving, still, moves, strict=True)
-    return [x if m else y for x, y, m in pairs]
+    return [
+        compat.evaluate_equation(eqn, [*zeros[:i], x, *zeros[i + 1 :]])[i]
+        for i, x in enumerate(values)
+    ]
 
 
 def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:

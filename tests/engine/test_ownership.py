@@ -241,6 +241,45 @@ def test_a_sum_over_the_mapped_axis_leaves_examples_apart(engine):
         assert jax.grad(loss)(S) == (weights * X).sum()
 
 
+def block_solve(x, y):
+    """Two systems of equations, solved together and apart from each other."""
+    twice = lambda xs: tuple(2 * x for x in xs)  # noqa: E731
+    half = lambda _, xs: tuple(x / 2 for x in xs)  # noqa: E731
+    found = lax.custom_linear_solve(twice, (x, y), half, half)
+    return tuple(2 * x for x in found)
+
+
+PAIRED = {
+    "barrier": lambda x, y: lax.optimization_barrier((x, y)),
+    "device_put": lambda x, y: jax.device_put((x, y)),
+    "solve": block_solve,
+}
+
+
+@engines
+@pytest.mark.parametrize("pair", PAIRED.values(), ids=PAIRED)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_what_goes_through_one_operation_side_by_side_stays_apart(engine, pair, wrap):
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (None, g * ctx.saved_tensors[0]),
+        lambda ctx, _, u: u * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, y):
+        x, y = pair(x, y)
+        keep(ctx, x)
+        return y + 1
+
+    f = function(forward=forward, **rules).apply
+    weights = jnp.float32([1, 10, 100])
+
+    def loss(y):
+        return (jax.vmap(wrap(f), (0, None))(X, y) * weights).sum()
+
+    assert jax.grad(loss)(S) == (weights * X).sum()
+
+
 @engines
 def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
     rules = rules_of(

@@ -69,6 +69,9 @@ SOLVES = {
     "cg with a tolerance of the gradient": lambda d, g: cg(
         times(d), g, tol=0, atol=1e-6 * jnp.linalg.norm(g)
     )[0],
+    "cg in checkpoint": lambda d, g: jax.checkpoint(
+        lambda g: cg(times(d), 2 * g, x0=jnp.sin(g))[0] / 2
+    )(g),
     "gmres from the gradient": lambda d, g: (
         gmres(times(d), 2 * g, x0=jnp.flip(g))[0] / 2
     ),
@@ -338,6 +341,12 @@ REFUSED = {
     "sort": lambda d, g: jnp.sort(solver(d, g)),
     "sort by g": lambda d, g: lax.sort((g, solver(d, g)), num_keys=1)[1],
     "ranks": lambda d, g: 1.0 * jnp.argsort(solver(d, g)),
+    "sizes of steps, one for each element": lambda d, g: by_itself(
+        d, 2 * g, slower(jnp.flip(g) ** 2)
+    ),
+    "constants sorted by g": lambda d, g: (
+        solver(d, g) + lax.sort((g, jnp.float32([3, 1, 2])), num_keys=1)[1]
+    ),
     "a chosen derivative, set": lambda d, g: (
         jnp.zeros(3).at[jnp.arange(3)].set(thrice(solver(d, g)))
     ),

@@ -24,7 +24,7 @@ from jaxfn._base.compat.decorators import (
     hide_frames, is_batched_constant, is_refused_solve, place_of, set_debug_info,
     with_hidden_frames,
 )
-from jaxfn._base.compat.flow import is_guess
+from jaxfn._base.compat.flow import PAIRED, is_guess
 from jaxfn._base.compat.jaxprs import (
     COMPILE_QUICKLY, constants, count_equations, evaluate, evaluate_equation,
     has_named_axes, has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,

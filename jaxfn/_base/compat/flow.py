@@ -18,11 +18,13 @@ def results(eqn: Any, operands: Sequence[int], left_out: LeftOut) -> list[int]:
     its operands apart, so these are followed; where that can't be, it is one operation.
     """
     n = len(eqn.outvars)
-    if not eqn.params:  # as of most operations
+    name, params = eqn.primitive.name, eqn.params
+    if name in PAIRED:
+        return list(operands)
+    if not params:  # as of most operations
         return [_any(operands)] * n
     if _keeps_places(eqn):
         return list(operands[len(operands) - n :])
-    name, params = eqn.primitive.name, eqn.params
     if name in _CALLS:
         return _through(params.get("jaxpr") or params["call_jaxpr"], operands, left_out)
     if name in _FOLLOWED:
@@ -31,6 +33,9 @@ def results(eqn: Any, operands: Sequence[int], left_out: LeftOut) -> list[int]:
         return [0] * n
     return [_any(operands)] * n
 
+
+PAIRED = frozenset(("device_put", "optimization_barrier"))
+"""Operations of many operands, each with a result of its own."""
 
 # Their jaxpr has the inputs and outputs of the equation, in the same order.
 _CALLS = (
@@ -112,9 +117,10 @@ _GUESS, _RHS = 1, 2  # bits
 def is_guess(solver: Any, place: int, n_rhs: int) -> bool:
     """Does a solver only start from an input, and get to the solution from anywhere?
 
-    Its loops may start from it. In their steps they may read what is made of it and the
-    right-hand side together, as a first residual, which bicgstab keeps, and not what is
-    made of it alone: that may be a preconditioner or a tolerance.
+    Its loops may start from it, and correct it in each step. In their steps they may
+    read what is made of it and the right-hand side together, as a first residual, which
+    bicgstab keeps, and not what is made of it alone: that may be a preconditioner or a
+    tolerance.
 
     Args:
         solver: the jaxpr of a solver.
@@ -140,8 +146,9 @@ def _to_the_loops(jaxpr: Any, inputs: Sequence[int]) -> list[int] | None:
         if name in _CALLS:
             outs = _to_the_loops(params.get("jaxpr") or params["call_jaxpr"], operands)
         elif name in ("while", "scan"):
-            read = _read_in_steps(name, params, operands)
-            outs = None if _GUESS in read else [0] * len(eqn.outvars)
+            outs = (
+                [0] * len(eqn.outvars) if _only_starts(name, params, operands) else None
+            )
         else:
             outs = results(eqn, operands, nothing)
         if outs is None:
@@ -150,14 +157,24 @@ def _to_the_loops(jaxpr: Any, inputs: Sequence[int]) -> list[int] | None:
     return [env.get(id(x), 0) for x in opened.outvars]
 
 
-def _read_in_steps(
-    name: str, params: dict[str, Any], operands: Sequence[int]
-) -> list[int]:
-    """Select the operands of a loop that are not what it starts from."""
+def _only_starts(name: str, params: dict[str, Any], operands: Sequence[int]) -> bool:
+    """Is a guess nothing for a loop but what it starts from, and corrects?
+
+    What a step makes of it without the right-hand side, as the size of the next step,
+    would stay what it was made of.
+    """
     if name == "while":
-        return list(operands[: params["cond_nconsts"] + params["body_nconsts"]])
-    n_consts, n_carry = scan_counts(params)
-    return [*operands[:n_consts], *operands[n_consts + n_carry :]]
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        of_cond, consts, carry = _split(operands, n_cond, n_body)
+        body, xs = params["body_jaxpr"], list[int]()
+    else:
+        of_cond, body = list[int](), params["jaxpr"]
+        consts, carry, xs = _split(operands, *scan_counts(params))
+    if _GUESS in (*of_cond, *consts, *xs):
+        return False
+    after = _through(body, [*consts, *carry, *xs], nothing)
+    pairs = zip(carry, after, strict=False)  # a scan has results of each step, too
+    return not any(bits == _GUESS and not then & _RHS for bits, then in pairs)
 
 
 def _split(values: Sequence[int], *counts: int) -> list[list[int]]:
@@ -201,8 +218,13 @@ def is_opaque(eqn: Any) -> bool:
     It may where the equation holds jaxprs, or is a collective over the axis of a vmap.
     """
     params = eqn.params
-    if "branches" in params or any(
-        hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values()
+    if (
+        "branches" in params
+        or "jaxprs" in params
+        or any(
+            hasattr(value, "eqns") or hasattr(value, "jaxpr")
+            for value in params.values()
+        )
     ):
         return True
     return has_named_axes(eqn)
