@@ -91,6 +91,13 @@ CLOSED_OVER = (
     "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
 )
 
+ANOTHER_CALLBACK = (
+    "`{name}` computes its result with that of an io_callback, and its derivative was "
+    "taken: expected rules that give the same when they are evaluated again, got a "
+    "call that would be made once more, and may give something else. Call it outside "
+    "of `{name}`, and pass what it gives as an argument."
+)
+
 OWN_DERIVATIVE = (
     "`{name}` gave an output that all examples of a vmap share a derivative that "
     "differs among them (by jax.lax.axis_index, say): expected the same for all. Pass "

@@ -91,6 +91,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[:n]):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
     held, still = primals[:n], staged.without_effects()
+    if still.uses_callbacks:
+        raise NotImplementedError(errors.ANOTHER_CALLBACK.format(name=rule.name))
 
     def fun(*arrays: Any) -> Outputs:
         return Outputs(still(*held, *arrays), None)

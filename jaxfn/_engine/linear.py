@@ -103,6 +103,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     outs = _bind(*primals, **params)
     # Evaluating the outs has the effects of the rule; its derivative has none.
     staged = staged.without_effects()
+    if staged.uses_callbacks:
+        name = params["transpose"].name
+        raise NotImplementedError(errors.ANOTHER_CALLBACK.format(name=name))
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
         # E(r) dt: the primitive takes a value for each tangent, so zeros are made.

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
+import jaxfn
 from tests.build import function
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
@@ -405,3 +407,51 @@ def test_a_backward_that_jax_can_not_transpose_is_named(bend):
     ).apply
     with pytest.raises(ValueError, match=r"`F\.backward` can't be transposed"):
         jax.jvp(f, (jnp.ones(3),), (jnp.ones(3),))
+
+
+# ---- another call of what is no function
+
+
+def drawing():
+    """A draw that is another number at each call."""
+    drawn = iter(range(1, 100))
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    return lambda: io_callback(lambda: np.float32(next(drawn)), shape)
+
+
+@pytest.mark.parametrize("engine", ["both", "derived"])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_the_draw_of_a_rule_is_not_made_again_for_its_derivative(engine, wrap):
+    draw = drawing()
+    rules = {"backward": lambda ctx, g: draw() * ctx.saved_tensors[0] * g}
+    if engine == "both":
+        rules["jvp"] = rules["backward"]
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return 1 * x
+
+    derived = engine == "derived"
+    f = function("F", forward=forward, generate_jvp_rule=derived, **rules).apply
+
+    def tangent(x):
+        return jax.jvp(f, (x,), (ONE,))[1]
+
+    assert wrap(tangent)(ONE) == 1
+    with pytest.raises(NotImplementedError, match="`F` computes its result with that"):
+        wrap(lambda x: jax.jvp(tangent, (x,), (ONE,)))(ONE)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit], ids=["plain", "in jit"])
+def test_the_draw_of_a_function_with_a_batch_rule_is_not_made_again(wrap, inner):
+    draw = drawing()
+    f = jaxfn.custom_function(inner(lambda x: draw() * x * x))
+    f.def_vmap(lambda n, batched, x: (draw() * x * x, batched[0]))
+    assert wrap(f)(ONE) == 1
+    with pytest.raises(NotImplementedError, match="computes its result with that of"):
+        wrap(jax.value_and_grad(f))(ONE)
+    # Here the rule runs, and the derivative is that of what it did.
+    value, gradient = jax.value_and_grad(lambda x: jax.vmap(f)(x[None])[0])(ONE)
+    assert gradient == 2 * value

@@ -15,6 +15,7 @@ from jax._src.core import (
     Var,
     extend_axis_env_nd,
     internal_mutable_array_effect,
+    jaxprs_in_params,
 )
 from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr
@@ -83,6 +84,11 @@ class Staged:
         return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
 
     @property
+    def uses_callbacks(self) -> bool:
+        """Does it use what an io_callback gives, another value at each call perhaps?"""
+        return _uses_callbacks(open_jaxpr(self.jaxpr)[0])
+
+    @property
     def out_avals(self) -> Sequence[Any]:
         """The types of its results."""
         return [x.aval for x in open_jaxpr(self.jaxpr)[0].outvars]
@@ -102,6 +108,19 @@ class Staged:
 
     def __repr__(self) -> str:
         return str(self.jaxpr)
+
+
+def _uses_callbacks(jaxpr: Any) -> bool:
+    """Is a result of an io_callback used in a jaxpr, or in one inside of it?"""
+    used = {id(x) for x in jaxpr.outvars}
+    used |= {id(x) for eqn in jaxpr.eqns for x in eqn.invars}
+    for eqn in jaxpr.eqns:
+        is_used = any(id(x) in used for x in eqn.outvars)
+        if eqn.primitive.name == "io_callback" and is_used:
+            return True
+        if any(map(_uses_callbacks, jaxprs_in_params(eqn.params))):
+            return True
+    return False
 
 
 def _without_references(closed: Any) -> Any:
@@ -141,6 +160,10 @@ class Failed(Staged):
 
     def without_effects(self) -> Staged:
         return self
+
+    @property
+    def uses_callbacks(self) -> bool:
+        return False
 
     @property
     def effects(self) -> Any:
