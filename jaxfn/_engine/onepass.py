@@ -29,7 +29,7 @@ from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, stop_gradient
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run, are_other_values, refusing
+from jaxfn._engine.runs import Run, check_same, refusing
 from jaxfn._engine.sharing import Map
 
 
@@ -64,6 +64,13 @@ class OnePass:
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """Return the outputs, with their derivative, and the residuals."""
+        outs, residuals, _ = self._fwd(arrays, perturbed)
+        return outs, residuals
+
+    def _fwd(
+        self, arrays: Arrays, perturbed: Perturbed
+    ) -> tuple[Outputs, Residuals, Run]:
+        """Do the same, and return what the run gave too."""
         outs, leaves, run, closed_over = self._ran(arrays, perturbed)
         # The rules need what forward computed on its way, and as inputs of `attach` it
         # reaches them wherever they are called: batched under vmap, say.
@@ -77,7 +84,7 @@ class OnePass:
             owned=True,  # by `belonging`
         )
         residuals = self._substitute(run, arrays, others, perturbed, values)
-        return Outputs(values, run.out), residuals
+        return Outputs(values, run.out), residuals, run
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """Return the outputs alone, where nothing is differentiated."""
@@ -180,6 +187,8 @@ class OnePass:
         # A saved intermediate has the derivative of the body: it must come through. The
         # outputs get it too, and `attach` drops it from them.
         gate.open = any(map(is_inexact, run.others(leaves)))
+        if run.pattern_used:  # it may have to run again (`_tangents`)
+            run.program = compat.program(outs, inside)
         return outs, leaves, run
 
     def _owned(
@@ -295,19 +304,9 @@ class OnePass:
         else:
             # Forward looked at which inputs are differentiated, and now others are: it
             # may have saved too little, so it must run again.
-            again, residuals = self.fwd(arrays, moving)
-            self._check_same(outs, again.arrays)
+            again, residuals, second = self._fwd(arrays, moving)
+            check_same(self._rule, (run, outs), (second, again.arrays))
         return push_forward(self._rules(), residuals, arrays, outs, dots)
-
-    def _check_same(self, first: Arrays, second: Arrays) -> None:
-        """Refuse a forward that is not a function, where its values are known."""
-        for x, y in zip(first, second, strict=True):
-            if is_inexact(x) and are_other_values(x, y):
-                raise errors.RuleValueError(
-                    f"`{self._rule}` computed other outputs when it ran again for a "
-                    f"derivative: expected {x}, got {y}. Make it a function of its "
-                    "inputs: pass random numbers, or a PRNG key, to apply."
-                )
 
 
 _Found = tuple[list[Any], list[Any], Run, list[Any] | None]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import OutSpec, as_jax, compat, is_inexact
+from jaxfn._base import OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.rules import Arrays, Perturbed
 
@@ -28,6 +29,7 @@ class Run:
         marks: indices of the outputs that were marked as without derivative.
         constants: where NumPy values of float type were kept.
         opaque: where objects were kept that hide arrays.
+        program: what made the outputs, if `pattern_used`, as far as it is known.
     """
 
     out: OutSpec
@@ -38,6 +40,7 @@ class Run:
     marks: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    program: Hashable = None
 
     def fits(self, perturbed: Perturbed) -> bool:
         """Is this also what would be saved with these inputs perturbed?"""
@@ -61,6 +64,36 @@ def are_other_values(x: Any, y: Any) -> bool:
     a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
     # far above rounding, and below any other draw of random numbers
     return not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True)
+
+
+def check_same(
+    rule: str, first: tuple[Run, Arrays], second: tuple[Run, Arrays]
+) -> None:
+    """Refuse a forward that computed something else when it ran again.
+
+    Args:
+        rule: what messages call forward.
+        first: the run of the call, and its outputs.
+        second: the same of the other run, for other perturbed inputs.
+    """
+    (run, outs), (again, others) = first, second
+    for x, y in zip(outs, others, strict=True):
+        if is_inexact(x) and are_other_values(x, y):
+            raise errors.RuleValueError(
+                f"`{rule}` computed other outputs when it ran again for a derivative: "
+                f"expected {x}, got {y}. Make it a function of its inputs: pass random "
+                "numbers, or a PRNG key, to apply."
+            )
+    if None in (run.program, again.program) or run.program == again.program:
+        return
+    raise errors.RuleValueError(
+        f"`{rule}` read ctx.needs_input_grad, ran again for a derivative in other "
+        "arguments, and computed its outputs in another way: expected what it did in "
+        "the call, got other operations or constants. Make it a function of its "
+        "inputs, whatever is set around the call: pass what it needs, as random "
+        "numbers, to apply. Or save what both derivatives need, without a look at "
+        "ctx.needs_input_grad."
+    )
 
 
 def refusing(

@@ -88,6 +88,23 @@ def capture(
     )
 
 
+def other_constants(first: Layout, second: Layout) -> list[str]:
+    """Name the attributes that are numbers in two contexts, and not the same ones.
+
+    Booleans, integers and text may well follow from which inputs are differentiated.
+    """
+    names = first.attributes.keys() & second.attributes.keys()
+    pairs = {x: (first.attributes[x], second.attributes[x]) for x in sorted(names)}
+    return [
+        name
+        for name, (a, b) in pairs.items()
+        if isinstance(a, _Constant)
+        and isinstance(b, _Constant)
+        and isinstance(a.value, (float, complex, np.inexact))
+        and a.value != b.value
+    ]
+
+
 def rebuild(
     cls: type[BackwardCFunction],
     layout: Layout,

@@ -29,6 +29,7 @@ from jaxfn._engine import (
 )
 from jaxfn._methods import policies
 from jaxfn._methods.again import Again
+from jaxfn._methods.capture import Layout, other_constants
 from jaxfn._methods.running import running
 from jaxfn._methods.styles import Saved, Style, check_dirty, marks, setup
 
@@ -199,7 +200,20 @@ class Separate(Style):
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
             residuals = self._setup(out, arrays, moving, outs)
+            self._check_constants(ran.saved.layout, residuals.static.layout)
         return push_forward(self._rules(), residuals, arrays, outs, dots)
+
+    def _check_constants(self, first: Layout, second: Layout) -> None:
+        """Refuse a setup_context that kept other numbers when it ran again."""
+        names = other_constants(first, second)
+        if names:
+            raise errors.RuleValueError(
+                f"`{self._def.name}.setup_context` read ctx.needs_input_grad, ran "
+                "again for a derivative in other arguments, and kept another number in "
+                f"{', '.join(f'ctx.{name}' for name in names)}: expected what it kept "
+                "in the call. Pass it to apply, as an argument. Or save what both "
+                "derivatives need, without a look at ctx.needs_input_grad."
+            )
 
     def _setup(
         self,

@@ -1,6 +1,7 @@
 """What would be lost in silence, and is right or refused instead."""
 
 import collections
+import contextlib
 import types
 
 import jax
@@ -316,6 +317,67 @@ def test_a_setup_context_that_runs_again_must_save_the_same(keep, second):
     drawn = masked(lambda shape: np.float32(rng.random(shape) < 0.5), keep)
     with pytest.raises(ValueError, match=r"setup_context` saved something else when"):
         second(lambda x: (drawn(x) ** 2).sum() / 2)(x)
+
+
+FACTOR = [1.0]
+
+
+@contextlib.contextmanager
+def factor(value):
+    FACTOR.append(value)
+    try:
+        yield
+    finally:
+        FACTOR.pop()
+
+
+def reading(style, varies):
+    """x * w, times a factor that is set around the call if it varies."""
+
+    def now():
+        return FACTOR[-1] if varies else 3.0
+
+    def save(ctx, x, w):
+        needs_x, needs_w = ctx.needs_input_grad
+        ctx.factor = now()
+        ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
+
+    def combined(ctx, x, w):
+        save(ctx, x, w)
+        return now() * x * w
+
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        grads = (None if w is None else g * w, None if x is None else g * x)
+        return tuple(None if h is None else ctx.factor * h for h in grads)
+
+    members = (
+        {"forward": combined}
+        if style == "combined"
+        else {
+            "forward": lambda x, w: now() * x * w,
+            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs),
+        }
+    )
+    return function("F", backward=backward, **members).apply
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])
+def test_a_rule_that_runs_again_in_another_context_is_refused(style, wrap):
+    def gradient(varies):
+        f = reading(style, varies)
+
+        def inner(x, w):
+            with factor(3.0):
+                return jax.grad(lambda x: f(x, w) ** 2 / 2)(x)
+
+        return jax.grad(lambda w: wrap(inner)(ONE, w))
+
+    assert gradient(varies=False)(ONE) == 18
+    words = r"`F\.\w+` read ctx.needs_input_grad, ran again for a derivative in other"
+    with pytest.raises(ValueError, match=words):
+        gradient(varies=True)(ONE)
 
 
 # ---- what a rule closes over

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax._src.core import Literal
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
@@ -114,6 +118,61 @@ def apart(values: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
     traced = sum(1 << j for j, x in enumerate(inputs) if is_tracer(x))
     sources = Sources(inputs, lambda _: True, has_batch_rule)
     return [bool(traced & ~sources(value)) for value in values]
+
+
+def program(values: Sequence[Any], inputs: Sequence[Any]) -> Hashable:
+    """Describe how values were made of inputs, where JAX has recorded it; else None.
+
+    Two runs of one function have the same description if they did the same: it holds
+    the operations, what they were given, and the values of constants.
+    """
+    outs = [inside(x) for x in values]
+    if not any(isinstance(x, DynamicJaxprTracer) for x in outs):
+        return None
+    lines: list[Hashable] = []
+    known: dict[int, Hashable] = {}  # by identity, of values and equations
+    kept: list[Any] = []  # so that no identity is another's
+    # An input that is no tracer gets into the record as a constant of its value.
+    given: dict[Hashable, Hashable] = {}
+    for j, x in enumerate(map(inside, inputs)):
+        known[id(x)] = "input", j
+        if not is_tracer(x):
+            given[_described_constant(x)] = "input", j
+    todo = list(outs)
+    while todo:
+        x = todo[-1]
+        kept.append(x)
+        eqn = x.parent if isinstance(x, DynamicJaxprTracer) else None
+        if id(x) in known:
+            todo.pop()
+        elif eqn is None:
+            described = _described_constant(_constant(x))
+            known[id(x)] = given.get(described, described)
+        elif missing := [y for y in eqn.in_tracers if id(y) not in known]:
+            todo += missing
+        else:
+            if id(eqn) not in known:
+                kept.append(eqn)
+                known[id(eqn)] = len(lines)
+                params = _ADDRESS.sub("", str(sorted(eqn.params.items(), key=str)))
+                operands = tuple(known[id(y)] for y in eqn.in_tracers)
+                lines.append((eqn.primitive.name, params, operands))
+            place = next(i for i, out in enumerate(eqn.outvars) if out is x.val)
+            known[id(x)] = "result", known[id(eqn)], place
+    return tuple(lines), tuple(known[id(x)] for x in outs)
+
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def _described_constant(x: Any) -> Hashable:
+    """Describe a value that no equation made: by what it is, if that is known."""
+    whole = getattr(x, "is_fully_addressable", True)
+    extended = jnp.issubdtype(jax.typeof(x).dtype, jax.dtypes.extended)
+    if is_tracer(x) or not whole or extended:
+        return "value", str(x)
+    value = np.asarray(x)
+    return "constant", str(value.dtype), value.shape, value.tobytes()
 
 
 class Sources:
