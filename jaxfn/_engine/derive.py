@@ -97,12 +97,8 @@ def _by_separation(
     JAX transposes no solve to which something beside its right-hand side is given that
     depends on it.
     """
-    run = separated(jaxpr)
     try:
-        # What nobody uses any more, as a guess, may be no linear operation.
-        held, staged = compat.Staged.trace(lambda *cts: run(cts), (), *example)
-        used = staged.without_effects()
-        return jax.linear_transpose(lambda cts: used(*held, *cts), example)(tangents)[0]
+        return jax.linear_transpose(separated(jaxpr), example)(tangents)[0]
     except Exception:  # noqa: BLE001  (there is none, whatever it raised)
         return None
 

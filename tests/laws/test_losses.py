@@ -365,7 +365,7 @@ def reading(style, varies):
 @pytest.mark.parametrize("style", ["combined", "separate"])
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])
 def test_a_rule_that_runs_again_in_another_context_is_refused(style, wrap):
-    def gradient(varies):
+    def gradient(varies, wrap=wrap):
         f = reading(style, varies)
 
         def inner(x, w):
@@ -375,6 +375,9 @@ def test_a_rule_that_runs_again_in_another_context_is_refused(style, wrap):
         return jax.grad(lambda w: wrap(inner)(ONE, w))
 
     assert gradient(varies=False)(ONE) == 18
+    # Here x is a constant in the one run, and an argument of a trace in the other.
+    for varies in (False, True):  # both runs are made inside of the context
+        assert jax.jit(gradient(varies, wrap=lambda f: f))(ONE) == 18
     words = r"`F\.\w+` read ctx.needs_input_grad, ran again for a derivative in other"
     with pytest.raises(ValueError, match=words):
         gradient(varies=True)(ONE)
