@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -25,3 +27,17 @@ def saving(*values: Any):
         ctx.save_for_forward(*inputs)
 
     return setup_context
+
+
+SCALE = [1.0]
+"""A context of a user's own: the last of these is what holds."""
+
+
+@contextlib.contextmanager
+def scale(value: float) -> Iterator[None]:
+    """A `with` block in which another scale holds."""
+    SCALE.append(value)
+    try:
+        yield
+    finally:
+        SCALE.pop()

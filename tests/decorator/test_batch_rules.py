@@ -1,7 +1,5 @@
 """Functions with a batch rule alone: their derivative is that of what ran."""
 
-import contextlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,18 +8,9 @@ from jax import lax
 
 import jaxfn
 from jaxfn._base.errors import ClosedOverError
+from tests.build import SCALE, scale
 
 X = jnp.ones(8)
-SCALE = [1.0]
-
-
-@contextlib.contextmanager
-def scale(value):
-    SCALE.append(value)
-    try:
-        yield
-    finally:
-        SCALE.pop()
 
 
 def squares(kind, factor=lambda: SCALE[-1]):

@@ -47,6 +47,21 @@ def two(engine):
     return function(forward=lambda ctx, x, y: (2 * x, y + 1), **rules).apply
 
 
+def scaling(engine, value):
+    """Return a Function (x, s) -> value(x, s), whose derivative is s in x."""
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        lambda ctx, t, _: t * ctx.saved_tensors[0],
+    )
+
+    def forward(ctx, x, s):
+        keep(ctx, s)
+        return value(x, s)
+
+    return function(forward=forward, **rules).apply
+
+
 def reverse(engine):
     return JVP if engine == "jvp" else BACKWARD
 
@@ -220,17 +235,7 @@ def test_a_place_along_the_mapped_axis_keeps_examples_apart(engine):
 @engines
 def test_a_sum_over_the_mapped_axis_leaves_examples_apart(engine):
     # The output is made of both arguments, and is not batched all the same.
-    rules = rules_of(
-        engine,
-        lambda ctx, g: (g * ctx.saved_tensors[0], None),
-        lambda ctx, t, _: t * ctx.saved_tensors[0],
-    )
-
-    def forward(ctx, x, s):
-        keep(ctx, s)
-        return lax.psum(x * s, "i")
-
-    f = function(forward=forward, **rules).apply
+    f = scaling(engine, lambda x, s: lax.psum(x * s, "i"))
     weights = jnp.float32([1, 10, 100])
     for wrap in (lambda f: f, jax.jit, jax.checkpoint):
 
@@ -282,17 +287,7 @@ def test_what_goes_through_one_operation_side_by_side_stays_apart(engine, pair, 
 
 @engines
 def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
-    rules = rules_of(
-        engine,
-        lambda ctx, g: (g * ctx.saved_tensors[0], None),
-        lambda ctx, t, _: t * ctx.saved_tensors[0],
-    )
-
-    def forward(ctx, x, s):
-        keep(ctx, s)
-        return x
-
-    f = function(forward=forward, **rules).apply
+    f = scaling(engine, lambda x, _: x)
     scales, weights = jnp.float32([10, 20]), jnp.arange(6.0).reshape(2, 3)
 
     def loss(x):
@@ -350,16 +345,7 @@ def test_a_tangent_that_differs_is_not_shared_where_backward_ignores_it(wrap):
 @engines
 @wraps
 def test_second_derivatives_that_differ_keep_examples_apart(engine, wrap):
-    def forward(ctx, x, s):
-        keep(ctx, s)
-        return x * 1.0
-
-    rules = rules_of(
-        engine,
-        lambda ctx, g: (g * ctx.saved_tensors[0], None),
-        lambda ctx, t, _: t * ctx.saved_tensors[0],
-    )
-    f = function(forward=forward, **rules).apply
+    f = scaling(engine, lambda x, _: x * 1.0)
     weights = jnp.float32([1, 10, 100])
 
     def loss(x):

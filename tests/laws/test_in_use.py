@@ -4,8 +4,6 @@ Contexts, effects, constants and random programs have suites of their own in
 `tests/laws`; here is what one would write to show a fault to somebody.
 """
 
-import contextlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,21 +15,11 @@ from jax.sharding import PartitionSpec
 
 import jaxfn
 from jaxfn._base import compat
-from tests.build import function, saving
+from tests.build import SCALE, function, saving, scale
 from tests.jaxprs import primitives
 
-SCALE = [1.0]
 X = jnp.float32([1, 2, 3])
 S = jnp.float32(2)
-
-
-@contextlib.contextmanager
-def scale(value):
-    SCALE.append(value)
-    try:
-        yield
-    finally:
-        SCALE.pop()
 
 
 def scaled(g):

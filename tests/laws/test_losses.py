@@ -1,7 +1,6 @@
 """What would be lost in silence, and is right or refused instead."""
 
 import collections
-import contextlib
 import types
 
 import jax
@@ -12,7 +11,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jaxfn
-from tests.build import function
+from tests.build import SCALE, function, scale
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
 
@@ -319,23 +318,11 @@ def test_a_setup_context_that_runs_again_must_save_the_same(keep, second):
         second(lambda x: (drawn(x) ** 2).sum() / 2)(x)
 
 
-FACTOR = [1.0]
-
-
-@contextlib.contextmanager
-def factor(value):
-    FACTOR.append(value)
-    try:
-        yield
-    finally:
-        FACTOR.pop()
-
-
 def reading(style, varies):
     """x * w, times a factor that is set around the call if it varies."""
 
     def now():
-        return FACTOR[-1] if varies else 3.0
+        return SCALE[-1] if varies else 3.0
 
     def save(ctx, x, w):
         needs_x, needs_w = ctx.needs_input_grad
@@ -369,7 +356,7 @@ def test_a_rule_that_runs_again_in_another_context_is_refused(style, wrap):
         f = reading(style, varies)
 
         def inner(x, w):
-            with factor(3.0):
+            with scale(3.0):
                 return jax.grad(lambda x: f(x, w) ** 2 / 2)(x)
 
         return jax.grad(lambda w: wrap(inner)(ONE, w))
