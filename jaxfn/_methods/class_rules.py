@@ -170,7 +170,7 @@ class ClassRules:
                 given.append(None)
         if may_count_twice(cts, residuals.arrays):
             call = partial(self._call_backward, residuals)
-            found = summed(call, given, name=self._def.name)
+            found = summed(call, given, arrived, name=self._def.name)
         else:
             found, _ = self._call_backward(residuals, given)
         return [None if ct is None else conj(ct) for ct in found]

@@ -19,17 +19,20 @@ def may_count_twice(cts: Sequence[Any], saved: Sequence[Any]) -> bool:
     return any(own != every for own in axes)
 
 
-def summed(call: Call, cts: Sequence[Any], *, name: str) -> list[Any]:
+def summed(
+    call: Call, cts: Sequence[Any], arrived: Sequence[bool], *, name: str
+) -> list[Any]:
     """Call backward, and refuse a sum over devices that counts a part for each of them.
 
     Its Python runs once: what it does is traced, looked at, and evaluated.
 
     Args:
         call: `call(cts) -> gradients, what was summed`.
-        cts: of the outputs, None for zero.
+        cts: of the outputs, None or zeros for one that did not arrive.
+        arrived: which did: the others add nothing, so they are not looked at.
         name: of the Function.
     """
-    places = [i for i, ct in enumerate(cts) if ct is not None]
+    places = [i for i, is_there in enumerate(arrived) if is_there]
     present: list[bool] = []
     sums: Sums = []
 

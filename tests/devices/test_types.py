@@ -169,6 +169,27 @@ def test_what_is_the_own_of_each_device_is_summed(engine):
     assert jax.grad(split, 1)(jnp.arange(4.0), 3.0) == 2 * 1 + 2 + 3
 
 
+def test_a_part_that_is_zero_is_not_counted():
+    # The penalty, k, is not used: its gradient is zero, on all devices.
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w, lax.psum((x * w).sum(), AXIS), w * w
+
+    def backward(ctx, g, h, k):
+        x, w = ctx.saved_tensors
+        return g * w + h * w, (g * x).sum() + (h * x).sum() + k * 2 * w
+
+    f = function(forward=forward, backward=backward).apply
+
+    def local(x, w):
+        y, z, _ = f(x, w)
+        return lax.psum(y.sum(), AXIS) + 10 * z
+
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
+    split = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=P())
+    assert jax.grad(split, 1)(jnp.arange(4.0), 3.0) == 6 + 60
+
+
 # ---- a tangent that differs between devices
 
 
