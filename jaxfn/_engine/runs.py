@@ -87,12 +87,13 @@ def check_same(
     if None in (run.program, again.program) or run.program == again.program:
         return
     raise errors.RuleValueError(
-        f"`{rule}` read ctx.needs_input_grad, ran again for a derivative in other "
-        "arguments, and computed its outputs in another way: expected what it did in "
-        "the call, got other operations or constants. Make it a function of its "
-        "inputs, whatever is set around the call: pass what it needs, as random "
-        "numbers, to apply. Or save what both derivatives need, without a look at "
-        "ctx.needs_input_grad."
+        f"`{rule}` ran again for a derivative in other arguments, as it does where it "
+        "can see which are differentiated (by ctx.needs_input_grad, or by symbolic "
+        "zeros), and computed its outputs in another way: expected what it did in the "
+        "call, got other operations or constants. Make it a function of its arguments, "
+        "whatever is set around the call: pass what it needs, as random numbers, as an "
+        "argument. Or save what all derivatives need, without a look at which these "
+        "are."
     )
 
 

@@ -208,10 +208,10 @@ class Separate(Style):
         names = other_constants(first, second)
         if names:
             raise errors.RuleValueError(
-                f"`{self._def.name}.setup_context` read ctx.needs_input_grad, ran "
-                "again for a derivative in other arguments, and kept another number in "
-                f"{', '.join(f'ctx.{name}' for name in names)}: expected what it kept "
-                "in the call. Pass it to apply, as an argument. Or save what both "
+                f"`{self._def.name}.setup_context` ran again for a derivative in other "
+                "arguments, as it read ctx.needs_input_grad, and kept another number "
+                f"in {', '.join(f'ctx.{name}' for name in names)}: expected what it "
+                "kept in the call. Pass it to apply, as an argument. Or save what all "
                 "derivatives need, without a look at ctx.needs_input_grad."
             )
 
