@@ -35,5 +35,5 @@ from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.replicated import have_common_part
 from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run, are_other_values
+from jaxfn._engine.runs import Run, are_other_values, check_same_program
 from jaxfn._engine.sharing import Map

@@ -29,7 +29,12 @@ from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, stop_gradient
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run, check_same, refusing
+from jaxfn._engine.runs import (
+    Run,
+    check_same_program,
+    check_same_values,
+    refusing,
+)
 from jaxfn._engine.sharing import Map
 
 
@@ -188,7 +193,8 @@ class OnePass:
         # outputs get it too, and `attach` drops it from them.
         gate.open = any(map(is_inexact, run.others(leaves)))
         if run.pattern_used:  # it may have to run again (`_tangents`)
-            run.program = compat.program(outs, inside)
+            made = compat.program([*outs, *leaves], inside)
+            run.program = made and (made, run.beside)
         return outs, leaves, run
 
     def _owned(
@@ -304,9 +310,24 @@ class OnePass:
         else:
             # Forward looked at which inputs are differentiated, and now others are: it
             # may have saved too little, so it must run again.
-            again, residuals, second = self._fwd(arrays, moving)
-            check_same(self._rule, (run, outs), (second, again.arrays))
+            self._rehearse(run, arrays)
+            again, residuals, _ = self._fwd(arrays, moving)
+            check_same_values(self._rule, outs, again.arrays)
         return push_forward(self._rules(), residuals, arrays, outs, dots)
+
+    def _rehearse(self, run: Run, arrays: Arrays) -> None:
+        """Refuse a forward that does something else here than in the call."""
+        if run.program is None:
+            return
+        found: list[Run] = []
+
+        def trace(*values: Any) -> list[Any]:
+            outs, _, again = self._through(Gate(), values, run.perturbed)
+            found.append(again)
+            return outs
+
+        jax.make_jaxpr(trace)(*arrays)
+        check_same_program(self._rule, run.program, found[0].program)
 
 
 _Found = tuple[list[Any], list[Any], Run, list[Any] | None]

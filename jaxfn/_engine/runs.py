@@ -29,7 +29,9 @@ class Run:
         marks: indices of the outputs that were marked as without derivative.
         constants: where NumPy values of float type were kept.
         opaque: where objects were kept that hide arrays.
-        program: what made the outputs, if `pattern_used`, as far as it is known.
+        beside: what was saved beside arrays, described, if `pattern_used`.
+        program: the same, and how the outputs and the arrays that were saved were
+            made, where that is known.
     """
 
     out: OutSpec
@@ -40,6 +42,7 @@ class Run:
     marks: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    beside: Hashable = None
     program: Hashable = None
 
     def fits(self, perturbed: Perturbed) -> bool:
@@ -66,17 +69,14 @@ def are_other_values(x: Any, y: Any) -> bool:
     return not np.allclose(a, b, rtol=1e-2, atol=1e-6, equal_nan=True)
 
 
-def check_same(
-    rule: str, first: tuple[Run, Arrays], second: tuple[Run, Arrays]
-) -> None:
-    """Refuse a forward that computed something else when it ran again.
+def check_same_values(rule: str, outs: Arrays, others: Arrays) -> None:
+    """Refuse outputs of another run of forward that are known to be others.
 
     Args:
         rule: what messages call forward.
-        first: the run of the call, and its outputs.
-        second: the same of the other run, for other perturbed inputs.
+        outs: of the run of the call.
+        others: of the run for other perturbed inputs.
     """
-    (run, outs), (again, others) = first, second
     for x, y in zip(outs, others, strict=True):
         if is_inexact(x) and are_other_values(x, y):
             raise errors.RuleValueError(
@@ -84,16 +84,26 @@ def check_same(
                 f"expected {x}, got {y}. Make it a function of its inputs: pass random "
                 "numbers, or a PRNG key, to apply."
             )
-    if None in (run.program, again.program) or run.program == again.program:
+
+
+def check_same_program(rule: str, first: Hashable, second: Hashable) -> None:
+    """Refuse a rule that does something else when it runs again as in the call.
+
+    Args:
+        rule: its name for messages.
+        first: its program in the call (see `Run`).
+        second: the same, where it ran again for the same perturbed inputs.
+    """
+    if first == second:
         return
     raise errors.RuleValueError(
         f"`{rule}` ran again for a derivative in other arguments, as it does where it "
         "can see which are differentiated (by ctx.needs_input_grad, or by symbolic "
-        "zeros), and computed its outputs in another way: expected what it did in the "
-        "call, got other operations or constants. Make it a function of its arguments, "
-        "whatever is set around the call: pass what it needs, as random numbers, as an "
-        "argument. Or save what all derivatives need, without a look at which these "
-        "are."
+        "zeros), and what it computes or keeps is something else now: expected what it "
+        "did in the call, got other operations or constants. Make it a function of its "
+        "arguments, whatever is set around the call: pass what it needs, as random "
+        "numbers, as an argument. Or save what all derivatives need, without a look at "
+        "which these are."
     )
 
 

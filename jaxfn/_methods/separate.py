@@ -8,7 +8,7 @@ true derivative.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxfn._engine import (
     Residuals,
     attach,
     belonging,
+    check_same_program,
     derivatives,
     distinct,
     linearity,
@@ -29,7 +30,7 @@ from jaxfn._engine import (
 )
 from jaxfn._methods import policies
 from jaxfn._methods.again import Again
-from jaxfn._methods.capture import Layout, other_constants
+from jaxfn._methods.capture import described
 from jaxfn._methods.running import running
 from jaxfn._methods.styles import Saved, Style, check_dirty, marks, setup
 
@@ -46,6 +47,7 @@ class _TracedSetup:
         places: for each leaf, which of inputs and outputs it is; None if it was
             computed.
         perturbed: for each array argument, whether it is differentiated.
+        program: what it did, to be compared, if `saved.needs_read`.
     """
 
     closed_over: Arrays
@@ -53,6 +55,7 @@ class _TracedSetup:
     saved: Saved
     places: Sequence[int | None]
     perturbed: Perturbed
+    program: Hashable
 
     def begin(self, arrays: Arrays, outs: Arrays) -> tuple[Arrays, _TracedSetup]:
         """Return what `leaves` is to be given, and this object without any value.
@@ -99,7 +102,9 @@ class Separate(Style):
         # attached to the outputs, for derivatives of any order.
         ran, name = self._run(stop_gradient(arrays)), self._def.name
         values, out = ran.arrays, ran.static
-        traced = self._trace_setup(out, arrays, values, perturbed)
+        # Where no derivative can come, it runs as it is.
+        final = compat.is_final(arrays)
+        traced = None if final else self._trace_setup(out, arrays, values, perturbed)
         if traced is None:
             again = Again(f"{name}.setup_context")
             rule = partial(self._tangents, out, again, len(arrays))
@@ -121,21 +126,23 @@ class Separate(Style):
     def _trace_setup(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> _TracedSetup | None:
-        """Trace setup_context; None where no derivative can come, or it needs values.
+        """Trace setup_context; None where it needs values.
 
         Then it runs as it is, and once more for each derivative of the outputs.
         """
-        if compat.is_final(arrays):
-            return None
         n = len(arrays)
-        found: list[tuple[Saved, list[int | None]]] = []
+        found: list[tuple[Saved, list[int | None], Hashable]] = []
 
         def trace(*values: Any) -> list[Any]:
             leaves, saved = self._saved(out, values[:n], values[n:], perturbed)
             # An input that is returned as it is counts as the input: the dict keeps the
             # last of equal keys, so inputs, which come first, are put in last.
             places = {id(x): i for i, x in reversed(list(enumerate(values)))}
-            found[:] = [(saved, [places.get(id(x)) for x in leaves])]
+            program = None
+            if saved.needs_read:
+                made = compat.program(leaves, values)
+                program = made, described(saved.layout, leaves)
+            found[:] = [(saved, [places.get(id(x)) for x in leaves], program)]
             return [x for x in leaves if id(x) not in places]
 
         try:
@@ -144,7 +151,8 @@ class Separate(Style):
             raise
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
-        return _TracedSetup(closed_over, staged, *found[0], perturbed)
+        saved, places, program = found[0]
+        return _TracedSetup(closed_over, staged, saved, places, perturbed, program)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         outs = self._run(arrays, alone=True)
@@ -199,21 +207,11 @@ class Separate(Style):
             leaves, saved = ran.leaves(given, arrays, outs), ran.saved
             residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
         else:
+            second = self._trace_setup(out, arrays, outs, ran.perturbed)
+            program = None if second is None else second.program
+            check_same_program(f"{self._def.name}.setup_context", ran.program, program)
             residuals = self._setup(out, arrays, moving, outs)
-            self._check_constants(ran.saved.layout, residuals.static.layout)
         return push_forward(self._rules(), residuals, arrays, outs, dots)
-
-    def _check_constants(self, first: Layout, second: Layout) -> None:
-        """Refuse a setup_context that kept other numbers when it ran again."""
-        names = other_constants(first, second)
-        if names:
-            raise errors.RuleValueError(
-                f"`{self._def.name}.setup_context` ran again for a derivative in other "
-                "arguments, as it read ctx.needs_input_grad, and kept another number "
-                f"in {', '.join(f'ctx.{name}' for name in names)}: expected what it "
-                "kept in the call. Pass it to apply, as an argument. Or save what all "
-                "derivatives need, without a look at ctx.needs_input_grad."
-            )
 
     def _setup(
         self,

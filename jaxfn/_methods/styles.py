@@ -19,7 +19,7 @@ import jax
 from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, pytree, search
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._methods import hooks, policies
-from jaxfn._methods.capture import Layout, capture
+from jaxfn._methods.capture import Layout, capture, described
 from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
@@ -186,6 +186,7 @@ class Combined(Style):
             marks=saved.marked,
             constants=layout.numpy,
             opaque=tuple([f"ctx.{name}" for name in layout.opaque]),
+            beside=described(layout, leaves) if saved.needs_read else None,
         )
         return found, leaves, run
 

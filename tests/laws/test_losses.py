@@ -2,6 +2,7 @@
 
 import collections
 import types
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -271,7 +272,7 @@ def test_random_numbers_and_needs_input_grad():
     def loss(w):
         return jax.value_and_grad(lambda x: f(x, w).sum())(jnp.ones(64))[0]
 
-    with pytest.raises(ValueError, match=r"`F\.forward` computed other outputs"):
+    with pytest.raises(ValueError, match=r"`F\.forward` ran again for a derivative"):
         jax.grad(loss)(jnp.ones(64))
 
 
@@ -386,6 +387,68 @@ def test_a_rule_that_runs_again_in_another_context_is_refused(style, wrap):
     words = r"` ran again for a derivative in other arguments"
     with pytest.raises(ValueError, match=words):
         gradient(varies=True)(ONE)
+
+
+# What a rule keeps of a number, and how backward gets the number back.
+KEPT = {
+    "number": (lambda x, c: c, lambda kept: kept),
+    "text": (lambda x, c: str(c), float),
+    "record": (
+        lambda x, c: types.SimpleNamespace(numbers=[c]),
+        lambda kept: kept.numbers[0],
+    ),
+    "NumPy": (lambda x, c: np.full(3, c, np.float32), lambda kept: kept[0]),
+    "constant": (lambda x, c: jnp.float32(c), lambda kept: kept),
+    "computed": (lambda x, c: c * x / x, lambda kept: kept),
+    "by the precision": (
+        lambda x, c: c * jnp.ones(3, float),
+        lambda kept: kept[0].astype(jnp.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("style", ["combined", "separate"])
+@pytest.mark.parametrize("vary", ["context", "draw", "x64", "nothing"])
+def test_what_a_rule_that_runs_again_keeps_must_be_the_same(style, kind, vary):
+    keep, read = KEPT[kind]
+    rng = np.random.default_rng(0)
+    now = {"context": lambda: SCALE[-1], "draw": rng.random}.get(vary, lambda: 3.0)
+    around = partial(jax.enable_x64, True) if vary == "x64" else partial(scale, 3.0)
+
+    def save(ctx, x, w):
+        needs_x, needs_w = ctx.needs_input_grad
+        ctx.kept = keep(x, now())
+        ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
+
+    def combined(ctx, x, w):
+        save(ctx, x, w)
+        return 3 * x * w
+
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        c = read(ctx.kept)
+        return None if w is None else c * g * w, None if x is None else c * g * x
+
+    rules = {"forward": combined}
+    if style == "separate":
+        rules = {"forward": lambda x, w: 3 * x * w}
+        rules["setup_context"] = lambda ctx, inputs, output: save(ctx, *inputs)
+    f = function("F", backward=backward, **rules).apply
+
+    def inner(x, w):
+        with around():
+            return jax.grad(lambda x: f(x, w) ** 2 / 2)(x)
+
+    # Outside of a trace both runs are made in the context.
+    if vary != "draw":
+        assert jax.grad(lambda w: inner(ONE, w))(ONE) == 18
+    second = jax.grad(lambda w: jax.jit(inner)(ONE, w))
+    if vary == "nothing" or (vary == "x64" and kind != "by the precision"):
+        assert second(ONE) == 18
+        return
+    with pytest.raises(ValueError, match=r"` ran again for a derivative in other arg"):
+        second(ONE)
 
 
 # ---- what a rule closes over
