@@ -88,14 +88,23 @@ CLOSED_OVER = (
     "being differentiated: expected every traced value that forward uses to be an "
     "argument, got one that is closed over (or leaked from a finished "
     "transformation). The rules say nothing about it, so its gradient would be lost. "
-    "Pass it to apply, and return its gradient from backward (its tangent from jvp)."
+    "Pass it to apply, and return its gradient from backward (its tangent from jvp). "
+    "(If forward makes a reference, by jax.new_ref, that is what JAX differentiates "
+    "here: put the code that uses it under jax.jit.)"
 )
 
-ANOTHER_CALLBACK = (
-    "`{name}` computes its result with that of an io_callback, and its derivative was "
-    "taken: expected rules that give the same when they are evaluated again, got a "
-    "call that would be made once more, and may give something else. Call it outside "
-    "of `{name}`, and pass what it gives as an argument."
+NOT_REPEATABLE = (
+    "`{name}` computes its result with that of an io_callback, or with a reference "
+    "(jax.new_ref) that it writes to, and its derivative was taken: expected rules "
+    "that give the same when they are evaluated again, got what would be called or "
+    "written once more, and may give something else. Do it outside of `{name}`, and "
+    "pass what it gives as an argument."
+)
+
+REFERENCE = (
+    "`{name}` uses a reference from outside (jax.new_ref) in a rule that JAX compiles "
+    "as a part of an operation: expected arrays. Read it before, and pass the value as "
+    "an argument; write to it what `{name}` returns."
 )
 
 OWN_DERIVATIVE = (

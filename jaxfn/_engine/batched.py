@@ -51,6 +51,8 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
             return outs.arrays
 
         held, staged = compat.Staged.trace(flat, (), *arrays)
+        if compat.is_staging() and any(map(compat.is_reference, held)):
+            raise NotImplementedError(errors.REFERENCE.format(name=name))
         outs = _bind(
             *held,
             *arrays,
@@ -91,8 +93,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     if any(d is not None for d in dots[:n]):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
     held, still = primals[:n], staged.without_effects()
-    if still.uses_callbacks:
-        raise NotImplementedError(errors.ANOTHER_CALLBACK.format(name=rule.name))
+    if not still.is_repeatable_after(staged):
+        raise NotImplementedError(errors.NOT_REPEATABLE.format(name=rule.name))
 
     def fun(*arrays: Any) -> Outputs:
         return Outputs(still(*held, *arrays), None)

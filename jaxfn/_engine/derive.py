@@ -50,6 +50,10 @@ def transposed(
     # it is not varying in a shard_map, and the result is too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = jax.make_jaxpr(of_cts)(example)
+    if any(map(compat.is_reference, compat.constants(jaxpr))):
+        raise NotImplementedError(
+            errors.REFERENCE.format(name=f"{rules.name}.backward")
+        )
     # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and drops c in
     # silence; of one that ignores ct it makes zero. Both are no derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):

@@ -66,6 +66,8 @@ def linear(
 
     try:
         values, staged = compat.Staged.trace(run, residuals, *tangents)
+        if compat.is_staging() and any(map(compat.is_reference, values)):
+            raise NotImplementedError(errors.REFERENCE.format(name=name))
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
         # a jvp in NumPy, say, which can't be traced.
@@ -102,10 +104,10 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
     # Evaluating the outs has the effects of the rule; its derivative has none.
-    staged = staged.without_effects()
-    if staged.uses_callbacks:
+    first, staged = staged, staged.without_effects()
+    if not staged.is_repeatable_after(first):
         name = params["transpose"].name
-        raise NotImplementedError(errors.ANOTHER_CALLBACK.format(name=name))
+        raise NotImplementedError(errors.NOT_REPEATABLE.format(name=name))
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
         # E(r) dt: the primitive takes a value for each tangent, so zeros are made.

@@ -20,6 +20,7 @@ from jax._src.core import (
 from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr
 from jax._src.state.discharge import discharge_state
+from jax._src.state.types import AbstractRef, AccumEffect, ReadEffect, WriteEffect
 
 from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr, trace_flat
 from jaxfn._base.compat.traces import forgotten_axes
@@ -49,7 +50,11 @@ class Staged:
         axes = forgotten_axes()
         with extend_axis_env_nd(axes) if axes else contextlib.nullcontext():
             closed, consts = trace_flat(fun, args)
-        if internal_mutable_array_effect in open_jaxpr(closed)[0].effects:
+        # Of its own alone: those from outside would be discharged too.
+        makes_references = (
+            internal_mutable_array_effect in open_jaxpr(closed)[0].effects
+        )
+        if makes_references and not any(map(is_reference, consts)):
             closed = _without_references(closed)
         if not values:
             return list(consts), cls(closed)
@@ -67,15 +72,14 @@ class Staged:
     def without_effects(self) -> Staged:
         """Return the same, without equations of which no result is used.
 
-        What is written into a reference (jax.new_ref) is used where it is read.
+        What is written into a reference (jax.new_ref) is used if it is read later.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         used = {id(x) for x in jaxpr.outvars}
         kept: list[Any] = []
         for eqn in reversed(jaxpr.eqns):
-            on_refs = any(isinstance(e, JaxprInputEffect) for e in eqn.effects)
-            is_used = any(id(var) in used for var in eqn.outvars)
-            if on_refs or is_used:
+            results = (*eqn.outvars, *_references(eqn, _WRITES))
+            if any(id(var) in used for var in results):
                 used |= {id(x) for x in eqn.invars}
                 kept.append(eqn)
         if len(kept) == len(jaxpr.eqns):
@@ -83,10 +87,19 @@ class Staged:
         effects = frozenset(e for eqn in kept for e in eqn.effects)
         return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
 
-    @property
-    def uses_callbacks(self) -> bool:
-        """Does it use what an io_callback gives, another value at each call perhaps?"""
-        return _uses_callbacks(open_jaxpr(self.jaxpr)[0])
+    def is_repeatable_after(self, first: Staged) -> bool:
+        """Does it give the same as `first`, of which it is a part, when that has run?
+
+        Not if it uses what an io_callback gives, or reads a reference that `first` has
+        written to.
+        """
+        jaxpr, before = (open_jaxpr(x.jaxpr)[0] for x in (self, first))
+        read, written = (
+            {id(x) for eqn in found.eqns for x in _references(eqn, kinds)}
+            for found, kinds in ((jaxpr, ReadEffect), (before, _WRITES))
+        )
+        given = set(map(id, jaxpr.invars))
+        return not _uses_callbacks(jaxpr) and not given & read & written
 
     @property
     def out_avals(self) -> Sequence[Any]:
@@ -108,6 +121,21 @@ class Staged:
 
     def __repr__(self) -> str:
         return str(self.jaxpr)
+
+
+_WRITES = WriteEffect, AccumEffect
+
+
+def _references(eqn: Any, kinds: Any) -> list[Any]:
+    """Return the references of an equation, if it has such an effect on any."""
+    has_effect = any(isinstance(effect, kinds) for effect in eqn.effects)
+    return list(filter(is_reference, eqn.invars)) if has_effect else []
+
+
+def is_reference(x: Any) -> bool:
+    """Is this a reference (jax.new_ref), or a variable of a jaxpr that is one?"""
+    aval = x.aval if isinstance(x, Var) else jax.typeof(x)
+    return isinstance(aval, AbstractRef)
 
 
 def _uses_callbacks(jaxpr: Any) -> bool:
@@ -161,9 +189,9 @@ class Failed(Staged):
     def without_effects(self) -> Staged:
         return self
 
-    @property
-    def uses_callbacks(self) -> bool:
-        return False
+    def is_repeatable_after(self, first: Staged) -> bool:
+        del first
+        return True
 
     @property
     def effects(self) -> Any:
