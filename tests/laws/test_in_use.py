@@ -204,16 +204,38 @@ def test_an_effect_happens_though_its_tangent_is_not_used():
     assert seen == [1]
 
 
-def cubing(decorator, rules, seen):
+# In these stands what a rule computes.
+HOLDERS = {
+    "plain": lambda f: f,
+    "jit": jax.jit,
+    "cond": lambda f: lambda x, t: lax.cond(x > 0, f, f, x, t),
+    "switch": lambda f: lambda x, t: lax.switch(jnp.int32(x), [f, f, f], x, t),
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: lambda x, t: lax.scan(lambda c, _: (f(x, c), ()), t, None, 1)[0],
+    "while": lambda f: (
+        lambda x, t: lax.while_loop(
+            lambda c: c[0], lambda c: (False, f(x, c[1])), (True, t)
+        )[1]
+    ),
+    "jit in scan": lambda f: HOLDERS["scan"](jax.jit(f)),
+}
+
+
+def cubing(decorator, rules, seen, holder="plain"):
     """x -> x**3, whose forward rule notes in `seen` that it ran, and calls it again."""
     f = decorator(lambda x: x**3)
+
+    @HOLDERS[holder]
+    def scaled(x, t):
+        jax.debug.callback(lambda _: seen.append(1), x)
+        return 3 * x**2 * t
+
     if "defvjp" in rules:
         f.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
 
     @f.defjvp
     def jvp(primals, tangents):
-        jax.debug.callback(lambda _: seen.append(1), primals[0])
-        return f(*primals), 3 * primals[0] ** 2 * tangents[0]
+        return f(*primals), scaled(*primals, *tangents)
 
     return f
 
@@ -222,13 +244,19 @@ def tangent_of(f):
     return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
 
 
+ORDERS = [(order, "plain") for order in (1, 2, 3, 4)]
+ORDERS += [(2, holder) for holder in HOLDERS if holder != "plain"]
+
+
 @pytest.mark.parametrize("rules", ["defjvp", "defvjp and defjvp"])
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize(("order", "holder"), ORDERS)
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_nested_forward_derivatives_have_the_effects_of_plain_ones(rules, order, wrap):
+def test_nested_forward_derivatives_have_the_effects_of_plain_ones(
+    rules, order, holder, wrap
+):
     def effects(decorator, rules):
         seen = []
-        f = cubing(decorator, rules, seen)
+        f = cubing(decorator, rules, seen, holder)
         for _ in range(order):
             f = tangent_of(f)
         value = wrap(f)(S)

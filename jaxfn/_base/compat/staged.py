@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,17 +76,8 @@ class Staged:
         What is written into a reference (jax.new_ref) is used if it is read later.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
-        used = {id(x) for x in jaxpr.outvars}
-        kept: list[Any] = []
-        for eqn in reversed(jaxpr.eqns):
-            results = (*eqn.outvars, *_references(eqn, _WRITES))
-            if any(id(var) in used for var in results):
-                used |= {id(x) for x in eqn.invars}
-                kept.append(eqn)
-        if len(kept) == len(jaxpr.eqns):
-            return self
-        effects = frozenset(e for eqn in kept for e in eqn.effects)
-        return Staged(close_jaxpr(jaxpr.replace(eqns=kept[::-1], effects=effects)))
+        kept = _used(jaxpr)
+        return self if kept is jaxpr else Staged(close_jaxpr(kept))
 
     def is_repeatable_after(self, first: Staged) -> bool:
         """Does it give the same as `first`, of which it is a part, when that has run?
@@ -110,7 +102,7 @@ class Staged:
     def effects(self) -> Any:
         """What it does beside computing, but for reading what it is given."""
         found = open_jaxpr(self.jaxpr)[0].effects
-        return {e for e in found if not isinstance(e, JaxprInputEffect)}
+        return found - _on_inputs(found)
 
     def uses_axis(self, name: Any) -> bool:
         """Does it use this axis of a vmap by its name, in a collective say?"""
@@ -121,6 +113,70 @@ class Staged:
 
     def __repr__(self) -> str:
         return str(self.jaxpr)
+
+
+def _used(jaxpr: Any, *, inside: bool = False) -> Any:
+    """Return a jaxpr without equations of which no result is used.
+
+    Args:
+        jaxpr: the jaxpr, without its constants.
+        inside: is it one of a call, a loop or a branch? Then nothing is known of who
+            reads what it writes into a reference.
+    """
+    used = {id(x) for x in jaxpr.outvars}
+    kept: list[Any] = []
+    for eqn in reversed(jaxpr.eqns):
+        written = _references(eqn, _WRITES)
+        results = (*eqn.outvars, *written)
+        if (written and inside) or any(id(var) in used for var in results):
+            used |= {id(x) for x in eqn.invars}
+            kept.append(_with_used(eqn))
+    # A branch of a cond states the effects of all branches, whatever it does itself.
+    effects = frozenset(e for eqn in kept for e in eqn.effects)
+    kept.reverse()
+    same = len(kept) == len(jaxpr.eqns) and all(map(operator.is_, kept, jaxpr.eqns))
+    if same and effects == jaxpr.effects:
+        return jaxpr
+    return jaxpr.replace(eqns=kept, effects=effects)
+
+
+def _on_inputs(effects: Any) -> frozenset[Any]:
+    """Return those that are a use of a reference."""
+    return frozenset(e for e in effects if isinstance(e, JaxprInputEffect))
+
+
+# Calls, loops and branches: their jaxprs say all that they do.
+_HOLDERS = frozenset(("jit", "pjit", "closed_call", "remat2", "checkpoint", "cond"))
+_HOLDERS |= {"scan", "while"}
+
+
+def _with_used(eqn: Any) -> Any:
+    """Return an equation, with what is used of the jaxprs that it holds."""
+    if not eqn.effects or eqn.primitive.name not in _HOLDERS:
+        return eqn
+    left = set(_on_inputs(eqn.effects))
+
+    def used(x: Any) -> Any:
+        if _is_jaxpr(x):
+            opened, _ = open_jaxpr(x)
+            kept = _used(opened, inside=True)
+            left.update(eqn.effects & kept.effects)
+            if kept is opened:
+                return x
+            return kept if x is opened else x.replace(jaxpr=kept)
+        if isinstance(x, (tuple, list)) and any(map(_is_jaxpr, x)):
+            parts = [used(part) for part in x]
+            return x if all(map(operator.is_, parts, x)) else type(x)(parts)
+        return x
+
+    params = {key: used(x) for key, x in eqn.params.items()}
+    if all(params[key] is x for key, x in eqn.params.items()):
+        return eqn
+    return eqn.replace(params=params, effects=frozenset(left))
+
+
+def _is_jaxpr(x: Any) -> bool:
+    return hasattr(x, "eqns")
 
 
 _WRITES = WriteEffect, AccumEffect
