@@ -11,23 +11,25 @@ and the solvers of `jax.scipy.sparse.linalg` break it:
 
 So an operation of independent operands is split into one for each here. And what a
 solver is given beside its matrix is computed anew inside the solve, from the right-hand
-side that the solver gets there. In the transposed solve that is ct and not b, and the
-tolerance is relative to it, as it should be. An initial guess that is not made of b
-alone can't be computed so; it is zero there, which leads to the same solution.
+side that the solver gets there, or what it is a multiple of. In the transposed solve
+that is ct and not b, and the tolerance is relative to it, as it should be. An initial
+guess that is made of something else can't be computed so; it is zero there, which leads
+to the same solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 import jax
 
 from jaxfn._base import compat
+from jaxfn._engine.inlining import bodies, has_solve, inlined, read
 
-# Calls that are evaluated in place, since the solves in them must be rewritten too.
-_INLINED = frozenset(("jit", "pjit", "closed_call", "remat2", "checkpoint"))
+Undo = Callable[[Any], Any]
 
 
 def separated(closed: Any) -> Callable[[Sequence[Any]], list[Any]]:
@@ -51,7 +53,9 @@ class _Run:
     def __init__(
         self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
     ) -> None:
+        closed, held = inlined(closed)
         self._jaxpr, consts = compat.open_jaxpr(closed)
+        args, moving = [*held, *args], [*[False] * len(held), *moving]
         names = zip(self._jaxpr.invars, moving, strict=True)
         self._moving = {id(var) for var, moves in names if moves}
         self._env: dict[int, Any] = {}
@@ -63,14 +67,14 @@ class _Run:
         for i, eqn in enumerate(self._jaxpr.eqns):
             self._write(eqn.outvars, self._equation(i, eqn))
             self._moving |= _reached([eqn], self._moving)
-        return [_read(self._env, x) for x in self._jaxpr.outvars]
+        return [read(self._env, x) for x in self._jaxpr.outvars]
 
     def _write(self, names: Sequence[Any], values: Sequence[Any]) -> None:
         self._env.update(zip(map(id, names), values, strict=True))
 
     def _equation(self, i: int, eqn: Any) -> list[Any]:
         """Evaluate one equation, rewritten if solves need it."""
-        values = [_read(self._env, x) for x in eqn.invars]
+        values = [read(self._env, x) for x in eqn.invars]
         moves = [id(x) in self._moving for x in eqn.invars]
         name = eqn.primitive.name
         if name in compat.PAIRED:
@@ -79,9 +83,7 @@ class _Run:
             found = self._solve(i, eqn, values, moves)
             if found is not None:
                 return found
-        if any(map(_has_solve, _bodies(eqn))):
-            if name in _INLINED:
-                return _Run(_bodies(eqn)[0], values, moves).outs()
+        if any(map(has_solve, bodies(eqn))):
             if name == "scan":
                 return _scan(eqn, values, moves)
             # A branch that is chosen by what is transposed is not linear, in any way.
@@ -129,7 +131,7 @@ class _Run:
             consts = given[start : start + length]
 
             def solve(_: Any, rhs: Sequence[Any]) -> tuple[Any, ...]:
-                changed = {name: rhs[k] for name, k in names.items()}
+                changed = {x: undo(rhs[k]) for x, (k, undo) in names.items()}
                 at = self._again(before, changed, consts, guesses)
                 return tuple(compat.evaluate(jaxpr, [*at, *rhs]))
 
@@ -174,27 +176,58 @@ class _Run:
         for eqn in reversed(chosen):
             if stale.isdisjoint(map(id, eqn.invars)):
                 continue
-            values = [_read(env, x) for x in eqn.invars]
+            values = [read(env, x) for x in eqn.invars]
             stale |= {id(x) for x in eqn.outvars}
             found = compat.evaluate_equation(eqn, values)
             # What depends on a part of b may compute another part: that stays rhs.
             for x, value in zip(eqn.outvars, found, strict=True):
                 env[id(x)] = changed.get(id(x), value)
-        return [_read(env, x) for x in want]
+        return [read(env, x) for x in want]
 
 
-def _read(env: dict[int, Any], x: Any) -> Any:
-    return x.val if hasattr(x, "val") else env[id(x)]
+def _names(eqns: Sequence[Any], b: Sequence[Any]) -> dict[int, tuple[int, Undo]]:
+    """Find the values that follow from `b`: of which it is a copy, or a multiple.
 
-
-def _names(eqns: Sequence[Any], b: Sequence[Any]) -> dict[int, int]:
-    """Find the values that are among `b`, also those that are copied to make it."""
-    names = {id(x): k for k, x in enumerate(b)}
+    Returns:
+        For each which of `b` that is, and how the value follows from it.
+    """
+    names: dict[int, tuple[int, Undo]] = {id(x): (k, _same) for k, x in enumerate(b)}
     for eqn in reversed(eqns):
         if eqn.primitive.name in compat.PAIRED:
             pairs = zip(eqn.invars, eqn.outvars, strict=True)
             names |= {id(x): names[id(y)] for x, y in pairs if id(y) in names}
+        elif id(eqn.outvars[0]) in names and (found := _undone(eqn)) is not None:
+            k, after = names[id(eqn.outvars[0])]
+            x, undo = found
+            names.setdefault(id(x), (k, partial(_chained, undo, after)))
     return names
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _chained(undo: Undo, after: Undo, x: Any) -> Any:
+    return undo(after(x))
+
+
+def _undone(eqn: Any) -> tuple[Any, Undo] | None:
+    """Return the operand of an operation, and how to get it from the result.
+
+    None for any but a change of sign and the product with a number that is written in
+    the program.
+    """
+    name, numbers = eqn.primitive.name, [x for x in eqn.invars if hasattr(x, "val")]
+    others = [x for x in eqn.invars if not hasattr(x, "val")]
+    if name == "neg":
+        return others[0], jax.lax.neg
+    if len(numbers) != 1 or not numbers[0].val:
+        return None
+    if name == "mul":
+        return others[0], lambda x: x / numbers[0].val
+    if name == "div" and eqn.invars[1] is numbers[0]:
+        return others[0], lambda x: x * numbers[0].val
+    return None
 
 
 def _is_guess(eqn: Any, k: int) -> bool:
@@ -273,22 +306,3 @@ def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
         unroll=params["unroll"],
     )
     return [*carry, *ys]
-
-
-def _has_solve(closed: Any) -> bool:
-    jaxpr, _ = compat.open_jaxpr(closed)
-    return any(
-        eqn.primitive.name == "custom_linear_solve"
-        or any(map(_has_solve, _bodies(eqn)))
-        for eqn in jaxpr.eqns
-    )
-
-
-def _bodies(eqn: Any) -> Sequence[Any]:
-    """Return the jaxprs of an operation if it is one that is rebuilt here."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "cond":
-        return params["branches"]
-    if name in _INLINED or name == "scan":
-        return [params["jaxpr" if "jaxpr" in params else "call_jaxpr"]]
-    return []

@@ -69,16 +69,30 @@ SOLVES = {
     "cg with a tolerance of the gradient": lambda d, g: cg(
         times(d), g, tol=0, atol=1e-6 * jnp.linalg.norm(g)
     )[0],
+    # Of the gradient, the right-hand side is a multiple. With the tolerance for another
+    # multiple the first step would be the last.
+    "cg with a tolerance of the opposite": lambda d, g: (
+        -cg(times(d), -g, tol=0, atol=1e-6 * jnp.abs(g).max())[0]
+    ),
+    "cg with a tolerance for a multiple": lambda d, g: (
+        cg(times(d), -(1e6 * g), tol=0, atol=0.5 * jnp.linalg.norm(g))[0] / -1e6
+    ),
+    "cg with a tolerance for a part": lambda d, g: (
+        cg(times(d), g / 2 / 1e-6, tol=0, atol=0.5 * jnp.linalg.norm(g))[0] * 2e-6
+    ),
+    "cg in jit with a tolerance from outside": lambda d, g: jax.jit(
+        lambda g, atol: cg(times(d), g, tol=0, atol=atol)[0]
+    )(g, 1e-6 * jnp.linalg.norm(g)),
     "cg in checkpoint": lambda d, g: jax.checkpoint(
-        lambda g: cg(times(d), 2 * g, x0=jnp.sin(g))[0] / 2
+        lambda g: cg(times(d), g + g, x0=jnp.sin(g))[0] / 2
     )(g),
     "gmres from the gradient": lambda d, g: (
-        gmres(times(d), 2 * g, x0=jnp.flip(g))[0] / 2
+        gmres(times(d), g + g, x0=jnp.flip(g))[0] / 2
     ),
     "bicgstab from the gradient": lambda d, g: (
-        bicgstab(times(d), 2 * g, x0=jnp.flip(g))[0] / 2
+        bicgstab(times(d), g + g, x0=jnp.flip(g))[0] / 2
     ),
-    "scan from the gradient": lambda d, g: by_itself(d, 2 * g, started(g)) / 2,
+    "scan from the gradient": lambda d, g: by_itself(d, g + g, started(g)) / 2,
     "cg with M": lambda d, g: cg(times(d), g, M=lambda v: v / d)[0],
     "gmres": lambda d, g: gmres(times(d), g)[0],
     "gmres, incremental": lambda d, g: gmres(
@@ -332,17 +346,20 @@ REFUSED = {
         has_aux=True,
     )[1],
     "no transpose_solve": lambda d, g: lax.custom_linear_solve(times(d), g, direct(d)),
-    "M of g": lambda d, g: solver(d, 2 * g, M=lambda v: v / (2 + g @ g)),
+    "M of g": lambda d, g: solver(d, g + g, M=lambda v: v / (2 + g @ g)),
     "M of the guess": lambda d, g: solver(
-        d, 2 * g, x0=jnp.flip(g), M=lambda v: v / (2 + jnp.flip(g) ** 2)
+        d, g + g, x0=jnp.flip(g), M=lambda v: v / (2 + jnp.flip(g) ** 2)
     ),
-    "an unrolled guess": lambda d, g: by_itself(d, 2 * g, unrolled(g)),
-    "sizes of steps that g starts": lambda d, g: by_itself(d, 2 * g, slower(g @ g)),
+    "a tolerance for nothing": lambda d, g: (
+        solver(d, g) + cg(times(d), 0 * g, tol=0, atol=g @ g)[0]
+    ),
+    "an unrolled guess": lambda d, g: by_itself(d, g + g, unrolled(g)),
+    "sizes of steps that g starts": lambda d, g: by_itself(d, g + g, slower(g @ g)),
     "sort": lambda d, g: jnp.sort(solver(d, g)),
     "sort by g": lambda d, g: lax.sort((g, solver(d, g)), num_keys=1)[1],
     "ranks": lambda d, g: 1.0 * jnp.argsort(solver(d, g)),
     "sizes of steps, one for each element": lambda d, g: by_itself(
-        d, 2 * g, slower(jnp.flip(g) ** 2)
+        d, g + g, slower(jnp.flip(g) ** 2)
     ),
     "constants sorted by g": lambda d, g: (
         solver(d, g) + lax.sort((g, jnp.float32([3, 1, 2])), num_keys=1)[1]
@@ -350,7 +367,7 @@ REFUSED = {
     "a chosen derivative, set": lambda d, g: (
         jnp.zeros(3).at[jnp.arange(3)].set(thrice(solver(d, g)))
     ),
-    "a scan over g": lambda d, g: by_itself(d, 2 * g, stepped(g)),
+    "a scan over g": lambda d, g: by_itself(d, g + g, stepped(g)),
 }
 
 
