@@ -9,7 +9,8 @@ is no jvp, and a second time after once_differentiable) and `batching` (custom_v
 terms). `attachment` gives values a derivative after they were computed, and `gate`
 keeps out that of their computation; `onepass` (with `runs`) and `ownership` (with
 `sharing`) stand on them. `linearity`, `smoothness` and `solves` (with `inlining`)
-prove that a traced function is linear; `replicated` sees what all devices of a mesh have of a gradient.
+prove that a traced function is linear; `replicated` sees what all devices of a mesh
+have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

@@ -400,6 +400,16 @@ KEPT = {
     "NumPy": (lambda x, c: np.full(3, c, np.float32), lambda kept: kept[0]),
     "constant": (lambda x, c: jnp.float32(c), lambda kept: kept),
     "computed": (lambda x, c: c * x / x, lambda kept: kept),
+    "computed in jit": (
+        lambda x, c: jax.jit(lambda x: jnp.full(2, c, x.dtype) * x / x)(x),
+        lambda kept: kept[0],
+    ),
+    "computed in jit in scan": (
+        lambda x, c: lax.map(
+            jax.jit(lambda x: np.full(2, c, np.float32) * x / x), x[None]
+        ),
+        lambda kept: kept[0, 0],
+    ),
     "by the precision": (
         lambda x, c: c * jnp.ones(3, float),
         lambda kept: kept[0].astype(jnp.float32),

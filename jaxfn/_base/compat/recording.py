@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from jaxfn._base.compat.flow import (
     nothing,
     results,
 )
+from jaxfn._base.compat.jaxprs import open_jaxpr
 from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
@@ -155,7 +156,7 @@ def program(values: Sequence[Any], inputs: Sequence[Any]) -> Hashable:
             if id(eqn) not in known:
                 kept.append(eqn)
                 known[id(eqn)] = len(lines)
-                params = _ADDRESS.sub("", str(sorted(eqn.params.items(), key=str)))
+                params = _described_params(eqn.params)
                 operands = tuple(known[id(y)] for y in eqn.in_tracers)
                 lines.append((eqn.primitive.name, params, operands))
             place = next(i for i, out in enumerate(eqn.outvars) if out is x.val)
@@ -164,6 +165,24 @@ def program(values: Sequence[Any], inputs: Sequence[Any]) -> Hashable:
 
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def _described_params(params: dict[str, Any]) -> Hashable:
+    """Describe the parameters of an equation, with the constants of its jaxprs."""
+    text = _ADDRESS.sub("", str(sorted(params.items(), key=str)))
+    return text, tuple(map(_described_constant, _constants_within(params.values())))
+
+
+def _constants_within(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the constants of all jaxprs among some values, also of those inside."""
+    for x in values:
+        if isinstance(x, (tuple, list)):
+            yield from _constants_within(x)
+        elif hasattr(x, "eqns"):
+            jaxpr, consts = open_jaxpr(x)
+            yield from consts
+            for eqn in jaxpr.eqns:
+                yield from _constants_within(eqn.params.values())
 
 
 def _described_constant(x: Any) -> Hashable:
