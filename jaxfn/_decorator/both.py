@@ -168,9 +168,12 @@ class Both:
         """Check one cotangent, as strictly as JAX does: nothing is summed or cast."""
         if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
+        # A derivative that was taken under x64 may be used when that is over. Then JAX
+        # computes with 32 bits.
+        dtype = jax.dtypes.canonicalize_dtype(aval.dtype)
         # A Python number has no dtype of its own, and gets that of the argument.
-        ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else aval.dtype)
-        if ct.shape != aval.shape or ct.dtype != aval.dtype:
+        ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else dtype)
+        if ct.shape != aval.shape or ct.dtype not in (aval.dtype, dtype):
             raise ValueError(
                 f"Custom VJP bwd rule {name} must produce cotangents of the shapes and "
                 f"dtypes of the arguments: expected {short(aval)}, got {short(ct)}."

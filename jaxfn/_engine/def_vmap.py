@@ -30,7 +30,7 @@ def vmapped(
     @functools.wraps(fun)
     def call(*args: Any) -> Any:
         if not any(map(compat.is_tracer, tree_util.tree_leaves(args))):
-            return fun(*args)
+            return fun(*tree_util.tree_map(compat.as_array, args))
         return native(*args)
 
     return call
@@ -52,7 +52,7 @@ def _differentiable(
     def call(*args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
         if not any(compat.is_tracer(x) for x in leaves):
-            return fun(*args)
+            return fun(*tree.unflatten(map(compat.as_array, leaves)))
         if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
             # JAX can, and the rule sees what JAX says is batched.
             with contextlib.suppress(_NeedsBatchError):

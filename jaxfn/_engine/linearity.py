@@ -199,6 +199,10 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
         return Fact(depends, zero=False, why=WHILE)
     if name in _SUMS:
         operands = _summands(eqn, ins)
+    elif name == "scatter-mul":
+        operands = ins[:1]  # its other elements stay, whatever some are multiplied by
+    elif depends and name == "gather" and _is_filled(eqn.params):
+        return Fact(depends, zero=False, why=_why(ins))
     elif depends:
         # JAX transposes an operation only with respect to operands in which it is
         # linear, as x in x * c or x / c, and refuses the others: so all those that
@@ -213,6 +217,15 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
     if all(fact.zero for fact in operands):
         return Fact(depends, zero=True)
     return Fact(depends, zero=False, why=_why(operands) or TERM if depends else "")
+
+
+def _is_filled(params: dict[str, Any]) -> bool:
+    """Does a gather give a number where an index is out of bounds?
+
+    The NaN that it gives as a rule is not such a number: it stands for a mistake.
+    """
+    fill = params["fill_value"]
+    return fill is not None and not np.isnan(fill) and fill != 0
 
 
 def _why(facts: Sequence[Fact]) -> str:

@@ -78,6 +78,22 @@ LINEAR = {
     "none": (lambda x: 0 * x, lambda x, g: None),
     "constant times": (lambda x: 2 * x, lambda x, g: (1 + 1.0) * g + 0.0 * g),
     "checkpoint": (lambda x: 2 * x, lambda x, g: jax.checkpoint(lambda g: 2 * g)(g)),
+    "multiplied in a place": (
+        lambda x: x.at[0].multiply(3.0),
+        lambda x, g: g.at[0].multiply(3.0),
+    ),
+    "zeros, multiplied in a place": (
+        lambda x: 2 * x,
+        lambda x, g: 2 * g + jnp.zeros(3).at[0].multiply(g[0]),
+    ),
+    "taken": (
+        lambda x: x[jnp.array([2, 0, 1])],
+        lambda x, g: jnp.take(g, jnp.array([1, 2, 0])),
+    ),
+    "filled with zeros": (
+        lambda x: x[:2],
+        lambda x, g: g.at[jnp.arange(3)].get(mode="fill", fill_value=0),
+    ),
 }
 
 
@@ -120,6 +136,8 @@ AFFINE |= {
     "put together": lambda x, g: sum(jax.device_put((g, jnp.ones(3)))),
     "behind a barrier": lambda x, g: sum(lax.optimization_barrier((g, jnp.ones(3)))),
     "complex": lambda x, g: sum(parts(lax.complex(g, jnp.ones(3)))),
+    "multiplied in a place": lambda x, g: jnp.ones(3).at[0].multiply(g[0]),
+    "filled": lambda x, g: g.at[jnp.arange(1, 4)].get(mode="fill", fill_value=1),
     "subtracted in a place": lambda x, g: jnp.ones(3).at[0].subtract(g[0]),
 }
 
