@@ -171,3 +171,20 @@ def test_a_batch_rule_says_nothing_of_what_the_function_closes_over(kind):
         jax.vmap(outer)(X)
     with pytest.raises(ClosedOverError, match="used a traced value that was not"):
         jax.jvp(outer, (1.0,), (1.0,))
+
+
+@pytest.mark.parametrize("rules", ["def_vmap", "def_vmap and defvjp", "in a dict"])
+def test_a_function_with_a_batch_rule_is_given_arrays(rules):
+    key = "x" if rules == "in a dict" else 0
+
+    def held(x):
+        return {"x": x} if rules == "in a dict" else [x]
+
+    f = jaxfn.custom_function(lambda xs: xs[key].at[...].set(1).astype(jnp.float16))
+    f.def_vmap(lambda size, batched, xs: (xs[key].astype(jnp.float16), True))
+    if rules == "def_vmap and defvjp":
+        f.defvjp(lambda xs: (f(xs), None), lambda _, g: (held(g),))
+    for x in (2.0, 2, np.float32(2), np.zeros(2, np.float32), np.zeros(2)):
+        got = f(held(x))
+        assert got.dtype == jnp.float16
+        np.testing.assert_array_equal(got, np.ones(np.shape(x)))

@@ -652,3 +652,19 @@ def test_what_nobody_uses_is_left_out_and_the_rest_keeps_its_rule(wrap, k):
         dx, dy = (jax.jvp(one, (x, y), ts)[1] for ts in ((x, y), (y, x)))
         assert (dx == (20, 3)[k]).all()
         assert (dy == (0, 5)[k]).all()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("rules", ["defvjp", "both"])
+def test_a_derivative_taken_under_x64_and_used_without(wrap, rules):
+    f = jaxfn.custom_function(jnp.sin)
+    # Without x64 these are numbers of 32 bits.
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (3 * jnp.float32(g),))
+    if rules == "both":
+        f.defjvp(lambda p, t: (f(*p), 5 * t[0]))
+    with jax.enable_x64(True):
+        _, pull = jax.vjp(wrap(f), np.float64(0.3))
+        one = jnp.float64(1)
+    (got,) = pull(one)
+    assert got == 3
+    assert got.dtype == jnp.float32

@@ -362,3 +362,16 @@ def test_a_backward_that_applies_a_function_to_what_was_saved():
         generate_jvp_rule=True,
     ).apply
     assert jnp.allclose(jax.jvp(f, (X,), (jnp.ones(3),))[1], 7 * X**2)
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_under_jit_no_transpose_is_asked_for_that_nobody_uses(name):
+    f = function(
+        "Derived",
+        forward=lambda ctx, x: 2 * x,
+        backward=lambda ctx, g: NONLINEAR[name](g, g),
+    ).apply
+    hessian = jax.hessian(lambda x: (X * f(x)).sum())
+    assert jax.jit(hessian)(X).tolist() == np.zeros((3, 3)).tolist()
+    with pytest.raises(ValueError, match="can't be transposed"):
+        hessian(X)
