@@ -81,7 +81,9 @@ def _parts(x: Any) -> list[Any]:
     for cls in type.mro(type(x)):
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
-        parts += [getattr(x, name, None) for name in names]
+        # A weak reference holds nothing; early releases of Python 3.11 raise TypeError
+        # where one asks a dataclass with slots for it, as JAX's equations are.
+        parts += [getattr(x, name, None) for name in names if name != "__weakref__"]
     # A deque, a view of a dict or an iterator has neither attributes nor slots; the
     # garbage collector knows what it holds. Of a function that would be all globals of
     # its module, of a generator its frame.
