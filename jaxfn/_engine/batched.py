@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
+from jaxfn._engine import directions
 from jaxfn._engine.batching import Batch, Fun
+from jaxfn._engine.directions import Derivative, only
 from jaxfn._engine.linear import linear
 from jaxfn._engine.rules import Arrays
-
-Direction = Callable[..., list[Any]]
-Spread = Callable[[Sequence[bool], int, Sequence[int]], list[bool]]
 
 # JAX differentiates a custom_vmap call forwards, by the jvp of `fun` and, batched, of
 # the rule; in reverse mode it fails ("Linearization failed"). So the call is an
@@ -103,6 +101,38 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     return outs, tangents(list(primals[n:]), outs, list(dots[n:]))
 
 
+# Of a batch y_i = B x_i the rule computes all y from all x, and is linear in them as
+# well. So its transpose is the rule of the transpose.
+def _transpose(cts: Sequence[Any], args: Sequence[Any], **params: Any) -> list[Any]:
+    """Transpose it with respect to the arguments that are None."""
+    n, staged, rule = params["n_held"], params["staged"], params["rule"]
+    if all(ct is None for ct in cts):
+        return [None] * len(args)
+    held, arrays = args[:n], list(args[n:])
+    if any(x is None for x in held):
+        raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
+    moving = [i for i, x in enumerate(arrays) if x is None]
+    for i in moving:
+        arrays[i] = compat.zeros(staged.in_avals[n + i])
+    smooth = [jnp.issubdtype(a.dtype, jnp.inexact) for a in staged.out_avals]
+    given = [
+        compat.zeros(aval) if ct is None else ct
+        for ct, aval in zip(
+            only(cts, smooth), only(staged.out_avals, smooth), strict=True
+        )
+    ]
+
+    def fun(*arrays: Any) -> Outputs:
+        return Outputs(staged(*held, *arrays), None)
+
+    derivative = Derivative(fun, rule, moving, smooth, len(arrays))
+    back = derivative.directed(directions.transposed, directions.each_its_own)
+    pull = differentiable(*back, name=rule.name)
+    found = iter(pull(*arrays, *given).arrays)
+    in_cts = [next(found) if x is None else None for x in args[n:]]
+    return [*[None] * n, *in_cts]
+
+
 class _Ran:
     """The batch rule of a value and of its derivative, which is that of what ran.
 
@@ -161,6 +191,7 @@ _bind = compat.define_primitive(
     abstract_eval=lambda *_, staged, **__: staged.out_avals,
     jvp=_jvp,
     batch=_batch,
+    transpose=_transpose,
     staged=lambda staged, **_: staged,
 )
 
@@ -172,12 +203,14 @@ def _tangents(fun: Fun, batch: Batch, name: str) -> Callable[..., list[Any]]:
     def tangents(inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
         moving = [i for i, d in enumerate(dots) if d is not None]
         smooth = [is_inexact(o) for o in outs]
-        avals = [compat.tangent_aval(o) for o in _only(outs, smooth)]
+        avals = [compat.tangent_aval(o) for o in only(outs, smooth)]
         if not avals or not moving:
             return [None] * len(outs)
-        derivative = _Derivative(fun, batch, moving, smooth, len(inputs), name)
-        push = derivative.directed(_push, _with_own_tangent)
-        pull = derivative.directed(_pull, _each_its_own)
+        derivative = Derivative(fun, batch, moving, smooth, len(inputs))
+        forwards = derivative.directed(directions.push, directions.with_own_tangent)
+        back = derivative.directed(directions.pull, directions.each_its_own)
+        push = differentiable(*forwards, name=name)
+        pull = differentiable(*back, name=name)
 
         def transposed(res: list[Any], cts: list[Any]) -> list[Any]:
             # `pull` is a function of arrays, so zeros are made.
@@ -199,111 +232,3 @@ def _tangents(fun: Fun, batch: Batch, name: str) -> Callable[..., list[Any]]:
         return [next(rest) if s else None for s in smooth]
 
     return tangents
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Derivative:
-    """The derivative of `fun`, which has the batch rule `batch` and `n` arguments.
-
-    It is taken in the arguments at `moving` and the outputs that are `smooth`.
-    """
-
-    fun: Fun
-    batch: Batch
-    moving: Sequence[int]
-    smooth: Sequence[bool]
-    n: int
-    name: str
-
-    def directed(self, direction: Direction, spread: Spread) -> Fun:
-        """Make one of its directions: from arguments and (co)tangents to (co)tangents.
-
-        Args:
-            direction: of a function that returns the smooth outputs.
-            spread: which values to batch, given which are batched.
-        """
-        n, moving = self.n, self.moving
-
-        def value(at: Arrays) -> list[Any]:
-            return _only(self.fun(*at).arrays, self.smooth)
-
-        def alone(*values: Any) -> Outputs:
-            return Outputs(direction(value, moving, values[:n], values[n:]), None)
-
-        def rule(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
-            now = spread(batched, n, moving)
-            pairs = zip(values, batched, now, strict=True)
-            values = [_repeat(x, size) if b and not was else x for x, was, b in pairs]
-
-            # Even where the user's rule says that all examples share an output, each
-            # has a tangent or cotangent of its own.
-            def value(at: Arrays) -> list[Any]:
-                outs, flags = self.batch(size, now[:n], list(at))
-                pairs = zip(outs.arrays, flags.arrays, strict=True)
-                return _only(
-                    [x if b else _repeat(x, size) for x, b in pairs], self.smooth
-                )
-
-            found = direction(value, moving, values[:n], values[n:])
-            return Outputs(found, None), Outputs([True] * len(found), None)
-
-        return differentiable(alone, rule, name=self.name)
-
-
-def _push(
-    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, ts: Arrays
-) -> list[Any]:
-    """Compute J t, for the Jacobian J of `value` in the arguments `moving`."""
-    along = _in(value, moving, at)
-    return jax.jvp(along, tuple(at[i] for i in moving), tuple(ts))[1]
-
-
-def _pull(
-    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays, cts: Arrays
-) -> list[Any]:
-    """Compute J^T ct, for the Jacobian J of `value` in the arguments `moving`."""
-    along = _in(value, moving, at)
-    return list(jax.vjp(along, *[at[i] for i in moving])[1](list(cts)))
-
-
-def _in(
-    value: Callable[[Arrays], list[Any]], moving: Sequence[int], at: Arrays
-) -> Callable[..., list[Any]]:
-    """Return `value` as a function of the arguments `moving` alone."""
-
-    def along(*values: Any) -> list[Any]:
-        full = list(at)
-        for i, x in zip(moving, values, strict=True):
-            full[i] = x
-        return value(full)
-
-    return along
-
-
-def _with_own_tangent(
-    batched: Sequence[bool], n: int, moving: Sequence[int]
-) -> list[bool]:
-    """Say to batch an argument where its tangent is batched, and the other way round.
-
-    `jax.jvp` of the batch rule wants a tangent that has the shape of its argument.
-    """
-    now = list(batched)
-    for k, i in enumerate(moving):
-        now[i] = now[n + k] = batched[i] or batched[n + k]
-    return now
-
-
-def _each_its_own(batched: Sequence[bool], n: int, moving: Sequence[int]) -> list[bool]:
-    """Say to batch all cotangents, and all arguments that get one.
-
-    Of any other, `jax.vjp` of the batch rule would give the sum over the examples.
-    """
-    return [b or i >= n or i in moving for i, b in enumerate(batched)]
-
-
-def _only(values: Arrays, places: Sequence[bool]) -> list[Any]:
-    return [x for x, place in zip(values, places, strict=True) if place]
-
-
-def _repeat(x: Any, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape))

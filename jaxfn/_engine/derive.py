@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,9 +10,15 @@ import jax
 from jaxfn._base import compat, errors, short
 from jaxfn._engine import linearity
 from jaxfn._engine.barrier import refused_once
+from jaxfn._engine.rewriting import rewritten
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
 from jaxfn._engine.smoothness import is_smooth
-from jaxfn._engine.solves import separated
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def transposed(
@@ -49,11 +55,12 @@ def transposed(
     # The example carries the output's real type: made from a shape and a dtype alone,
     # it is not varying in a shard_map, and the result is too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
-    jaxpr = jax.make_jaxpr(of_cts)(example)
+    jaxpr = _traced(rules, of_cts, example)
     if any(map(compat.is_reference, compat.constants(jaxpr))):
         raise NotImplementedError(
             errors.REFERENCE.format(name=f"{rules.name}.backward")
         )
+    jaxpr = rewritten(jaxpr, example)
     # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and drops c in
     # silence; of one that ignores ct it makes zero. Both are no derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):
@@ -73,12 +80,30 @@ def transposed(
         raise _refusal(rules, expected, said) from cause
 
 
-def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
-    """Apply the transpose of a jaxpr, found in any of three ways.
+def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) -> Any:
+    """Trace backward. It may need values, for an `if` say, but not of the cotangents.
 
-    Where all fail, what is raised is JAX's error in the first.
+    What it computes from values alone is computed at once then.
     """
-    # All three start from the jaxpr, so that backward's Python runs once.
+    try:
+        return jax.make_jaxpr(of_cts)(example)
+    except _NEEDS_VALUES:
+        pass
+    try:
+        with jax.ensure_compile_time_eval():
+            return jax.make_jaxpr(of_cts)(example)
+    except _NEEDS_VALUES as error:
+        expected = "operations that don't need the values of cotangents, as under jit"
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise _refusal(rules, expected, said) from error
+
+
+def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
+    """Apply the transpose of a jaxpr, found in either of two ways.
+
+    Where both fail, what is raised is JAX's error in the first.
+    """
+    # Both start from the jaxpr, so that backward's Python runs once.
 
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
@@ -86,25 +111,10 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     try:
         return jax.linear_transpose(run, example)(tangents)[0]
     except Exception:
-        for way in (_by_separation, _by_derivative):
-            found = way(jaxpr, example, tangents)
-            if found is not None:
-                return found
+        found = _by_derivative(jaxpr, example, tangents)
+        if found is not None:
+            return found
         raise
-
-
-def _by_separation(
-    jaxpr: Any, example: list[Any], tangents: list[Any]
-) -> list[Any] | None:
-    """Apply the transpose with linear solves rewritten (`solves`), or return None.
-
-    JAX transposes no solve to which something beside its right-hand side is given that
-    depends on it.
-    """
-    try:
-        return jax.linear_transpose(separated(jaxpr), example)(tangents)[0]
-    except Exception:  # noqa: BLE001  (there is none, whatever it raised)
-        return None
 
 
 def _by_derivative(

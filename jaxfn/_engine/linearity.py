@@ -131,8 +131,20 @@ _MOVES = frozenset(
 )
 # Their result is zero where any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
-CALLS = ("jaxpr", "call_jaxpr")
-"""The parameters by which a call or a scan holds its jaxpr."""
+
+
+def body_of(eqn: Any) -> Any:
+    """Return the jaxpr that a call, a scan or an operation of ours evaluates, or None.
+
+    It may take other arguments than the equation.
+    """
+    params = eqn.params
+    staged = params.get("staged")
+    if staged is not None:
+        return None if isinstance(staged, compat.Failed) else staged.jaxpr
+    if eqn.primitive.name == "custom_vmap_call":
+        return params["call"]
+    return next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
@@ -178,8 +190,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         return ins
     if name == "sort":  # by what depends on the inputs: each result is a choice
         return [_join(*ins)] * len(ins)
-    # A call, unless its jaxpr takes other arguments than the equation.
-    body = next((params[k] for k in CALLS if k in params), None)
+    body = body_of(eqn)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
     return [_plain(eqn, ins)] * len(eqn.outvars)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from jaxfn._base import compat
-from jaxfn._engine.linearity import CALLS
+from jaxfn._engine.linearity import body_of
 
 # Their result is a sum, or an arrangement, of what their operands are.
 _SUMS = frozenset(
@@ -75,7 +75,7 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact], axis: Hashable) -> list[Fact]:
 
 def _results(eqn: Any, ins: Sequence[Fact], axis: Hashable) -> list[Fact]:
     """Say what is known of the results of an equation."""
-    body = next((eqn.params[k] for k in CALLS if k in eqn.params), None)
+    body = body_of(eqn)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins, axis)
     differs = any(x.differs and not x.depends for x in ins)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn._base import compat
-from jaxfn._engine.linearity import CALLS
+from jaxfn._engine.linearity import body_of
 
 # Their authors say what their derivatives are.
 _CHOSEN = (
-    *("gate", "attach", "linear", "batched"),
+    *("gate", "attach", "linear"),
     *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
     *("call_hi_primitive", "call_hi_primitive_linearized"),
 )
@@ -39,7 +39,9 @@ def is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
             continue
         reached |= {id(var) for var in eqn.outvars}
         name = eqn.primitive.name
-        known = name in ("scatter", "sort") or compat.has_transpose(eqn.primitive)
+        known = name in ("scatter", "sort", "batched") or compat.has_transpose(
+            eqn.primitive
+        )
         if name in _CHOSEN or not known:
             return False
         if not all(is_smooth(body, given) for body, given in _bodies(eqn, moves)):
@@ -52,6 +54,8 @@ def _bodies(eqn: Any, moves: list[bool]) -> list[tuple[Any, list[bool] | None]]:
     params = eqn.params
     if "branches" in params:
         return [(branch, moves[1:]) for branch in params["branches"]]
-    bodies = [params[k] for k in CALLS if k in params]
+    body = body_of(eqn)
+    if body is None:
+        return []
     # What a loop carries may be reached in a later step.
-    return [(body, None if eqn.primitive.name == "scan" else moves) for body in bodies]
+    return [(body, None if eqn.primitive.name == "scan" else moves)]

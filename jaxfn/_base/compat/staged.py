@@ -94,6 +94,11 @@ class Staged:
         return not _uses_callbacks(jaxpr) and not given & read & written
 
     @property
+    def in_avals(self) -> Sequence[Any]:
+        """The types of what it is given."""
+        return [x.aval for x in open_jaxpr(self.jaxpr)[0].invars]
+
+    @property
     def out_avals(self) -> Sequence[Any]:
         """The types of its results."""
         return [x.aval for x in open_jaxpr(self.jaxpr)[0].outvars]

@@ -1,0 +1,208 @@
+"""A jaxpr as a function that JAX can transpose.
+
+What is rewritten here is linear all the same, in what is transposed:
+
+- a linear solve that is given more than JAX allows (`solves`);
+- `lax.stop_gradient`, whose value is its operand;
+- a test for NaN or infinity, which has one result for all finite numbers (`finite`);
+- a call of a function with `custom_vmap`, which is made a `batched`;
+- an operation of independent operands, which is split into one for each.
+
+Of what does not depend on the arguments nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from jaxfn._base import Outputs, compat
+from jaxfn._engine.batched import differentiable
+from jaxfn._engine.finite import of_finite
+from jaxfn._engine.inlining import holds, inlined, is_rewritten, read
+from jaxfn._engine.solves import Program, again, reached, solved
+
+
+def rewritten(closed: Any, example: list[Any]) -> Any:
+    """Return a jaxpr in operations that JAX can transpose.
+
+    What can't be rewritten is left as it was.
+
+    Args:
+        closed: the jaxpr.
+        example: its arguments.
+    """
+    if not is_rewritten(closed):
+        return closed
+    moving = [True] * len(example)
+    return jax.make_jaxpr(lambda args: _Run(closed, args, moving).outs())(example)
+
+
+class _Run:
+    """One evaluation of a jaxpr, which knows what depends on the arguments.
+
+    Args:
+        closed: the jaxpr.
+        args: its arguments.
+        moving: for each, whether it depends on what is transposed.
+    """
+
+    def __init__(
+        self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
+    ) -> None:
+        closed, held = inlined(closed)
+        jaxpr, consts = compat.open_jaxpr(closed)
+        args, moving = [*held, *args], [*[False] * len(held), *moving]
+        names = zip(jaxpr.invars, moving, strict=True)
+        self._program = Program(jaxpr, {}, {id(var) for var, moves in names if moves})
+        self._known: set[int] = set()
+        self._write(jaxpr.constvars, consts)
+        self._write(jaxpr.invars, args)
+
+    def outs(self) -> list[Any]:
+        """Evaluate the equations one by one, and return the outputs."""
+        program = self._program
+        for i, eqn in enumerate(program.jaxpr.eqns):
+            self._write(eqn.outvars, self._equation(i, eqn))
+            if self._is_known(eqn):
+                self._known.update(map(id, eqn.outvars))
+            else:
+                program.moving |= reached([eqn], program.moving)
+        return [read(program.env, x) for x in program.jaxpr.outvars]
+
+    def _write(self, names: Sequence[Any], values: Sequence[Any]) -> None:
+        self._program.env.update(zip(map(id, names), values, strict=True))
+
+    def _equation(self, i: int, eqn: Any) -> list[Any]:
+        """Evaluate one equation, rewritten if that is needed."""
+        values = [read(self._program.env, x) for x in eqn.invars]
+        moves = [id(x) in self._program.moving for x in eqn.invars]
+        found = self._rewritten(i, eqn, values, moves) if any(moves) else None
+        if found is not None:
+            return found
+        now = jax.ensure_compile_time_eval if self._is_known(eqn) else nullcontext
+        with now():
+            return compat.evaluate_equation(eqn, values)
+
+    def _is_known(self, eqn: Any) -> bool:
+        """Does an equation follow from tests alone, as which branch of a cond to take?
+
+        Then its value is known now.
+        """
+        moves = any(id(x) in self._program.moving for x in eqn.invars)
+        if of_finite(eqn) is not None and moves:
+            return True
+        given = [id(x) for x in eqn.invars if not hasattr(x, "val")]
+        return bool(given) and self._known.issuperset(given) and not eqn.effects
+
+    def _rewritten(
+        self, i: int, eqn: Any, values: list[Any], moves: list[bool]
+    ) -> list[Any] | None:
+        """Evaluate an equation in other operations; None if there is no need."""
+        name = eqn.primitive.name
+        if name in compat.PAIRED:
+            return _apart(eqn, values)
+        if name == "stop_gradient":
+            return self._stopped(i)
+        if name == "custom_vmap_call":
+            return _batched(eqn, values)
+        if name == "custom_linear_solve":
+            return solved(self._program, i, values, moves)
+        if (of_all := of_finite(eqn)) is not None:
+            return [np.full(eqn.outvars[0].aval.shape, of_all)]
+        known = id(eqn.invars[0]) in self._known
+        if name in ("select_n", "cond") and known and (k := _chosen(values[0])) >= 0:
+            if name == "select_n":
+                return [values[1 + k]]
+            return _Run(eqn.params["branches"][k], values[1:], moves[1:]).outs()
+        if name == "scan" and holds(eqn):
+            return _scan(eqn, values, moves)
+        # A branch that is chosen by what is transposed is not linear, in any way.
+        if name == "cond" and holds(eqn) and not moves[0]:
+            return _cond(eqn, values, moves)
+        return None
+
+    def _stopped(self, i: int) -> list[Any]:
+        """Evaluate a stop_gradient: its operand, whose factors have no derivative.
+
+        Transposed, it is the identity. What the arguments are multiplied by, on their
+        way to it, keeps the zero derivative that it gets from here.
+        """
+        program = self._program
+        jaxpr, env, moving = program.jaxpr, program.env, program.moving
+        given = [x for x in (*jaxpr.constvars, *jaxpr.invars) if id(x) not in moving]
+        still = {id(x): jax.lax.stop_gradient(env[id(x)]) for x in given}
+        return again(env, jaxpr.eqns[:i], still, jaxpr.eqns[i].invars)
+
+
+def _chosen(index: Any) -> int:
+    """Return which of several is chosen, if it is the same everywhere; else -1."""
+    found = set(np.ravel(index).tolist())
+    return int(found.pop()) if len(found) == 1 else -1
+
+
+def _apart(eqn: Any, values: list[Any]) -> list[Any]:
+    """Evaluate one operation as one for each operand, with zeros for the others."""
+    zeros = [compat.zeros(jax.typeof(x)) for x in values]
+    return [
+        compat.evaluate_equation(eqn, [*zeros[:i], x, *zeros[i + 1 :]])[i]
+        for i, x in enumerate(values)
+    ]
+
+
+def _batched(eqn: Any, values: list[Any]) -> list[Any]:
+    """Evaluate a call of a function with custom_vmap, so that it has a transpose."""
+    params = eqn.params
+    body, rule, tree = params["call"], params["rule"], params["in_tree"]
+
+    def fun(*arrays: Any) -> Outputs:
+        return Outputs(compat.evaluate(body, arrays), None)
+
+    def batch(
+        size: int, batched: Sequence[bool], arrays: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        args, flags = tree.unflatten(arrays), tree.unflatten(batched)
+        outs, outs_batched = map(tree_util.tree_leaves, rule(size, list(flags), *args))
+        return Outputs(outs, None), Outputs(outs_batched, None)
+
+    return differentiable(fun, batch, name="custom_vmap")(*values).arrays
+
+
+def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Evaluate a cond, whose branches are rewritten."""
+
+    def choice(body: Any) -> Callable[..., list[Any]]:
+        return lambda *args: _Run(body, args, moves[1:]).outs()
+
+    branches = [choice(body) for body in eqn.params["branches"]]
+    return jax.lax.switch(values[0].astype("int32"), branches, *values[1:])
+
+
+def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Evaluate a scan, whose body is rewritten."""
+    params, body = eqn.params, eqn.params["jaxpr"]
+    n_consts, n_carry = compat.scan_counts(params)
+    n_head = n_consts + n_carry
+    consts = values[:n_consts]
+    # A carry that does not move at first may do so later on: all of them count.
+    carried = [any(moves)] * n_carry
+    moves = [*moves[:n_consts], *carried, *moves[n_head:]]
+
+    def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+        outs = _Run(body, [*consts, *carry, *xs], moves).outs()
+        return outs[:n_carry], outs[n_carry:]
+
+    carry, ys = jax.lax.scan(
+        step,
+        values[n_consts:n_head],
+        values[n_head:],
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*carry, *ys]

@@ -1,0 +1,232 @@
+"""Second derivatives through a backward with operations that JAX does not transpose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+import jaxfn
+from tests.build import function
+
+X = jnp.float32([0.3, -1, 2])
+
+
+def batchable(make, factor=1.0):
+    """The product with 2, whose rule for a batch has another factor."""
+    double = make(lambda x: 2 * x)
+    double.def_vmap(lambda n, batched, x: (2 * factor * x, True))
+    return double
+
+
+DOUBLE = batchable(custom_vmap)
+OURS = batchable(jaxfn.custom_function)
+
+
+def per_row(g):
+    """Call a custom_vmap in each step of a scan."""
+    return lax.scan(lambda c, v: (c, DOUBLE(v)), 0.0, g)[1]
+
+
+# Each is the product of the gradient with cos(x), where that is finite.
+BACKWARDS = {
+    "stop_gradient": lambda x, g: jnp.cos(x) * lax.stop_gradient(g),
+    "stop_gradient of a product": lambda x, g: lax.stop_gradient(jnp.cos(x) * g),
+    "stop_gradient of a part": lambda x, g: (
+        0.25 * jnp.cos(x) * g + 0.75 * lax.stop_gradient(jnp.cos(x) * g)
+    ),
+    "stop_gradient in jit": lambda x, g: jax.jit(lax.stop_gradient)(g) * jnp.cos(x),
+    "stop_gradient in scan": lambda x, g: (
+        lax.scan(lambda c, v: (c, lax.stop_gradient(v)), 0.0, g)[1] * jnp.cos(x)
+    ),
+    "stop_gradient, scattered": lambda x, g: (
+        jnp.zeros(3)
+        .at[jnp.array([2, 0, 1])]
+        .set(lax.stop_gradient(g))[jnp.array([2, 0, 1])]
+        * jnp.cos(x)
+    ),
+    "isnan": lambda x, g: jnp.where(jnp.isnan(g), 7.0, g) * jnp.cos(x),
+    "isfinite": lambda x, g: jnp.where(jnp.isfinite(g), g, 7.0) * jnp.cos(x),
+    "not finite": lambda x, g: jnp.where(~jnp.isfinite(g), 7.0, g) * jnp.cos(x),
+    "isnan or isinf": lambda x, g: (
+        jnp.where(jnp.isnan(g) | jnp.isinf(g), 7.0, g) * jnp.cos(x)
+    ),
+    "nan_to_num": lambda x, g: jnp.nan_to_num(g * jnp.cos(x)),
+    "any is NaN": lambda x, g: lax.cond(
+        jnp.isnan(g).any(), lambda g: jnp.sin(g), lambda g: g * jnp.cos(x), g
+    ),
+    "all are finite": lambda x, g: (
+        lax.cond(jnp.isfinite(g).all(), lambda g: g, jnp.zeros_like, g) * jnp.cos(x)
+    ),
+    "nan_to_num in a branch": lambda x, g: (
+        lax.cond(x[0] > 0, lambda g: jnp.nan_to_num(g), lambda g: g, g) * jnp.cos(x)
+    ),
+    "custom_vmap": lambda x, g: DOUBLE(g) * jnp.cos(x) / 2,
+    "custom_vmap in jit": lambda x, g: jax.jit(DOUBLE)(g) * jnp.cos(x) / 2,
+    "custom_vmap in scan": lambda x, g: per_row(g) * jnp.cos(x) / 2,
+    "custom_vmap in checkpoint": lambda x, g: (
+        jax.checkpoint(DOUBLE)(g) * jnp.cos(x) / 2
+    ),
+    "custom_vmap of an example": lambda x, g: jax.vmap(DOUBLE)(g) * jnp.cos(x) / 2,
+    "def_vmap": lambda x, g: OURS(g) * jnp.cos(x) / 2,
+}
+
+
+def saving(ctx, x):
+    ctx.save_for_backward(x)
+    return jnp.sin(x)
+
+
+def ours(pull, **names):
+    backward = lambda ctx, g: pull(ctx.saved_tensors[0], g)  # noqa: E731
+    return function("Sine", forward=saving, backward=backward, **names).apply
+
+
+def plain(pull):
+    f = jax.custom_vjp(jnp.sin)
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (pull(x, g),))
+    return f
+
+
+def squares(f):
+    return lambda x: (f(x) ** 2).sum()
+
+
+wraps = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+@wraps
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_hessian_is_that_of_a_plain_custom_vjp(name, wrap):
+    pull = BACKWARDS[name]
+    expected = jax.hessian(squares(plain(pull)))(X)
+    found = wrap(jax.hessian(squares(ours(pull))))(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@wraps
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_derived_jvp_is_the_transpose_of_the_value(name, wrap):
+    f = ours(BACKWARDS[name], generate_jvp_rule=True)
+    t = jnp.float32([1, 2, -3])
+    dot = wrap(lambda x: jax.jvp(f, (x,), (t,))[1])(X)
+    np.testing.assert_allclose(dot, jnp.cos(X) * t, rtol=1e-6)
+
+
+def test_what_a_gradient_is_multiplied_by_stays_without_derivative():
+    f = ours(
+        BACKWARDS["stop_gradient of a product"],
+        generate_jvp_rule=True,
+    )
+    along = lambda x: jax.jvp(f, (x,), (jnp.ones(3),))[1]  # noqa: E731
+    assert along(X).tolist() == jnp.cos(X).tolist()
+    assert jax.jvp(along, (X,), (jnp.ones(3),))[1].tolist() == [0, 0, 0]
+    # By backward, too.
+    reverse = jax.grad(lambda x: f(x).sum())
+    assert jax.jvp(reverse, (X,), (jnp.ones(3),))[1].tolist() == [0, 0, 0]
+
+
+@wraps
+@pytest.mark.parametrize("make", [custom_vmap, jaxfn.custom_function])
+def test_the_batch_rule_of_what_is_called_is_transposed(make, wrap):
+    # Wrong on purpose, to see which rule ran: for a batch the product with 6.
+    double = batchable(make, factor=3.0)
+    f = ours(lambda x, g: double(g) * x, generate_jvp_rule=True)
+    t = jnp.float32([1, 2, -3])
+    along = lambda x, t: jax.jvp(f, (x,), (t,))[1]  # noqa: E731
+    np.testing.assert_allclose(wrap(along)(X, t), 2 * X * t, rtol=1e-6)
+    np.testing.assert_allclose(wrap(jax.vmap(along))(X, t), 6 * X * t, rtol=1e-6)
+    # The example that all share is not batched, and its tangents are.
+    shared = jax.vmap(along, (None, 0))(X[0], t)
+    np.testing.assert_allclose(shared, 6 * X[0] * t, rtol=1e-6)
+
+
+def test_a_function_with_a_batch_rule_is_transposed_as_it_stands():
+    @jaxfn.custom_function
+    def both(x, w, y):
+        return x * w, (x + y).sum()
+
+    both.def_vmap(
+        lambda n, batched, x, w, y: ((3 * x * w, x.sum(1) + y.sum(1)), (1, 1))
+    )
+    w = jnp.float32([2, 3])
+
+    def back(u, v):
+        like = jnp.ones(2)
+        return jax.linear_transpose(lambda x, y: both(x, w, y), like, like)((u, v))
+
+    u, v = jnp.float32([1, 10]), jnp.float32(100)
+    x, y = back(u, v)
+    assert x.tolist() == [102, 130]
+    assert y.tolist() == [100, 100]
+    x, y = jax.vmap(back)(jnp.stack([u, 2 * u]), jnp.stack([v, v]))
+    assert x.tolist() == [[106, 190], [112, 280]]  # by the rule, with 3 * w
+    assert y.tolist() == [[100, 100], [100, 100]]
+    (x,) = jax.linear_transpose(lambda x: both(x, w, x)[0], jnp.ones(2))(u)
+    assert x.tolist() == [2, 30]
+
+
+@pytest.mark.parametrize("make", [custom_vmap, jaxfn.custom_function])
+@pytest.mark.parametrize(
+    "body",
+    [jnp.sin, lambda x: x + 1, jnp.abs, lambda x: jnp.ones_like(x)],
+    ids=["sin", "affine", "abs", "constant"],
+)
+def test_a_call_that_is_not_linear_is_refused(body, make):
+    inner = make(body)
+    inner.def_vmap(lambda n, batched, x: (body(x), True))
+    f = ours(lambda x, g: inner(g), generate_jvp_rule=True)
+    with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
+        jax.jvp(f, (X,), (X,))
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        lambda x, g: jnp.where(jnp.isnan(g), g, 1.0),
+        lambda x, g: jnp.where(jnp.isnan(g), g, jnp.sin(g)),
+        lambda x, g: g + jnp.isfinite(g),
+        lambda x, g: jnp.where(g == 1, 0, g),
+        # Of what does not depend on the gradient nothing is assumed.
+        lambda x, g: jnp.where(jnp.isfinite(x), 1.0, g),
+        lambda x, g: lax.stop_gradient(jnp.sin(g)),
+    ],
+    ids=["constant", "sin", "a term", "equal", "of x", "stopped"],
+)
+def test_a_guarded_backward_that_is_not_linear_is_refused(pull):
+    f = ours(pull, generate_jvp_rule=True)
+    with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
+        jax.jvp(f, (X,), (X,))
+
+
+def test_a_backward_may_ask_for_values_where_they_are_known():
+    pull = lambda x, g: g * jnp.cos(x) if (x > -5).all() else g  # noqa: E731
+    for derivative in (jax.hessian, along_of_grad):
+        expected = derivative(squares(plain(pull)))(X)
+        np.testing.assert_allclose(
+            derivative(squares(ours(pull)))(X), expected, rtol=1e-5
+        )
+
+
+def along_of_grad(f):
+    return lambda x: jax.jvp(jax.grad(f), (x,), (jnp.ones_like(x),))[1]
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        lambda x, g: g * jnp.cos(x) if (g != 0).any() else g,
+        lambda x, g: g * float(g[0]),
+        lambda x, g: jnp.asarray(np.asarray(g)),
+        lambda x, g: g * range(3)[g[0].astype(int)],
+    ],
+    ids=["if", "float", "numpy", "index"],
+)
+def test_a_backward_that_asks_for_values_of_the_gradient_is_refused(pull):
+    words = (
+        r"`Sine.backward` can't be transposed .* expected operations that don't need "
+        r"the values of cotangents, as under jit, got .*Define jvp"
+    )
+    with pytest.raises(ValueError, match=words):
+        along_of_grad(squares(ours(pull)))(X)
