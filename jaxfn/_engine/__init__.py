@@ -9,9 +9,9 @@ is no jvp, and a second time after once_differentiable) and `batching` (custom_v
 the same in JAX's terms). `attachment` gives values a derivative after they were
 computed, and `gate` keeps out that of their computation; `onepass` (with `runs`) and
 `ownership` (with `sharing`) stand on them. `linearity` and `smoothness` prove that a
-traced function is linear; `rewriting` (with `solves`, `inlining` and `finite`) puts into
-other operations what JAX does not transpose; `replicated` sees what all devices of a
-mesh have of a gradient.
+traced function is linear; `rewriting` (with `solves`, `inlining` and `finite`) puts
+into other operations what JAX does not transpose; `replicated` sees what all devices of
+a mesh have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

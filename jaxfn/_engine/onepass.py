@@ -33,6 +33,7 @@ from jaxfn._engine.runs import (
     Run,
     check_same_program,
     check_same_values,
+    check_untraceable,
     refusing,
 )
 from jaxfn._engine.sharing import Map
@@ -143,7 +144,7 @@ class OnePass:
         # is no gate that could open in time.
         still = stop_gradient(arrays)
         outs, leaves, run = self._run(still, perturbed)
-        self._check_untraceable(still, run)
+        check_untraceable(self._rule, run, still, self._run)
         return outs, refusing(run, leaves, arrays, self._rule, why), run, None
 
     def _trace(
@@ -231,56 +232,6 @@ class OnePass:
             sources.append(source)
         run.sources = tuple(sources)
         return [as_jax(x) for x in outs], leaves, run
-
-    # ---- a body that needs values, differentiated again
-
-    def _check_untraceable(self, still: Arrays, run: Run) -> None:
-        """Refuse such a run where the derivative of what it saved would be lost."""
-        for what, places in (
-            ("NumPy values", run.constants),
-            ("objects that hide arrays", run.opaque),
-        ):
-            if places:
-                raise NotImplementedError(
-                    f"`{self._rule}` was differentiated again, kept {what} in "
-                    f"{' and '.join(places)}, and can't be traced: expected JAX "
-                    "arrays, got values whose derivative would be lost. Save inputs, "
-                    "or outputs that are JAX arrays, and compute the rest in the "
-                    "rules; keep what is constant outside of ctx."
-                )
-        # Here lax.stop_gradient(x) is x, so if it was saved it counts as the input.
-        # Under jax.jvp it is another object: a run there finds other sources.
-        try:
-            saved = self._with_values(still, run.perturbed).sources
-        except Exception:  # noqa: BLE001  (a body in NumPy has no lax.stop_gradient)
-            return
-        if saved != run.sources:
-            raise NotImplementedError(
-                f"`{self._rule}` was differentiated again, saved lax.stop_gradient of "
-                "a value, and can't be traced: expected operations that don't need "
-                "values, as under jit. Write it without them, or split it into "
-                "forward and setup_context."
-            )
-
-    def _with_values(self, inputs: Arrays, perturbed: Perturbed) -> Run:
-        """Run forward again under jax.jvp, to see what it saves.
-
-        There arrays are tracers, so that each result is an object of its own, and have
-        values all the same.
-        """
-        moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
-        runs: list[Run] = []
-
-        def look(*values: Any) -> tuple[()]:
-            at = list(inputs)
-            for i, value in zip(moving, values, strict=True):
-                at[i] = value
-            runs.append(self._run(at, perturbed)[2])
-            return ()
-
-        primals = tuple(inputs[i] for i in moving)
-        jax.jvp(look, primals, primals)
-        return runs[-1]
 
     def _substitute(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -13,6 +13,8 @@ import numpy as np
 from jaxfn._base import OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.rules import Arrays, Perturbed
+
+Again = Callable[[Arrays, Perturbed], tuple[Arrays, list[Any], "Run"]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -135,3 +137,60 @@ def refusing(
             (leaf,) = attach(refuse, arrays, [as_jax(leaf)], name=rule)
         kept.append(leaf)
     return kept
+
+
+def check_untraceable(rule: str, run: Run, still: Arrays, again: Again) -> None:
+    """Refuse a run with values where the derivative of what it saved would be lost.
+
+    Args:
+        rule: what messages call forward, which can't be traced.
+        run: the run; its inputs had no derivative.
+        still: its inputs.
+        again: runs forward: `again(inputs, perturbed) -> outputs, leaves saved, run`.
+    """
+    for what, places in (
+        ("NumPy values", run.constants),
+        ("objects that hide arrays", run.opaque),
+    ):
+        if places:
+            raise NotImplementedError(
+                f"`{rule}` was differentiated again, kept {what} in "
+                f"{' and '.join(places)}, and can't be traced: expected JAX "
+                "arrays, got values whose derivative would be lost. Save inputs, "
+                "or outputs that are JAX arrays, and compute the rest in the "
+                "rules; keep what is constant outside of ctx."
+            )
+    # Here lax.stop_gradient(x) is x, so if it was saved it counts as the input.
+    # Under jax.jvp it is another object: a run there finds other sources.
+    try:
+        saved = _under_jvp(still, run.perturbed, again).sources
+    except Exception:  # noqa: BLE001  (a body in NumPy has no lax.stop_gradient)
+        return
+    if saved != run.sources:
+        raise NotImplementedError(
+            f"`{rule}` was differentiated again, saved lax.stop_gradient of "
+            "a value, and can't be traced: expected operations that don't need "
+            "values, as under jit. Write it without them, or split it into "
+            "forward and setup_context."
+        )
+
+
+def _under_jvp(inputs: Arrays, perturbed: Perturbed, again: Again) -> Run:
+    """Run forward again under jax.jvp, to see what it saves.
+
+    There arrays are tracers, so that each result is an object of its own, and have
+    values all the same.
+    """
+    moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
+    runs: list[Run] = []
+
+    def look(*values: Any) -> tuple[()]:
+        at = list(inputs)
+        for i, value in zip(moving, values, strict=True):
+            at[i] = value
+        runs.append(again(at, perturbed)[2])
+        return ()
+
+    primals = tuple(inputs[i] for i in moving)
+    jax.jvp(look, primals, primals)
+    return runs[-1]

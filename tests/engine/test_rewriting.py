@@ -230,3 +230,12 @@ def test_a_backward_that_asks_for_values_of_the_gradient_is_refused(pull):
     )
     with pytest.raises(ValueError, match=words):
         along_of_grad(squares(ours(pull)))(X)
+
+
+def test_a_test_of_what_was_saved_is_one():
+    f = ours(
+        lambda x, g: jnp.where(jnp.isfinite(x), jnp.nan_to_num(g), 5 * g),
+        generate_jvp_rule=True,
+    )
+    x = jnp.float32([1, jnp.inf, jnp.nan])
+    assert jax.jvp(f, (x,), (jnp.ones(3),))[1].tolist() == [1, 5, 5]
