@@ -142,8 +142,6 @@ def body_of(eqn: Any) -> Any:
     staged = params.get("staged")
     if staged is not None:
         return None if isinstance(staged, compat.Failed) else staged.jaxpr
-    if eqn.primitive.name == "custom_vmap_call":
-        return params["call"]
     return next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
 
 

@@ -239,3 +239,35 @@ def test_a_test_of_what_was_saved_is_one():
     )
     x = jnp.float32([1, jnp.inf, jnp.nan])
     assert jax.jvp(f, (x,), (jnp.ones(3),))[1].tolist() == [1, 5, 5]
+
+
+def test_an_effect_of_a_test_happens_in_every_run():
+    seen = []
+
+    def pull(x, g):
+        jax.debug.callback(lambda any_nan: seen.append(any_nan), jnp.isnan(g).any())
+        return jnp.nan_to_num(g) * jnp.cos(x)
+
+    f = ours(pull, generate_jvp_rule=True)
+    along = jax.jit(lambda x: jax.jvp(f, (x,), (x,)))
+    for _ in range(3):
+        jax.block_until_ready(along(X))
+    jax.effects_barrier()
+    assert [bool(x) for x in seen] == [False] * 3
+
+
+@wraps
+def test_a_function_that_closes_over_an_array_is_transposed(wrap):
+    @wrap
+    def back(w, ct):
+        f = jaxfn.custom_function(lambda x: (w @ x)[:, None] * jnp.ones(4))
+        f.def_vmap(
+            lambda n, batched, x: (3 * (x @ w.T)[:, :, None] * jnp.ones(4), True)
+        )
+        one = lambda ct: jax.linear_transpose(f, jnp.ones(3))(ct)[0]  # noqa: E731
+        return one(ct), jax.vmap(one)(ct[None])
+
+    w = jnp.arange(6.0).reshape(2, 3)
+    found = back(w, jnp.ones((2, 4)))
+    assert found[0].tolist() == [12, 20, 28]
+    assert found[1].tolist() == [[36, 60, 84]]
