@@ -69,6 +69,10 @@ BACKWARDS = {
         jax.checkpoint(DOUBLE)(g) * jnp.cos(x) / 2
     ),
     "custom_vmap of an example": lambda x, g: jax.vmap(DOUBLE)(g) * jnp.cos(x) / 2,
+    "custom_vmap, scattered": lambda x, g: (
+        jnp.zeros(3).at[jnp.array([2, 0, 1])].set(DOUBLE(g))[jnp.array([2, 0, 1])]
+        * (jnp.cos(x) / 2)
+    ),
     "def_vmap": lambda x, g: OURS(g) * jnp.cos(x) / 2,
 }
 
