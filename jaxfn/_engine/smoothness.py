@@ -39,9 +39,7 @@ def is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
             continue
         reached |= {id(var) for var in eqn.outvars}
         name = eqn.primitive.name
-        known = name in ("scatter", "sort", "batched") or compat.has_transpose(
-            eqn.primitive
-        )
+        known = name in ("scatter", "sort") or compat.has_transpose(eqn.primitive)
         if name in _CHOSEN or not known:
             return False
         if not all(is_smooth(body, given) for body, given in _bodies(eqn, moves)):
