@@ -4,7 +4,8 @@ What is rewritten here is linear all the same, in what is transposed:
 
 - a linear solve that is given more than JAX allows (`solves`);
 - `lax.stop_gradient`, whose value is its operand;
-- a test for NaN or infinity, which has one result for all finite numbers (`finite`);
+- a test for NaN or infinity of the arguments, or of what is made of them alone, which
+  has one result for all finite numbers (`finite`);
 - a call of a function with `custom_vmap`, which is made a `batched`;
 - an operation of independent operands, which is split into one for each.
 
@@ -18,6 +19,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
@@ -40,7 +42,11 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
     if not is_rewritten(closed):
         return closed
     moving = [True] * len(example)
-    return jax.make_jaxpr(lambda args: _Run(closed, args, moving).outs())(example)
+
+    def run(args: list[Any]) -> list[Any]:
+        return _Run(closed, args, moving, finite=True).outs()
+
+    return jax.make_jaxpr(run)(example)
 
 
 class _Run:
@@ -50,16 +56,18 @@ class _Run:
         closed: the jaxpr.
         args: its arguments.
         moving: for each, whether it depends on what is transposed.
+        finite: are those that do finite wherever what is transposed is?
     """
 
     def __init__(
-        self, closed: Any, args: Sequence[Any], moving: Sequence[bool]
+        self, closed: Any, args: Sequence[Any], moving: Sequence[bool], *, finite: bool
     ) -> None:
         closed, held = inlined(closed)
         jaxpr, consts = compat.open_jaxpr(closed)
         args, moving = [*held, *args], [*[False] * len(held), *moving]
         names = zip(jaxpr.invars, moving, strict=True)
         self._program = Program(jaxpr, {}, {id(var) for var, moves in names if moves})
+        self._finite = set(self._program.moving) if finite else set[int]()
         self._known: set[int] = set()
         self._write(jaxpr.constvars, consts)
         self._write(jaxpr.invars, args)
@@ -69,6 +77,8 @@ class _Run:
         program = self._program
         for i, eqn in enumerate(program.jaxpr.eqns):
             self._write(eqn.outvars, self._equation(i, eqn))
+            if self._is_finite(eqn):
+                self._finite.update(map(id, eqn.outvars))
             if self._is_known(eqn):
                 self._known.update(map(id, eqn.outvars))
             else:
@@ -94,11 +104,22 @@ class _Run:
 
         Then its value is known now.
         """
-        moves = any(id(x) in self._program.moving for x in eqn.invars)
-        if of_finite(eqn) is not None and moves:
-            return True
-        given = [id(x) for x in eqn.invars if not hasattr(x, "val")]
-        return bool(given) and self._known.issuperset(given) and not eqn.effects
+        given = {id(x) for x in eqn.invars if not hasattr(x, "val")}
+        if of_finite(eqn) is not None and not given.isdisjoint(self._program.moving):
+            return self._is_finite(eqn)
+        return bool(given) and given <= self._known and not eqn.effects
+
+    def _is_finite(self, eqn: Any) -> bool:
+        """Is nothing in an equation but what is finite if what is transposed is?
+
+        What was saved may be infinite, and what is multiplied by it too.
+        """
+        return all(
+            hasattr(x, "val")
+            or id(x) in self._finite
+            or not jnp.issubdtype(x.aval.dtype, jnp.inexact)
+            for x in eqn.invars
+        )
 
     def _rewritten(
         self, i: int, eqn: Any, values: list[Any], moves: list[bool]
@@ -113,18 +134,20 @@ class _Run:
             return _batched(eqn, values)
         if name == "custom_linear_solve":
             return solved(self._program, i, values, moves)
-        if (of_all := of_finite(eqn)) is not None:
+        of_all, finite = of_finite(eqn), self._is_finite(eqn)
+        if of_all is not None and finite:
             return [np.full(eqn.outvars[0].aval.shape, of_all)]
         known = id(eqn.invars[0]) in self._known
         if name in ("select_n", "cond") and known and (k := _chosen(values[0])) >= 0:
             if name == "select_n":
                 return [values[1 + k]]
-            return _Run(eqn.params["branches"][k], values[1:], moves[1:]).outs()
+            branch = eqn.params["branches"][k]
+            return _Run(branch, values[1:], moves[1:], finite=finite).outs()
         if name == "scan" and holds(eqn):
-            return _scan(eqn, values, moves)
+            return _scan(eqn, values, moves, finite=finite)
         # A branch that is chosen by what is transposed is not linear, in any way.
         if name == "cond" and holds(eqn) and not moves[0]:
-            return _cond(eqn, values, moves)
+            return _cond(eqn, values, moves, finite=finite)
         return None
 
     def _stopped(self, i: int) -> list[Any]:
@@ -173,17 +196,17 @@ def _batched(eqn: Any, values: list[Any]) -> list[Any]:
     return differentiable(fun, batch, name="custom_vmap")(*values).arrays
 
 
-def _cond(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+def _cond(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> list[Any]:
     """Evaluate a cond, whose branches are rewritten."""
 
     def choice(body: Any) -> Callable[..., list[Any]]:
-        return lambda *args: _Run(body, args, moves[1:]).outs()
+        return lambda *args: _Run(body, args, moves[1:], finite=finite).outs()
 
     branches = [choice(body) for body in eqn.params["branches"]]
     return jax.lax.switch(values[0].astype("int32"), branches, *values[1:])
 
 
-def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+def _scan(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> list[Any]:
     """Evaluate a scan, whose body is rewritten."""
     params, body = eqn.params, eqn.params["jaxpr"]
     n_consts, n_carry = compat.scan_counts(params)
@@ -194,7 +217,7 @@ def _scan(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
     moves = [*moves[:n_consts], *carried, *moves[n_head:]]
 
     def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        outs = _Run(body, [*consts, *carry, *xs], moves).outs()
+        outs = _Run(body, [*consts, *carry, *xs], moves, finite=finite).outs()
         return outs[:n_carry], outs[n_carry:]
 
     carry, ys = jax.lax.scan(

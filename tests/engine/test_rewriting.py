@@ -58,7 +58,7 @@ BACKWARDS = {
     "isnan or isinf": lambda x, g: (
         jnp.where(jnp.isnan(g) | jnp.isinf(g), 7.0, g) * jnp.cos(x)
     ),
-    "nan_to_num": lambda x, g: jnp.nan_to_num(g * jnp.cos(x)),
+    "nan_to_num": lambda x, g: jnp.nan_to_num(2 * g - g) * jnp.cos(x),
     "any is NaN": lambda x, g: lax.cond(
         jnp.isnan(g).any(), lambda g: jnp.sin(g), lambda g: g * jnp.cos(x), g
     ),
@@ -194,12 +194,21 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
         lambda x, g: jnp.where(jnp.isnan(g), g, 1.0),
         lambda x, g: jnp.where(jnp.isnan(g), g, jnp.sin(g)),
         lambda x, g: g + jnp.isfinite(g),
+        # The factor may be NaN, of which the transpose would make NaN.
+        lambda x, g: jnp.nan_to_num(g * x),
+        lambda x, g: lax.scan(
+            lambda c, v: (c * v, jnp.where(jnp.isnan(c), 7.0, v)), x[0], g
+        )[1],
+        lambda x, g: lax.cond(
+            x[0] > 0, lambda g, x: jnp.nan_to_num(g * x), lambda g, x: g, g, x
+        ),
         lambda x, g: jnp.where(g == 1, 0, g),
         # Of what does not depend on the gradient nothing is assumed.
         lambda x, g: jnp.where(jnp.isfinite(x), 1.0, g),
         lambda x, g: lax.stop_gradient(jnp.sin(g)),
     ],
-    ids=["constant", "sin", "a term", "equal", "of x", "stopped"],
+    ids=["constant", "sin", "a term", "factor", "scan", "cond"]
+    + ["equal", "of x", "stopped"],
 )
 def test_a_guarded_backward_that_is_not_linear_is_refused(pull):
     f = ours(pull, generate_jvp_rule=True)
