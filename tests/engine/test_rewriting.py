@@ -29,6 +29,10 @@ def per_row(g):
     return lax.scan(lambda c, v: (c, DOUBLE(v)), 0.0, g)[1]
 
 
+def without_nan(g):
+    return jnp.where(jnp.isnan(g), 0.0, g)
+
+
 def there_and_back(x, values):
     """Sort the values by x, which JAX does not transpose, and undo it."""
     order, values = lax.sort((x, jnp.arange(3), values), num_keys=1)[1:]
@@ -199,15 +203,16 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
         lambda x, g: lax.scan(
             lambda c, v: (c * v, jnp.where(jnp.isnan(c), 7.0, v)), x[0], g
         )[1],
-        lambda x, g: lax.cond(
-            x[0] > 0, lambda g, x: jnp.nan_to_num(g * x), lambda g, x: g, g, x
-        ),
+        lambda x, g: without_nan(g * x),
+        lambda x, g: lax.cond(x[0] > 0, without_nan, lambda v: v, g * x),
+        lambda x, g: lax.cond(jnp.isnan(g).any(), lambda v: v, without_nan, g * x),
         lambda x, g: jnp.where(g == 1, 0, g),
         # Of what does not depend on the gradient nothing is assumed.
         lambda x, g: jnp.where(jnp.isfinite(x), 1.0, g),
         lambda x, g: lax.stop_gradient(jnp.sin(g)),
     ],
-    ids=["constant", "sin", "a term", "factor", "scan", "cond"]
+    ids=["constant", "sin", "a term", "factor", "scan", "factor alone"]
+    + ["cond", "known cond"]
     + ["equal", "of x", "stopped"],
 )
 def test_a_guarded_backward_that_is_not_linear_is_refused(pull):
