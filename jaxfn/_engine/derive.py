@@ -161,16 +161,22 @@ def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
     A user who never asked for a derived jvp is told what needs it.
     """
     name = rules.name
-    use = (
-        "to get a jvp (generate_jvp_rule)"
-        if rules.derive_jvp
-        else "to get the tangents of what forward returned, as forward mode over "
-        "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no jvp"
-    )
+    if rules.derive_jvp:
+        use, unused = "to get a jvp (generate_jvp_rule)", ""
+    else:
+        use = (
+            "to get the tangents of what forward returned, as forward mode over "
+            "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no "
+            "jvp"
+        )
+        unused = (
+            " If nothing uses these tangents, as where the result is only added up, "
+            "put it all under jax.jit, which does not compute them then."
+        )
     return errors.RuleValueError(
         f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected "
         f"{expected}, got {got}. Define jvp: `jvp(ctx, *tangents)` of `{name}` gets "
         "a tangent for each argument and returns one for each output. Or write "
         "backward with operations that are linear in its cotangents and that JAX can "
-        "transpose."
+        f"transpose.{unused}"
     )

@@ -292,3 +292,16 @@ def test_a_function_that_closes_over_an_array_is_transposed(wrap):
     found = back(w, jnp.ones((2, 4)))
     assert found[0].tolist() == [12, 20, 28]
     assert found[1].tolist() == [[36, 60, 84]]
+
+
+def test_tangents_that_nobody_uses_are_not_computed_under_jit():
+    clipped = lambda x, g: jnp.clip(g * jnp.cos(x), -1, 1)  # noqa: E731
+    hessian = lambda f: jax.hessian(lambda x: 0.5 * f(x).sum())  # noqa: E731
+    with pytest.raises(ValueError, match=r"If nothing uses these .* under jax\.jit"):
+        hessian(ours(clipped))(X)
+    expected = jax.jit(hessian(plain(clipped)))(X)
+    found = jax.jit(hessian(ours(clipped)))(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="can't be transposed") as caught:
+        jax.jvp(ours(clipped, generate_jvp_rule=True), (X,), (X,))
+    assert "jit" not in str(caught.value)
