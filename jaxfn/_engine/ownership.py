@@ -120,7 +120,7 @@ def derivatives(
         return [jax.typeof(x if is_inexact(x) else np.zeros(())) for x in arrays]
 
     found: list[Map] = []
-    if rules.bwd is not None:
+    if rules.bwd is not None and not rules.refuses:
         by_jax = not has_forward_mode(rules)
         found.append(Map(pull, examples(outs), backwards=True, by_jax=by_jax))
     if rules.jvp is not None:

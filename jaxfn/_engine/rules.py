@@ -65,6 +65,7 @@ class Rules:
             argument; the results have the types of the outputs.
         derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
         once: refuse to differentiate `bwd`.
+        refuses: does `bwd` only say that there is no derivative?
         origin: of the arguments, for JAX's errors.
     """
 
@@ -75,6 +76,7 @@ class Rules:
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
     derive_jvp: bool = False
     once: bool = False
+    refuses: bool = False
     origin: Origin | None = None
 
 

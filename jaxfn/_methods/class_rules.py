@@ -83,6 +83,7 @@ class ClassRules:
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
             once=d.once,
+            refuses=not d.has_backward and d.jvp is None,
             origin=Origin(arguments.names(), places(d, arguments.known.place)),
         )
 

@@ -380,6 +380,23 @@ def test_what_one_vmap_shares_another_may_batch_later(engine):
         assert gradient(S) == 14
 
 
+@wraps
+@pytest.mark.parametrize("style", ["combined", "separate", "batch rule"])
+def test_a_function_without_derivative_has_none_that_could_differ(style, wrap):
+    value = lambda x, y: (x * 2, y + 1)  # noqa: E731
+    if style == "combined":
+        f = function(forward=lambda ctx, x, y: value(x, y)).apply
+    else:
+        rules = {"forward": value, "setup_context": lambda ctx, inputs, output: None}
+        if style == "batch rule":
+            rules["vmap"] = lambda info, dims, x, y: (value(x, y), dims)
+        f = function(**rules).apply
+    found = wrap(lambda: jax.vmap(f, (0, None), (0, None))(X, S))()
+    assert [y.tolist() for y in found] == [[2, 4, 6], 3]
+    with pytest.raises(NotImplementedError, match="must implement either the backward"):
+        jax.grad(lambda y: jax.vmap(f, (0, None), (0, None))(X, y)[1])(S)
+
+
 @engines
 @wraps
 @pytest.mark.parametrize("beside", ["a batched value", "a batched derivative"])
