@@ -49,6 +49,13 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
     return jax.make_jaxpr(run)(example)
 
 
+# To these an integer says which elements to take, or where to put them. (A gather is
+# not among them: where it finds nothing, it gives NaN.)
+_PLACING = frozenset(
+    ("scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "select_n")
+)
+
+
 class _Run:
     """One evaluation of a jaxpr, which knows what depends on the arguments.
 
@@ -78,7 +85,7 @@ class _Run:
         for i, eqn in enumerate(program.jaxpr.eqns):
             self._write(eqn.outvars, self._equation(i, eqn))
             if self._is_finite(eqn):
-                self._finite.update(map(id, eqn.outvars))
+                self._finite.update(map(id, filter(_is_inexact, eqn.outvars)))
             if self._is_known(eqn):
                 self._known.update(map(id, eqn.outvars))
             else:
@@ -112,13 +119,16 @@ class _Run:
     def _is_finite(self, eqn: Any) -> bool:
         """Is nothing in an equation but what is finite if what is transposed is?
 
-        What was saved may be infinite, and what is multiplied by it too.
+        What was saved may be infinite, and what is multiplied by it too; or zero, if it
+        is an integer, and divide something.
         """
+        name = eqn.primitive.name
+        known = self._finite | self._known
         return all(
-            hasattr(x, "val")
-            or id(x) in self._finite
-            or not jnp.issubdtype(x.aval.dtype, jnp.inexact)
-            for x in eqn.invars
+            of_finite(eqn) is not None or bool(np.isfinite(np.asarray(x.val)).all())
+            if hasattr(x, "val")
+            else id(x) in known or (name in _PLACING and not _is_inexact(x))
+            for x in eqn.invars[1 if name == "cond" else 0 :]
         )
 
     def _rewritten(
@@ -161,6 +171,10 @@ class _Run:
         given = [x for x in (*jaxpr.constvars, *jaxpr.invars) if id(x) not in moving]
         still = {id(x): jax.lax.stop_gradient(env[id(x)]) for x in given}
         return again(env, jaxpr.eqns[:i], still, jaxpr.eqns[i].invars)
+
+
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(x.aval.dtype, jnp.inexact)
 
 
 def _chosen(index: Any) -> int:

@@ -63,6 +63,15 @@ BACKWARDS = {
         jnp.where(jnp.isnan(g) | jnp.isinf(g), 7.0, g) * jnp.cos(x)
     ),
     "nan_to_num": lambda x, g: jnp.nan_to_num(2 * g - g) * jnp.cos(x),
+    "isnan in a place": lambda x, g: (
+        jnp.zeros(3)
+        .at[(x > -5).astype(int) * jnp.arange(3)]
+        .set(without_nan(g), unique_indices=True)
+        * jnp.cos(x)
+    ),
+    "isnan of a part": lambda x, g: (
+        without_nan(jnp.where(x > 9, 0.0, g).at[0].add(0.0)) * jnp.cos(x)
+    ),
     "any is NaN": lambda x, g: lax.cond(
         jnp.isnan(g).any(), lambda g: jnp.sin(g), lambda g: g * jnp.cos(x), g
     ),
@@ -204,6 +213,12 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
             lambda c, v: (c * v, jnp.where(jnp.isnan(c), 7.0, v)), x[0], g
         )[1],
         lambda x, g: without_nan(g * x),
+        lambda x, g: without_nan(g / x.astype(int)),
+        lambda x, g: without_nan(g[x.astype(int)]),
+        lambda x, g: without_nan(g * jnp.inf),
+        lambda x, g: without_nan(
+            lax.scan(lambda c, v: (c, v / c), x[0].astype(int), g)[1]
+        ),
         lambda x, g: lax.cond(x[0] > 0, without_nan, lambda v: v, g * x),
         lambda x, g: lax.cond(jnp.isnan(g).any(), lambda v: v, without_nan, g * x),
         lambda x, g: jnp.where(g == 1, 0, g),
@@ -212,6 +227,7 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
         lambda x, g: lax.stop_gradient(jnp.sin(g)),
     ],
     ids=["constant", "sin", "a term", "factor", "scan", "factor alone"]
+    + ["integer", "out of bounds", "infinity", "integer in scan"]
     + ["cond", "known cond"]
     + ["equal", "of x", "stopped"],
 )
