@@ -51,9 +51,7 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
 
 # To these an integer says which elements to take, or where to put them. (A gather is
 # not among them: where it finds nothing, it gives NaN.)
-_PLACING = frozenset(
-    ("scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "select_n")
-)
+_PLACING = frozenset(("scatter-add", "select_n"))
 
 
 class _Run:
