@@ -49,6 +49,11 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
     return jax.make_jaxpr(run)(example)
 
 
+# Of finite numbers they make finite numbers (but for overflow).
+_KEEPING = frozenset(
+    ("add", "add_any", "sub", "mul", "neg", "abs", "reduce_sum", "convert_element_type")
+    + ("broadcast_in_dim", "reshape", "select_n", "scatter-add", "stop_gradient")
+)
 # To these an integer says which elements to take, or where to put them. (A gather is
 # not among them: where it finds nothing, it gives NaN.)
 _PLACING = frozenset(("scatter-add", "select_n"))
@@ -82,7 +87,7 @@ class _Run:
         program = self._program
         for i, eqn in enumerate(program.jaxpr.eqns):
             self._write(eqn.outvars, self._equation(i, eqn))
-            if self._is_finite(eqn):
+            if eqn.primitive.name in _KEEPING and self._is_finite(eqn):
                 self._finite.update(map(id, filter(_is_inexact, eqn.outvars)))
             if self._is_known(eqn):
                 self._known.update(map(id, eqn.outvars))
@@ -111,7 +116,9 @@ class _Run:
         """
         given = {id(x) for x in eqn.invars if not hasattr(x, "val")}
         if of_finite(eqn) is not None and not given.isdisjoint(self._program.moving):
-            return self._is_finite(eqn)
+            # A constant would not vary over the axes of a mesh, as its result does.
+            varies = any(map(compat.varying_axes, (x.aval for x in eqn.invars)))
+            return self._is_finite(eqn) and not varies
         return bool(given) and given <= self._known and not eqn.effects
 
     def _is_finite(self, eqn: Any) -> bool:
@@ -143,7 +150,7 @@ class _Run:
         if name == "custom_linear_solve":
             return solved(self._program, i, values, moves)
         of_all, finite = of_finite(eqn), self._is_finite(eqn)
-        if of_all is not None and finite:
+        if of_all is not None and self._is_known(eqn):
             return [np.full(eqn.outvars[0].aval.shape, of_all)]
         known = id(eqn.invars[0]) in self._known
         if name in ("select_n", "cond") and known and (k := _chosen(values[0])) >= 0:
@@ -218,15 +225,34 @@ def _cond(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> li
     return jax.lax.switch(values[0].astype("int32"), branches, *values[1:])
 
 
+def _moved(body: Any, moves: list[bool], start: int, end: int) -> list[bool]:
+    """Say which inputs of the body of a scan move, in any step.
+
+    Args:
+        body: its jaxpr.
+        moves: for each input, whether it moves in the first step.
+        start: of what is carried, among the inputs.
+        end: of it.
+    """
+    jaxpr, _ = compat.open_jaxpr(body)
+    while True:  # ever more of them move, so this ends
+        names = zip(jaxpr.invars, moves, strict=True)
+        found = reached(jaxpr.eqns, {id(x) for x, m in names if m})
+        after = [id(x) in found for x in jaxpr.outvars[: end - start]]
+        pairs = zip(moves[start:end], after, strict=True)
+        now = [*moves[:start], *[a or b for a, b in pairs], *moves[end:]]
+        if now == moves:
+            return now
+        moves = now
+
+
 def _scan(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> list[Any]:
     """Evaluate a scan, whose body is rewritten."""
     params, body = eqn.params, eqn.params["jaxpr"]
     n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts = values[:n_consts]
-    # A carry that does not move at first may do so later on: all of them count.
-    carried = [any(moves)] * n_carry
-    moves = [*moves[:n_consts], *carried, *moves[n_head:]]
+    moves = _moved(body, moves, n_consts, n_head)
 
     def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         outs = _Run(body, [*consts, *carry, *xs], moves, finite=finite).outs()

@@ -138,7 +138,8 @@ def again(
             chosen.append(eqn)
             needed |= {id(x) for x in eqn.invars} - changed.keys()
     for eqn in reversed(chosen):
-        if stale.isdisjoint(map(id, eqn.invars)):
+        # What has an effect does not happen again.
+        if eqn.effects or stale.isdisjoint(map(id, eqn.invars)):
             continue
         values = [read(env, x) for x in eqn.invars]
         stale |= {id(x) for x in eqn.outvars}
@@ -160,7 +161,11 @@ def _names(eqns: Sequence[Any], b: Sequence[Any]) -> dict[int, tuple[int, Undo]]
         if eqn.primitive.name in compat.PAIRED:
             pairs = zip(eqn.invars, eqn.outvars, strict=True)
             names |= {id(x): names[id(y)] for x, y in pairs if id(y) in names}
-        elif id(eqn.outvars[0]) in names and (found := _undone(eqn)) is not None:
+        elif (
+            eqn.outvars
+            and id(eqn.outvars[0]) in names
+            and (found := _undone(eqn)) is not None
+        ):
             k, after = names[id(eqn.outvars[0])]
             x, undo = found
             names.setdefault(id(x), (k, partial(_chained, undo, after)))

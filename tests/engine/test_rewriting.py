@@ -322,3 +322,103 @@ def test_tangents_that_nobody_uses_are_not_computed_under_jit():
     with pytest.raises(ValueError, match="can't be transposed") as caught:
         jax.jvp(ours(clipped, generate_jvp_rule=True), (X,), (X,))
     assert "jit" not in str(caught.value)
+
+
+def by_step(x, g):
+    """Carry powers of x, of which the derivative is stopped, beside the gradient."""
+    step = lambda s, v: (s * x[0], lax.stop_gradient(s) * v)  # noqa: E731
+    return lax.scan(step, x[0], g)[1]
+
+
+def test_what_a_scan_carries_of_what_was_saved_stays_without_derivative():
+    f = ours(by_step, generate_jvp_rule=True)
+    along = lambda x: jax.jvp(f, (x,), (jnp.ones(3),))[1]  # noqa: E731
+    np.testing.assert_allclose(along(X), [0.3, 0.09, 0.027], rtol=1e-6)
+    assert jax.jvp(along, (X,), (jnp.ones(3),))[1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        # Not of all finite gradients these are the same.
+        lambda x, g: jnp.where(jnp.isnan(jnp.sqrt(g)), 0.0, g),
+        lambda x, g: jnp.where(jnp.isinf(1 / g), 7.0, g),
+        # What was saved, beside the gradient in one operation.
+        lambda x, g: jnp.where(*sorted_by(x, g), 0.0),
+    ],
+    ids=["sqrt", "reciprocal", "sort"],
+)
+def test_a_test_of_more_than_finite_numbers_is_one(pull):
+    f = ours(pull, generate_jvp_rule=True)
+    with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
+        jax.jvp(f, (X,), (X,))
+
+
+def sorted_by(x, g):
+    keys, values = lax.sort((x, g), num_keys=1)
+    return jnp.isfinite(keys), values
+
+
+def test_a_test_of_what_was_saved_may_stand_in_a_call_with_the_gradient():
+    @jax.checkpoint
+    def both(x, g):
+        return jnp.sin(x), jnp.nan_to_num(2 * g)
+
+    def pull(x, g):
+        sine, twice = both(x, g)
+        return jnp.where(jnp.isfinite(sine), twice, 0.0)
+
+    f = ours(pull, generate_jvp_rule=True)
+    x = jnp.float32([1, jnp.inf, 2])
+    assert jax.jvp(f, (x,), (jnp.ones(3),))[1].tolist() == [2, 0, 2]
+
+
+@pytest.mark.parametrize("solver", ["cg", "gmres", "bicgstab"])
+def test_an_effect_may_stand_before_a_solve(solver):
+    solve = getattr(jax.scipy.sparse.linalg, solver)
+
+    def pull(x, g):
+        jax.debug.callback(lambda _: None, x[0])
+        return solve(lambda v: v / jnp.cos(x), g)[0]
+
+    found = along_of_grad(squares(ours(pull)))(X)
+    expected = along_of_grad(squares(jnp.sin))(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_effect_does_not_happen_again_for_what_is_stopped():
+    seen = []
+
+    def noted(x):
+        seen.append(1)
+        return np.asarray(x)
+
+    def pull(x, g):
+        same = jax.experimental.io_callback(noted, jax.typeof(x), x, ordered=True)
+        return lax.stop_gradient(jnp.cos(same) * g)
+
+    f = ours(pull, generate_jvp_rule=True)
+    for wrap in (lambda f: f, jax.jit):
+        seen.clear()
+        jax.block_until_ready(wrap(lambda x: jax.jvp(f, (x,), (x,)))(X))
+        jax.effects_barrier()
+        assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        lambda x, g: 2 * jnp.nan_to_num(g),
+        lambda x, g: jnp.where(jnp.isfinite(g) & (x == x), 2 * g, 0.0),
+        lambda x, g: 2 * g * jnp.isfinite(g),
+    ],
+    ids=["nan_to_num", "mask", "product"],
+)
+def test_a_guard_on_a_mesh_whose_types_say_what_varies_is_refused(pull):
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+    f = ours(pull, generate_jvp_rule=True)
+    along = lambda x: jax.jvp(f, (x,), (x,))[1]  # noqa: E731
+    mapped = jax.shard_map(along, mesh=mesh, in_specs=spec, out_specs=spec)
+    with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
+        mapped(X)
