@@ -107,6 +107,14 @@ REFERENCE = (
     "an argument; write to it what `{name}` returns."
 )
 
+NOT_LINEAR_BATCH = (
+    "A function with a batch rule (of custom_vmap, or by jaxfn's def_vmap) was "
+    "transposed, as by generate_jvp_rule, jax.hessian or jax.linear_transpose: "
+    "expected a function and a batch rule that are linear in what is transposed, in "
+    "operations that JAX can transpose, got {why}. Where backward calls it, define jvp "
+    "too."
+)
+
 OWN_DERIVATIVE = (
     "`{name}` gave an output that all examples of a vmap share a derivative that "
     "differs among them (by jax.lax.axis_index, say): expected the same for all. Pass "

@@ -108,8 +108,14 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
 
-    try:
+    def by_jax(tangents: list[Any]) -> list[Any]:
         return jax.linear_transpose(run, example)(tangents)[0]
+
+    try:
+        if not compat.open_jaxpr(jaxpr)[0].effects:
+            return by_jax(tangents)
+        # Traced first: if it fails on its way, no effect has happened.
+        return compat.evaluate(jax.make_jaxpr(by_jax)(tangents), tangents)
     except Exception:
         found = _by_derivative(jaxpr, example, tangents)
         if found is not None:

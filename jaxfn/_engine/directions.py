@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import Outputs
+from jaxfn._base import Outputs, compat, errors
+from jaxfn._engine import linearity
 from jaxfn._engine.batching import Batch, Fun
 from jaxfn._engine.rules import Arrays
 
@@ -81,9 +82,24 @@ def pull(value: Value, moving: Sequence[int], at: Arrays, cts: Arrays) -> list[A
 def transposed(
     value: Value, moving: Sequence[int], at: Arrays, cts: Arrays
 ) -> list[Any]:
-    """Compute B^T ct, for a `value` that is B x in the arguments `moving`."""
-    along = _in(value, moving, at)
-    return list(jax.linear_transpose(along, *[at[i] for i in moving])(list(cts)))
+    """Compute B^T ct, for a `value` that is B x in the arguments `moving`.
+
+    Raises:
+        RuleValueError: it is not.
+    """
+    given = [at[i] for i in moving]
+    jaxpr = jax.make_jaxpr(_in(value, moving, at))(*given)
+
+    def along(*arrays: Any) -> list[Any]:
+        return compat.evaluate(jaxpr, arrays)
+
+    for _, why in linearity.nonzero_outputs(jaxpr):
+        raise errors.RuleValueError(errors.NOT_LINEAR_BATCH.format(why=why))
+    try:
+        return list(jax.linear_transpose(along, *given)(list(cts)))
+    except Exception as error:
+        why = f"what JAX can't transpose ({error})"
+        raise errors.RuleValueError(errors.NOT_LINEAR_BATCH.format(why=why)) from error
 
 
 def _in(value: Value, moving: Sequence[int], at: Arrays) -> Callable[..., list[Any]]:

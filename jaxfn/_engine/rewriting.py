@@ -27,7 +27,7 @@ from jaxfn._base import Outputs, compat
 from jaxfn._engine.batched import differentiable
 from jaxfn._engine.finite import of_finite
 from jaxfn._engine.inlining import holds, inlined, is_rewritten, read
-from jaxfn._engine.solves import Program, again, reached, solved
+from jaxfn._engine.solves import Program, again, reached, reached_by, solved
 
 
 def rewritten(closed: Any, example: list[Any]) -> Any:
@@ -86,27 +86,29 @@ class _Run:
         """Evaluate the equations one by one, and return the outputs."""
         program = self._program
         for i, eqn in enumerate(program.jaxpr.eqns):
-            self._write(eqn.outvars, self._equation(i, eqn))
+            known = self._is_known(eqn)
+            self._write(eqn.outvars, self._equation(i, eqn, known=known))
             if eqn.primitive.name in _KEEPING and self._is_finite(eqn):
                 self._finite.update(map(id, filter(_is_inexact, eqn.outvars)))
-            if self._is_known(eqn):
+            if known:
                 self._known.update(map(id, eqn.outvars))
             else:
-                program.moving |= reached([eqn], program.moving)
+                program.moving |= reached_by(eqn, program.moving)
         return [read(program.env, x) for x in program.jaxpr.outvars]
 
     def _write(self, names: Sequence[Any], values: Sequence[Any]) -> None:
         self._program.env.update(zip(map(id, names), values, strict=True))
 
-    def _equation(self, i: int, eqn: Any) -> list[Any]:
+    def _equation(self, i: int, eqn: Any, *, known: bool) -> list[Any]:
         """Evaluate one equation, rewritten if that is needed."""
         values = [read(self._program.env, x) for x in eqn.invars]
         moves = [id(x) in self._program.moving for x in eqn.invars]
+        if known and any(moves):
+            return [np.full(eqn.outvars[0].aval.shape, of_finite(eqn))]
         found = self._rewritten(i, eqn, values, moves) if any(moves) else None
         if found is not None:
             return found
-        now = jax.ensure_compile_time_eval if self._is_known(eqn) else nullcontext
-        with now():
+        with jax.ensure_compile_time_eval() if known else nullcontext():
             return compat.evaluate_equation(eqn, values)
 
     def _is_known(self, eqn: Any) -> bool:
@@ -128,11 +130,12 @@ class _Run:
         is an integer, and divide something.
         """
         name = eqn.primitive.name
-        known = self._finite | self._known
         return all(
             of_finite(eqn) is not None or bool(np.isfinite(np.asarray(x.val)).all())
             if hasattr(x, "val")
-            else id(x) in known or (name in _PLACING and not _is_inexact(x))
+            else id(x) in self._finite
+            or id(x) in self._known
+            or (name in _PLACING and not _is_inexact(x))
             for x in eqn.invars[1 if name == "cond" else 0 :]
         )
 
@@ -146,12 +149,10 @@ class _Run:
         if name == "stop_gradient":
             return self._stopped(i)
         if name == "custom_vmap_call":
-            return _batched(eqn, values)
+            return _batched(eqn, values, moves)
         if name == "custom_linear_solve":
             return solved(self._program, i, values, moves)
-        of_all, finite = of_finite(eqn), self._is_finite(eqn)
-        if of_all is not None and self._is_known(eqn):
-            return [np.full(eqn.outvars[0].aval.shape, of_all)]
+        finite = self._is_finite(eqn)
         known = id(eqn.invars[0]) in self._known
         if name in ("select_n", "cond") and known and (k := _chosen(values[0])) >= 0:
             if name == "select_n":
@@ -197,20 +198,32 @@ def _apart(eqn: Any, values: list[Any]) -> list[Any]:
     ]
 
 
-def _batched(eqn: Any, values: list[Any]) -> list[Any]:
-    """Evaluate a call of a function with custom_vmap, so that it has a transpose."""
+def _batched(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+    """Evaluate a call of a function with custom_vmap, so that it has a transpose.
+
+    Its body and its batch rule are rewritten too.
+    """
     params = eqn.params
     body, rule, tree = params["call"], params["rule"], params["in_tree"]
 
     def fun(*arrays: Any) -> Outputs:
-        return Outputs(compat.evaluate(body, arrays), None)
+        return Outputs(_Run(body, arrays, moves, finite=False).outs(), None)
 
     def batch(
         size: int, batched: Sequence[bool], arrays: list[Any]
     ) -> tuple[Outputs, Outputs]:
-        args, flags = tree.unflatten(arrays), tree.unflatten(batched)
-        outs, outs_batched = map(tree_util.tree_leaves, rule(size, list(flags), *args))
-        return Outputs(outs, None), Outputs(outs_batched, None)
+        flags: list[bool] = []
+
+        def flat(*arrays: Any) -> list[Any]:
+            args = tree.unflatten(arrays)
+            outs, found = rule(size, list(tree.unflatten(batched)), *args)
+            flags[:] = tree_util.tree_leaves(found)
+            return tree_util.tree_leaves(outs)
+
+        closed, held = compat.trace_flat(flat, arrays)
+        moving = [*[False] * len(held), *moves]
+        outs = _Run(closed, [*held, *arrays], moving, finite=False).outs()
+        return Outputs(outs, None), Outputs(flags, None)
 
     return differentiable(fun, batch, name="custom_vmap")(*values).arrays
 

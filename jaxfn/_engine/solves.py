@@ -221,13 +221,16 @@ def reached(
     """Find what depends on the sources, and these, but not through the cut."""
     reached = sources - cut
     for eqn in eqns:
-        # Each of its results depends on one operand alone.
-        if eqn.primitive.name in compat.PAIRED:
-            pairs = zip(eqn.invars, eqn.outvars, strict=True)
-            found = {id(y) for x, y in pairs if id(x) in reached}
-        elif reached.isdisjoint(map(id, eqn.invars)):
-            continue
-        else:
-            found = {id(y) for y in eqn.outvars}
-        reached |= found - cut
+        reached |= reached_by(eqn, reached) - cut
     return reached
+
+
+def reached_by(eqn: Any, sources: AbstractSet[int]) -> set[int]:
+    """Find the results of an equation that depend on the sources."""
+    # Each of its results depends on one operand alone.
+    if eqn.primitive.name in compat.PAIRED:
+        pairs = zip(eqn.invars, eqn.outvars, strict=True)
+        return {id(y) for x, y in pairs if id(x) in sources}
+    if sources.isdisjoint(map(id, eqn.invars)):
+        return set()
+    return {id(y) for y in eqn.outvars}

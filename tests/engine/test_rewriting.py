@@ -422,3 +422,65 @@ def test_a_guard_on_a_mesh_whose_types_say_what_varies_is_refused(pull):
     mapped = jax.shard_map(along, mesh=mesh, in_specs=spec, out_specs=spec)
     with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
         mapped(X)
+
+
+def calling(body, rule):
+    """A custom_vmap function with this body and, for a batch, this rule."""
+    f = custom_vmap(body)
+    f.def_vmap(lambda n, batched, x: (rule(x), True))
+    return f
+
+
+ALONE = {
+    "nan_to_num": lambda x: 2 * jnp.nan_to_num(x),
+    "stop_gradient": lambda x: 2 * lax.stop_gradient(x),
+    "gmres": lambda x: jax.scipy.sparse.linalg.gmres(lambda v: v / 2, x)[0],
+    "custom_vmap": lambda x: DOUBLE(x),
+}
+
+
+@wraps
+@pytest.mark.parametrize("name", ["stop_gradient", "gmres", "custom_vmap"])
+@pytest.mark.parametrize("where", ["body", "rule"])
+def test_what_a_batch_rule_does_is_rewritten_too(where, name, wrap):
+    of_batch = jax.vmap(ALONE[name])
+    double = (
+        calling(ALONE[name], lambda x: 2 * x)
+        if where == "body"
+        else calling(lambda x: 2 * x, of_batch)
+    )
+    pull = lambda x, g: double(g) * jnp.cos(x) / 2  # noqa: E731
+    expected = jax.hessian(squares(plain(pull)))(X)
+    found = wrap(jax.hessian(squares(ours(pull))))(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [lambda x: 2 * x + 1, jnp.abs, ALONE["nan_to_num"]],
+    ids=["affine", "abs", "guard"],
+)
+@pytest.mark.parametrize("make", [custom_vmap, jaxfn.custom_function])
+def test_a_batch_rule_that_is_not_linear_is_refused(make, rule):
+    double = make(lambda x: 2 * x)
+    double.def_vmap(lambda n, batched, x: (rule(x), True))
+    f = ours(lambda x, g: double(g), generate_jvp_rule=True)
+    along = lambda x: jax.jvp(f, (x,), (x,))[1]  # noqa: E731
+    assert along(X).tolist() == (2 * X).tolist()
+    with pytest.raises(ValueError, match=r"expected a function and a batch rule that"):
+        jax.vmap(along)(X[None])
+
+
+@wraps
+def test_an_effect_happens_once_where_jax_has_no_transpose(wrap):
+    seen = []
+
+    def pull(x, g):
+        jax.debug.callback(lambda _: seen.append(1), x[0])
+        return there_and_back(x, g) * jnp.cos(x)
+
+    f = ours(pull, generate_jvp_rule=True)
+    dot = jax.block_until_ready(wrap(lambda x: jax.jvp(f, (x,), (x,))[1])(X))
+    jax.effects_barrier()
+    np.testing.assert_allclose(dot, jnp.cos(X) * X, rtol=1e-6)
+    assert seen == [1]
