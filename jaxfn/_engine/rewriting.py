@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -44,7 +45,7 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
     moving = [True] * len(example)
 
     def run(args: list[Any]) -> list[Any]:
-        return _Run(closed, args, moving, finite=True).outs()
+        return _Run(closed, args, moving, finite=True, alone=True).outs()
 
     return jax.make_jaxpr(run)(example)
 
@@ -67,16 +68,24 @@ class _Run:
         args: its arguments.
         moving: for each, whether it depends on what is transposed.
         finite: are those that do finite wherever what is transposed is?
+        alone: are they made of it alone, without a factor that has a derivative?
     """
 
     def __init__(
-        self, closed: Any, args: Sequence[Any], moving: Sequence[bool], *, finite: bool
+        self,
+        closed: Any,
+        args: Sequence[Any],
+        moving: Sequence[bool],
+        *,
+        finite: bool,
+        alone: bool,
     ) -> None:
         closed, held = inlined(closed)
         jaxpr, consts = compat.open_jaxpr(closed)
         args, moving = [*held, *args], [*[False] * len(held), *moving]
         names = zip(jaxpr.invars, moving, strict=True)
         self._program = Program(jaxpr, {}, {id(var) for var, moves in names if moves})
+        self._alone = alone
         self._finite = set(self._program.moving) if finite else set[int]()
         self._known: set[int] = set()
         self._write(jaxpr.constvars, consts)
@@ -147,30 +156,33 @@ class _Run:
         if name in compat.PAIRED:
             return _apart(eqn, values)
         if name == "stop_gradient":
-            return self._stopped(i)
+            return self._stopped(i) if self._alone else None
+        pairs = zip(eqn.invars, moves, strict=True)
+        alone = all(id(x) in self._finite for x, moved in pairs if moved)
+        inside = partial(_Run, finite=self._is_finite(eqn), alone=alone)
         if name == "custom_vmap_call":
-            return _batched(eqn, values, moves)
+            return _batched(eqn, values, moves, inside)
         if name == "custom_linear_solve":
             return solved(self._program, i, values, moves)
-        finite = self._is_finite(eqn)
         known = id(eqn.invars[0]) in self._known
         if name in ("select_n", "cond") and known and (k := _chosen(values[0])) >= 0:
             if name == "select_n":
                 return [values[1 + k]]
             branch = eqn.params["branches"][k]
-            return _Run(branch, values[1:], moves[1:], finite=finite).outs()
+            return inside(branch, values[1:], moves[1:]).outs()
         if name == "scan" and holds(eqn):
-            return _scan(eqn, values, moves, finite=finite)
+            return _scan(eqn, values, moves, inside)
         # A branch that is chosen by what is transposed is not linear, in any way.
         if name == "cond" and holds(eqn) and not moves[0]:
-            return _cond(eqn, values, moves, finite=finite)
+            return _cond(eqn, values, moves, inside)
         return None
 
     def _stopped(self, i: int) -> list[Any]:
         """Evaluate a stop_gradient: its operand, whose factors have no derivative.
 
         Transposed, it is the identity. What the arguments are multiplied by, on their
-        way to it, keeps the zero derivative that it gets from here.
+        way to it, keeps the zero derivative that it gets from here. (Inside of a loop
+        or a branch it is not known what they have been multiplied by outside.)
         """
         program = self._program
         jaxpr, env, moving = program.jaxpr, program.env, program.moving
@@ -181,6 +193,11 @@ class _Run:
 
 def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.aval.dtype, jnp.inexact)
+
+
+Inside = Callable[..., _Run]
+"""Makes the run of a jaxpr that an equation holds, from its arguments and which of
+these depend on what is transposed."""
 
 
 def _chosen(index: Any) -> int:
@@ -198,7 +215,9 @@ def _apart(eqn: Any, values: list[Any]) -> list[Any]:
     ]
 
 
-def _batched(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
+def _batched(
+    eqn: Any, values: list[Any], moves: list[bool], inside: Inside
+) -> list[Any]:
     """Evaluate a call of a function with custom_vmap, so that it has a transpose.
 
     Its body and its batch rule are rewritten too.
@@ -207,7 +226,7 @@ def _batched(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
     body, rule, tree = params["call"], params["rule"], params["in_tree"]
 
     def fun(*arrays: Any) -> Outputs:
-        return Outputs(_Run(body, arrays, moves, finite=False).outs(), None)
+        return Outputs(inside(body, arrays, moves).outs(), None)
 
     def batch(
         size: int, batched: Sequence[bool], arrays: list[Any]
@@ -222,17 +241,17 @@ def _batched(eqn: Any, values: list[Any], moves: list[bool]) -> list[Any]:
 
         closed, held = compat.trace_flat(flat, arrays)
         moving = [*[False] * len(held), *moves]
-        outs = _Run(closed, [*held, *arrays], moving, finite=False).outs()
+        outs = inside(closed, [*held, *arrays], moving).outs()
         return Outputs(outs, None), Outputs(flags, None)
 
     return differentiable(fun, batch, name="custom_vmap")(*values).arrays
 
 
-def _cond(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> list[Any]:
+def _cond(eqn: Any, values: list[Any], moves: list[bool], inside: Inside) -> list[Any]:
     """Evaluate a cond, whose branches are rewritten."""
 
     def choice(body: Any) -> Callable[..., list[Any]]:
-        return lambda *args: _Run(body, args, moves[1:], finite=finite).outs()
+        return lambda *args: inside(body, args, moves[1:]).outs()
 
     branches = [choice(body) for body in eqn.params["branches"]]
     return jax.lax.switch(values[0].astype("int32"), branches, *values[1:])
@@ -259,16 +278,19 @@ def _moved(body: Any, moves: list[bool], start: int, end: int) -> list[bool]:
         moves = now
 
 
-def _scan(eqn: Any, values: list[Any], moves: list[bool], *, finite: bool) -> list[Any]:
+def _scan(eqn: Any, values: list[Any], moves: list[bool], inside: Inside) -> list[Any]:
     """Evaluate a scan, whose body is rewritten."""
     params, body = eqn.params, eqn.params["jaxpr"]
     n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts = values[:n_consts]
     moves = _moved(body, moves, n_consts, n_head)
+    # What is carried has been multiplied by something in the steps before.
+    if any(moves[n_consts:n_head]):
+        inside = partial(inside, alone=False)
 
     def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        outs = _Run(body, [*consts, *carry, *xs], moves, finite=finite).outs()
+        outs = inside(body, [*consts, *carry, *xs], moves).outs()
         return outs[:n_carry], outs[n_carry:]
 
     carry, ys = jax.lax.scan(
