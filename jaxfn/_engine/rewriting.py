@@ -285,9 +285,9 @@ def _scan(eqn: Any, values: list[Any], moves: list[bool], inside: Inside) -> lis
     n_head = n_consts + n_carry
     consts = values[:n_consts]
     moves = _moved(body, moves, n_consts, n_head)
-    # What is carried has been multiplied by something in the steps before.
+    # Nothing is known of what the steps before have made of what is carried.
     if any(moves[n_consts:n_head]):
-        inside = partial(inside, alone=False)
+        inside = partial(inside, finite=False, alone=False)
 
     def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         outs = inside(body, [*consts, *carry, *xs], moves).outs()
