@@ -344,7 +344,7 @@ def test_what_a_scan_carries_of_what_was_saved_stays_without_derivative():
         lambda x, g: jnp.where(jnp.isnan(jnp.sqrt(g)), 0.0, g),
         lambda x, g: jnp.where(jnp.isinf(1 / g), 7.0, g),
         lambda x, g: lax.scan(
-            lambda c, v: (jnp.sqrt(c), jnp.where(jnp.isnan(c), 0.0, v)), g[0] - 1, g
+            lambda c, v: (jnp.sqrt(c), jnp.where(jnp.isnan(c), 0.0, v)), g.sum(), g
         )[1],
         # What was saved, beside the gradient in one operation.
         lambda x, g: jnp.where(*sorted_by(x, g), 0.0),
