@@ -21,7 +21,7 @@ from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.barrier import only_transposable
 from jaxfn._engine.batched import differentiable
-from jaxfn._engine.batching import Batch, Fun, Own, with_batch_rule
+from jaxfn._engine.batching import Own, with_batch_rule
 from jaxfn._engine.carrying import Statics
 from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (
@@ -36,6 +36,14 @@ from jaxfn._engine.gate import distinct, stop_gradient
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.replicated import have_common_part
-from jaxfn._engine.rules import Arrays, Origin, Perturbed, Residuals, Rules
+from jaxfn._engine.rules import (
+    Arrays,
+    Batch,
+    Fun,
+    Origin,
+    Perturbed,
+    Residuals,
+    Rules,
+)
 from jaxfn._engine.runs import Run, are_other_values, check_same_program
 from jaxfn._engine.sharing import Map

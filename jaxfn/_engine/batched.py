@@ -10,10 +10,9 @@ import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
 from jaxfn._engine import directions
-from jaxfn._engine.batching import Batch, Fun
 from jaxfn._engine.directions import Derivative, only
 from jaxfn._engine.linear import linear
-from jaxfn._engine.rules import Arrays
+from jaxfn._engine.rules import Arrays, Batch, Fun
 
 # JAX differentiates a custom_vmap call forwards, by the jvp of `fun` and, batched, of
 # the rule; in reverse mode it fails ("Linearization failed"). So the call is an
@@ -34,7 +33,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
 
     Args:
         fun: the function.
-        batch: its rule, as that of `with_batch_rule`.
+        batch: its rule.
         name: for messages and in jaxprs.
     """
 
@@ -55,7 +54,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
             *held,
             *arrays,
             staged=staged,
-            rule=compat.Named(name, batch),
+            batch=compat.Named(name, batch),
             n_held=len(held),
         )
         return Outputs(outs, static[0])
@@ -69,7 +68,7 @@ def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     """Do what the rule does, in the place of the operation."""
-    n, rule = params["n_held"], params["rule"]
+    n, rule = params["n_held"], params["batch"]
     if all(d is None for d in dims):
         outs = _bind(*args, **params)
         return outs, [None] * len(outs)
@@ -85,9 +84,9 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     """Give the outputs, and their tangents as a linear map of those of the inputs."""
-    n, staged, rule = params["n_held"], params["staged"], params["rule"]
+    n, staged, rule = params["n_held"], params["staged"], params["batch"]
     ran = _Ran(rule)
-    outs = _bind(*primals, **{**params, "rule": compat.Named(rule.name, ran.run)})
+    outs = _bind(*primals, **{**params, "batch": compat.Named(rule.name, ran.run)})
     if any(d is not None for d in dots[:n]):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
     held, still = primals[:n], staged.without_effects()
@@ -105,7 +104,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 # well. So its transpose is the rule of the transpose.
 def _transpose(cts: Sequence[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     """Transpose it with respect to the arguments that are None."""
-    n, staged, rule = params["n_held"], params["staged"], params["rule"]
+    n, staged, rule = params["n_held"], params["staged"], params["batch"]
     if all(ct is None for ct in cts):
         return [None] * len(args)
     held, arrays = args[:n], list(args[n:])

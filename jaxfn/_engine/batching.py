@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat
+from jaxfn._engine.batched import differentiable
+from jaxfn._engine.rules import Arrays, Batch, Fun
 
-Arrays = Sequence[Any]
-Fun = Callable[..., Outputs]
-Batch = Callable[[int, Sequence[bool], list[Any]], tuple[Outputs, Outputs]]
 Own = Callable[[Outputs, Arrays, compat.Recording], list[Any]]
 
 
-def with_batch_rule(fun: Fun, batch: Batch | None, own: Own | None = None) -> Fun:
-    """Return `fun(*arrays)` with `batch(size, batched, arrays) -> outs, outs batched`.
+def with_batch_rule(
+    fun: Fun, batch: Batch | None, own: Own | None = None, *, name: str
+) -> Fun:
+    """Return `fun`, of this name, with this batch rule.
 
-    Batch axes are first, and `batched` says which arrays have one. Where no argument is
-    a tracer there is nothing to batch, and `fun` runs as it is: custom_vmap would trace
-    it, and a NumPy body could not run.
+    Where no argument is a tracer there is nothing to batch, and `fun` runs as it is:
+    custom_vmap would trace it, and a NumPy body could not run.
 
     `own(outs, arrays, recording)` batches the outputs of an example wherever they must
     be, though the rule did not (`ownership`). It is asked after the rule has run, where
@@ -32,12 +32,12 @@ def with_batch_rule(fun: Fun, batch: Batch | None, own: Own | None = None) -> Fu
 
     # custom_vmap calls its rule with nothing batched when its own jvp is batched (it is
     # never differentiated here, but the check costs nothing).
-    def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
+    def rule(size: int, batched: Sequence[bool], arrays: list[Any]) -> Any:
         if not any(batched):
             outs = fun(*arrays)
             return outs, jax.tree.map(lambda _: False, outs)
         recording = compat.Recording()
-        outs, flags = batch(size, batched, list(arrays))
+        outs, flags = batch(size, batched, arrays)
         if own is None:
             return outs, flags
         return _owned(own, recording, size, batched, arrays, outs, flags)
@@ -45,8 +45,11 @@ def with_batch_rule(fun: Fun, batch: Batch | None, own: Own | None = None) -> Fu
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
+        # Pallas compiles no custom_vmap. An operation of ours it does.
+        if compat.in_kernel():
+            return differentiable(fun, rule, name=name)(*arrays)
         f = jax.custom_batching.custom_vmap(fun)
-        f.def_vmap(rule)
+        f.def_vmap(lambda size, batched, *xs: rule(size, batched, list(xs)))
         return f(*arrays)
 
     return call

@@ -22,8 +22,9 @@ def vmapped(
     Where the function `has_derivative` rules, these are the only derivative that it can
     have, and the call is one of JAX's. Else it gets one in every mode.
     """
+    ours = _differentiable(fun, rule)
     if not has_derivative:
-        return _differentiable(fun, rule)
+        return ours
     native = jax.custom_batching.custom_vmap(fun)
     native.def_vmap(rule)
 
@@ -31,7 +32,8 @@ def vmapped(
     def call(*args: Any) -> Any:
         if not any(map(compat.is_tracer, tree_util.tree_leaves(args))):
             return fun(*tree_util.tree_map(compat.as_array, args))
-        return native(*args)
+        # Pallas compiles no custom_vmap. An operation of ours it does.
+        return (ours if compat.in_kernel() else native)(*args)
 
     return call
 

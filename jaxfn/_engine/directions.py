@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat, errors
 from jaxfn._engine import linearity
-from jaxfn._engine.batching import Batch, Fun
-from jaxfn._engine.rules import Arrays
+from jaxfn._engine.rules import Arrays, Batch, Fun
 
 Value = Callable[[Arrays], list[Any]]
 Direction = Callable[[Value, Sequence[int], Arrays, Arrays], list[Any]]

@@ -30,6 +30,7 @@ from jaxfn._base import compat, errors, is_inexact
 from jaxfn._engine import sharing
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import has_forward_mode, pull_back
+from jaxfn._engine.gate import stop_gradient
 from jaxfn._engine.rules import Arrays, Residuals, Rules
 from jaxfn._engine.sharing import Map, Traced
 
@@ -239,9 +240,14 @@ def _tied(outs: list[Any], inputs: list[Any], name: str) -> list[Any]:
     `jax.linear_transpose` of a call needs it.
     """
     # In a Pallas kernel for TPU no array is empty, and nothing can be added to a sum
-    # that is due. `attach` leaves outputs as they are.
+    # that is due. `attach` leaves outputs as they are, and so does this derivative.
     if compat.in_kernel() or any(map(compat.is_unreduced, (*outs, *inputs))):
-        return attach(_undifferentiated, inputs, outs, name=name)
+
+        def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
+            return dots[: len(outs)]
+
+        still = stop_gradient(outs)
+        return attach(alike, [*outs, *inputs], still, name=name, reads=False)
     if any(map(compat.is_sharded, (*outs, *inputs))):
         return [_less_nothing(out, inputs) for out in outs]
     tails: dict[Any, Any] = {}
@@ -284,8 +290,3 @@ def _cast(x: Any, dtype: Any) -> Any:
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = lax.real(x)
     return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
-
-
-def _undifferentiated(*_: Any) -> Any:
-    """Stand for the derivative of a primal, which has that of its rules instead."""
-    raise AssertionError("JAX differentiated a primal, not by its rules")

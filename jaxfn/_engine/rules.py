@@ -21,6 +21,17 @@ Arrays = Sequence[Any]
 Perturbed = tuple[bool, ...]
 """For each array argument, whether it is being differentiated."""
 
+Fun = Callable[..., pytree.Outputs]
+"""A function of flat arrays."""
+
+Batch = Callable[
+    [int, Sequence[bool], list[Any]], tuple[pytree.Outputs, pytree.Outputs]
+]
+"""Its batch rule, `batch(size, batched, arrays) -> outs, which outs are batched`.
+
+Batch axes are first, and `batched` says which arrays have one.
+"""
+
 
 @dataclasses.dataclass(slots=True)
 class Residuals:

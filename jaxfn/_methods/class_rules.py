@@ -100,7 +100,8 @@ class ClassRules:
 
     def _forward(self, own: Own, inputs: Arrays) -> Outputs:
         """Run forward of the separate style; the vmap staticmethod batches it."""
-        return with_batch_rule(*self._batchable(), own)(*inputs)
+        forward, batch = self._batchable()
+        return with_batch_rule(forward, batch, own, name=self._def.name)(*inputs)
 
     def batched(self, *inputs: Any) -> Outputs:
         """Do the same for a function that JAX differentiates."""

@@ -374,3 +374,25 @@ def test_it_is_left_as_it_is_where_a_sum_over_devices_is_due():
     with jax.set_mesh(mesh):
         x = jax.device_put(numbers(2, 4), P(None, AXIS))
         close(jax.jit(g)(x, jax.device_put(numbers(4, 2), P(AXIS))), numbers(2, 4))
+
+
+def test_it_has_a_second_derivative_there():
+    def forward(ctx, x, y):
+        ctx.save_for_backward(jnp.cos(x))
+        return jnp.sin(x)
+
+    f = function(
+        forward=forward, backward=lambda ctx, g: (2 * g * ctx.saved_tensors[0], None)
+    ).apply
+
+    def g(x, w):
+        return f(x, jnp.dot(x, w, out_sharding=P(None, unreduced={AXIS}))).sum()
+
+    def second(x, w):
+        return jax.grad(lambda x: jax.grad(g)(x, w).sum())(x)
+
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(numbers(2, 4), P(None, AXIS))
+        w = jax.device_put(numbers(4, 2), P(AXIS))
+        close(jax.jit(second)(x, w), -2 * jnp.sin(numbers(2, 4)))

@@ -350,6 +350,87 @@ def test_a_function_in_a_pallas_kernel_lowers_for_tpu(engine, mode):
     assert_lowers_for_tpu(kernel, 1)
 
 
+@engines
+@pytest.mark.parametrize("place", ["a kernel", "jit"])
+def test_so_does_a_second_derivative_of_what_forward_saved_on_its_way(engine, place):
+    rules = {
+        "backward": lambda ctx, g: 2 * g * ctx.saved_tensors[0],
+        "jvp": lambda ctx, t: 2 * t * ctx.saved_tensors[0],
+    }
+    rules = {name: rules.get(name, True) for name in ENGINES[engine]}
+
+    def forward(ctx, x):
+        m = jnp.cos(x)
+        ctx.save_for_backward(m)
+        ctx.save_for_forward(m)
+        return jnp.sin(x)
+
+    f = PLACES[place](function(forward=forward, **rules).apply)
+    second = jax.grad(lambda x: jax.grad(lambda x: f(x).sum())(x).sum())
+
+    def kernel(i, o):
+        o[...] = second(i[...])
+
+    assert_lowers_for_tpu(kernel, 1)
+    x = jnp.ones((8, 128), jnp.float32)
+    out = pl.pallas_call(kernel, x, interpret=True)(x)
+    np.testing.assert_allclose(out, -2 * jnp.sin(x), rtol=1e-6)
+
+
+def batched_sine(*methods):
+    """Make a decorated sine with a batch rule, which triples, and other rules."""
+    f = jaxfn.custom_function(lambda x: jnp.sin(x))
+    if "defvjp" in methods:
+        f.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda cos, g: (g * cos,))
+    if "defjvp" in methods:
+        f.defjvp(lambda x, t: (jnp.sin(x[0]), t[0] * jnp.cos(x[0])))
+    f.def_vmap(lambda n, batched, x: (3 * x, batched[0]))
+    return f
+
+
+BATCHED_IN_KERNEL = {
+    "a Function": lambda: (
+        function(
+            forward=lambda x: jnp.sin(x),
+            setup_context=saving(),
+            backward=lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0]),
+            jvp=lambda ctx, t: t * jnp.cos(ctx.saved_tensors[0]),
+            vmap=lambda info, dims, x: (3 * x, dims[0]),
+        ).apply
+    ),
+    "defvjp": lambda: batched_sine("defvjp"),
+    "defjvp": lambda: batched_sine("defjvp"),
+    "both": lambda: batched_sine("defvjp", "defjvp"),
+    "def_vmap alone": batched_sine,
+}
+
+
+@pytest.mark.parametrize("kind", BATCHED_IN_KERNEL)
+def test_so_does_one_with_a_batch_rule_where_custom_vmap_does_not(kind):
+    f = BATCHED_IN_KERNEL[kind]()
+    inside = {
+        "value": f,
+        "value in jit": jax.jit(f),
+        "value in a loop": lambda x: lax.fori_loop(0, 2, lambda _, x: f(x), x),
+        "vmap": jax.vmap(f),
+        "vmap of jit": jax.vmap(jax.jit(f)),
+        "grad": jax.grad(lambda x: f(x).sum()),
+        "jvp": lambda x: jax.jvp(f, (x,), (x,))[1],
+        "hessian": lambda x: jax.jvp(jax.grad(lambda x: f(x).sum()), (x,), (x,))[1],
+    }
+    if kind == "defvjp":  # no forward mode; JAX's jvp of its vjp does not lower either
+        del inside["jvp"]
+    x = jnp.ones((8, 128), jnp.float32)
+    for fun in inside.values():
+
+        def kernel(i, o, fun=fun):
+            o[...] = fun(i[...])
+
+        assert_lowers_for_tpu(kernel, 1)
+        call = pl.pallas_call(kernel, x, interpret=True)
+        np.testing.assert_allclose(call(x), fun(x), rtol=1e-6)
+
+
 def assert_lowers_for_tpu(kernel, n):
     """Lower a kernel that takes `n` arrays."""
     x = jnp.ones((8, 128), jnp.float32)
