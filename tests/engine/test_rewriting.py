@@ -437,7 +437,7 @@ def calling(body, rule):
 ALONE = {
     "nan_to_num": lambda x: 2 * jnp.nan_to_num(x),
     "stop_gradient": lambda x: 2 * lax.stop_gradient(x),
-    "gmres": lambda x: jax.scipy.sparse.linalg.gmres(lambda v: v / 2, x)[0],
+    "cg": lambda x: jax.scipy.sparse.linalg.cg(lambda v: v / 2, x)[0],
     "custom_vmap": lambda x: DOUBLE(x),
 }
 
