@@ -197,7 +197,8 @@ HESSIAN = jax.jit(jax.hessian(energy(plain)))(D)
 # gmres compiles for two seconds; in a normal run cg alone stands in all the places.
 FULL = (
     *("cg from ones", "cg with M", "gmres, incremental"),
-    "gmres from the gradient",
+    *("gmres from the gradient", "gmres of gmres"),
+    *("gmres in scan", "gmres in vmap", "gmres in cond"),
 )
 
 
