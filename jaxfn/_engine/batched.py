@@ -89,15 +89,21 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     outs = _bind(*primals, **{**params, "batch": compat.Named(rule.name, ran.run)})
     if any(d is not None for d in dots[:n]):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
-    held, still = primals[:n], staged.without_effects()
+    still = staged.without_effects()
     if not still.is_repeatable_after(staged):
         raise NotImplementedError(errors.NOT_REPEATABLE.format(name=rule.name))
 
-    def fun(*arrays: Any) -> Outputs:
-        return Outputs(still(*held, *arrays), None)
+    # The transpose runs when this trace may be over. So what the function closes over
+    # is among its arguments here, where it stays with what is saved for the transpose.
+    def fun(*values: Any) -> Outputs:
+        return Outputs(still(*values), None)
 
-    tangents = _tangents(fun, ran.again, rule.name)
-    return outs, tangents(list(primals[n:]), outs, list(dots[n:]))
+    def batch(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
+        if any(batched[:n]):
+            raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=rule.name))
+        return ran.again(size, batched[n:], values[n:])
+
+    return outs, _tangents(fun, batch, rule.name)(list(primals), outs, list(dots))
 
 
 # Of a batch y_i = B x_i the rule computes all y from all x, and is linear in them as

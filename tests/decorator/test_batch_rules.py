@@ -188,3 +188,58 @@ def test_a_function_with_a_batch_rule_is_given_arrays(rules):
         got = f(held(x))
         assert got.dtype == jnp.float16
         np.testing.assert_array_equal(got, np.ones(np.shape(x)))
+
+
+CONSTANTS = {
+    "made inside": lambda x, _: x * jnp.array([1.0, 2.0]),
+    "NumPy": lambda x, _: x * np.array([1.0, 2.0], np.float32),
+    "closed over": lambda x, w: x * w,
+    "two": lambda x, w: jnp.sin(x * w)[..., np.array([1, 0])] * jnp.array([1.0, 2.0]),
+}
+AROUND = {
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, 2)[0],
+    "cond": lambda f: lambda x: lax.cond(x[0] > 0, f, jnp.sin, x),
+}
+
+
+@pytest.mark.parametrize("kind", CONSTANTS)
+@pytest.mark.parametrize("place", AROUND)
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+def test_reverse_mode_of_a_function_with_a_batch_rule_that_uses_a_constant(
+    kind, place, traced
+):
+    def derivatives(wrap, x, w):
+        f = AROUND[place](wrap(lambda x: CONSTANTS[kind](x, w)))
+        gradient = jax.grad(lambda x: (f(x) ** 2).sum())
+        return (
+            gradient(x),
+            jax.grad(lambda x: gradient(x).sum())(x),
+            jax.jvp(f, (x,), (x,))[1],
+        )
+
+    def with_rule(body):
+        f = jaxfn.custom_function(body)
+        f.def_vmap(lambda n, batched, x: (3 * body(x), batched[0]))
+        return f
+
+    x, w = jnp.array([0.5, 2.0]), jnp.array([2.0, 3.0])
+    wrap = jax.jit if traced else lambda f: f
+    found = wrap(lambda x, w: derivatives(with_rule, x, w))(x, w)
+    expected = derivatives(lambda body: body, x, w)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["jit", "checkpoint", "scan"])
+def test_a_batched_gradient_of_one_is_that_of_its_batch_rule(place):
+    @jaxfn.custom_function
+    def f(x):
+        return x * jnp.array([1.0, 2.0])
+
+    f.def_vmap(lambda n, batched, x: (3 * x * jnp.array([1.0, 2.0]), batched[0]))
+    g = AROUND[place](f)
+    gradients = jax.jit(jax.vmap(jax.grad(lambda x: g(x).sum())))(jnp.ones((2, 2)))
+    one = np.array([3.0, 6.0]) ** (2 if place == "scan" else 1)
+    assert gradients.tolist() == [one.tolist()] * 2
