@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 
+from jaxfn._engine import ownership
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
 from tests.build import function
@@ -900,3 +902,14 @@ def test_an_output_of_a_function_in_forward_is_not_batched_by_its_tracer():
     weights = jnp.float32([1, 10, 100])
     gradient = jax.grad(lambda x, y: (jax.vmap(f, (0, None))(x, y) * weights).sum())
     assert gradient(X, S).tolist() == [5, 100, 1500]
+
+
+def test_an_output_that_is_made_to_depend_on_more_in_a_kernel_keeps_its_derivative():
+    def tied(x, y):
+        return ownership._tied([2 * x], [y], "f")[0]
+
+    def kernel(i, o):
+        o[...] = jax.jvp(tied, (i[...], i[...]), (i[...], i[...]))[1]
+
+    x = jnp.arange(4.0)
+    assert pl.pallas_call(kernel, x, interpret=True)(x).tolist() == [0, 2, 4, 6]
