@@ -55,7 +55,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
             *arrays,
             staged=staged,
             batch=compat.Named(name, batch),
-            n_held=len(held),
+            fixed=tuple([not compat.is_tracer(x) for x in held]),
         )
         return Outputs(outs, static[0])
 
@@ -68,24 +68,40 @@ def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     """Do what the rule does, in the place of the operation."""
-    n, rule = params["n_held"], params["batch"]
+    n, rule = len(params["fixed"]), params["batch"]
     if all(d is None for d in dims):
         outs = _bind(*args, **params)
         return outs, [None] * len(outs)
-    # The rule says nothing of what the function closes over.
-    if any(d is not None for d in dims[:n]):
-        raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=rule.name))
-    batched = [d is not None for d in dims[n:]]
+    batched = [d is not None for d in dims]
+    _check_held(batched, params["fixed"], rule.name)
+    batched = batched[n:]
     pairs = zip(args[n:], dims[n:], strict=True)
     arrays = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
     outs, flags = rule(axis.size, batched, arrays)
     return outs.arrays, [0 if b else None for b in flags.arrays]
 
 
+def _check_held(batched: Sequence[bool], fixed: Sequence[bool], name: str) -> None:
+    """Check that no value which a function closes over differs among examples.
+
+    The rule is told of the arguments alone, which follow these values. A constant is
+    batched with the arguments where JAX computes both branches of a cond, say, and is
+    the same for all examples.
+
+    Args:
+        batched: which values and arguments are.
+        fixed: which of the values are constants.
+        name: of the function.
+    """
+    differs = any(b and not f for b, f in zip(batched, fixed, strict=False))
+    if differs or not any(batched[len(fixed) :]):
+        raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=name))
+
+
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     """Give the outputs, and their tangents as a linear map of those of the inputs."""
-    n, staged, rule = params["n_held"], params["staged"], params["batch"]
-    ran = _Ran(rule)
+    fixed, staged, rule = params["fixed"], params["staged"], params["batch"]
+    n, ran = len(fixed), _Ran(rule)
     outs = _bind(*primals, **{**params, "batch": compat.Named(rule.name, ran.run)})
     if any(d is not None for d in dots[:n]):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rule.name))
@@ -99,8 +115,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
         return Outputs(still(*values), None)
 
     def batch(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
-        if any(batched[:n]):
-            raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=rule.name))
+        _check_held(batched, fixed, rule.name)
         return ran.again(size, batched[n:], values[n:])
 
     return outs, _tangents(fun, batch, rule.name)(list(primals), outs, list(dots))
@@ -110,7 +125,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 # well. So its transpose is the rule of the transpose.
 def _transpose(cts: Sequence[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     """Transpose it with respect to the arguments that are None."""
-    n, staged, rule = params["n_held"], params["staged"], params["batch"]
+    n, staged, rule = len(params["fixed"]), params["staged"], params["batch"]
     if all(ct is None for ct in cts):
         return [None] * len(args)
     held, arrays = args[:n], list(args[n:])

@@ -243,3 +243,33 @@ def test_a_batched_gradient_of_one_is_that_of_its_batch_rule(place):
     gradients = jax.jit(jax.vmap(jax.grad(lambda x: g(x).sum())))(jnp.ones((2, 2)))
     one = np.array([3.0, 6.0]) ** (2 if place == "scan" else 1)
     assert gradients.tolist() == [one.tolist()] * 2
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_constant_may_stand_in_a_branch_of_which_examples_take_both(wrap):
+    @jaxfn.custom_function
+    def f(x):
+        return jnp.sin(x) * jnp.array([1.0, 2.0])
+
+    f.def_vmap(lambda n, batched, x: (jnp.sin(x) * jnp.array([3.0, 6.0]), batched[0]))
+
+    def either(x):
+        return lax.cond(x[0] > 0, f, jnp.cos, x)
+
+    x = jnp.array([[0.5, 1.0], [-0.5, 1.0]])
+    sums = lambda x: either(x).sum()  # noqa: E731
+    three = np.array([3.0, 6.0])
+    for map_, expected in (
+        (either, np.stack([np.sin(x[0]) * three, np.cos(x[1])])),
+        (jax.grad(sums), np.stack([np.cos(x[0]) * three, -np.sin(x[1])])),
+        (
+            lambda x: jax.jvp(either, (x,), (x,))[1],
+            np.stack([np.cos(x[0]) * three, -np.sin(x[1])]) * x,
+        ),
+        (
+            jax.grad(lambda x: jax.grad(sums)(x).sum()),
+            np.stack([-np.sin(x[0]) * three, -np.cos(x[1])]),
+        ),
+    ):
+        found = wrap(jax.vmap(map_))(x)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
