@@ -68,34 +68,47 @@ def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
 
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     """Do what the rule does, in the place of the operation."""
-    n, rule = len(params["fixed"]), params["batch"]
     if all(d is None for d in dims):
         outs = _bind(*args, **params)
         return outs, [None] * len(outs)
+
+    def alone(*values: Any) -> Outputs:
+        return Outputs(_bind(*values, **params), None)
+
     batched = [d is not None for d in dims]
-    _check_held(batched, params["fixed"], rule.name)
-    batched = batched[n:]
-    pairs = zip(args[n:], dims[n:], strict=True)
-    arrays = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
-    outs, flags = rule(axis.size, batched, arrays)
+    pairs = zip(args, dims, strict=True)
+    values = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
+    batch = _beside(params["fixed"], alone, params["batch"], params["batch"].name)
+    outs, flags = batch(axis.size, batched, values)
     return outs.arrays, [0 if b else None for b in flags.arrays]
 
 
-def _check_held(batched: Sequence[bool], fixed: Sequence[bool], name: str) -> None:
-    """Check that no value which a function closes over differs among examples.
+def _beside(fixed: Sequence[bool], fun: Fun, batch: Batch, name: str) -> Batch:
+    """Return the batch rule of a function whose first arguments it has closed over.
 
-    The rule is told of the arguments alone, which follow these values. A constant is
-    batched with the arguments where JAX computes both branches of a cond, say, and is
-    the same for all examples.
+    The user's rule is told of the other arguments alone, so no value that was closed
+    over may differ among examples. A constant never does: JAX batches it with all else
+    where it computes both branches of a cond, say.
 
     Args:
-        batched: which values and arguments are.
         fixed: which of the values are constants.
+        fun: the function.
+        batch: the user's rule.
         name: of the function.
     """
-    differs = any(b and not f for b, f in zip(batched, fixed, strict=False))
-    if differs or not any(batched[len(fixed) :]):
-        raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=name))
+    n = len(fixed)
+
+    def rule(
+        size: int, batched: Sequence[bool], values: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        if any(b and not f for b, f in zip(batched, fixed, strict=False)):
+            raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=name))
+        if any(batched[n:]):
+            return batch(size, batched[n:], values[n:])
+        outs = fun(*[x[0] if b else x for x, b in zip(values, batched, strict=True)])
+        return outs, Outputs([False] * len(outs.arrays), outs.static)
+
+    return rule
 
 
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
@@ -114,10 +127,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     def fun(*values: Any) -> Outputs:
         return Outputs(still(*values), None)
 
-    def batch(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
-        _check_held(batched, fixed, rule.name)
-        return ran.again(size, batched[n:], values[n:])
-
+    batch = _beside(fixed, fun, ran.again, rule.name)
     return outs, _tangents(fun, batch, rule.name)(list(primals), outs, list(dots))
 
 

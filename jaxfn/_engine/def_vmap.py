@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,8 +56,14 @@ def _differentiable(
             return fun(*tree.unflatten(map(compat.as_array, leaves)))
         if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
             # JAX can, and the rule sees what JAX says is batched.
-            with contextlib.suppress(_NeedsBatchError):
+            try:
                 return native(*args)
+            except _NeedsBatchError:
+                pass
+            except AssertionError as error:
+                # JAX's own words do not say that a value is closed over; ours will.
+                if not compat.is_batched_constant(error):
+                    raise
 
         structure: list[Any] = []
 

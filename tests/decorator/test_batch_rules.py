@@ -273,3 +273,34 @@ def test_a_constant_may_stand_in_a_branch_of_which_examples_take_both(wrap):
     ):
         found = wrap(jax.vmap(map_))(x)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_so_may_one_with_arguments_that_all_examples_share(wrap):
+    @jaxfn.custom_function
+    def f(x):
+        return jnp.sin(x) * jnp.array([1.0, 2.0])
+
+    def rule(n, batched, x):
+        raise AssertionError("nothing is batched")
+
+    f.def_vmap(rule)
+
+    def either(x):
+        # Made inside of the branch, as an argument that JAX sees.
+        return lax.cond(x[0] > 0, lambda _: f(jnp.arange(2.0)), jnp.cos, x)
+
+    x = jnp.array([[0.5, 1.0], [-0.5, 1.0]])
+    expected = [[0, 2 * np.sin(1)], np.cos(x[1])]
+    np.testing.assert_allclose(wrap(jax.vmap(either))(x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("derivative", [False, True], ids=["value", "grad"])
+def test_a_value_that_is_closed_over_may_not_differ(derivative):
+    def closing(x, w):
+        f = jaxfn.custom_function(lambda x: x * w)
+        f.def_vmap(lambda n, batched, x: (3 * x, batched[0]))
+        return (jax.grad(f) if derivative else f)(x)
+
+    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+        jax.vmap(closing)(jnp.ones(2), jnp.arange(2.0))
