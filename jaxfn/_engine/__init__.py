@@ -32,7 +32,7 @@ from jaxfn._engine.engines import (
     jax_vjp,
     push_forward,
 )
-from jaxfn._engine.gate import distinct, stop_gradient
+from jaxfn._engine.gate import distinct, stop_gradient, through_references
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.replicated import have_common_part

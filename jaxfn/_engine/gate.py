@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -53,6 +53,42 @@ class Gate:
 def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     """Return the arrays without derivative: behind a gate that stays closed."""
     return Gate().enter(arrays)
+
+
+def through_references(
+    run: Callable[..., Any],
+    recording: compat.Recording,
+    inputs: Sequence[Any],
+    outs: Sequence[Any],
+) -> list[Any] | None:
+    """Return what else outputs were computed from, if references were made on the way.
+
+    Into a reference (jax.new_ref) of a forward derivatives come in spite of the gate:
+    JAX differentiates it, whatever is written to it. So the outputs have a derivative,
+    which is to be dropped. Whether forward also closed over a value whose derivative
+    would be lost can't be seen by it then, but by that of all values that forward used.
+
+    Args:
+        run: forward, `run(*inputs)`, which has run.
+        recording: begun before it ran.
+        inputs: behind the gate.
+        outs: what it gave.
+
+    Returns:
+        None if no reference was made, or one from outside was used.
+    """
+    found = None
+    if any(map(compat.is_differentiated, outs)):
+        # There JAX records nothing; to trace it tells.
+        try:
+            jaxpr = jax.make_jaxpr(run)(*inputs)
+        except Exception:  # noqa: BLE001  (what needs values may raise anything)
+            return None
+        if compat.makes_references(jaxpr):
+            found = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+    elif recording.makes_references:
+        found = recording.outside(inputs)
+    return None if found and any(map(compat.is_reference, found)) else found
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:

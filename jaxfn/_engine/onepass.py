@@ -173,7 +173,8 @@ class OnePass:
             outs = self._owned(runs[-1], leaves, inside, outs, recording)
             # What else the values were computed from, for `attach`.
             consts = filter(compat.is_tracer, compat.constants(jaxpr))
-            return outs, leaves, runs[-1], list(consts) if gate.open else None
+            own = gate.open or compat.makes_references(jaxpr)
+            return outs, leaves, runs[-1], list(consts) if own else None
 
         return found
 
@@ -182,6 +183,8 @@ class OnePass:
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._through(gate, inside, perturbed)
         closed_over = recording.closed_over(outs, inside) if gate.open else None
+        if recording.makes_references:
+            closed_over = recording.outside(inside)
         outs = self._owned(run, leaves, inside, outs, recording)
         return outs, leaves, run, closed_over
 

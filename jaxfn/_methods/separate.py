@@ -27,6 +27,7 @@ from jaxfn._engine import (
     linearity,
     push_forward,
     stop_gradient,
+    through_references,
 )
 from jaxfn._methods import policies
 from jaxfn._methods.again import Again
@@ -100,21 +101,29 @@ class Separate(Style):
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         # Forward sees no derivative, so what it computes has none: the rules' own is
         # attached to the outputs, for derivatives of any order.
-        ran, name = self._run(stop_gradient(arrays)), self._def.name
+        still, recording, name = (
+            stop_gradient(arrays),
+            compat.Recording(),
+            self._def.name,
+        )
+        ran = self._run(still)
         values, out = ran.arrays, ran.static
+        run = lambda *xs: self._run(list(xs)).arrays  # noqa: E731
+        closed_over = through_references(run, recording, still, values)
+        attached = partial(attach, name=name, closed_over=closed_over, owned=True)
         # Where no derivative can come, it runs as it is.
         final = compat.is_final(arrays)
         traced = None if final else self._trace_setup(out, arrays, values, perturbed)
         if traced is None:
             again = Again(f"{name}.setup_context")
             rule = partial(self._tangents, out, again, len(arrays))
-            outs = attach(rule, arrays, values, name=name, owned=True)
+            outs = attached(rule, arrays, values)
             residuals = self._setup(out, arrays, perturbed, outs, again=again)
             return Outputs(outs, out), residuals
         # The rule outlives this trace, so the values that it needs of it are inputs.
         given, kept = traced.begin(arrays, values)
         rule = partial(self._tangents, out, kept, len(arrays))
-        outs = attach(rule, [*arrays, *given], values, name=name, owned=True)
+        outs = attached(rule, [*arrays, *given], values)
         leaves, saved = kept.leaves(given, arrays, outs), kept.saved
         residuals = self._residuals(leaves, saved, out, arrays, outs, perturbed)
         return Outputs(outs, out), residuals

@@ -47,15 +47,72 @@ SECOND = {
 }
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
 @pytest.mark.parametrize("style", ["combined", "separate"])
-def test_a_forward_with_a_reference_is_differentiated_twice_under_jit(style, second):
-    plain = with_a_reference(style, sine)
-    assert jax.grad(plain)(X) == pytest.approx(np.cos(0.5))
-    with pytest.raises(RuntimeError, match="put the code that uses it under jax.jit"):
-        second(plain)(X)
-    inside = with_a_reference(style, jax.jit(sine))
-    assert second(inside)(X) == pytest.approx(-np.sin(0.5))
+def test_a_forward_with_a_reference_is_differentiated_twice(style, second, compiled):
+    f = with_a_reference(style, sine)
+    assert jax.grad(f)(X) == pytest.approx(np.cos(0.5))
+    program = second(f)
+    if compiled:
+        program = jax.jit(program)
+    assert program(X) == pytest.approx(-np.sin(0.5))
+
+
+@pytest.mark.parametrize("second", [jax.hessian, lambda f: jax.grad(jax.grad(f))])
+def test_a_decorated_function_with_a_reference_is_differentiated_twice(second):
+    f = jaxfn.custom_function(lambda x: jnp.sin(x))
+    f.defvjp(lambda x: (sine(x), x), lambda x, g: (g * jnp.cos(x),))
+    f.defjvp(lambda p, t: (f(*p), t[0] * jnp.cos(*p)))
+    assert second(f)(X) == pytest.approx(-np.sin(0.5))
+    assert jax.jit(second(f))(X) == pytest.approx(-np.sin(0.5))
+    assert second(jax.jit(f))(X) == pytest.approx(-np.sin(0.5))
+
+
+def with_value_written(style, value):
+    def sine_plus(x):
+        ref = jax.new_ref(jnp.sin(x))
+        ref[...] += value
+        return ref[...]
+
+    return with_a_reference(style, sine_plus)
+
+
+# By the rules the derivative in x is cos(x), and they say nothing of the value.
+CLOSING_OVER = {
+    "grad": lambda style, x: jax.grad(lambda y: with_value_written(style, y)(x))(x),
+    "grad of grad": lambda style, x: jax.grad(
+        lambda y: jax.grad(with_value_written(style, y))(x)
+    )(x),
+    "hessian": lambda style, x: jax.hessian(
+        lambda x: with_value_written(style, 3 * x)(x)
+    )(x),
+    "jit inside": lambda style, x: jax.hessian(
+        lambda x: jax.jit(with_value_written(style, 3 * x))(x)
+    )(x),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("program", CLOSING_OVER.values(), ids=CLOSING_OVER)
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_what_is_written_into_a_reference_is_closed_over(style, program, compiled):
+    program = partial(program, style)
+    if compiled:
+        program = jax.jit(program)
+    with pytest.raises(RuntimeError, match="`F` used a traced value that was not"):
+        program(X)
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_what_is_written_into_a_reference_may_be_traced(style):
+    second = lambda y: jax.hessian(with_value_written(style, y))(X)  # noqa: E731
+    for program in (
+        jax.vmap(second),
+        jax.jit(jax.vmap(second)),
+        jax.vmap(jax.jit(second)),
+    ):
+        assert program(jnp.ones(2)) == pytest.approx(-np.sin(0.5))
 
 
 # ---- from outside

@@ -32,7 +32,7 @@ from jaxfn._base.compat.jaxprs import (
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording, apart, fingerprint, program
-from jaxfn._base.compat.staged import Failed, Staged, is_reference
+from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, mixes_tangents, has_value, in_forward_mode, in_jet,
     in_kernel, known_value,

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.core import Literal
+from jax._src.core import Literal, internal_mutable_array_effect
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
 from jaxfn._base.compat.flow import (
@@ -37,7 +37,8 @@ class Recording:
         trace = staging()
         self.active = trace is not None
         self._equations = [] if trace is None else trace.frame.tracing_eqns
-        self._start = len(self._equations)  # of those that were not looked at yet
+        self._begin = len(self._equations)
+        self._start = self._begin  # of those that were not looked at yet
         self._recorded: dict[int, Any] = {}  # by identity
 
     def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> bool:
@@ -100,6 +101,25 @@ class Recording:
             elif is_tracer(_constant(x)):
                 found.append(x)
         return found
+
+    @property
+    def makes_references(self) -> bool:
+        """Has a reference (jax.new_ref) been made since?"""
+        return any(internal_mutable_array_effect in eqn.effects for eqn in self._all())
+
+    def outside(self, inputs: Sequence[Any]) -> list[Any]:
+        """Find all traced values, other than inputs, that have been used since."""
+        known, found = {id(inside(x)) for x in inputs}, {}
+        for eqn in self._all():
+            for x in eqn.in_tracers:
+                is_made_here = x.parent is not None and self._holds(x.parent)
+                if not (is_made_here or id(x) in known) and is_tracer(_constant(x)):
+                    found[id(x)] = x
+        return list(found.values())
+
+    def _all(self) -> list[Any]:
+        """Return the equations that were recorded since and that something uses."""
+        return list(filter(None, map(_equation, self._equations[self._begin :])))
 
 
 def _equation(entry: Any) -> Any:

@@ -52,10 +52,7 @@ class Staged:
         with extend_axis_env_nd(axes) if axes else contextlib.nullcontext():
             closed, consts = trace_flat(fun, args)
         # Of its own alone: those from outside would be discharged too.
-        makes_references = (
-            internal_mutable_array_effect in open_jaxpr(closed)[0].effects
-        )
-        if makes_references and not any(map(is_reference, consts)):
+        if makes_references(closed) and not any(map(is_reference, consts)):
             closed = _without_references(closed)
         if not values:
             return list(consts), cls(closed)
@@ -197,6 +194,11 @@ def is_reference(x: Any) -> bool:
     """Is this a reference (jax.new_ref), or a variable of a jaxpr that is one?"""
     aval = x.aval if isinstance(x, Var) else jax.typeof(x)
     return isinstance(aval, AbstractRef)
+
+
+def makes_references(jaxpr: Any) -> bool:
+    """Does a jaxpr make references (jax.new_ref) of its own?"""
+    return internal_mutable_array_effect in open_jaxpr(jaxpr)[0].effects
 
 
 def _uses_callbacks(jaxpr: Any) -> bool:
