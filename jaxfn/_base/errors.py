@@ -138,14 +138,9 @@ JET = (
 )
 
 BATCHED_CLOSURE = (
-    "`{name}` closes over a value that a jax.vmap batches, and has a batch rule, which "
-    "is told of arguments alone: expected every batched value as an argument, got one "
-    "that is closed over. Pass it as an argument."
-)
-BATCHED_CONSTANT = (
-    "`{name}.forward` closes over a value that the same jax.vmap batches, and `{name}` "
-    "has a vmap staticmethod, which is told of arguments alone: expected every batched "
-    "value as an argument. Pass it to apply."
+    "`{name}` closes over a value that a jax.vmap batches, and has a batch rule (vmap, "
+    "or of def_vmap), which is told of arguments alone: expected every batched value "
+    "as an argument, got one that is closed over. Pass it as an argument, or to apply."
 )
 
 LEAKED = (

@@ -6,12 +6,12 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 (values that refuse a derivative: in forward mode, where `engines.call` finds that there
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
 `batched`, with `directions`, is a function with a batch rule and no other, `def_vmap`
-the same in JAX's terms). `attachment` gives values a derivative after they were
-computed, and `gate` keeps out that of their computation; `onepass` (with `runs`) and
-`ownership` (with `sharing`) stand on them. `linearity` and `smoothness` prove that a
-traced function is linear; `rewriting` (with `solves`, `inlining` and `finite`) puts
-into other operations what JAX does not transpose; `replicated` sees what all devices of
-a mesh have of a gradient.
+either of them in JAX's terms, and `closures` what such functions close over).
+`attachment` gives values a derivative after they were computed, and `gate` keeps out
+that of their computation; `onepass` (with `runs`) and `ownership` (with `sharing`)
+stand on them. `linearity` and `smoothness` prove that a traced function is linear;
+`rewriting` (with `solves`, `inlining` and `finite`) puts into other operations what JAX
+does not transpose; `replicated` sees what all devices of a mesh have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
 from jaxfn._engine import directions
+from jaxfn._engine.closures import are_constants, beside, traced
 from jaxfn._engine.directions import Derivative, only
 from jaxfn._engine.linear import linear
 from jaxfn._engine.rules import Arrays, Batch, Fun
@@ -40,14 +41,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
-        static: list[Any] = []
-
-        def flat(*arrays: Any) -> list[Any]:
-            outs = fun(*arrays)
-            static[:] = [outs.static]
-            return outs.arrays
-
-        held, staged = compat.Staged.trace(flat, (), *arrays)
+        held, staged, static = traced(fun, arrays)
         if compat.is_staging() and any(map(compat.is_reference, held)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
         outs = _bind(
@@ -55,9 +49,9 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
             *arrays,
             staged=staged,
             batch=compat.Named(name, batch),
-            fixed=tuple([not compat.is_tracer(x) for x in held]),
+            fixed=are_constants(held),
         )
-        return Outputs(outs, static[0])
+        return Outputs(outs, static)
 
     return call
 
@@ -78,37 +72,9 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     batched = [d is not None for d in dims]
     pairs = zip(args, dims, strict=True)
     values = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
-    batch = _beside(params["fixed"], alone, params["batch"], params["batch"].name)
+    batch = beside(params["fixed"], alone, params["batch"], params["batch"].name)
     outs, flags = batch(axis.size, batched, values)
     return outs.arrays, [0 if b else None for b in flags.arrays]
-
-
-def _beside(fixed: Sequence[bool], fun: Fun, batch: Batch, name: str) -> Batch:
-    """Return the batch rule of a function whose first arguments it has closed over.
-
-    The user's rule is told of the other arguments alone, so no value that was closed
-    over may differ among examples. A constant never does: JAX batches it with all else
-    where it computes both branches of a cond, say.
-
-    Args:
-        fixed: which of the values are constants.
-        fun: the function.
-        batch: the user's rule.
-        name: of the function.
-    """
-    n = len(fixed)
-
-    def rule(
-        size: int, batched: Sequence[bool], values: list[Any]
-    ) -> tuple[Outputs, Outputs]:
-        if any(b and not f for b, f in zip(batched, fixed, strict=False)):
-            raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=name))
-        if any(batched[n:]):
-            return batch(size, batched[n:], values[n:])
-        outs = fun(*[x[0] if b else x for x, b in zip(values, batched, strict=True)])
-        return outs, Outputs([False] * len(outs.arrays), outs.static)
-
-    return rule
 
 
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
@@ -127,7 +93,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     def fun(*values: Any) -> Outputs:
         return Outputs(still(*values), None)
 
-    batch = _beside(fixed, fun, ran.again, rule.name)
+    batch = beside(fixed, fun, ran.again, rule.name)
     return outs, _tangents(fun, batch, rule.name)(list(primals), outs, list(dots))
 
 

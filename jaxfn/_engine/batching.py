@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxfn._base import Outputs, compat
 from jaxfn._engine.batched import differentiable
+from jaxfn._engine.closures import are_constants, beside, traced
 from jaxfn._engine.rules import Arrays, Batch, Fun
 
 Own = Callable[[Outputs, Arrays, compat.Recording], list[Any]]
@@ -30,12 +31,7 @@ def with_batch_rule(
     if batch is None:
         return fun
 
-    # custom_vmap calls its rule with nothing batched when its own jvp is batched (it is
-    # never differentiated here, but the check costs nothing).
     def rule(size: int, batched: Sequence[bool], arrays: list[Any]) -> Any:
-        if not any(batched):
-            outs = fun(*arrays)
-            return outs, jax.tree.map(lambda _: False, outs)
         recording = compat.Recording()
         outs, flags = batch(size, batched, arrays)
         if own is None:
@@ -45,12 +41,28 @@ def with_batch_rule(
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
+        return custom_vmap(fun, rule, name=name)(*arrays)
+
+    return call
+
+
+def custom_vmap(fun: Fun, batch: Batch, *, name: str) -> Fun:
+    """Return `fun(*arrays)`, with a batch rule, for what JAX does not differentiate."""
+
+    def call(*arrays: Any) -> Outputs:
         # Pallas compiles no custom_vmap. An operation of ours it does.
         if compat.in_kernel():
-            return differentiable(fun, rule, name=name)(*arrays)
-        f = jax.custom_batching.custom_vmap(fun)
-        f.def_vmap(lambda size, batched, *xs: rule(size, batched, list(xs)))
-        return f(*arrays)
+            return differentiable(fun, batch, name=name)(*arrays)
+        held, staged, static = traced(fun, arrays)
+
+        def whole(*values: Any) -> Outputs:
+            return Outputs(staged(*values), static)
+
+        whole.__name__ = name
+        rule = beside(are_constants(held), whole, batch, name)
+        f = jax.custom_batching.custom_vmap(whole)
+        f.def_vmap(lambda size, batched, *values: rule(size, batched, list(values)))
+        return f(*held, *arrays)
 
     return call
 

@@ -11,6 +11,7 @@ from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
 from jaxfn._engine.batched import differentiable
+from jaxfn._engine.batching import custom_vmap
 
 
 def vmapped(
@@ -20,27 +21,6 @@ def vmapped(
 
     Where the function `has_derivative` rules, these are the only derivative that it can
     have, and the call is one of JAX's. Else it gets one in every mode.
-    """
-    ours = _differentiable(fun, rule)
-    if not has_derivative:
-        return ours
-    native = jax.custom_batching.custom_vmap(fun)
-    native.def_vmap(rule)
-
-    @functools.wraps(fun)
-    def call(*args: Any) -> Any:
-        if not any(map(compat.is_tracer, tree_util.tree_leaves(args))):
-            return fun(*tree_util.tree_map(compat.as_array, args))
-        # Pallas compiles no custom_vmap. An operation of ours it does.
-        return (ours if compat.in_kernel() else native)(*args)
-
-    return call
-
-
-def _differentiable(
-    fun: Callable[..., Any], rule: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Make a custom_vmap that has a derivative in every mode.
 
     JAX traces `fun` at the call. So does this, once: the derivative is that of what
     ran, without its effects, which the value has had.
@@ -54,7 +34,8 @@ def _differentiable(
         leaves, tree = tree_util.tree_flatten(args)
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*tree.unflatten(map(compat.as_array, leaves)))
-        if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
+        eager = compat.is_eager_forward() and not has_derivative
+        if eager and not compat.mixes_tangents(leaves):
             # JAX can, and the rule sees what JAX says is batched.
             try:
                 return native(*args)
@@ -81,7 +62,8 @@ def _differentiable(
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        outs = differentiable(flat, batch, name=name)(*leaves)
+        make = custom_vmap if has_derivative else differentiable
+        outs = make(flat, batch, name=name)(*leaves)
         return outs.static.whole.join(outs.arrays)
 
     return call

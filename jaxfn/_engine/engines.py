@@ -43,12 +43,6 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         raise errors.ClosedOverError(
             errors.CLOSED_OVER.format(name=rules.name)
         ) from error
-    except AssertionError as error:
-        if compat.is_batched_constant(error):
-            raise errors.ClosedOverError(
-                errors.BATCHED_CONSTANT.format(name=rules.name)
-            ) from error
-        raise
     except TypeError as error:
         # The error passes every Function around it; the innermost has named itself.
         if str(error) == compat.FORWARD_MODE_REFUSAL and not hasattr(

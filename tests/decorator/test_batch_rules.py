@@ -1,4 +1,4 @@
-"""Functions with a batch rule alone: their derivative is that of what ran."""
+"""Functions with a batch rule; alone, their derivative is that of what ran."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax import lax
 
 import jaxfn
 from jaxfn._base.errors import ClosedOverError
-from tests.build import SCALE, scale
+from tests.build import SCALE, function, scale
 
 X = jnp.ones(8)
 
@@ -275,6 +275,59 @@ def test_a_constant_may_stand_in_a_branch_of_which_examples_take_both(wrap):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def scaled(x):
+    return jnp.sin(x) * jnp.array([1.0, 2.0])
+
+
+def scaled_by_the_rule(x):
+    return jnp.sin(x) * jnp.array([3.0, 6.0])
+
+
+def decorated(*kinds):
+    f = jaxfn.custom_function(scaled)
+    f.def_vmap(lambda n, batched, x: (scaled_by_the_rule(x), batched[0]))
+    if "vjp" in kinds:
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (5 * g * jnp.cos(x),))
+    if "jvp" in kinds:
+        f.defjvp(lambda p, t: (f(*p), 5 * t[0] * jnp.cos(*p)))
+    return f
+
+
+def a_class(**more):
+    return function(
+        forward=scaled,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        backward=lambda ctx, g: 5 * g * jnp.cos(ctx.saved_tensors[0]),
+        vmap=lambda info, in_dims, x: (scaled_by_the_rule(x), 0),
+        **more,
+    ).apply
+
+
+WITH_DERIVATIVES = {
+    "vjp": lambda: decorated("vjp"),
+    "jvp": lambda: decorated("jvp"),
+    "both": lambda: decorated("vjp", "jvp"),
+    "class": a_class,
+    "class, derived": lambda: a_class(generate_jvp_rule=True),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("make", WITH_DERIVATIVES.values(), ids=WITH_DERIVATIVES)
+def test_so_may_one_beside_derivative_rules(make, wrap):
+    f = make()
+
+    def either(x):
+        return lax.cond(x[0] > 0, f, jnp.cos, x)
+
+    x = jnp.array([[0.5, 1.0], [-0.5, 1.0]])
+    values = np.stack([np.sin(x[0]) * [3, 6], np.cos(x[1])])
+    np.testing.assert_allclose(wrap(jax.vmap(either))(x), values, rtol=1e-5)
+    gradients = wrap(jax.vmap(jax.grad(lambda x: either(x).sum())))(x)
+    expected = np.stack([5 * np.cos(x[0]), -np.sin(x[1])])
+    np.testing.assert_allclose(gradients, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_so_may_one_with_arguments_that_all_examples_share(wrap):
     @jaxfn.custom_function
@@ -304,3 +357,15 @@ def test_a_value_that_is_closed_over_may_not_differ(derivative):
 
     with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
         jax.vmap(closing)(jnp.ones(2), jnp.arange(2.0))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_nor_may_it_beside_derivative_rules(wrap):
+    def closing(x, w):
+        f = jaxfn.custom_function(lambda x: x * w)
+        f.def_vmap(lambda n, batched, x: (3 * x, batched[0]))
+        f.defvjp(lambda x: (x, None), lambda _, g: (g,))
+        return f(x)
+
+    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+        wrap(jax.vmap(closing))(jnp.ones(2), jnp.arange(2.0))
