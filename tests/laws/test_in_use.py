@@ -572,6 +572,38 @@ def test_a_body_with_a_batch_rule_that_writes_into_a_reference():
     assert gradient == 36
 
 
+@pytest.mark.parametrize("derived", [False, True])
+def test_effects_of_a_linearized_call_happen_where_its_map_is_called(derived):
+    happened = []
+
+    def note(what):
+        jax.debug.callback(lambda: happened.append(what))
+
+    def seen(run, *args):
+        happened.clear()
+        found = run(*args)
+        jax.effects_barrier()
+        return found, happened[:]
+
+    def backward(ctx, g):
+        note("backward")
+        return 3 * g
+
+    def jvp(ctx, t):
+        note("jvp")
+        return 3 * t
+
+    jvps = {"generate_jvp_rule": True} if derived else {"jvp": jvp}
+    f = function(forward=lambda ctx, x: 2 * x, backward=backward, **jvps).apply
+    (_, push), at_once = seen(jax.linearize, f, S)
+    assert not at_once
+    pushed = 3, ["backward" if derived else "jvp"]
+    assert seen(push, jnp.float32(1)) == seen(push, jnp.float32(1)) == pushed
+    (_, pull), at_once = seen(jax.vjp, f, S)
+    assert not at_once
+    assert seen(pull, jnp.float32(1)) == ((3,), ["backward"])
+
+
 # ---- constants
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.experimental.jet import jet
 
 import jaxfn
@@ -177,11 +178,55 @@ def test_taylor_mode(f, transform):
         jet(transform(f), (X,), ((1.0, 0.0),))
 
 
+EFFECT = "Effects not supported in (AD|partial-eval) of `checkpoint`"
+
+
+def called_back(x):
+    return io_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), x)
+
+
+@jax.custom_jvp
+def calling_back(x):
+    return jnp.sin(x)
+
+
+calling_back.defjvps(lambda t, _, x: t * called_back(jnp.cos(x)))
+
+
+class CallingBack(Sine):
+    generate_jvp_rule = True
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * called_back(jnp.cos(ctx.saved_tensors[0]))
+
+
+class CallingBackBeside(Sine):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_forward(x)
+        return Sine.forward(ctx, x)
+
+    @staticmethod
+    def jvp(ctx, t):
+        return t * called_back(jnp.cos(ctx.saved_tensors[0]))
+
+
+@allowed_next
+@pytest.mark.parametrize("kind", ["plain", "derived", "both"])
+def test_a_callback_of_a_forward_rule_in_a_checkpoint(kind):
+    functions = [calling_back, CallingBack.apply, CallingBackBeside.apply]
+    f = dict(zip(["plain", "derived", "both"], functions, strict=True))[kind]
+    with pytest.raises(NotImplementedError, match=EFFECT):
+        jax.grad(jax.checkpoint(f))(X)
+
+
 def test_the_page_lists_what_is_refused():
     root = Path(__file__).parent.parent.parent
     page = (root / "notebooks/reference/refusals.md").read_text()
     said = [row.split("|")[2] for row in page.splitlines() if row.startswith("|")][2:]
-    refused = [f"{FORWARD}.*{LINEARIZED}", TRANSPOSED, UNTRANSPOSED, COLLECTIVE, TAYLOR]
+    refused = [f"{FORWARD}.*{LINEARIZED}", TRANSPOSED, UNTRANSPOSED, COLLECTIVE]
+    refused += [EFFECT, TAYLOR]
     assert len(said) == len(refused)
     for words, pattern in zip(said, refused, strict=True):
         assert re.search(pattern, words), words
