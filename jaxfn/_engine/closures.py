@@ -56,14 +56,10 @@ def beside(fixed: Sequence[bool], fun: Fun, batch: Batch, name: str) -> Batch:
     ) -> tuple[Outputs, Outputs]:
         if any(b and not f for b, f in zip(batched, fixed, strict=False)):
             raise errors.ClosedOverError(errors.BATCHED_CLOSURE.format(name=name))
-        # A constant that is batched has the same value for all examples.
-        values = [
-            x[0] if b and i < n else x
-            for i, (x, b) in enumerate(zip(values, batched, strict=True))
-        ]
         if any(batched[n:]):
             return batch(size, batched[n:], values[n:])
-        outs = fun(*values)
+        # A constant that is batched has the same value for all examples.
+        outs = fun(*[x[0] if b else x for x, b in zip(values, batched, strict=True)])
         return outs, Outputs([False] * len(outs.arrays), outs.static)
 
     return rule
