@@ -68,7 +68,11 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX hands constants on as numbers and NumPy arrays; rules get JAX arrays.
-        return rules.primal(*map(compat.as_array, args))
+        outs = rules.primal(*map(compat.as_array, args))
+        # Under jit JAX finds out late, when it compiles, and not if nobody uses outs.
+        if compat.closes_over_derivative():
+            raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rules.name))
+        return outs
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)

@@ -26,7 +26,7 @@ import jax
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
-from jaxfn._engine.gate import Gate, stop_gradient
+from jaxfn._engine.gate import Gate, stop_gradient, through_references
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import (
@@ -182,9 +182,10 @@ class OnePass:
         """Run forward behind the gate, and open it if an intermediate was saved."""
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._through(gate, inside, perturbed)
-        closed_over = recording.closed_over(outs, inside) if gate.open else None
-        if recording.makes_references:
-            closed_over = recording.outside(inside)
+        again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
+        closed_over = through_references(again, recording, inside, outs)
+        if closed_over is None and gate.open:
+            closed_over = recording.closed_over(outs, inside)
         outs = self._owned(run, leaves, inside, outs, recording)
         return outs, leaves, run, closed_over
 

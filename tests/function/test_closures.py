@@ -70,6 +70,42 @@ def test_the_derivative_of_what_is_closed_over_is_never_a_number(rules, style, w
         LOST[way](lambda w: closing_over(w, rules, style))
 
 
+HIDDEN = []
+
+
+def hiding(w, rules, style):
+    """Close over a value that is found neither in a cell nor in an object."""
+    HIDDEN[:] = [w]
+    if style == "combined":
+        return function(forward=lambda ctx, x: x * HIDDEN[-1], **RULES[rules]).apply
+    return function(
+        forward=lambda x: x * HIDDEN[-1],
+        setup_context=lambda ctx, inputs, output: None,
+        **RULES[rules],
+    ).apply
+
+
+INSIDE = {
+    "grad": lambda make: jax.grad(lambda w: jax.jit(make(w))(X)),
+    "jvp": lambda make: lambda w: jax.jvp(lambda w: jax.jit(make(w))(X), (w,), (w,)),
+    "both": lambda make: (
+        lambda w: jax.grad(lambda x, w: jax.jit(make(w))(x), (0, 1))(X, w)
+    ),
+    "grad of grad": lambda make: jax.grad(jax.grad(lambda w: jax.jit(make(w))(X))),
+    "hessian": lambda make: jax.hessian(lambda w: jax.jit(make(w))(w)),
+}
+
+
+@rules
+@styles
+@pytest.mark.parametrize("way", INSIDE)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_it_is_none_where_jit_hides_it(rules, style, way, wrap):
+    # Under jit nobody uses the value, and JAX does not see that it can't be computed.
+    with pytest.raises(RuntimeError, match="Pass it to apply"):
+        wrap(INSIDE[way](lambda w: hiding(w, rules, style)))(W)
+
+
 RIGHT = {
     "eager": (lambda make: make(W)(X), 14),
     "jit": (lambda make: jax.jit(lambda w: make(w)(X))(W), 14),

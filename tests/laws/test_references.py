@@ -69,17 +69,25 @@ def test_a_decorated_function_with_a_reference_is_differentiated_twice(second):
     assert second(jax.jit(f))(X) == pytest.approx(-np.sin(0.5))
 
 
-def with_value_written(style, value):
-    def sine_plus(x):
-        ref = jax.new_ref(jnp.sin(x))
-        ref[...] += value
-        return ref[...]
+WRITTEN = []  # here the cells of a function do not show it
 
+
+def sine_plus(x):
+    ref = jax.new_ref(jnp.sin(x))
+    ref[...] += WRITTEN[-1]
+    return ref[...]
+
+
+def with_value_written(style, value):
+    WRITTEN[:] = [value]
     return with_a_reference(style, sine_plus)
 
 
 # By the rules the derivative in x is cos(x), and they say nothing of the value.
 CLOSING_OVER = {
+    "another": lambda style, x: jax.grad(
+        lambda y: y + y * jax.hessian(with_value_written(style, y))(x)
+    )(x),
     "grad": lambda style, x: jax.grad(lambda y: with_value_written(style, y)(x))(x),
     "grad of grad": lambda style, x: jax.grad(
         lambda y: jax.grad(with_value_written(style, y))(x)
@@ -100,8 +108,33 @@ def test_what_is_written_into_a_reference_is_closed_over(style, program, compile
     program = partial(program, style)
     if compiled:
         program = jax.jit(program)
-    with pytest.raises(RuntimeError, match="`F` used a traced value that was not"):
+    kinds = RuntimeError, jax.errors.UnexpectedTracerError
+    with pytest.raises(kinds, match="`F` used a traced value that|unexpected tracer"):
         program(X)
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_value_of_one_run_alone_is_closed_over(style):
+    def program(y, x):
+        values = [y]
+
+        def once(x):  # it is traced again, to see what it closes over
+            return jnp.sin(x) + (values.pop() if values else 1)
+
+        return jax.grad(with_a_reference(style, once))(x)
+
+    with pytest.raises(RuntimeError, match="`F` used a traced value that was not"):
+        jax.grad(program)(X, X)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_reference_where_others_are_differentiated(style, compiled):
+    f = with_a_reference(style, sine)
+    program = jax.grad(lambda y: y * jax.grad(f)(X))
+    if compiled:
+        program = jax.jit(program)
+    assert program(X) == pytest.approx(np.cos(0.5))
 
 
 @pytest.mark.parametrize("style", ["combined", "separate"])

@@ -226,3 +226,13 @@ def staging() -> Any:
 def is_staging() -> bool:
     """Is JAX tracing a function whose jaxpr it will keep?"""
     return staging() is not None
+
+
+def closes_over_derivative() -> bool:
+    """Does the function that JAX traces here use a value that is being differentiated?
+
+    It does so from outside: what comes to it as an argument is not differentiated here.
+    """
+    trace = staging()
+    values = () if trace is None else trace.frame.constvar_to_val.values()
+    return any(is_differentiated(x) for x in values)
