@@ -34,8 +34,7 @@ def vmapped(
         leaves, tree = tree_util.tree_flatten(args)
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*tree.unflatten(map(compat.as_array, leaves)))
-        eager = compat.is_eager_forward() and not has_derivative
-        if eager and not compat.mixes_tangents(leaves):
+        if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
             # JAX can, and the rule sees what JAX says is batched.
             try:
                 return native(*args)

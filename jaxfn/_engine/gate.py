@@ -75,7 +75,7 @@ def through_references(
         outs: what it gave.
 
     Returns:
-        None if no reference was made, or one from outside was used.
+        None if no reference was made, or one from outside is differentiated here.
     """
     found = None
     if any(map(compat.is_differentiated, outs)):
@@ -86,9 +86,11 @@ def through_references(
             return None
         if compat.makes_references(jaxpr):
             found = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+            if any(map(compat.is_reference, found)):
+                return None
     elif recording.makes_references:
-        found = recording.outside(inputs)
-    return None if found and any(map(compat.is_reference, found)) else found
+        found = recording.outside(outs, inputs)
+    return found
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:

@@ -27,6 +27,15 @@ def with_a_reference(style, sine):
         save(ctx, x)
         return sine(x)
 
+    def saving(ctx, x):
+        ctx.save_for_backward(sine(x + jnp.pi / 2))
+        return sine(x)
+
+    if style == "saving":
+        backward = lambda ctx, g: g * ctx.saved_tensors[0]  # noqa: E731
+        return function(
+            "F", forward=saving, backward=backward, generate_jvp_rule=True
+        ).apply
     rules = {"forward": combined}
     if style == "separate":
         rules = {"forward": sine}
@@ -35,13 +44,16 @@ def with_a_reference(style, sine):
     return function("F", backward=backward, generate_jvp_rule=True, **rules).apply
 
 
+styles = pytest.mark.parametrize("style", ["combined", "separate", "saving"])
+
+
 def along(f):
     return lambda x: jax.jvp(f, (x,), (ONE,))[1]
 
 
 SECOND = {
     "grad grad": lambda f: jax.grad(jax.grad(f)),
-    "hessian": jax.hessian,
+    "jvp grad": lambda f: along(jax.grad(f)),
     "jvp jvp": lambda f: along(along(f)),
     "jit inside": lambda f: jax.grad(jax.jit(jax.grad(f))),
 }
@@ -49,7 +61,7 @@ SECOND = {
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
-@pytest.mark.parametrize("style", ["combined", "separate"])
+@styles
 def test_a_forward_with_a_reference_is_differentiated_twice(style, second, compiled):
     f = with_a_reference(style, sine)
     assert jax.grad(f)(X) == pytest.approx(np.cos(0.5))
@@ -57,6 +69,16 @@ def test_a_forward_with_a_reference_is_differentiated_twice(style, second, compi
     if compiled:
         program = jax.jit(program)
     assert program(X) == pytest.approx(-np.sin(0.5))
+
+
+# Not where what came through a reference is saved: JAX can't batch the tangents
+# alone of a reference ("got axis spec None but output was batched"), as jacfwd does.
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_forward_with_a_reference_has_a_hessian(style, wrap):
+    f = with_a_reference(style, sine)
+    assert wrap(jax.hessian(f))(X) == pytest.approx(-np.sin(0.5))
+    assert jax.hessian(wrap(f))(X) == pytest.approx(-np.sin(0.5))
 
 
 @pytest.mark.parametrize("second", [jax.hessian, lambda f: jax.grad(jax.grad(f))])
@@ -92,18 +114,21 @@ CLOSING_OVER = {
     "grad of grad": lambda style, x: jax.grad(
         lambda y: jax.grad(with_value_written(style, y))(x)
     )(x),
-    "hessian": lambda style, x: jax.hessian(
-        lambda x: with_value_written(style, 3 * x)(x)
+    "jvp of grad": lambda style, x: along(
+        jax.grad(lambda x: with_value_written(style, 3 * x)(x))
     )(x),
-    "jit inside": lambda style, x: jax.hessian(
-        lambda x: jax.jit(with_value_written(style, 3 * x))(x)
+    "jit between": lambda style, x: jax.grad(
+        jax.jit(lambda y, x: jax.grad(with_value_written(style, y))(x))
+    )(x, x),
+    "jit inside": lambda style, x: along(
+        jax.grad(lambda x: jax.jit(with_value_written(style, 3 * x))(x))
     )(x),
 }
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("program", CLOSING_OVER.values(), ids=CLOSING_OVER)
-@pytest.mark.parametrize("style", ["combined", "separate"])
+@styles
 def test_what_is_written_into_a_reference_is_closed_over(style, program, compiled):
     program = partial(program, style)
     if compiled:
@@ -113,7 +138,7 @@ def test_what_is_written_into_a_reference_is_closed_over(style, program, compile
         program(X)
 
 
-@pytest.mark.parametrize("style", ["combined", "separate"])
+@styles
 def test_a_value_of_one_run_alone_is_closed_over(style):
     def program(y, x):
         values = [y]
@@ -128,7 +153,7 @@ def test_a_value_of_one_run_alone_is_closed_over(style):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("style", ["combined", "separate"])
+@styles
 def test_a_reference_where_others_are_differentiated(style, compiled):
     f = with_a_reference(style, sine)
     program = jax.grad(lambda y: y * jax.grad(f)(X))
@@ -137,15 +162,56 @@ def test_a_reference_where_others_are_differentiated(style, compiled):
     assert program(X) == pytest.approx(np.cos(0.5))
 
 
-@pytest.mark.parametrize("style", ["combined", "separate"])
+@styles
 def test_what_is_written_into_a_reference_may_be_traced(style):
-    second = lambda y: jax.hessian(with_value_written(style, y))(X)  # noqa: E731
+    second = lambda y: along(jax.grad(with_value_written(style, y)))(X)  # noqa: E731
     for program in (
         jax.vmap(second),
         jax.jit(jax.vmap(second)),
         jax.vmap(jax.jit(second)),
     ):
         assert program(jnp.ones(2)) == pytest.approx(-np.sin(0.5))
+
+
+# ---- of its own, and one from outside beside it
+
+
+def reading(style, outside):
+    def scaled(x):
+        ref = jax.new_ref(jnp.sin(x))
+        ref[...] *= outside[...]
+        return ref[...]
+
+    return with_a_reference(style, scaled)
+
+
+SECOND_COMPILED = SECOND | {
+    "grad grad jit": lambda f: jax.grad(jax.grad(jax.jit(f))),
+    "jit grad grad": lambda f: jax.jit(jax.grad(jax.grad(f))),
+}
+
+
+@pytest.mark.parametrize("second", SECOND_COMPILED.values(), ids=SECOND_COMPILED)
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_a_reference_from_outside_may_be_read_beside(style, second):
+    f = reading(style, jax.new_ref(ONE))
+    assert second(f)(X) == pytest.approx(-np.sin(0.5))
+
+
+@pytest.mark.parametrize("returned", [False, True], ids=["used", "returned"])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_what_it_holds_is_closed_over(style, wrap, returned):
+    def program(y, x):
+        outside = jax.new_ref(3 * y)
+        f = reading(style, outside)
+        if returned:
+            f = with_a_reference(style, lambda x: (sine(x), outside[...])[1])
+        return jax.grad(f)(x)
+
+    for first in (jax.grad(wrap(program)), wrap(jax.grad(program))):
+        with pytest.raises(RuntimeError, match="`F` used a traced value that was not"):
+            first(X, X)
 
 
 # ---- from outside

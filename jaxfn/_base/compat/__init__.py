@@ -4,7 +4,7 @@ What comments say of JAX, here and elsewhere, was checked on 0.10.2 (the newest 
 Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name here;
 nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
 knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs`, then
-`flow`, `recording`, `staged`, `primitives` and `interpreters`, on which our own
+`flow`, `staged`, `recording`, `primitives` and `interpreters`, on which our own
 primitives stand; `decorators` holds what JAX's three say and ask for: error texts,
 debug info, hidden frames, symbolic zeros.
 

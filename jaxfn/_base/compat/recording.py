@@ -21,6 +21,7 @@ from jaxfn._base.compat.flow import (
     results,
 )
 from jaxfn._base.compat.jaxprs import open_jaxpr
+from jaxfn._base.compat.staged import is_reference
 from jaxfn._base.compat.traces import inside, is_tracer, staging
 
 
@@ -107,14 +108,27 @@ class Recording:
         """Has a reference (jax.new_ref) been made since?"""
         return any(internal_mutable_array_effect in eqn.effects for eqn in self._all())
 
-    def outside(self, inputs: Sequence[Any]) -> list[Any]:
-        """Find all traced values, other than inputs, that have been used since."""
+    def outside(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        """Find what has come since from elsewhere than `inputs`.
+
+        These are the values from outside that equations used, and what they read from
+        references that were made outside; not these references.
+
+        Args:
+            values: the results, which may have been read too.
+            inputs: the inputs.
+        """
         known, found = {id(inside(x)) for x in inputs}, {}
-        for eqn in self._all():
-            for x in eqn.in_tracers:
-                is_made_here = x.parent is not None and self._holds(x.parent)
-                if not (is_made_here or id(x) in known) and is_tracer(_constant(x)):
-                    found[id(x)] = x
+        used = [x for eqn in self._all() for x in eqn.in_tracers]
+
+        def is_outside(x: Any) -> bool:
+            made_here = x.parent is not None and self._holds(x.parent)
+            return not made_here and id(x) not in known
+
+        for x in (*used, *filter(is_tracer, map(inside, values))):
+            read = () if x.parent is None else filter(is_reference, x.parent.in_tracers)
+            if not is_reference(x) and (is_outside(x) or any(map(is_outside, read))):
+                found[id(x)] = x
         return list(found.values())
 
     def _all(self) -> list[Any]:
