@@ -85,8 +85,11 @@ def through_references(
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
         if compat.makes_references(jaxpr):
-            found = list(filter(compat.is_tracer, compat.constants(jaxpr)))
-            if any(map(compat.is_reference, found)):
+            used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+            found = [x for x in used if not compat.is_reference(x)]
+            # The derivative of one from outside would be lost.
+            rest = filter(compat.is_reference, used)
+            if any(map(compat.is_differentiated, rest)):
                 return None
     elif recording.makes_references:
         found = recording.outside(outs, inputs)

@@ -138,14 +138,13 @@ def test_what_is_written_into_a_reference_is_closed_over(style, program, compile
         program(X)
 
 
-@styles
+@pytest.mark.parametrize("style", ["combined", "separate"])
 def test_a_value_of_one_run_alone_is_closed_over(style):
+    def once(x):  # it is traced again, to see what it closes over
+        return jnp.sin(x) + (WRITTEN.pop() if WRITTEN else 1)
+
     def program(y, x):
-        values = [y]
-
-        def once(x):  # it is traced again, to see what it closes over
-            return jnp.sin(x) + (values.pop() if values else 1)
-
+        WRITTEN[:] = [y]
         return jax.grad(with_a_reference(style, once))(x)
 
     with pytest.raises(RuntimeError, match="`F` used a traced value that was not"):
@@ -196,6 +195,17 @@ SECOND_COMPILED = SECOND | {
 def test_a_reference_from_outside_may_be_read_beside(style, second):
     f = reading(style, jax.new_ref(ONE))
     assert second(f)(X) == pytest.approx(-np.sin(0.5))
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_it_may_be_traced(style):
+    def second(y):
+        f = reading(style, jax.new_ref(y))
+        return along(lambda x: jax.value_and_grad(f)(x))(X)
+
+    expected = [[np.cos(0.5)] * 2, [-np.sin(0.5)] * 2]
+    for batched in (jax.vmap(second), jax.jit(jax.vmap(second))):
+        np.testing.assert_allclose(batched(jnp.ones(2)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("returned", [False, True], ids=["used", "returned"])
