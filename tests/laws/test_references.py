@@ -176,9 +176,11 @@ def test_what_is_written_into_a_reference_may_be_traced(style):
 
 
 def reading(style, outside):
+    WRITTEN[:] = [outside]
+
     def scaled(x):
         ref = jax.new_ref(jnp.sin(x))
-        ref[...] *= outside[...]
+        ref[...] *= WRITTEN[-1][...]
         return ref[...]
 
     return with_a_reference(style, scaled)
@@ -213,10 +215,9 @@ def test_it_may_be_traced(style):
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_what_it_holds_is_closed_over(style, wrap, returned):
     def program(y, x):
-        outside = jax.new_ref(3 * y)
-        f = reading(style, outside)
+        f = reading(style, jax.new_ref(3 * y))
         if returned:
-            f = with_a_reference(style, lambda x: (sine(x), outside[...])[1])
+            f = with_a_reference(style, lambda x: (sine(x), WRITTEN[-1][...])[1])
         return jax.grad(f)(x)
 
     for first in (jax.grad(wrap(program)), wrap(jax.grad(program))):
