@@ -77,7 +77,6 @@ def through_references(
     Returns:
         None if no reference was made, or one from outside is differentiated here.
     """
-    found = None
     if any(map(compat.is_differentiated, outs)):
         # There JAX records nothing; to trace it tells.
         try:
@@ -85,15 +84,23 @@ def through_references(
         except Exception:  # noqa: BLE001  (what needs values may raise anything)
             return None
         if compat.makes_references(jaxpr):
-            used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
-            found = [x for x in used if not compat.is_reference(x)]
-            # The derivative of one from outside would be lost.
-            rest = filter(compat.is_reference, used)
-            if any(map(compat.is_differentiated, rest)):
-                return None
+            return used_by(jaxpr)
     elif recording.makes_references:
-        found = recording.outside(outs, inputs)
-    return found
+        return recording.outside(outs, inputs)
+    return None
+
+
+def used_by(jaxpr: Any) -> list[Any] | None:
+    """Return the traced values that a forward closes over, but no references.
+
+    Returns:
+        None if one of the references is differentiated: that would be lost.
+    """
+    used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+    references = filter(compat.is_reference, used)
+    if any(map(compat.is_differentiated, references)):
+        return None
+    return [x for x in used if not compat.is_reference(x)]
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:

@@ -26,7 +26,7 @@ import jax
 from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
-from jaxfn._engine.gate import Gate, stop_gradient, through_references
+from jaxfn._engine.gate import Gate, stop_gradient, through_references, used_by
 from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import (
@@ -172,9 +172,8 @@ class OnePass:
             # Here, and not in the trace: the vmaps at work show on these values.
             outs = self._owned(runs[-1], leaves, inside, outs, recording)
             # What else the values were computed from, for `attach`.
-            consts = filter(compat.is_tracer, compat.constants(jaxpr))
             own = gate.open or compat.makes_references(jaxpr)
-            return outs, leaves, runs[-1], list(consts) if own else None
+            return outs, leaves, runs[-1], used_by(jaxpr) if own else None
 
         return found
 
