@@ -68,14 +68,19 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX hands constants on as numbers and NumPy arrays; rules get JAX arrays.
-        outs = rules.primal(*map(compat.as_array, args))
-        # Under jit JAX finds out late, when it compiles, and not if nobody uses outs.
-        if compat.closes_over_derivative():
-            raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=rules.name))
-        return outs
+        return _closed(rules.name, rules.primal, *map(compat.as_array, args))
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)
+
+
+def _closed(name: str, run: Callable[..., Any], *args: Any) -> Any:
+    """Call what runs forward, which must not close over what is differentiated."""
+    recording = compat.Recording()
+    found = run(*args)
+    if recording.loses_derivative:
+        raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=name))
+    return found
 
 
 _ANY = inspect.signature(lambda *args: args)
@@ -116,7 +121,7 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
         # JAX's next implementation says of integers, too, that they are perturbed.
         moving = zip(args, primals, strict=True)
         perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
-        outs, residuals = rules.fwd(args, perturbed)
+        outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
             statics.put(residuals, args),
@@ -148,7 +153,8 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [compat.as_array(x) for x in primals]
         given = [None if compat.is_zero(t) else compat.as_array(t) for t in tangents]
-        outs, residuals = rules.fwd(args, tuple([t is not None for t in given]))
+        perturbed = tuple([t is not None for t in given])
+        outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
         dots = push_forward(rules, residuals, args, outs.arrays, given)
         return outs, Outputs(
             [

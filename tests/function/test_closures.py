@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import jaxfn
 from tests import wrong
 from tests.build import function
 
@@ -104,6 +105,50 @@ def test_it_is_none_where_jit_hides_it(rules, style, way, wrap):
     # Under jit nobody uses the value, and JAX does not see that it can't be computed.
     with pytest.raises(RuntimeError, match="Pass it to apply"):
         wrap(INSIDE[way](lambda w: hiding(w, rules, style)))(W)
+
+
+def decorated(w):
+    """A function with both kinds of JAX's rules, whose cells nobody looks into."""
+    f = jaxfn.custom_function(lambda x: x * w)
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * g,))
+    f.defjvp(lambda p, t: (f(*p), 2 * t[0]))
+    return lambda x: f(x)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda w: decorated(w)(w),
+        lambda w: decorated(w)(X),
+        lambda w: jax.jit(decorated(w))(w),
+        lambda w: jax.checkpoint(decorated(w))(w),
+        lambda w: jax.lax.cond(w > 0, decorated(w), jnp.sin, w),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_nor_is_it_one_of_a_decorated_function(inner, wrap):
+    with pytest.raises(RuntimeError, match="Pass it to apply"):
+        wrap(jax.grad(jax.jit(inner)))(W)
+
+
+LOOPS = {
+    "scan": scan,
+    "map": lambda f, x: jax.lax.map(f, x[None])[0],
+    "checkpoint": lambda f, x: jax.checkpoint(f)(x),
+}
+
+
+@rules
+@styles
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_number_that_is_made_in_a_loop_may_be_closed_over(rules, style, loop):
+    def program(x):
+        return loop(lambda x: closing_over(jnp.float32(7), rules, style)(x), x)
+
+    times = 2 if loop is scan else 1
+    assert program(X) == X * 7**times
+    if RULES[rules]:
+        assert jax.value_and_grad(program)(X) == (X * 7**times, 2**times)
 
 
 RIGHT = {

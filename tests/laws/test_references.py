@@ -100,6 +100,47 @@ def sine_plus(x):
     return ref[...]
 
 
+FORWARD = {
+    "jvp": along,
+    "jit of jvp": lambda f: jax.jit(along(f)),
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](ONE),
+    "jvp of jvp": lambda f: along(along(f)),
+    "vmap": lambda f: lambda x: jax.vmap(along(f))(x[None])[0],
+    "checkpoint": lambda f: jax.checkpoint(along(f)),
+    "map": lambda f: lambda x: jax.lax.map(along(f), x[None])[0],
+    "jvp of grad": lambda f: along(jax.grad(f)),
+}
+
+
+# JAX compiles no custom_jvp that makes a reference: where the value is computed anew,
+# and used, all has to stay eager.
+EAGER = "jvp", "jvp of jvp", "jvp of grad", "linearize"
+
+
+@pytest.mark.parametrize(
+    ("way", "value_is_used"),
+    [*[(way, False) for way in FORWARD], *[(way, True) for way in EAGER]],
+)
+def test_rules_that_call_a_decorated_function_with_a_reference(way, value_is_used):
+    f = jaxfn.custom_function(sine)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (3 * g * jnp.cos(x),))
+
+    @f.defjvp
+    def push(primals, tangents):
+        (x,), (t,) = primals, tangents
+        value = f(x)
+        return value, 5 * t * (value / jnp.tan(x) if value_is_used else jnp.cos(x))
+
+    second = {"jvp of jvp": -5 * np.sin(0.5), "jvp of grad": -3 * np.sin(0.5)}
+    if value_is_used:  # the derivative of 5 sin(x) / tan(x), by these rules
+        tan = np.tan(0.5)
+        second["jvp of jvp"] = 5 * (
+            5 * np.cos(0.5) / tan - np.sin(0.5) * (1 + tan**2) / tan**2
+        )
+    expected = second.get(way, 5 * np.cos(0.5))
+    assert FORWARD[way](f)(X) == pytest.approx(expected, rel=1e-5)
+
+
 def with_value_written(style, value):
     WRITTEN[:] = [value]
     return with_a_reference(style, sine_plus)

@@ -34,7 +34,7 @@ from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import Recording, apart, fingerprint, program
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
-    ConcreteArray, batch_axes, closes_over_derivative, has_value, in_forward_mode,
+    ConcreteArray, batch_axes, has_value, in_forward_mode,
     in_jet, in_kernel, is_abstract, is_differentiated, is_eager_forward, is_final,
     is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
     mixes_tangents,

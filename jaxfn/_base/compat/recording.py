@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from jaxfn._base.compat.flow import (
 )
 from jaxfn._base.compat.jaxprs import open_jaxpr
 from jaxfn._base.compat.staged import is_reference
-from jaxfn._base.compat.traces import inside, is_tracer, staging
+from jaxfn._base.compat.traces import inside, is_lost, is_tracer, staging
 
 
 class Recording:
@@ -38,6 +39,8 @@ class Recording:
         trace = staging()
         self.active = trace is not None
         self._equations = [] if trace is None else trace.frame.tracing_eqns
+        self._constants = {} if trace is None else trace.frame.constvar_to_val
+        self._known = len(self._constants)
         self._begin = len(self._equations)
         self._start = self._begin  # of those that were not looked at yet
         self._recorded: dict[int, Any] = {}  # by identity
@@ -102,6 +105,15 @@ class Recording:
             elif is_tracer(_constant(x)):
                 found.append(x)
         return found
+
+    @property
+    def loses_derivative(self) -> bool:
+        """Has a value from outside been used since that can only go wrong (`is_lost`)?
+
+        JAX finds out late, when it compiles, and not if nobody uses what came of it.
+        """
+        new = itertools.islice(self._constants.values(), self._known, None)
+        return any(is_lost(inside(x)) for x in new)
 
     @property
     def makes_references(self) -> bool:

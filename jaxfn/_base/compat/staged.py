@@ -19,7 +19,7 @@ from jax._src.core import (
     jaxprs_in_params,
 )
 from jax._src.effects import JaxprInputEffect
-from jax._src.interpreters.partial_eval import close_jaxpr
+from jax._src.interpreters.partial_eval import close_jaxpr, dce_jaxpr
 from jax._src.state.discharge import discharge_state
 from jax._src.state.types import AbstractRef, AccumEffect, ReadEffect, WriteEffect
 
@@ -220,10 +220,18 @@ def _without_references(closed: Any) -> Any:
     JAX does so when it compiles, but only inside of the calls that it knows, and it
     does not know ours.
     """
-    if "consts" not in inspect.signature(discharge_state).parameters:
-        return discharge_state(closed)
-    discharge: Any = discharge_state  # of JAX 0.10.0
-    return close_jaxpr(discharge(closed.jaxpr, ())[0])
+    # Not in a custom_jvp, for which JAX has no way to do it. Mostly nobody uses that
+    # here: a defjvp rule, say, computes the value too.
+    jaxpr, _ = open_jaxpr(closed)
+    jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    used = close_jaxpr(jaxpr)
+    try:
+        if "consts" not in inspect.signature(discharge_state).parameters:
+            return discharge_state(used)
+        discharge: Any = discharge_state  # of JAX 0.10.0
+        return close_jaxpr(discharge(jaxpr, ())[0])
+    except NotImplementedError:
+        return used  # it can be evaluated, but not compiled
 
 
 class Failed(Staged):

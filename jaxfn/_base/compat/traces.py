@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import core
 from jax._src.array import ArrayImpl
-from jax._src.core import EvalTrace, get_axis_env, no_axis_name, trace_ctx
+from jax._src.core import EvalTrace, Literal, get_axis_env, no_axis_name, trace_ctx
 from jax._src.interpreters.ad import LinearizeTracer
 from jax._src.interpreters.batching import BatchTrace, BatchTracer
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
@@ -41,7 +41,7 @@ def is_lost(x: Any) -> bool:
 
 def is_leaked(x: Any) -> bool:
     """Is `x` a tracer whose transformation is over?"""
-    if not is_tracer(x):
+    if not is_tracer(x) or isinstance(getattr(x, "val", None), Literal):
         return False
     if not x._trace.is_valid():
         return True
@@ -226,13 +226,3 @@ def staging() -> Any:
 def is_staging() -> bool:
     """Is JAX tracing a function whose jaxpr it will keep?"""
     return staging() is not None
-
-
-def closes_over_derivative() -> bool:
-    """Does the function that JAX traces here use a value that is being differentiated?
-
-    It does so from outside: what comes to it as an argument is not differentiated here.
-    """
-    trace = staging()
-    values = () if trace is None else trace.frame.constvar_to_val.values()
-    return any(is_differentiated(x) for x in values)
