@@ -94,7 +94,7 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
         return Outputs(still(*values), None)
 
     batch = beside(fixed, fun, ran.again, rule.name)
-    return outs, _tangents(fun, batch, rule.name)(list(primals), outs, list(dots))
+    return outs, _tangents(fun, batch, n, rule.name)(list(primals), outs, list(dots))
 
 
 # Of a batch y_i = B x_i the rule computes all y from all x, and is linear in them as
@@ -121,8 +121,10 @@ def _transpose(cts: Sequence[Any], args: Sequence[Any], **params: Any) -> list[A
     def fun(*arrays: Any) -> Outputs:
         return Outputs(staged(*held, *arrays), None)
 
-    derivative = Derivative(fun, rule, moving, smooth, len(arrays))
-    back = derivative.directed(directions.transposed, directions.each_its_own)
+    derivative = Derivative(fun, rule, moving, smooth, len(arrays), 0)
+    back = derivative.directed(
+        directions.transposed, directions.each_its_own, of_value=False
+    )
     pull = differentiable(*back, name=rule.name)
     found = iter(pull(*arrays, *given).arrays)
     in_cts = [next(found) if x is None else None for x in args[n:]]
@@ -192,8 +194,8 @@ _bind = compat.define_primitive(
 )
 
 
-def _tangents(fun: Fun, batch: Batch, name: str) -> Callable[..., list[Any]]:
-    """Return the rule for the tangents of `fun`, which has the batch rule `batch`."""
+def _tangents(fun: Fun, batch: Batch, held: int, name: str) -> Callable[..., list[Any]]:
+    """Return the rule for the tangents of `fun`; see `Derivative`."""
 
     # With J the Jacobian of `fun`: push is t -> J t, pull, its transpose, ct -> J^T ct.
     def tangents(inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
@@ -202,7 +204,7 @@ def _tangents(fun: Fun, batch: Batch, name: str) -> Callable[..., list[Any]]:
         avals = [compat.tangent_aval(o) for o in only(outs, smooth)]
         if not avals or not moving:
             return [None] * len(outs)
-        derivative = Derivative(fun, batch, moving, smooth, len(inputs))
+        derivative = Derivative(fun, batch, moving, smooth, len(inputs), held)
         forwards = derivative.directed(directions.push, directions.with_own_tangent)
         back = derivative.directed(directions.pull, directions.each_its_own)
         push = differentiable(*forwards, name=name)

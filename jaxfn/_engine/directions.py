@@ -22,7 +22,8 @@ Spread = Callable[[Sequence[bool], int, Sequence[int]], list[bool]]
 class Derivative:
     """The derivative of `fun`, which has the batch rule `batch` and `n` arguments.
 
-    It is taken in the arguments at `moving` and the outputs that are `smooth`.
+    It is taken in the arguments at `moving` and the outputs that are `smooth`. The
+    first `held` arguments are what a function has closed over: the rule is not told.
     """
 
     fun: Fun
@@ -30,13 +31,18 @@ class Derivative:
     moving: Sequence[int]
     smooth: Sequence[bool]
     n: int
+    held: int
 
-    def directed(self, direction: Direction, spread: Spread) -> tuple[Fun, Batch]:
+    def directed(
+        self, direction: Direction, spread: Spread, *, of_value: bool = True
+    ) -> tuple[Fun, Batch]:
         """Make one of its directions: from arguments and (co)tangents to (co)tangents.
 
         Args:
             direction: of a function that returns the smooth outputs.
             spread: which values to batch, given which are batched.
+            of_value: is it the derivative at a value, which the function has computed
+                and not the rule, where no argument is batched?
         """
         n, moving = self.n, self.moving
 
@@ -47,6 +53,10 @@ class Derivative:
             return Outputs(direction(value, moving, values[:n], values[n:]), None)
 
         def rule(size: int, batched: Sequence[bool], values: list[Any]) -> Any:
+            if of_value and not any(batched[self.held : n]):
+                axes = [0 if b else None for b in batched]
+                found = jax.vmap(lambda *values: alone(*values).arrays, axes)(*values)
+                return Outputs(found, None), Outputs([True] * len(found), None)
             now = spread(batched, n, moving)
             pairs = zip(values, batched, now, strict=True)
             values = [_repeat(x, size) if b and not was else x for x, was, b in pairs]

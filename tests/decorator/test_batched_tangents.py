@@ -119,10 +119,54 @@ def test_a_rule_that_takes_a_batch_for_granted(how, axes):
         v if a == 0 else jnp.stack([v] * 3) for v, a in zip(args, axes, strict=True)
     ]
     x, y, t = full
-    # With its own factor, where the value is batched.
+    # With the rule's own factor, where the value is batched.
     factor = 7 if 0 in axes[:2] else 1
     np.testing.assert_array_equal(values, factor * (x * y).sum(1))
-    np.testing.assert_array_equal(tangents, 7 * (t * y + x * t).sum(1))
+    np.testing.assert_array_equal(tangents, factor * (t * y + x * t).sum(1))
+
+
+def doubled():
+    """x -> 2 x, which is 7 x where it is batched."""
+    f = jaxfn.custom_function(lambda x: 2 * x)
+    f.def_vmap(lambda n, batched, x: ((7 if batched[0] else 2) * x, batched[0]))
+    return f
+
+
+def jacobians(f):
+    one = jnp.ones(2)
+    return {
+        "jacfwd": jax.jacfwd(f)(one),
+        "jacrev": jax.jacrev(f)(one),
+        "jacfwd of jit": jax.jacfwd(jax.jit(f))(one),
+        "jacrev of checkpoint": jax.jacrev(jax.checkpoint(f))(one),
+        "tangents alone": jax.vmap(lambda t: jax.jvp(f, (one,), (t,))[1])(jnp.eye(2)),
+        "cotangents alone": jax.vmap(lambda g: jax.vjp(f, one)[1](g)[0])(jnp.eye(2)),
+        "second": jax.jacfwd(jax.jacrev(lambda x: f(x) * x / 2))(one)[0],
+    }
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"])
+def test_the_derivative_of_a_value_that_is_not_batched_is_that_of_the_function(wrap):
+    found = wrap(lambda: jacobians(doubled()))()
+    second = found.pop("second")
+    for name, jacobian in found.items():
+        assert jacobian.tolist() == [[2, 0], [0, 2]], name
+    assert second.tolist() == [[2, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"])
+def test_nor_is_that_of_a_constant_in_a_branch_that_some_examples_take(wrap):
+    f = jaxfn.custom_function(lambda x: 2 * x * jnp.array([1.0, 1.0]))
+    f.def_vmap(lambda n, batched, x: (7 * x, batched[0]))
+
+    def pushed(s, t):
+        along = lambda: jax.jvp(f, (jnp.ones(2),), (t,))  # noqa: E731
+        return jax.lax.cond(s > 0, along, lambda: (t, t))
+
+    signs, ts = jnp.array([1.0, -1.0]), jnp.eye(2)
+    values, tangents = wrap(jax.vmap(pushed))(signs, ts)
+    assert values[0].tolist() == [2, 2]
+    assert tangents.tolist() == [[2, 0], [0, 1]]
 
 
 def seen_by_rule(decorator, call):
