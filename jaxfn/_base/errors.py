@@ -138,9 +138,10 @@ JET = (
 )
 
 BATCHED_CLOSURE = (
-    "`{name}` closes over a value that a jax.vmap batches, and has a batch rule (vmap, "
-    "or of def_vmap), which is told of arguments alone: expected every batched value "
-    "as an argument, got one that is closed over. Pass it as an argument, or to apply."
+    "`{name}` closes over a traced value that JAX batches (by jax.vmap, or since "
+    "examples take both branches of a cond), and has a batch rule (vmap, or of "
+    "def_vmap), which is told of arguments alone: expected every batched value as an "
+    "argument, got one that is closed over. Pass it as an argument, or to apply."
 )
 
 LEAKED = (

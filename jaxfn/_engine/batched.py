@@ -216,7 +216,13 @@ def _tangents(fun: Fun, batch: Batch, held: int, name: str) -> Callable[..., lis
                 compat.zeros(a) if ct is None else ct
                 for a, ct in zip(avals, cts, strict=True)
             ]
-            return pull(*res, *given).arrays
+            try:
+                return pull(*res, *given).arrays
+            except jax.errors.UnexpectedTracerError as error:
+                # The batch rule closes over what is differentiated.
+                raise errors.ClosedOverError(
+                    errors.CLOSED_OVER.format(name=name)
+                ) from error
 
         found = linear(
             lambda res, ts: push(*res, *ts).arrays,

@@ -167,7 +167,9 @@ def test_a_batch_rule_says_nothing_of_what_the_function_closes_over(kind):
             f.vmap(lambda info, in_dims, x: (x, 0))
         return jax.jit(f)(1.0)
 
-    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+    with pytest.raises(
+        ClosedOverError, match="closes over a traced value that JAX batches"
+    ):
         jax.vmap(outer)(X)
     with pytest.raises(ClosedOverError, match="used a traced value that was not"):
         jax.jvp(outer, (1.0,), (1.0,))
@@ -355,7 +357,9 @@ def test_a_value_that_is_closed_over_may_not_differ(derivative):
         f.def_vmap(lambda n, batched, x: (3 * x, batched[0]))
         return (jax.grad(f) if derivative else f)(x)
 
-    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+    with pytest.raises(
+        ClosedOverError, match="closes over a traced value that JAX batches"
+    ):
         jax.vmap(closing)(jnp.ones(2), jnp.arange(2.0))
 
 
@@ -367,5 +371,19 @@ def test_nor_may_it_beside_derivative_rules(wrap):
         f.defvjp(lambda x: (x, None), lambda _, g: (g,))
         return f(x)
 
-    with pytest.raises(ClosedOverError, match="closes over a value that a jax.vmap"):
+    with pytest.raises(
+        ClosedOverError, match="closes over a traced value that JAX batches"
+    ):
         wrap(jax.vmap(closing))(jnp.ones(2), jnp.arange(2.0))
+
+
+def test_a_batch_rule_may_not_close_over_what_is_differentiated():
+    def h(x):
+        w = 3 * x
+        f = jaxfn.custom_function(lambda a: a * w)
+        f.def_vmap(lambda n, batched, a: (a * w, batched[0]))
+        along = lambda a: jax.jvp(f, (a,), (x,))[1]  # noqa: E731
+        return jax.vmap(along)(jnp.array([1.0, 2.0])).sum()
+
+    with pytest.raises(ClosedOverError, match="`<lambda>` used a traced value"):
+        jax.grad(h)(jnp.float32(0.5))

@@ -209,3 +209,11 @@ def test_values_of_a_jvp_rule_keep_their_type():
     expected = jax.jvp(g, (2.0,), (1.0,))
     assert got == expected == (6, 2)
     assert [*map(type, got)] == [*map(type, expected)]
+
+
+def test_values_alone_are_batched():
+    f, one = doubled(), jnp.float32(1)
+    push = jax.vmap(lambda x: jax.jvp(f, (x,), (one,)))
+    # As custom_vmap, which calls the rule with nothing batched; and as everywhere else.
+    assert [x.tolist() for x in push(P)] == [[2, 4, 6], [2, 2, 2]]
+    assert [x.tolist() for x in jax.jit(push)(P)] == [[7, 14, 21], [7, 7, 7]]

@@ -506,7 +506,7 @@ def test_a_vmap_rule_beside_a_batched_value_that_is_closed_over(transform):
             backward=lambda ctx, g: g * w,
         ).apply(x)
 
-    with pytest.raises(RuntimeError, match="`F` closes over a value that"):
+    with pytest.raises(RuntimeError, match="`F` closes over a traced value"):
         transform(jax.vmap(run))(jnp.arange(3.0), jnp.arange(3.0))
 
 
