@@ -67,6 +67,9 @@ class _TracedSetup:
         assert self.staged is not None
         # `kept` is part of a rule that outlives this trace, and may hold no tracer.
         given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
+        if None not in self.places:  # as mostly: it saved inputs and outputs alone
+            kept.staged = None
+            return [], kept
         n = len(given) + len(arrays)
         uses = linearity.uses(self.staged.jaxpr, ())
         if all(i < n for used in uses for i in used):
@@ -101,15 +104,10 @@ class Separate(Style):
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         # Forward sees no derivative, so what it computes has none: the rules' own is
         # attached to the outputs, for derivatives of any order.
-        still, recording, name = (
-            stop_gradient(arrays),
-            compat.Recording(),
-            self._def.name,
-        )
-        ran = self._run(still)
+        still, recording = stop_gradient(arrays), compat.Recording()
+        ran, name = self._run(still, recording), self._def.name
         values, out = ran.arrays, ran.static
-        run = lambda *xs: self._run(list(xs)).arrays  # noqa: E731
-        closed_over = through_references(run, recording, still, values)
+        closed_over = through_references(self._values, recording, still, values)
         attached = partial(attach, name=name, closed_over=closed_over, owned=True)
         # Where no derivative can come, it runs as it is.
         final = compat.is_final(arrays)
@@ -164,16 +162,21 @@ class Separate(Style):
         return _TracedSetup(closed_over, staged, saved, places, perturbed, program)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        outs = self._run(arrays, alone=True)
+        outs = self._run(arrays, compat.Recording(), alone=True)
         # Called although nothing is kept, as in torch: setup_context may have effects,
         # and its mistakes are to be reported here too.
         self._saved(outs.static, arrays, outs.arrays, perturbed)
         return outs
 
-    def _run(self, inputs: Arrays, *, alone: bool = False) -> Outputs:
+    def _values(self, *inputs: Any) -> Arrays:
+        return self._run(list(inputs), compat.Recording()).arrays
+
+    def _run(
+        self, inputs: Arrays, recording: compat.Recording, *, alone: bool = False
+    ) -> Outputs:
         """Run forward; each output is batched wherever its derivative may be."""
         self._check_closure()
-        recording, own = compat.Recording(), partial(self._owned, alone=alone)
+        own = partial(self._owned, alone=alone)
         with policies.using(self._policy):
             raw = self._forward(own, inputs)
         # A vmap staticmethod decides what is batched, so `own` is asked where it runs.

@@ -112,13 +112,18 @@ class Recording:
 
         JAX finds out late, when it compiles, and not if nobody uses what came of it.
         """
+        if len(self._constants) == self._known:  # as mostly: this is asked at each call
+            return False
         new = itertools.islice(self._constants.values(), self._known, None)
         return any(is_lost(inside(x)) for x in new)
 
     @property
     def makes_references(self) -> bool:
         """Has a reference (jax.new_ref) been made since?"""
-        return any(internal_mutable_array_effect in eqn.effects for eqn in self._all())
+        for eqn in map(_equation, self._equations[self._begin :]):
+            if eqn and eqn.effects and internal_mutable_array_effect in eqn.effects:
+                return True
+        return False
 
     def outside(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         """Find what has come since from elsewhere than `inputs`.
@@ -131,7 +136,8 @@ class Recording:
             inputs: the inputs.
         """
         known, found = {id(inside(x)) for x in inputs}, {}
-        used = [x for eqn in self._all() for x in eqn.in_tracers]
+        eqns = filter(None, map(_equation, self._equations[self._begin :]))
+        used = [x for eqn in eqns for x in eqn.in_tracers]
 
         def is_outside(x: Any) -> bool:
             made_here = x.parent is not None and self._holds(x.parent)
@@ -142,10 +148,6 @@ class Recording:
             if not is_reference(x) and (is_outside(x) or any(map(is_outside, read))):
                 found[id(x)] = x
         return list(found.values())
-
-    def _all(self) -> list[Any]:
-        """Return the equations that were recorded since and that something uses."""
-        return list(filter(None, map(_equation, self._equations[self._begin :])))
 
 
 def _equation(entry: Any) -> Any:
