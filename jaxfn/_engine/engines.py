@@ -13,7 +13,7 @@ Forward over reverse mode (jvp of grad) of rules with bwd alone transposes bwd t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -68,17 +68,20 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX hands constants on as numbers and NumPy arrays; rules get JAX arrays.
-        return _closed(rules.name, rules.primal, *map(compat.as_array, args))
+        arrays = list(map(compat.as_array, args))
+        return _closed(rules.name, lambda arrays: rules.primal(*arrays), arrays)
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)
 
 
-def _closed(name: str, run: Callable[..., Any], *args: Any) -> Any:
+def _closed(
+    name: str, run: Callable[..., Any], arrays: Sequence[Any], *args: Any
+) -> Any:
     """Call what runs forward, which must not close over what is differentiated."""
     recording = compat.Recording()
-    found = run(*args)
-    if recording.loses_derivative:
+    found = run(arrays, *args)
+    if recording.loses_derivative(arrays):
         raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=name))
     return found
 

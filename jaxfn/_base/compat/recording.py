@@ -106,16 +106,17 @@ class Recording:
                 found.append(x)
         return found
 
-    @property
-    def loses_derivative(self) -> bool:
-        """Has a value from outside been used since that can only go wrong (`is_lost`)?
+    def loses_derivative(self, inputs: Sequence[Any]) -> bool:
+        """Has a value that can only go wrong (`is_lost`) been used since, but inputs?
 
         JAX finds out late, when it compiles, and not if nobody uses what came of it.
         """
         if len(self._constants) == self._known:  # as mostly: this is asked at each call
             return False
         new = itertools.islice(self._constants.values(), self._known, None)
-        return any(is_lost(inside(x)) for x in new)
+        lost = [x for x in map(inside, new) if is_lost(x)]
+        known = {id(inside(x)) for x in inputs}
+        return any(id(x) not in known for x in lost)
 
     @property
     def makes_references(self) -> bool:
