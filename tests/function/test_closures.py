@@ -107,10 +107,10 @@ def test_it_is_none_where_jit_hides_it(rules, style, way, wrap):
         wrap(INSIDE[way](lambda w: hiding(w, rules, style)))(W)
 
 
-def decorated(w):
+def decorated(w, by_name=True):
     """A function with both kinds of JAX's rules, whose cells nobody looks into."""
     f = jaxfn.custom_function(lambda x: x * w)
-    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * g,))
+    f.defvjp(lambda x: (f(x) if by_name else x * w, None), lambda _, g: (2 * g,))
     f.defjvp(lambda p, t: (f(*p), 2 * t[0]))
     return lambda x: f(x)
 
@@ -120,6 +120,7 @@ def decorated(w):
     [
         lambda w: decorated(w)(w),
         lambda w: decorated(w)(X),
+        lambda w: decorated(w, by_name=False)(X),
         lambda w: jax.jit(decorated(w))(w),
         lambda w: jax.checkpoint(decorated(w))(w),
         lambda w: jax.lax.cond(w > 0, decorated(w), jnp.sin, w),
@@ -129,6 +130,28 @@ def decorated(w):
 def test_nor_is_it_one_of_a_decorated_function(inner, wrap):
     with pytest.raises(RuntimeError, match="Pass it to apply"):
         wrap(jax.grad(jax.jit(inner)))(W)
+
+
+@rules
+@styles
+@pytest.mark.parametrize("way", LOST)
+def test_nor_is_that_of_a_hidden_one(rules, style, way):
+    with pytest.raises(Exception, match=r"Pass it to apply|passing the closed-over"):
+        LOST[way](lambda w: hiding(w, rules, style))
+
+
+@pytest.mark.parametrize("rules", ["backward", "jvp", "both", "derived"])
+@styles
+def test_others_may_use_what_is_differentiated(rules, style):
+    f = closing_over(jnp.float32(7), rules, style)
+    # The inner derivative is taken where JAX already traces what uses y,
+    inner = jax.grad(lambda y: jax.jit(lambda x: y * x * jax.grad(f)(x))(X))
+    assert inner(W) == 2 * X
+    # and here y is an argument.
+    along = lambda x, t: jax.jvp(f, (x,), (t,))[1]  # noqa: E731
+    if rules != "backward":
+        through = jax.grad(lambda y: jax.jit(lambda x: along(y, x) * y)(X))
+        assert through(W) == 2 * X
 
 
 LOOPS = {
