@@ -124,7 +124,7 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
         # JAX's next implementation says of integers, too, that they are perturbed.
         moving = zip(args, primals, strict=True)
         perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
-        outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
+        outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
             statics.put(residuals, args),
