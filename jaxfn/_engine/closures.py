@@ -34,7 +34,7 @@ def traced(fun: Fun, arrays: Sequence[Any]) -> tuple[Arrays, compat.Staged, OutS
 
 def are_constants(held: Sequence[Any]) -> tuple[bool, ...]:
     """Tell which of the values that a function closes over are constants."""
-    return tuple([not compat.is_tracer(x) for x in held])
+    return tuple(map(compat.is_constant, held))
 
 
 def beside(fixed: Sequence[bool], fun: Fun, batch: Batch, name: str) -> Batch:

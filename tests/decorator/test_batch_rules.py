@@ -330,6 +330,34 @@ def test_so_may_one_beside_derivative_rules(make, wrap):
     np.testing.assert_allclose(gradients, expected, rtol=1e-5)
 
 
+def tripled(w):
+    f = jaxfn.custom_function(lambda x: jnp.sin(x) * w)
+    f.def_vmap(lambda n, batched, x: (3 * jnp.sin(x) * w, batched[0]))
+    return f
+
+
+def tripled_class(w):
+    return function(
+        forward=lambda x: jnp.sin(x) * w,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        backward=lambda ctx, g: 5 * g * jnp.cos(ctx.saved_tensors[0]),
+        vmap=lambda info, in_dims, x: (3 * jnp.sin(x) * w, 0),
+    ).apply
+
+
+@pytest.mark.parametrize("make", [tripled, tripled_class])
+def test_so_may_one_that_is_made_in_the_body_of_a_jit(make):
+    table, x = np.array([1.0, 2.0]), jnp.array([[0.5, 1.0], [-0.5, 1.0]])
+
+    @jax.jit
+    def either(x):
+        f = make(jnp.asarray(table))  # a tracer, which stands for the table
+        return jax.vmap(lambda x: lax.cond(x[0] > 0, f, jnp.cos, x))(x)
+
+    values = np.stack([3 * np.sin(x[0]) * table, np.cos(x[1])])
+    np.testing.assert_allclose(either(x), values, rtol=1e-5)
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_so_may_one_with_arguments_that_all_examples_share(wrap):
     @jaxfn.custom_function

@@ -31,7 +31,9 @@ from jaxfn._base.compat.jaxprs import (
     scan_counts, trace_flat,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
-from jaxfn._base.compat.recording import Recording, apart, fingerprint, program
+from jaxfn._base.compat.recording import (
+    Recording, apart, fingerprint, is_constant, program,
+)
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, has_value, in_forward_mode,

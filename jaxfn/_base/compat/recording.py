@@ -317,3 +317,13 @@ def _constant(x: Any) -> Any:
     if isinstance(x.val, Literal):
         return x.val.val
     return x._trace.frame.constvar_to_val.get(x.val, x)
+
+
+def is_constant(x: Any) -> bool:
+    """Is `x` the same whatever is transformed: an array, or a tracer for a constant?"""
+    while is_tracer(x):
+        value = _constant(x)
+        if value is x:
+            return False
+        x = value
+    return True
