@@ -217,3 +217,16 @@ def test_values_alone_are_batched():
     # As custom_vmap, which calls the rule with nothing batched; and as everywhere else.
     assert [x.tolist() for x in push(P)] == [[2, 4, 6], [2, 2, 2]]
     assert [x.tolist() for x in jax.jit(push)(P)] == [[7, 14, 21], [7, 7, 7]]
+
+
+def test_tangents_alone_are_batched():
+    def push(decorator):
+        f = decorator(lambda x: 2 * x)
+        f.def_vmap(lambda n, batched, x: (7 * x, batched[0]))
+        return jax.vmap(lambda t: jax.jvp(f, (ONE,), (t,)), out_axes=(None, 0))
+
+    # As custom_vmap, which calls the rule here too; and as everywhere else.
+    ours, plain = push(jaxfn.custom_function), push(jax.custom_batching.custom_vmap)
+    for program in (ours, plain, jax.jit(plain)):
+        assert [x.tolist() for x in program(T)] == [7, [14, 21, 28]]
+    assert [x.tolist() for x in jax.jit(ours)(T)] == [2, [4, 6, 8]]
