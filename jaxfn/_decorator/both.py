@@ -165,17 +165,19 @@ class Both:
         ]
 
     def _cotangent(self, ct: Any, aval: Any, name: str) -> Any:
-        """Check one cotangent, as strictly as JAX does: nothing is summed or cast."""
+        """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
+
+        JAX asks for the shape of the argument, but not for its dtype.
+        """
         if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
-        # A derivative that was taken under x64 may be used when that is over. Then JAX
-        # computes with 32 bits.
+        # A Python number has no dtype of its own, and gets that of the argument. Where
+        # the derivative was taken under x64, which may be over, JAX has only 32 bits.
         dtype = jax.dtypes.canonicalize_dtype(aval.dtype)
-        # A Python number has no dtype of its own, and gets that of the argument.
         ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else dtype)
-        if ct.shape != aval.shape or ct.dtype not in (aval.dtype, dtype):
+        if ct.shape != aval.shape:
             raise ValueError(
-                f"Custom VJP bwd rule {name} must produce cotangents of the shapes and "
-                f"dtypes of the arguments: expected {short(aval)}, got {short(ct)}."
+                f"Custom VJP bwd rule {name} must produce cotangents of the shapes "
+                f"of the arguments: expected {short(aval)}, got {short(ct)}."
             )
         return ct

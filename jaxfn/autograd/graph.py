@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from types import TracebackType
@@ -87,8 +88,10 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
         self._leave.pop()()
 
 
-class disable_saved_tensors_hooks:  # noqa: N801  (torch's name)
+class disable_saved_tensors_hooks(contextlib.ContextDecorator):  # noqa: N801  (torch's)
     """Refuse saved-tensor hooks while the context is active.
+
+    It is a decorator too, as in torch: then hooks are refused in calls of the function.
 
     Args:
         error_message: of the RuntimeError that entering hooks raises.

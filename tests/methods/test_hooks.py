@@ -184,6 +184,21 @@ def test_hooks_that_are_left_out_of_order_leave_nothing_behind():
         pass
 
 
+def test_hooks_are_refused_in_calls_of_a_decorated_function():
+    @graph.disable_saved_tensors_hooks("not in here")
+    def f(depth):
+        if depth:
+            return f(depth - 1)
+        with graph.save_on_cpu():
+            raise AssertionError("hooks were entered")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="not in here"):
+            f(2)
+        with graph.save_on_cpu():  # they are refused nowhere else
+            pass
+
+
 def test_saving_on_the_host_moves_residuals_there_and_back(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # traced, not compiled
     w, x = jnp.ones((4, 4)), jnp.ones(4)
