@@ -158,6 +158,8 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
             "linalg) whose matrix, preconditioner, tolerance or guess is computed from "
             "them"
         ), None
+    if (operation := compat.lacks_transpose(error)) is not None:
+        return f"{operation}, of which JAX has no transpose", None
     return said or "an operation that is not linear in them, as a product of two", error
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from jaxfn._base import compat
-from jaxfn._engine.finite import of_finite
+from jaxfn._engine.finite import is_nan, of_finite
 
 # Calls that are evaluated in place: a solve inside of one may be given what is computed
 # outside of it.
@@ -57,7 +57,10 @@ def read(env: dict[int, Any], x: Any) -> Any:
 def is_rewritten(closed: Any) -> bool:
     """Is there something in a jaxpr to rewrite?"""
     return any(
-        eqn.primitive.name in _REWRITTEN or of_finite(eqn) is not None or holds(eqn)
+        eqn.primitive.name in _REWRITTEN
+        or of_finite(eqn) is not None
+        or any(map(is_nan, eqn.invars))
+        or holds(eqn)
         for eqn in compat.open_jaxpr(closed)[0].eqns
     )
 

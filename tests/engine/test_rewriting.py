@@ -82,6 +82,23 @@ BACKWARDS = {
     "nan_to_num in a branch": lambda x, g: (
         lax.cond(x[0] > 0, lambda g: jnp.nan_to_num(g), lambda g: g, g) * jnp.cos(x)
     ),
+    "NaN outside of a domain": lambda x, g: jnp.where(x > -9, g * jnp.cos(x), jnp.nan),
+    "NaN in places": lambda x, g: (
+        jnp.where(x < -9, jnp.full_like(x, jnp.nan), g) * jnp.cos(x)
+    ),
+    "NaN for all": lambda x, g: jnp.cos(x) * jnp.where((x < -9).any(), np.nan, g),
+    "NaN in a branch": lambda x, g: lax.cond(
+        x[0] > 9, jnp.zeros_like, lambda g: jnp.where(x > 9, np.nan, jnp.cos(x) * g), g
+    ),
+    "NaN in scan": lambda x, g: lax.map(
+        lambda xg: jnp.where(xg[0] > 9, jnp.nan, jnp.cos(xg[0]) * xg[1]), (x, g)
+    ),
+    "NaN of three": lambda x, g: jnp.select(
+        [x < -9, x < 0], [jnp.nan, g * jnp.cos(x)], jnp.cos(x) * g
+    ),
+    "NaN and a sort": lambda x, g: there_and_back(
+        x, jnp.where(x < -9, jnp.nan, g * jnp.cos(x))
+    ),
     "custom_vmap": lambda x, g: DOUBLE(g) * jnp.cos(x) / 2,
     "custom_vmap in jit": lambda x, g: jax.jit(DOUBLE)(g) * jnp.cos(x) / 2,
     "custom_vmap in scan": lambda x, g: per_row(g) * jnp.cos(x) / 2,
@@ -133,6 +150,35 @@ def test_a_derived_jvp_is_the_transpose_of_the_value(name, wrap):
     t = jnp.float32([1, 2, -3])
     dot = wrap(lambda x: jax.jvp(f, (x,), (t,))[1])(X)
     np.testing.assert_allclose(dot, jnp.cos(X) * t, rtol=1e-6)
+
+
+NANS = {
+    "where": lambda x, g: jnp.where(x < 0, jnp.nan, 2 * g),
+    "select of three": lambda x, g: jnp.select([x < 0, x > 1], [jnp.nan, 2 * g], 2 * g),
+    "in jit": lambda x, g: jax.jit(jnp.where)(x < 0, jnp.full_like(g, jnp.nan), 2 * g),
+    "of gradients": lambda x, g: jnp.where(x < 0, jnp.nan, g) + g,
+}
+
+
+@wraps
+@pytest.mark.parametrize("name", NANS)
+def test_where_a_gradient_is_nan_so_is_the_derived_tangent(name, wrap):
+    f = ours(NANS[name], generate_jvp_rule=True)
+    t = jnp.float32([1, 2, -3])
+    along = wrap(lambda x: jax.jvp(f, (x,), (t,))[1])
+    np.testing.assert_array_equal(along(X), [2, jnp.nan, -6])
+    back = wrap(lambda x: jax.vjp(f, x)[1](t)[0])
+    np.testing.assert_array_equal(back(X), [2, jnp.nan, -6])
+
+
+@wraps
+def test_nan_outside_of_a_domain_may_vary_over_a_mesh(wrap):
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+    f = ours(NANS["where"], generate_jvp_rule=True)
+    along = lambda x: jax.jvp(f, (x,), (x,))[1]  # noqa: E731
+    mapped = jax.shard_map(along, mesh=mesh, in_specs=spec, out_specs=spec)
+    np.testing.assert_array_equal(wrap(mapped)(X), np.float32([0.6, np.nan, 4]))
 
 
 def test_what_a_gradient_is_multiplied_by_stays_without_derivative():

@@ -423,6 +423,22 @@ def test_a_while_loop_in_backward_says_what_to_write(wrap):
     assert "stays" not in str(caught.value)
 
 
+def test_a_root_in_backward_is_refused_in_words_that_say_what_it_is():
+    def root(d, g):
+        return lax.custom_root(
+            lambda v: matrix(d) @ v - g,
+            0 * g,
+            lambda f, guess: iterated(d, g),
+            lambda f, y: jnp.linalg.solve(jax.jacobian(f)(y), y),
+        )
+
+    # JAX 0.12 has no transpose of any root; before, there is none of the loop in it.
+    said = r"got (CustomRoot, of which JAX|a while loop over them .*) has no transpose"
+    with pytest.raises(ValueError, match=said) as caught:
+        jax.hessian(energy(solving(root)))(D)
+    assert "subclass" not in str(caught.value)
+
+
 def test_the_jvp_that_the_message_asks_for():
     class Solve(jaxfn.Function):
         @staticmethod

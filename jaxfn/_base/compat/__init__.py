@@ -21,8 +21,8 @@ New methods of JAX's decorators are found by `_decorator.jax_own`.
 # fmt: off
 from jaxfn._base.compat.decorators import (
     FORWARD_MODE_REFUSAL, REFUSES_SHARED, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
-    hide_frames, is_batched_constant, is_refused_solve, place_of, set_debug_info,
-    with_hidden_frames,
+    hide_frames, is_batched_constant, is_refused_solve, lacks_transpose, place_of,
+    set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.flow import PAIRED, is_guess
 from jaxfn._base.compat.jaxprs import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,16 @@ def is_refused_solve(error: Exception) -> bool:
     All that it says of one is to open an issue.
     """
     return "open an issue" in str(error)
+
+
+def lacks_transpose(error: Exception) -> str | None:
+    """Return the operation of which JAX says that it has no transpose, if it does.
+
+    Of one that is written as a class, as `lax.custom_root` is in JAX 0.12, it says what
+    that class must implement.
+    """
+    found = re.search(r"subclass <class '(?:.*\.)?(\w+)'> must implement", str(error))
+    return found[1] if found else None
 
 
 def is_batched_constant(error: AssertionError) -> bool:
