@@ -71,9 +71,11 @@ def gradcheck(
             raise_exception says, and then it is a GradcheckError too: the number, shape
             or dtype of the outputs changes where the inputs are perturbed.
 
-    Differs from torch: arrays have no requires_grad, so all float inputs count. Where
-    no output is used JAX does not run backward at all, so only some at a time are left
-    undefined. A number of outputs that changes is refused, not overlooked.
+    Differs from torch: arrays have no requires_grad, so all float inputs count, and all
+    float outputs: leave out what is marked as non-differentiable, as in
+    `lambda x: F.apply(x)[0]`. Where no output is used JAX does not run backward at all,
+    so only some at a time are left undefined. A number of outputs that changes is
+    refused, not overlooked.
 
     Example:
         >>> import jax, jax.numpy as jnp
