@@ -263,6 +263,8 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
         lambda x, g: without_nan(g / x.astype(int)),
         lambda x, g: without_nan(g[x.astype(int)]),
         lambda x, g: without_nan(g * jnp.inf),
+        lambda x, g: jnp.where(g > 0, jnp.nan, x),
+        lambda x, g: jnp.where(x > 9, jnp.nan, g + 1),
         lambda x, g: without_nan(
             lax.scan(lambda c, v: (c, v / c), x[0].astype(int), g)[1]
         ),
