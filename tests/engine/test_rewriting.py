@@ -276,7 +276,8 @@ def test_a_call_that_is_not_linear_is_refused(body, make):
         lambda x, g: lax.stop_gradient(jnp.sin(g)),
     ],
     ids=["constant", "sin", "a term", "factor", "scan", "factor alone"]
-    + ["integer", "out of bounds", "infinity", "integer in scan"]
+    + ["integer", "out of bounds", "infinity", "NaN by g", "NaN or a term"]
+    + ["integer in scan"]
     + ["cond", "known cond"]
     + ["equal", "of x", "stopped"],
 )
