@@ -112,13 +112,23 @@ class OnePass:
         if any(map(compat.is_differentiated, arrays)):
             return self._ran_live(arrays, perturbed)
         # The gate is asked when forward has ended: its Python can run as it is.
-        found = outs, _, run, _ = self._behind(Gate(), arrays, perturbed)
-        # Where there are values, an output and what lax.stop_gradient makes of it are
-        # one object: then both count as marked, and a trace must tell them apart.
-        if len({id(outs[i]) for i in run.marks}) == len(run.marks):
-            return found
+        return self._behind(Gate(), arrays, perturbed)
+
+    def _marks(self, arrays: Arrays, perturbed: Perturbed) -> frozenset[int]:
+        """Say which outputs forward marks; it is traced, and nothing else comes of it.
+
+        Where there are values, an output and what lax.stop_gradient makes of it are one
+        object: then both count as marked. In a trace they are two.
+        """
+        runs: list[Run] = []
+
+        def trace(*values: Any) -> list[Any]:
+            outs, _, run = self._run(list(values), perturbed)
+            runs.append(run)
+            return outs
+
         try:
-            traced = self._trace(arrays, perturbed)
+            jax.make_jaxpr(trace)(*arrays)
         except errors.RuleError:
             raise  # a value was marked that is not an output
         except Exception as error:  # a body that needs values may raise anything
@@ -128,7 +138,7 @@ class OnePass:
                 "traced: expected to see which output is marked. Return a copy of it, "
                 "jnp.copy(x)."
             ) from error
-        return traced(arrays)
+        return runs[-1].marks
 
     def _ran_live(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Run forward where a derivative of what it gives is being taken."""
@@ -181,6 +191,8 @@ class OnePass:
         """Run forward behind the gate, and open it if an intermediate was saved."""
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._through(gate, inside, perturbed)
+        if len({id(outs[i]) for i in run.marks}) != len(run.marks):
+            run.marks = self._marks(arrays, perturbed)
         again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
         closed_over = through_references(again, recording, inside, outs)
         if closed_over is None and gate.open:

@@ -200,7 +200,8 @@ class Combined(Style):
         *,
         look: bool,
     ) -> Residuals:
-        saved, out = run.saved, run.out
+        # Which outputs are marked is said by the run, which may know it better.
+        saved, out = dataclasses.replace(run.saved, marked=run.marks), run.out
         return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
 
 

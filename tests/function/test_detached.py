@@ -91,6 +91,36 @@ def test_only_the_detached_output_is_marked(engine, style, place, marked):
 
 
 @engines
+@pytest.mark.parametrize("place", ["eager", "jit"])
+def test_what_forward_does_happens_once_where_marks_are_told_apart(engine, place):
+    seen, draws = [], np.random.default_rng(0)
+
+    def value(x):
+        scale = float(np.round(draws.uniform(1, 2), 3))
+        jax.debug.callback(lambda s: seen.append(float(s)), jnp.float32(scale) + 0 * x)
+        y = scale * x
+        return y, lax.stop_gradient(y)
+
+    def save(ctx, inputs, outputs):
+        y, z = outputs
+        keep(ctx, y)
+        ctx.mark_non_differentiable(z)
+
+    def backward(ctx, g, _):
+        return ctx.saved_tensors[0] * g
+
+    def jvp(ctx, t):
+        return ctx.saved_tensors[0] * t, None
+
+    f = build(engine, "combined", value, save, backward, jvp)
+    y, slope = PLACES[place](jax.value_and_grad(lambda x: f(x)[0]))(X)
+    jax.effects_barrier()
+    # The value, its derivative and the effect are of one run.
+    assert len(seen) == 1
+    assert float(y) == float(slope) == pytest.approx(2 * seen[0])
+
+
+@engines
 @styles
 @places
 def test_a_detached_input_is_marked_and_the_input_is_not(engine, style, place):
