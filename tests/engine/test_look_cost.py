@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
+from jaxfn._methods import again
 from tests.build import function
 
 HERE = str(Path(jaxfn.__file__).parent)
@@ -118,3 +119,29 @@ def test_rules_that_apply_their_own_function_are_looked_at_once(engine):
     assert jax.jit(jax.grad(loss))(x).tolist() == [8, 16, 24]
     # In the look, where the gradient is taken, and where JAX traces what they apply.
     assert len(ran) <= 6
+
+
+@pytest.mark.parametrize("engine", ["backward", "both", "derived"])
+def test_a_setup_context_that_runs_once_is_compared_with_nothing(engine, monkeypatch):
+    """To compare, values are brought to the host: on a GPU all would wait for that."""
+
+    def compared(*values):
+        raise AssertionError("read the values of a gradient that is taken once")
+
+    monkeypatch.setattr(again, "are_other_values", compared)
+    rules = {"backward": lambda ctx, g: 3 * ctx.saved_tensors[0] * g}
+    if engine == "both":
+        rules["jvp"] = lambda ctx, t: 3 * ctx.saved_tensors[0] * t
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    derived = engine == "derived"
+    f = function(
+        forward=jnp.exp,
+        setup_context=setup_context,
+        generate_jvp_rule=derived,
+        **rules,
+    ).apply
+    assert jax.grad(f)(0.0) == 3
