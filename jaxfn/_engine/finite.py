@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxfn._base import compat
+from jaxfn._base import compat, is_inexact
 
 
 def of_finite(eqn: Any) -> bool | None:
@@ -26,7 +27,7 @@ def of_finite(eqn: Any) -> bool | None:
     name = eqn.primitive.name
     if name == "is_finite":
         return True
-    if name in ("eq", "ne") and _is_inexact(eqn.invars[0]):
+    if name in ("eq", "ne") and _has_derivative(eqn.invars[0]):
         x, y = eqn.invars
         if x is y:
             return name == "eq"
@@ -35,8 +36,8 @@ def of_finite(eqn: Any) -> bool | None:
     return None
 
 
-def _is_inexact(x: Any) -> bool:
-    return jnp.issubdtype(x.aval.dtype, jnp.inexact)
+def _has_derivative(x: Any) -> bool:
+    return is_inexact(x.aval)
 
 
 def _is_infinity(x: Any) -> bool:
@@ -50,17 +51,50 @@ def _is_infinity(x: Any) -> bool:
 _FILLING = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "copy", "pvary")
 )
+# Where an element of an operand is NaN, something in their result is. (A slice may
+# leave it out, and a choice may take another.)
+_PASSING = _FILLING | frozenset(
+    ("add", "add_any", "sub", "mul", "div", "neg", "real", "reduce_sum", "dot_general")
+    + ("transpose", "squeeze", "concatenate", "rev")
+)
 
 
-def is_filling(eqn: Any) -> bool:
-    """Is its result NaN where its first operand is nothing else?"""
-    return eqn.primitive.name in _FILLING and _is_inexact(eqn.outvars[0])
-
-
-def is_nan(x: Any) -> bool:
-    """Is it written in the program as NaN?"""
+def is_nan(x: Any, filled: AbstractSet[int] = frozenset()) -> bool:
+    """Is it written in the program as NaN, or one of the variables `filled` with it?"""
     value = getattr(x, "val", None)
-    return value is not None and _is_inexact(x) and bool(np.all(np.isnan(value)))
+    if value is None:
+        return id(x) in filled
+    return _has_derivative(x) and bool(np.all(np.isnan(value)))
+
+
+def filled_with_nan(jaxpr: Any) -> set[int]:
+    """Find the variables that are NaN and nothing else, whatever the arguments are."""
+    filled: set[int] = set()
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _FILLING and is_nan(eqn.invars[0], filled):
+            filled.update(map(id, filter(_has_derivative, eqn.outvars)))
+    return filled
+
+
+def coming_out(jaxpr: Any, filled: AbstractSet[int]) -> set[int]:
+    """Find the variables of which each element that is NaN makes an output NaN.
+
+    Args:
+        jaxpr: the program.
+        filled: the variables that are NaN.
+    """
+    found = set(map(id, jaxpr.outvars))
+    for eqn in reversed(jaxpr.eqns):
+        if not any(id(x) in found for x in eqn.outvars):
+            continue
+        if eqn.primitive.name in _PASSING:
+            found.update(map(id, eqn.invars))
+        elif eqn.primitive.name == "select_n":
+            # Where it does not take this case, it takes NaN.
+            cases = eqn.invars[1:]
+            others = [x for x in cases if not is_nan(x, filled)]
+            found.update(map(id, others if len(others) == 1 else ()))
+    return found
 
 
 def with_nan(
@@ -70,7 +104,7 @@ def with_nan(
 
     That a result is NaN, whatever is transposed, says that there is none. This is
     `where(which, y, nan)` as `y * where(which, 1, nan)`; so its transpose is NaN there
-    too.
+    too. Where nothing of that NaN came out it would be wrong: see `coming_out`.
 
     Args:
         which: says which case to take, as for `lax.select_n`.

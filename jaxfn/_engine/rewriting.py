@@ -6,7 +6,7 @@ What is rewritten here is linear all the same, in what is transposed:
 - `lax.stop_gradient`, whose value is its operand;
 - a test for NaN or infinity of the arguments, or of what is made of them alone, which
   has one result for all finite numbers (`finite`);
-- a choice between values and NaN, which is a product with 1 or NaN;
+- a choice between values and NaN that comes out, which is a product with 1 or NaN;
 - a call of a function with `custom_vmap`, which is made a `batched`;
 - an operation of independent operands, which is split into one for each.
 
@@ -27,7 +27,13 @@ from jax import tree_util
 
 from jaxfn._base import Outputs, compat
 from jaxfn._engine.batched import differentiable
-from jaxfn._engine.finite import is_filling, is_nan, of_finite, with_nan
+from jaxfn._engine.finite import (
+    coming_out,
+    filled_with_nan,
+    is_nan,
+    of_finite,
+    with_nan,
+)
 from jaxfn._engine.inlining import holds, inlined, is_rewritten, read
 from jaxfn._engine.solves import Program, again, reached, reached_by, solved
 
@@ -46,7 +52,7 @@ def rewritten(closed: Any, example: list[Any]) -> Any:
     moving = [True] * len(example)
 
     def run(args: list[Any]) -> list[Any]:
-        return _Run(closed, args, moving, finite=True, alone=True).outs()
+        return _Run(closed, args, moving, finite=True, alone=True, whole=True).outs()
 
     return jax.make_jaxpr(run)(example)
 
@@ -70,6 +76,7 @@ class _Run:
         moving: for each, whether it depends on what is transposed.
         finite: are those that do finite wherever what is transposed is?
         alone: are they made of it alone, without a factor that has a derivative?
+        whole: is it the whole program, and not what an operation in it holds?
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class _Run:
         *,
         finite: bool,
         alone: bool,
+        whole: bool = False,
     ) -> None:
         closed, held = inlined(closed)
         jaxpr, consts = compat.open_jaxpr(closed)
@@ -89,7 +97,8 @@ class _Run:
         self._alone = alone
         self._finite = set(self._program.moving) if finite else set[int]()
         self._known: set[int] = set()
-        self._nan: set[int] = set()
+        self._filled = filled_with_nan(jaxpr)
+        self._out = coming_out(jaxpr, self._filled) if whole else set[int]()
         self._write(jaxpr.constvars, consts)
         self._write(jaxpr.invars, args)
 
@@ -101,8 +110,6 @@ class _Run:
             self._write(eqn.outvars, self._equation(i, eqn, known=known))
             if eqn.primitive.name in _KEEPING and self._is_finite(eqn):
                 self._finite.update(map(id, filter(_is_inexact, eqn.outvars)))
-            if is_filling(eqn) and self._is_nan(eqn.invars[0]):
-                self._nan.add(id(eqn.outvars[0]))
             if known:
                 self._known.update(map(id, eqn.outvars))
             else:
@@ -152,10 +159,6 @@ class _Run:
             for x in eqn.invars[1 if name == "cond" else 0 :]
         )
 
-    def _is_nan(self, x: Any) -> bool:
-        """Is it NaN, and nothing else, whatever is transposed?"""
-        return is_nan(x) or id(x) in self._nan
-
     def _rewritten(
         self, i: int, eqn: Any, values: list[Any], moves: list[bool]
     ) -> list[Any] | None:
@@ -178,9 +181,10 @@ class _Run:
                 return [values[1 + k]]
             branch = eqn.params["branches"][k]
             return inside(branch, values[1:], moves[1:]).outs()
-        nans = list(map(self._is_nan, eqn.invars))
-        if name == "select_n" and not moves[0] and any(nans):
-            return [with_nan(values[0], values[1:], nans[1:], moves[1:])]
+        if name == "select_n" and not moves[0] and id(eqn.outvars[0]) in self._out:
+            nans = [is_nan(x, self._filled) for x in eqn.invars[1:]]
+            if any(nans):
+                return [with_nan(values[0], values[1:], nans, moves[1:])]
         if name == "scan" and holds(eqn):
             return _scan(eqn, values, moves, inside)
         # A branch that is chosen by what is transposed is not linear, in any way.
