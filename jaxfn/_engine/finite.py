@@ -27,7 +27,7 @@ def of_finite(eqn: Any) -> bool | None:
     name = eqn.primitive.name
     if name == "is_finite":
         return True
-    if name in ("eq", "ne") and _has_derivative(eqn.invars[0]):
+    if name in ("eq", "ne") and has_derivative(eqn.invars[0]):
         x, y = eqn.invars
         if x is y:
             return name == "eq"
@@ -36,7 +36,8 @@ def of_finite(eqn: Any) -> bool | None:
     return None
 
 
-def _has_derivative(x: Any) -> bool:
+def has_derivative(x: Any) -> bool:
+    """Is a variable, or a literal, of float or complex type?"""
     return is_inexact(x.aval)
 
 
@@ -64,7 +65,7 @@ def is_nan(x: Any, filled: AbstractSet[int] = frozenset()) -> bool:
     value = getattr(x, "val", None)
     if value is None:
         return id(x) in filled
-    return _has_derivative(x) and bool(np.all(np.isnan(value)))
+    return has_derivative(x) and bool(np.all(np.isnan(value)))
 
 
 def filled_with_nan(jaxpr: Any) -> set[int]:
@@ -72,7 +73,7 @@ def filled_with_nan(jaxpr: Any) -> set[int]:
     filled: set[int] = set()
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _FILLING and is_nan(eqn.invars[0], filled):
-            filled.update(map(id, filter(_has_derivative, eqn.outvars)))
+            filled.update(map(id, filter(has_derivative, eqn.outvars)))
     return filled
 
 

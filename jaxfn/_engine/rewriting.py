@@ -30,6 +30,7 @@ from jaxfn._engine.batched import differentiable
 from jaxfn._engine.finite import (
     coming_out,
     filled_with_nan,
+    has_derivative,
     is_nan,
     of_finite,
     with_nan,
@@ -109,7 +110,7 @@ class _Run:
             known = self._is_known(eqn)
             self._write(eqn.outvars, self._equation(i, eqn, known=known))
             if eqn.primitive.name in _KEEPING and self._is_finite(eqn):
-                self._finite.update(map(id, filter(_is_inexact, eqn.outvars)))
+                self._finite.update(map(id, filter(has_derivative, eqn.outvars)))
             if known:
                 self._known.update(map(id, eqn.outvars))
             else:
@@ -155,7 +156,7 @@ class _Run:
             if hasattr(x, "val")
             else id(x) in self._finite
             or id(x) in self._known
-            or (name in _PLACING and not _is_inexact(x))
+            or (name in _PLACING and not has_derivative(x))
             for x in eqn.invars[1 if name == "cond" else 0 :]
         )
 
@@ -204,10 +205,6 @@ class _Run:
         given = [x for x in (*jaxpr.constvars, *jaxpr.invars) if id(x) not in moving]
         still = {id(x): jax.lax.stop_gradient(env[id(x)]) for x in given}
         return again(env, jaxpr.eqns[:i], still, jaxpr.eqns[i].invars)
-
-
-def _is_inexact(x: Any) -> bool:
-    return jnp.issubdtype(x.aval.dtype, jnp.inexact)
 
 
 Inside = Callable[..., _Run]

@@ -230,3 +230,30 @@ def test_tangents_alone_are_batched():
     for program in (ours, plain, jax.jit(plain)):
         assert [x.tolist() for x in program(T)] == [7, [14, 21, 28]]
     assert [x.tolist() for x in jax.jit(ours)(T)] == [2, [4, 6, 8]]
+
+
+def test_a_batch_rule_around_which_jax_puts_a_jvp_loses_the_context():
+    scales = [1]
+
+    def rule(n, batched, x):
+        return 2 * scales[-1] * x, batched[0]
+
+    def in_a_context(f):
+        def run(x):
+            scales.append(3)
+            try:
+                return jax.vmap(f)(x)
+            finally:
+                scales.pop()
+
+        return lambda t: jax.jvp(jax.jit(run), (t,), (t,))[1]
+
+    plain = jax.custom_batching.custom_vmap(lambda x: x)
+    ours = jaxfn.custom_function(lambda x: x)
+    for f in (plain, ours):
+        f.def_vmap(rule)
+        assert in_a_context(f)(T).tolist() == (6 * T).tolist()
+    # So this is no way to show JAX's operations alone.
+    around = jax.custom_jvp(plain)
+    around.defjvp(lambda xs, ts: jax.jvp(plain, xs, ts))
+    assert in_a_context(around)(T).tolist() == (2 * T).tolist()
