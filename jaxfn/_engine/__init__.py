@@ -10,8 +10,7 @@ either of them in JAX's terms, and `closures` what such functions close over).
 `attachment` gives values a derivative after they were computed, and `gate` keeps out
 that of their computation; `onepass` (with `runs`) and `ownership` (with `sharing`)
 stand on them. `linearity` and `smoothness` prove that a traced function is linear;
-`rewriting` (with `solves`, `inlining` and `finite`) puts into other operations what JAX
-does not transpose; `replicated` sees what all devices of a mesh have of a gradient.
+`replicated` sees what all devices of a mesh have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.

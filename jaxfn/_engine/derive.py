@@ -10,7 +10,6 @@ import jax
 from jaxfn._base import compat, errors, short
 from jaxfn._engine import linearity
 from jaxfn._engine.barrier import refused_once
-from jaxfn._engine.rewriting import rewritten
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
 from jaxfn._engine.smoothness import is_smooth
 
@@ -60,7 +59,6 @@ def transposed(
         raise NotImplementedError(
             errors.REFERENCE.format(name=f"{rules.name}.backward")
         )
-    jaxpr = rewritten(jaxpr, example)
     # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and drops c in
     # silence; of one that ignores ct it makes zero. Both are no derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):
@@ -166,25 +164,24 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
 def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
     """Make the error for a backward that has no transpose.
 
-    A user who never asked for a derived jvp is told what needs it.
+    Users who never asked for a derived jvp are told which transformation needs it, and
+    which one gives the same second derivative without it.
     """
     name = rules.name
     if rules.derive_jvp:
-        use, unused = "to get a jvp (generate_jvp_rule)", ""
+        use, instead = "to get a jvp (generate_jvp_rule)", ""
     else:
         use = (
-            "to get the tangents of what forward returned, as forward mode over "
-            "reverse mode needs (jax.hessian, jax.jvp of jax.grad) where there is no "
-            "jvp"
+            "to get the tangents of what forward returned, which forward mode over "
+            "reverse mode needs (jax.hessian, jax.jvp of jax.grad)"
         )
-        unused = (
-            " If nothing uses these tangents, as where the result is only added up, "
-            "put it all under jax.jit, which does not compute them then."
+        instead = (
+            " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs no "
+            "transpose."
         )
     return errors.RuleValueError(
-        f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected "
-        f"{expected}, got {got}. Define jvp: `jvp(ctx, *tangents)` of `{name}` gets "
-        "a tangent for each argument and returns one for each output. Or write "
-        "backward with operations that are linear in its cotangents and that JAX can "
-        f"transpose.{unused}"
+        f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected {expected}, got "
+        f"{got}. Define jvp: `jvp(ctx, *tangents)` of `{name}` gets a tangent for each "
+        "argument and returns one for each output. Or write backward with operations "
+        f"that are linear in its cotangents and that JAX can transpose.{instead}"
     )

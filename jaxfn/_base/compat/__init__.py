@@ -13,8 +13,8 @@ behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other m
 asks for a version. The tests run on an old JAX and on the newest, so they tell.
 
 Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity`, `smoothness`, `rewriting`, `solves`, `inlining` and `finite` of `_engine`,
-`trace` of `_explain`, `jaxprs` and `flow` here.
+`linearity` and `smoothness` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow`
+here.
 New methods of JAX's decorators are found by `_decorator.jax_own`.
 """
 
@@ -24,10 +24,10 @@ from jaxfn._base.compat.decorators import (
     hide_frames, is_batched_constant, is_refused_solve, lacks_transpose, place_of,
     set_debug_info, with_hidden_frames,
 )
-from jaxfn._base.compat.flow import PAIRED, is_guess
+from jaxfn._base.compat.flow import PAIRED
 from jaxfn._base.compat.jaxprs import (
-    COMPILE_QUICKLY, constants, count_equations, evaluate, evaluate_equation,
-    has_named_axes, has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
+    COMPILE_QUICKLY, constants, count_equations, evaluate, has_named_axes,
+    has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
     scan_counts, trace_flat,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
@@ -36,7 +36,7 @@ from jaxfn._base.compat.recording import (
 )
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
-    ConcreteArray, batch_axes, has_value, in_forward_mode,
+    ConcreteArray, batch_axes, in_forward_mode,
     in_jet, in_kernel, is_abstract, is_differentiated, is_eager_forward, is_final,
     is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
     mixes_tangents,

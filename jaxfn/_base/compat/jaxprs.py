@@ -145,16 +145,6 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def evaluate_equation(eqn: Any, values: Sequence[Any]) -> list[Any]:
-    """Evaluate one equation of a jaxpr on these values of its inputs."""
-    primitive = eqn.primitive
-    # An equation remembers the mesh, the compute type and the kind of random bits
-    # (threefry_partitionable) that it was traced under: its results depend on them.
-    with eqn.ctx.manager:
-        found = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
-    return list(found) if primitive.multiple_results else [found]
-
-
 def has_named_axes(eqn: Any) -> bool:
     """Is it a collective, or does it ask for the place along a mapped axis?"""
     # Reductions have `axes` too, but theirs are positions: integers, not names.
