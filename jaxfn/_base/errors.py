@@ -107,12 +107,10 @@ REFERENCE = (
     "an argument; write to it what `{name}` returns."
 )
 
-NOT_LINEAR_BATCH = (
-    "A function with a batch rule (of custom_vmap, or by jaxfn's def_vmap) was "
-    "transposed, as by generate_jvp_rule, jax.hessian or jax.linear_transpose: "
-    "expected a function and a batch rule that are linear in what is transposed, in "
-    "operations that JAX can transpose, got {why}. Where backward calls it, define jvp "
-    "too."
+BATCHED_IN_KERNEL = (
+    "`{name}` has a batch rule (vmap or def_vmap) and was called inside a Pallas "
+    "kernel, which compiles no jax.custom_batching.custom_vmap. Call it outside the "
+    "kernel, or call a function without the batch rule there."
 )
 
 OWN_DERIVATIVE = (

@@ -43,7 +43,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
     batch rule, each where there is one; a forward rule alone is transposed for reverse
-    mode. With a batch rule alone, derivatives are those of the function or the rule.
+    mode. With a batch rule alone, derivatives are those of the function.
 
     Args:
         fun: the function.

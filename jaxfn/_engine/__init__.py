@@ -5,8 +5,7 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 (a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
 (values that refuse a derivative: in forward mode, where `engines.call` finds that there
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
-`batched`, with `directions`, is a function with a batch rule and no other, `def_vmap`
-either of them in JAX's terms, and `closures` what such functions close over).
+`def_vmap` is the same in JAX's terms).
 `attachment` gives values a derivative after they were computed, and `gate` keeps out
 that of their computation; `onepass` (with `runs`) and `ownership` (with `sharing`)
 stand on them. `linearity` and `smoothness` prove that a traced function is linear;
@@ -19,8 +18,7 @@ the two faces, `_function` and `_decorator`, are for.
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.barrier import only_transposable
-from jaxfn._engine.batched import differentiable
-from jaxfn._engine.batching import Own, with_batch_rule
+from jaxfn._engine.batching import Own, differentiable, with_batch_rule
 from jaxfn._engine.carrying import Statics
 from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (

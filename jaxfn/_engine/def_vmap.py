@@ -6,12 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine.batched import differentiable
-from jaxfn._engine.batching import custom_vmap
+from jaxfn._engine.batching import custom_vmap, differentiable
 
 
 def vmapped(
@@ -19,14 +17,12 @@ def vmapped(
 ) -> Callable[..., Any]:
     """Make a `jax.custom_batching.custom_vmap`, which runs eagerly where JAX's traces.
 
-    Where the function `has_derivative` rules, these are the only derivative that it can
-    have, and the call is one of JAX's. Else it gets one in every mode.
-
-    JAX traces `fun` at the call. So does this, once: the derivative is that of what
-    ran, without its effects, which the value has had.
+    Args:
+        fun: the function.
+        rule: `rule(axis_size, in_batched, *args) -> out, out_batched`.
+        has_derivative: Whether the function has derivative rules. Then these are the
+            only derivatives that it can have; else it has those of `fun`.
     """
-    native = jax.custom_batching.custom_vmap(fun)
-    native.def_vmap(_also_unbatched(rule))
     name = getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)
@@ -34,17 +30,6 @@ def vmapped(
         leaves, tree = tree_util.tree_flatten(args)
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*tree.unflatten(map(compat.as_array, leaves)))
-        if compat.is_eager_forward() and not compat.mixes_tangents(leaves):
-            # JAX can, and the rule sees what JAX says is batched.
-            try:
-                return native(*args)
-            except _NeedsBatchError:
-                pass
-            except AssertionError as error:
-                # JAX's own words do not say that a value is closed over; ours will.
-                if not compat.is_batched_constant(error):
-                    raise
-
         structure: list[Any] = []
 
         def flat(*arrays: Any) -> Outputs:
@@ -84,31 +69,3 @@ def _check(rule: Callable[..., Any], expected: Any, out: Any, batched: Any) -> N
             "that of original custom-vmapped function: expected the structure "
             f"{expected}, got {got}."
         )
-
-
-class _NeedsBatchError(Exception):
-    """A batch rule was called with nothing batched, and can't do without."""
-
-
-def _also_unbatched(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule; a call with nothing batched that goes wrong raises our error.
-
-    JAX's derivative of a custom_vmap makes such calls, where values are batched and
-    tangents are not, or the other way round. A rule may not expect it: it may say that
-    its result is batched all the same, and JAX would believe that.
-    """
-
-    @functools.wraps(rule)
-    def careful(size: int, batched: Any, *args: Any) -> Any:
-        if any(tree_util.tree_leaves(batched)):
-            return rule(size, batched, *args)
-        try:
-            found = rule(size, batched, *args)
-            _, out_batched = found
-        except Exception as error:
-            raise _NeedsBatchError from error
-        if any(tree_util.tree_leaves(out_batched)):
-            raise _NeedsBatchError
-        return found
-
-    return careful

@@ -1,6 +1,5 @@
 """`custom_function`: rules in JAX's terms and in torch's, alone and together."""
 
-import contextvars
 import copy
 import functools
 import pickle
@@ -237,28 +236,28 @@ def batch_only(style):
 
 
 @pytest.mark.parametrize("style", ["jax", "torch"])
-def test_a_batch_rule_is_differentiated_to_any_order(style):
+def test_a_function_with_a_batch_rule_is_differentiated_to_any_order(style):
     f, xs = batch_only(style), jnp.stack([scalar(), scalar()])
     np.testing.assert_allclose(jax.grad(f)(scalar()), COS, rtol=1e-6)
     np.testing.assert_allclose(jax.grad(jax.grad(f))(scalar()), -SIN, rtol=1e-6)
     forward = jax.jvp(jax.grad(f), (scalar(),), (scalar(),))[1]
     np.testing.assert_allclose(forward, -SIN * X, rtol=1e-6)
-    np.testing.assert_allclose(jax.vmap(jax.grad(f))(xs), 1.5 * COS, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(f))(xs), COS, rtol=1e-6)
     got = jax.vmap(jax.grad(jax.grad(f)))(xs)
-    np.testing.assert_allclose(got, -1.5 * SIN, rtol=1e-6)
+    np.testing.assert_allclose(got, -SIN, rtol=1e-6)
     got = jax.grad(lambda xs: jax.vmap(f)(xs).sum())(xs)
-    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+    np.testing.assert_allclose(got, COS, rtol=1e-6)
     got = jax.jit(jax.grad(jax.jit(lambda xs: jax.vmap(f)(xs).sum())))(xs)
-    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+    np.testing.assert_allclose(got, COS, rtol=1e-6)
     got = jax.jvp(jax.vmap(f), (xs,), (jnp.ones(2),))[1]
-    np.testing.assert_allclose(got, 1.5 * COS, rtol=1e-6)
+    np.testing.assert_allclose(got, COS, rtol=1e-6)
 
 
 @pytest.mark.parametrize("style", ["jax", "torch"])
 def test_each_example_gets_the_gradient_of_an_unbatched_argument(style):
     f, xs = batch_only(style), jnp.stack([scalar(), 2 * scalar()])
     got = jax.vmap(jax.grad(f, 1), (0, None))(xs, jnp.float32(3))
-    np.testing.assert_allclose(got, 1.5 * np.sin([X, 2 * X]), rtol=1e-6)
+    np.testing.assert_allclose(got, np.sin([X, 2 * X]), rtol=1e-6)
 
 
 # ---- rules of one kind are JAX's
@@ -285,8 +284,10 @@ def test_one_kind_of_rule_shows_jax_own_definition():
         lambda f: f.defvjp(lambda x: (x, None), lambda _, g: (g,))
     )
     assert "custom_jvp_call" in primitive(lambda f: f.defjvps(lambda t, y, x: t))
-    # JAX can't take every derivative of its own custom_vmap: this is ours.
-    assert "batched[" in primitive(lambda f: f.def_vmap(lambda n, b, x: (x, True)))
+    # JAX's own custom_vmap has no reverse mode, so a custom_jvp stands around it.
+    with_batch_rule = primitive(lambda f: f.def_vmap(lambda n, b, x: (x, True)))
+    assert "custom_jvp_call" in with_batch_rule
+    assert "custom_vmap_call" in with_batch_rule
 
 
 def test_defjvps_has_a_rule_for_each_argument():
@@ -638,36 +639,6 @@ def test_what_all_examples_share_is_differentiated_under_jit(rule_calls_it):
     assert np.allclose(dots[1], 3 * x * y + x)
     total = jax.grad(lambda y: sum(map(jnp.sum, jax.jit(g)(x, y))))(y)
     assert np.allclose(total, 2 * np.cos(y) + x.sum(0))
-
-
-@pytest.mark.parametrize("direction", ["jvp", "grad"])
-def test_the_derivative_of_a_batch_rule_is_that_of_what_ran(direction):
-    """Also where it is taken outside of the context that the rule ran in."""
-    scale, runs = contextvars.ContextVar("scale", default=1.0), []
-
-    @jaxfn.custom_function
-    def f(x):
-        return x * x
-
-    @f.def_vmap
-    def f_vmap(size, batched, x):
-        runs.append(size)
-        return scale.get() * x * x, True
-
-    @jax.jit
-    def g(xs):
-        token = scale.set(3.0)
-        try:
-            return jax.vmap(f)(xs)
-        finally:
-            scale.reset(token)
-
-    xs = jnp.array([1.0, 2.0])
-    if direction == "jvp":
-        assert jax.jvp(g, (xs,), (xs,))[1].tolist() == [6, 24]
-    else:
-        assert jax.grad(lambda xs: g(xs).sum())(xs).tolist() == [6, 12]
-    assert runs == [2]
 
 
 # ---- an output that nobody uses

@@ -21,7 +21,7 @@ New methods of JAX's decorators are found by `_decorator.jax_own`.
 # fmt: off
 from jaxfn._base.compat.decorators import (
     FORWARD_MODE_REFUSAL, REFUSES_SHARED, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
-    hide_frames, is_batched_constant, is_refused_solve, lacks_transpose, place_of,
+    hide_frames, is_refused_solve, lacks_transpose, place_of,
     set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.flow import PAIRED
@@ -37,9 +37,8 @@ from jaxfn._base.compat.recording import (
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
     ConcreteArray, batch_axes, in_forward_mode,
-    in_jet, in_kernel, is_abstract, is_differentiated, is_eager_forward, is_final,
+    in_jet, in_kernel, is_abstract, is_differentiated, is_final,
     is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
-    mixes_tangents,
 )
 from jaxfn._base.compat.values import (
     SymbolicZero, as_array, has_type, is_sharded, is_sharded_otherwise,

@@ -53,14 +53,6 @@ def lacks_transpose(error: Exception) -> str | None:
     return found[1] if found else None
 
 
-def is_batched_constant(error: AssertionError) -> bool:
-    """Is it what custom_vmap says of a batched value that is closed over?"""
-    # JAX has no words for this: it asserts that no constant of the function is
-    # batched, and the assertion's only argument is a list with a flag for each.
-    flags = error.args[0] if error.args else None
-    return isinstance(flags, list) and any(flag is True for flag in flags)
-
-
 def place_of(fun: Callable[..., Any]) -> str:
     """File and line of a function, as JAX shows them; empty for one without code."""
     return fun_sourceinfo(fun).partition(" at ")[2]

@@ -168,53 +168,6 @@ def in_forward_mode(arrays: Sequence[Any]) -> bool:
     )
 
 
-def is_eager_forward() -> bool:
-    """Are eager jvp and vmap the only transformations at work?"""
-    trace = trace_ctx.trace
-    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
-        trace = trace.parent_trace
-    return isinstance(trace, EvalTrace)
-
-
-def mixes_tangents(arrays: Sequence[Any]) -> bool:
-    """Would JAX differentiate a custom_vmap of these, eagerly, and get it wrong?
-
-    Of an argument the value, the tangent or both are batched; what is not
-    differentiated has a tangent that is zero and not batched. The rule that a
-    custom_vmap of JAX has for its derivative is right if that is the same for all its
-    batched arguments. Otherwise it batches what it has batched already.
-    """
-    trace, values = trace_ctx.trace, list(arrays)
-    while isinstance(trace, (BatchTrace, ad.JVPTrace)):
-        if isinstance(trace, BatchTrace):
-            # The rule itself runs at this vmap, and what it does is differentiated.
-            if any(_belongs(x, BatchTracer, trace) for x in values):
-                return False
-        elif any(_belongs(x, ad.JVPTracer, trace) for x in values):
-            moving = [x for x in values if _belongs(x, ad.JVPTracer, trace)]
-            still = [x for x in values if not _belongs(x, ad.JVPTracer, trace)]
-            axes = [(batch_axes(x.primal), batch_axes(x.tangent)) for x in moving]
-            if _is_mixed([*axes, *[(batch_axes(x), frozenset[int]()) for x in still]]):
-                return True
-            values = [*still, *[x.primal for x in moving], *[x.tangent for x in moving]]
-        trace = trace.parent_trace
-    return False
-
-
-def _is_mixed(axes: Sequence[tuple[frozenset[int], frozenset[int]]]) -> bool:
-    """Does a vmap batch some of these in one way (value, tangent), some in another?"""
-    kinds: dict[int, set[tuple[bool, bool]]] = {}
-    for value, tangent in axes:
-        for axis in value | tangent:
-            kinds.setdefault(axis, set()).add((axis in value, axis in tangent))
-    return any(len(found) > 1 for found in kinds.values())
-
-
-def _belongs(x: Any, kind: type, trace: Any) -> bool:
-    """Is `x` a tracer of this transformation?"""
-    return isinstance(x, kind) and x._trace.tag is trace.tag
-
-
 def staging() -> Any:
     """Find the trace that makes a jaxpr which JAX keeps, under jit or in a scan."""
     trace = trace_ctx.trace
