@@ -119,16 +119,6 @@ OWN_DERIVATIVE = (
     "it something that the vmap batches."
 )
 
-LOOK_IN_LOOK = (
-    "a derivative was to be looked at where that of another Function is being looked "
-    "at: expected one that is taken, got one that is looked at"
-)
-
-LOOKED_AT = (
-    "ctx.needs_input_grad was read where nobody differentiates: expected a derivative "
-    "that is taken, got one that is looked at"
-)
-
 JET = (
     "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
     "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one "

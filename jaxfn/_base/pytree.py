@@ -150,11 +150,14 @@ class OutSpec:
         whole: the spec of the value.
         parts: the spec of each output: of each element of a tuple, or of the one value.
         kind: the type of what was returned.
+        marked: indices of the outputs that the rules marked as non-differentiable,
+            filled in when that is known.
     """
 
     whole: Spec
     parts: tuple[Spec, ...]
     kind: type
+    marked: frozenset[int] = frozenset()
 
     @classmethod
     def split(cls, out: Any) -> tuple[Arrays, OutSpec]:
@@ -162,6 +165,11 @@ class OutSpec:
         arrays, whole = split(out)
         parts = whole.children if isinstance(out, tuple) else (whole,)
         return arrays, cls(whole, parts, type(out))
+
+    def differentiable(self, arrays: Sequence[Any]) -> tuple[bool, ...]:
+        """Say for each array output (or its type) whether it has a derivative."""
+        pairs = enumerate(map(is_inexact, arrays))
+        return tuple([inexact and i not in self.marked for i, inexact in pairs])
 
 
 def _is_unsortable(x: Any) -> bool:

@@ -20,9 +20,9 @@ from jaxfn._engine import (
     Rules,
     Run,
     attach,
-    belonging,
     push_forward,
     stop_gradient,
+    tied,
 )
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
@@ -40,9 +40,7 @@ class Both:
         self._places, self._tree = places, tree
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
-        once = OnePass(
-            self._run, self._kept, lambda: self.rules, rule=self._rule, looked_at=False
-        )
+        once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
@@ -63,18 +61,17 @@ class Both:
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()
         outs = pytree.outputs(self._d.primal(*self._args(still)))
-        # To look at its derivatives would be to run fwd, which calls this again.
-        owned = belonging(outs.arrays, still, recording, None, name=name)
+        smooth = list(map(is_inexact, outs.arrays))
+        values = tied(outs.arrays, still, recording, smooth, name=name)
         if not drops:
-            return Outputs(owned, outs.static)
+            return Outputs(values, outs.static)
 
         def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
             moving = tuple([d is not None for d in dots])
             _, residuals = self.rules.fwd(inputs, moving)
-            return push_forward(self.rules, residuals, inputs, values, dots)
+            return push_forward(self.rules, residuals, values, dots)
 
-        values = attach(tangents, arrays, owned, name=name, owned=True)
-        return Outputs(values, outs.static)
+        return Outputs(attach(tangents, arrays, values, name=name), outs.static)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -104,10 +101,7 @@ class Both:
         arrays: Arrays,
         outs: Arrays,
         _: Perturbed,
-        *,
-        look: bool,
     ) -> Residuals:
-        del look
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
         # The arrays come first, for `_push`: a rule in JAX's terms gets the arguments

@@ -118,9 +118,7 @@ class JaxRules:
         method, args, options = self.jvp
         if compat.SCAN_DROPS_JVP:
             rules = self.primal, method, args, options
-            # Beside a reverse rule (`Both`) nothing is shared.
-            shares = self.vjp is None
-            return Kept(self.name, *rules, self.nondiff, shares=shares).forward
+            return Kept(self.name, *rules, self.nondiff).forward
         return jax_jvp(self.primal, method, args, options, nondiff=self.nondiff)
 
     @functools.cached_property

@@ -14,16 +14,7 @@ from jax import tree_util
 
 from jaxfn._base import compat, is_inexact, pytree
 from jaxfn._decorator.places import Places, Rule, along, is_pair
-from jaxfn._engine import (
-    Arrays,
-    Residuals,
-    Rules,
-    attach,
-    belonging,
-    derivatives,
-    jax_jvp,
-    stop_gradient,
-)
+from jaxfn._engine import Arrays, attach, jax_jvp, stop_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +28,6 @@ class Kept:
         rules: its arguments.
         options: its options.
         nondiff: the positions of the arguments that take no part.
-        shares: may the examples of a vmap share an output? To see it, the rules run
-            once more; else each example has its own.
     """
 
     name: str
@@ -47,7 +36,6 @@ class Kept:
     rules: tuple[Any, ...]
     options: dict[str, Any]
     nondiff: tuple[int, ...]
-    shares: bool
 
     @functools.cached_property
     def forward(self) -> Rule:
@@ -57,11 +45,6 @@ class Kept:
         if self.method == "defjvp":
             rules = (self._rule(rules[0]),)
         return self._made(self._primal(), rules)
-
-    @functools.cached_property
-    def _plain(self) -> Rule:
-        """The custom_jvp of the function and the rules as they are."""
-        return self._made(self.fun, self.rules)
 
     def _made(self, primal: Rule, rules: tuple[Any, ...]) -> Rule:
         return jax_jvp(primal, self.method, rules, self.options, nondiff=self.nondiff)
@@ -86,11 +69,9 @@ class Kept:
             # The body is given no derivative: attach takes one in the values for that
             # of something closed over, and refuses it.
             still = stop_gradient([compat.as_array(x) for x in leaves])
-            recording = compat.Recording()
             outs = pytree.outputs(self.fun(*whole(still)))
-            owned = self._owned(whole, outs.arrays, still, recording)
-            smooth = [is_inexact(x) for x in owned]
-            values = self._attach(tangents, leaves, owned)
+            smooth = [is_inexact(x) for x in outs.arrays]
+            values = self._attach(tangents, leaves, outs.arrays)
             return outs.static.whole.join(values)
 
         return primal
@@ -103,60 +84,26 @@ class Kept:
 
         @functools.wraps(rule)
         def spreading(*args: Any) -> Any:
-            recording = compat.Recording()
             found = rule(*args)
             if not is_pair(found):
                 return found  # JAX has a message for it
             if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
                 return found
             outs = pytree.outputs(found[0])
-            n, (leaves, tree) = len(outs.arrays), tree_util.tree_flatten(args[-2])
-            places = Places(
-                dict(zip(self.nondiff, args[:-2], strict=False)),
-                len(args) - 2 + len(args[-2]),
-            )
-
-            def whole(arrays: Arrays) -> list[Any]:
-                return places.whole(tree.unflatten(arrays))
+            n, leaves = len(outs.arrays), tree_util.tree_leaves(args[-2])
 
             # These have the derivative of what the rule computed.
             def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
                 return list(dots[:n])
 
             values = stop_gradient(outs.arrays)
-            owned = self._owned(whole, values, leaves, recording)
-            values = self._attach(tangents, [*outs.arrays, *leaves], owned)
+            values = self._attach(tangents, [*outs.arrays, *leaves], values)
             return outs.static.whole.join(values), found[1]
 
         return spreading
 
     def _attach(self, tangents: Rule, inputs: Arrays, values: Arrays) -> list[Any]:
-        """Return the values with this derivative."""
+        """Return the values with this derivative, each example's own under vmap."""
         return attach(
-            tangents, inputs, values, name=self.name, owned=self.shares, reads=False
-        )
-
-    def _owned(
-        self, args: Rule, outs: Arrays, inputs: Arrays, recording: compat.Recording
-    ) -> list[Any]:
-        """Return outputs for `args(inputs)`, batched wherever their tangents may be."""
-        if not self.shares:
-            return list(outs)  # `attach` batches them
-        smooth = tuple([is_inexact(x) for x in outs])
-        saved = Residuals((), None, smooth)
-
-        def fwd(*_: Any) -> Any:
-            raise AssertionError("nothing but the jvp is looked at")
-
-        def jvp(_: Residuals, tangents: Arrays) -> list[Any]:
-            return along(self._plain, args, inputs, tangents, smooth)
-
-        rules = Rules(self.name, primal=fwd, fwd=fwd, jvp=jvp)
-        return belonging(
-            outs,
-            inputs,
-            recording,
-            lambda: derivatives(rules, lambda _: saved, inputs, outs),
-            name=self.name,
-            still=lambda: stop_gradient([compat.as_array(x) for x in inputs]),
+            tangents, inputs, values, name=self.name, reads=False, spreads=True
         )

@@ -7,9 +7,9 @@ builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `l
 is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
 `def_vmap` is the same in JAX's terms).
 `attachment` gives values a derivative after they were computed, and `gate` keeps out
-that of their computation; `onepass` (with `runs`) and `ownership` (with `sharing`)
-stand on them. `linearity` and `smoothness` prove that a traced function is linear;
-`replicated` sees what all devices of a mesh have of a gradient.
+that of their computation; `onepass` (with `runs`) and `tie` stand on them. `linearity`
+and `smoothness` prove that a traced function is linear; `replicated` sees what all
+devices of a mesh have of a gradient.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
@@ -18,7 +18,7 @@ the two faces, `_function` and `_decorator`, are for.
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.barrier import only_transposable
-from jaxfn._engine.batching import Own, differentiable, with_batch_rule
+from jaxfn._engine.batching import differentiable, with_batch_rule
 from jaxfn._engine.carrying import Statics
 from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (
@@ -31,7 +31,6 @@ from jaxfn._engine.engines import (
 )
 from jaxfn._engine.gate import distinct, stop_gradient, through_references
 from jaxfn._engine.onepass import OnePass
-from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.replicated import have_common_part
 from jaxfn._engine.rules import (
     Arrays,
@@ -43,4 +42,4 @@ from jaxfn._engine.rules import (
     Rules,
 )
 from jaxfn._engine.runs import Run, are_other_values, check_same_program
-from jaxfn._engine.sharing import Map
+from jaxfn._engine.tie import tied

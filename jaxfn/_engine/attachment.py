@@ -13,8 +13,6 @@ Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
 - partial evaluation of a scan's body may drop the rule of a custom_jvp in the half that
   it knows (`compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong.
   Ordinary primitives keep theirs, and this is one;
-- under vmap the outs of an example belong to that example, even where their value is
-  the same for all: custom_vjp would give the sum of all cotangents to each of them;
 - a tangent that reaches `values` shows that forward closed over a traced value.
 """
 
@@ -27,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import compat, errors
+from jaxfn._base import compat, errors, is_inexact
 
 Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
@@ -39,8 +37,8 @@ def attach(
     *,
     name: str,
     closed_over: Sequence[Any] | None = None,
-    owned: bool = False,
     reads: bool = True,
+    spreads: bool = False,
 ) -> list[Any]:
     """Return the values, with the derivative that `tangents` gives; see the module.
 
@@ -51,10 +49,11 @@ def attach(
         name: of the Function or rule, for messages and in jaxprs.
         closed_over: what else the values were computed from. To be given where the
             values have a derivative of their own, which is to be dropped.
-        owned: are the values batched wherever their derivative is (`ownership`)? Then
-            one that is not keeps its one value under vmap; else each example gets one.
         reads: does the rule read the outs? If not, one that nobody uses need not be
             computed for it.
+        spreads: Whether each example of a vmap gets a value of its own, even if the
+            value is the same for all (see `tie`). Else the values must be batched
+            wherever their derivative is.
     """
     # Where nothing is traced, nobody can differentiate what comes of it.
     if not any(compat.is_tracer(x) for x in (*inputs, *values)):
@@ -66,8 +65,8 @@ def attach(
         tangents=_Rule(name, tangents),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(closed_over),
-        owned=owned,
         reads=reads,
+        spreads=spreads,
     )
 
 
@@ -170,11 +169,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         list(dims[:n_in]),
         list(dims[start:]),
     )
-    # Each example has an output of its own, though the values are equal. JAX would sum
-    # the cotangents of a shared one first, and the rule of each example, which may give
-    # another derivative, would get the sum.
     for i, d in enumerate(out_dims):
-        if d is None and not params["owned"]:
+        if d is None and params["spreads"] and is_inexact(values[i]):
             values[i], out_dims[i] = axis.to_front(values[i], None), 0
 
     def tangents(inputs: Any, outs: Any, dots: Any) -> list[Any]:
@@ -191,8 +187,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         values,
         name=rule.name,
         closed_over=None if n_closed is None else args[n_in:start],
-        owned=params["owned"],
         reads=params["reads"],
+        spreads=params["spreads"],
     )
     return outs, out_dims
 

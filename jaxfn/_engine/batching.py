@@ -10,46 +10,30 @@ custom_vmap, in front of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.gate import stop_gradient
 from jaxfn._engine.rules import Arrays, Batch, Fun
 
-Own = Callable[[Outputs, Arrays, compat.Recording], list[Any]]
 
-
-def with_batch_rule(
-    fun: Fun, batch: Batch | None, own: Own | None = None, *, name: str
-) -> Fun:
+def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     """Return `fun`, of this name, with this batch rule.
 
-    Where no argument is a tracer there is nothing to batch, and `fun` runs as it is:
+    If no argument is a tracer there is nothing to batch, and `fun` runs as it is:
     custom_vmap would trace it, and a NumPy body could not run.
-
-    `own(outs, arrays, recording)` batches the outputs of an example wherever they must
-    be, though the rule did not (`ownership`). It is asked after the rule has run, where
-    it is known which vmap is at work; `recording` began before.
     """
     if batch is None:
         return fun
 
-    def rule(size: int, batched: Sequence[bool], arrays: list[Any]) -> Any:
-        recording = compat.Recording()
-        outs, flags = batch(size, batched, arrays)
-        if own is None:
-            return outs, flags
-        return _owned(own, recording, size, batched, arrays, outs, flags)
-
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
-        return custom_vmap(fun, rule, name=name)(*arrays)
+        return custom_vmap(fun, batch, name=name)(*arrays)
 
     return call
 
@@ -76,6 +60,8 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
         closed_over, traced = _trace(fun, batch, arrays, name)
+        if compat.is_staging() and any(map(compat.is_reference, closed_over)):
+            raise NotImplementedError(errors.REFERENCE.format(name=name))
         f = jax.custom_jvp(traced.kept if compat.SCAN_DROPS_JVP else traced.batching)
 
         def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
@@ -167,11 +153,9 @@ class _Traced:
         """The function with its batch rule, and with a derivative that a scan keeps."""
 
         def call(*values: Any) -> Outputs:
-            outs = self.batching(*stop_gradient(values))
-            rule = self.tangents
-            return Outputs(
-                attach(rule, values, outs.arrays, name=self.name), outs.static
-            )
+            outs, rule = self.batching(*stop_gradient(values)), self.tangents
+            kept = attach(rule, values, outs.arrays, name=self.name, spreads=True)
+            return Outputs(kept, outs.static)
 
         return _named(call, self.name)
 
@@ -204,32 +188,3 @@ def _named(fun: Fun, name: str) -> Fun:
 
     call.__name__ = name
     return call
-
-
-def _owned(
-    own: Own,
-    recording: compat.Recording,
-    size: int,
-    batched: Sequence[bool],
-    arrays: Arrays,
-    outs: Outputs,
-    flags: Outputs,
-) -> tuple[Outputs, Outputs]:
-    """Return what a batch rule did, with `own` called for an example of it."""
-    others = recording.active or any(map(compat.batch_axes, arrays))
-    if all(flags.arrays) and not others:  # no other vmap is at work or can come
-        return outs, flags
-    differs: list[bool] = []
-
-    def example(witness: Any, outs_: Arrays, arrays_: Arrays) -> list[Any]:
-        found = own(Outputs(list(outs_), outs.static), arrays_, recording)
-        (here,) = compat.batch_axes(witness)
-        differs[:] = [here in compat.batch_axes(x) for x in found]
-        return found
-
-    # The witness is batched over this axis and no other.
-    witness = jnp.zeros(size)
-    axes = [[0 if b else None for b in bs] for bs in (flags.arrays, batched)]
-    found = jax.vmap(example, (0, *axes))(witness, list(outs.arrays), list(arrays))
-    owned = [x if d else x[0] for x, d in zip(found, differs, strict=True)]
-    return Outputs(owned, outs.static), Outputs(differs, flags.static)

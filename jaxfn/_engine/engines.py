@@ -50,7 +50,13 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         ):
             error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
         raise
-    return outs.static.whole.join(outs.arrays)
+    found = list(outs.arrays)
+    # All examples of a vmap share a marked output. JAX refuses a cotangent of what is
+    # shared, so none may arrive at a custom_vjp. (A custom_jvp gives it no tangent.)
+    if not has_forward_mode(rules):
+        for i in outs.static.marked:
+            found[i] = jax.lax.stop_gradient(found[i])
+    return outs.static.whole.join(found)
 
 
 def engine(rules: Rules) -> Callable[..., Outputs]:
@@ -158,7 +164,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
         given = [None if compat.is_zero(t) else compat.as_array(t) for t in tangents]
         perturbed = tuple([t is not None for t in given])
         outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
-        dots = push_forward(rules, residuals, args, outs.arrays, given)
+        dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(
             [
                 # Zeros that JAX can see: it computes nothing with them, and an integer
@@ -176,7 +182,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
 
 
 def push_forward(
-    rules: Rules, residuals: Residuals, inputs: Arrays, outs: Arrays, tangents: Arrays
+    rules: Rules, residuals: Residuals, outs: Arrays, tangents: Arrays
 ) -> Arrays:
     """Return the tangents of the outputs, transposable by the Function's own backward.
 
@@ -228,17 +234,7 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in moving]
-    # Of an output that a vmap does not batch `belonging` has seen that its derivative
-    # is the same for all examples.
-    axes = frozenset[int]().union(*map(compat.batch_axes, inputs))
-    values = [o for o, s in zip(outs, smooth, strict=True) if s]
-    apart = compat.apart(values, inputs)
-    narrow = [
-        k for k, o in enumerate(values) if axes - compat.batch_axes(o) or apart[k]
-    ]
-    outs_t = linear(
-        push, pull, residuals.arrays, ts, avals, name=rules.name, narrow=narrow
-    )
+    outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
     return spread(outs_t, smooth)
 
 

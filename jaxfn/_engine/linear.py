@@ -26,8 +26,6 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat, errors
-from jaxfn._engine import sharing
-from jaxfn._engine.sharing import Map, Traced
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -41,7 +39,6 @@ def linear(
     out_avals: Sequence[Any],
     *,
     name: str,
-    narrow: Sequence[int] = (),
 ) -> list[Any]:
     """Bind the primitive. All values are arrays; see the module's docstring.
 
@@ -52,8 +49,6 @@ def linear(
         tangents: what `evaluate` maps.
         out_avals: the types of the outs.
         name: of the Function, for messages and in jaxprs.
-        narrow: indices of outs that are tangents of a value which some vmap at work
-            does not batch. Such an out is not batched either, if that can be.
     """
     # Nothing is traced, so nobody can transpose, batch or compile what comes of it: the
     # rule runs on values, and may be written in NumPy.
@@ -82,7 +77,6 @@ def linear(
         ),
         n=len(values),
         out_avals=tuple(out_avals),
-        narrow=tuple(narrow),
     )
 
 
@@ -149,8 +143,6 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
 # Of a batch y_i = E(r_i) t_i, so both directions are those of one example under vmap.
 # Linear arguments that are not batched are repeated first, as an operation of their
 # own: its transpose is the sum over the batch, so `transpose` needs no case for it.
-# A result that all examples share is that of the first. Transposed, the first example
-# gets its whole cotangent, which is the sum of all that used it, and the others zero.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n, staged, transpose = params["n"], params["staged"], params["transpose"]
     if all(d is None for d in dims):
@@ -159,7 +151,6 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
             return outs, [None] * len(outs)
     value_dims = list(dims[:n])
     tangents = [axis.to_front(t, d) for t, d in zip(args[n:], dims[n:], strict=True)]
-    shared = _shared(axis, args, dims, **params) if params["narrow"] else set()
     outs = linear(
         axis.vmap(lambda values, ts: staged(*values, *ts), (value_dims, 0)),
         axis.vmap(transpose, (value_dims, 0)),
@@ -167,10 +158,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         tangents,
         [axis.batched_aval(aval, tangents) for aval in params["out_avals"]],
         name=transpose.name,
-        narrow=params["narrow"],
     )
-    outs = [out[0] if k in shared else out for k, out in enumerate(outs)]
-    return outs, [None if k in shared else 0 for k in range(len(outs))]
+    return outs, [0] * len(outs)
 
 
 def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
@@ -208,47 +197,7 @@ def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
         args[n:],
         params["out_avals"],
         name=transpose.name,
-        narrow=params["narrow"],
     )
-
-
-def _shared(
-    axis: Any, args: Any, dims: Any, *, n: int, narrow: Sequence[int], **params: Any
-) -> set[int]:
-    """Find those of the outs `narrow` that all examples share, in both directions."""
-    # This vmap is the bit above those of the outs, which no coefficient is made of.
-    out_avals = params["out_avals"]
-    bit = 1 << len(out_avals)
-    lacking = [bit if k in narrow else 0 for k in range(len(out_avals))]
-    inputs = [0 if d is None else bit for d in dims[n:]]
-    ks: set[int] = set()
-
-    def look(values: list[Any], ts: list[Any]) -> list[Any]:
-        pairs = zip((*values, *ts), args, strict=True)
-        own = [compat.batch_axes(x) - compat.batch_axes(arg) for x, arg in pairs]
-        (here,) = frozenset[int]().union(*own)
-
-        def push(_: Any, *ts: Any) -> Any:
-            return params["staged"](*values, *ts)
-
-        def pull(_: Any, *cts: Any) -> Any:
-            return params["transpose"](values, list(cts))
-
-        def batches(x: Any) -> int:
-            return bit if here in compat.batch_axes(x) else 0
-
-        maps = Map(push, ts, backwards=False), Map(pull, out_avals, backwards=True)
-        traced = [Traced.trace(derivative, (), (), batches) for derivative in maps]
-        ks.update(sharing.shared(traced, lacking, inputs))
-        return []
-
-    try:
-        axis.vmap(look, (list(dims[:n]), list(dims[n:])))(
-            list(args[:n]), list(args[n:])
-        )
-    except Exception:  # noqa: BLE001  (whatever a rule raises, it will raise again)
-        return set()
-    return ks
 
 
 _bind = compat.define_primitive(

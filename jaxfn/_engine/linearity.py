@@ -70,57 +70,12 @@ def depends_on_first(jaxpr: Any, n: int) -> bool:
     return any(fact.depends for fact in facts)
 
 
-def uses(jaxpr: Any, own: Sequence[int]) -> list[dict[int, int]]:
-    """Say for each output of a linear function which inputs it may depend on.
-
-    Args:
-        jaxpr: of the function.
-        own: for each of the first inputs, where these are constants of the function:
-            bits of what it was made of, of any meaning.
-
-    Returns:
-        For each output, the indices of the inputs that it may depend on, and for each
-        of these the bits of all that its coefficient may be made of. They are -1, all
-        bits, where the place along an axis with a name is among it.
-    """
-    # For each variable these uses, and its own bits. Once made, neither is changed.
-    opened, _ = compat.open_jaxpr(jaxpr)
-    nothing: tuple[dict[int, int], int] = ({}, 0)
-    env = {var: (nothing[0], b) for var, b in zip(opened.invars, own, strict=False)}
-    inputs = opened.invars[len(own) :]
-    env |= {var: ({i: 0}, 0) for i, var in enumerate(inputs)}
-    for eqn in opened.eqns:
-        ins = [nothing if hasattr(x, "val") else env[x] for x in eqn.invars]
-        bits = -1 if compat.has_named_axes(eqn) else 0
-        for _, b in ins:
-            bits |= b
-        # In x * c the coefficient of x is made of c. In x + c it is 1 all the same.
-        added = 0 if eqn.primitive.name in _PLAIN_SUMS else bits
-        found = _merged([used for used, _ in ins if used], added)
-        env.update((var, (found, bits)) for var in eqn.outvars)
-    return [{} if hasattr(x, "val") else env[x][0] for x in opened.outvars]
-
-
-def _merged(parts: Sequence[dict[int, int]], added: int) -> dict[int, int]:
-    """Join the uses of the operands of an equation, with these bits in all of them."""
-    if len(parts) == 1 and not added:
-        return parts[0]
-    found: dict[int, int] = {}
-    for part in parts:
-        for i, bits in part.items():
-            found[i] = found.get(i, 0) | bits | added
-    return found
-
-
 # Their result is zero where all their operands are: sums of these, or arrays made of
 # their elements.
 _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
     + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
-# The same without those that have an operand which says which elements of the others
-# count, or where they go: if it is another for each example, so is the coefficient.
-_PLAIN_SUMS = frozenset(("add", "add_any", "sub", "concatenate"))
 # Of a zero constant these make zeros again. JAX writes jnp.zeros as a 0 that is
 # broadcast, and a sum with it must not count as one with a constant.
 _MOVES = frozenset(

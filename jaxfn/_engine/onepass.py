@@ -27,7 +27,6 @@ from jaxfn._base import Outputs, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, stop_gradient, through_references, used_by
-from jaxfn._engine.ownership import belonging, derivatives
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import (
     Run,
@@ -36,7 +35,7 @@ from jaxfn._engine.runs import (
     check_untraceable,
     refusing,
 )
-from jaxfn._engine.sharing import Map
+from jaxfn._engine.tie import tied
 
 
 class OnePass:
@@ -46,11 +45,9 @@ class OnePass:
 
     Args:
         run: `run(inputs, perturbed) -> outputs, leaves saved, Run`.
-        residuals: `residuals(run, leaves, inputs, outputs, perturbed, look=...)`.
+        residuals: `residuals(run, leaves, inputs, outputs, perturbed)`.
         rules: the rules of the call; a function, because `fwd` is one of them.
         rule: what messages call forward.
-        looked_at: may `belonging` look at the derivatives? Where forward calls the
-            Function itself it may not in either, and they must agree.
     """
 
     def __init__(
@@ -60,13 +57,11 @@ class OnePass:
         rules: Callable[[], Rules],
         *,
         rule: str,
-        looked_at: bool = True,
     ) -> None:
         self._forward = run
         self._residuals = residuals
         self._rules = rules
         self._rule = rule
-        self._looked_at = looked_at
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """Return the outputs, with their derivative, and the residuals."""
@@ -87,7 +82,6 @@ class OnePass:
             outs,
             name=self._rules().name,
             closed_over=closed_over,
-            owned=True,  # by `belonging`
         )
         residuals = self._substitute(run, arrays, others, perturbed, values)
         return Outputs(values, run.out), residuals, run
@@ -95,17 +89,8 @@ class OnePass:
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """Return the outputs alone, where nothing is differentiated."""
         recording = compat.Recording()
-        outs, leaves, run = self._run(arrays, perturbed)
-        outs = self._owned(run, leaves, arrays, outs, recording, alone=True)
-        return Outputs(outs, run.out)
-
-    def _maps(
-        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
-    ) -> list[Map]:
-        """Return the derivatives of this run in all its inputs, for `belonging`."""
-        given = run, arrays, run.others(leaves), tuple(map(is_inexact, arrays))
-        saved = partial(self._substitute, *given, look=True)
-        return derivatives(self._rules(), saved, arrays, outs)
+        outs, _, run = self._run(arrays, perturbed)
+        return Outputs(self._tied(run, arrays, outs, recording), run.out)
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Run forward once, so that what it saved has the derivative of what ran."""
@@ -138,7 +123,7 @@ class OnePass:
                 "traced: expected to see which output is marked. Return a copy of it, "
                 "jnp.copy(x)."
             ) from error
-        return runs[-1].marks
+        return runs[-1].out.marked
 
     def _ran_live(self, arrays: Arrays, perturbed: Perturbed) -> _Found:
         """Run forward where a derivative of what it gives is being taken."""
@@ -180,7 +165,7 @@ class OnePass:
             inside, recording = gate.enter(arrays), compat.Recording()
             outs, leaves = tree.unflatten(compat.evaluate(jaxpr, inside))
             # Here, and not in the trace: the vmaps at work show on these values.
-            outs = self._owned(runs[-1], leaves, inside, outs, recording)
+            outs = self._tied(runs[-1], inside, outs, recording)
             # What else the values were computed from, for `attach`.
             own = gate.open or compat.makes_references(jaxpr)
             return outs, leaves, runs[-1], used_by(jaxpr) if own else None
@@ -191,13 +176,13 @@ class OnePass:
         """Run forward behind the gate, and open it if an intermediate was saved."""
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._through(gate, inside, perturbed)
-        if len({id(outs[i]) for i in run.marks}) != len(run.marks):
-            run.marks = self._marks(arrays, perturbed)
+        if len({id(outs[i]) for i in run.out.marked}) != len(run.out.marked):
+            run.out.marked = self._marks(arrays, perturbed)
         again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
         closed_over = through_references(again, recording, inside, outs)
         if closed_over is None and gate.open:
             closed_over = recording.closed_over(outs, inside)
-        outs = self._owned(run, leaves, inside, outs, recording)
+        outs = self._tied(run, inside, outs, recording)
         return outs, leaves, run, closed_over
 
     def _through(
@@ -213,22 +198,12 @@ class OnePass:
             run.program = made and (made, run.beside)
         return outs, leaves, run
 
-    def _owned(
-        self,
-        run: Run,
-        leaves: Arrays,
-        arrays: Arrays,
-        outs: Arrays,
-        recording: compat.Recording,
-        *,
-        alone: bool = False,
+    def _tied(
+        self, run: Run, arrays: Arrays, outs: Arrays, recording: compat.Recording
     ) -> list[Any]:
-        """Return the outputs of a run, batched wherever their derivative may be."""
-        look = partial(self._maps, run, leaves, arrays, outs)
-        # What was saved for some arguments tells nothing of the derivative in others.
-        sees, name = self._looked_at and not run.pattern_used, self._rules().name
-        maps = look if sees else None
-        return belonging(outs, arrays, recording, maps, name=name, alone=alone)
+        """Return the outputs of a run; those with a derivative depend on all inputs."""
+        differentiable = run.out.differentiable(outs)
+        return tied(outs, arrays, recording, differentiable, name=self._rules().name)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -255,13 +230,11 @@ class OnePass:
         others: Arrays,
         perturbed: Perturbed,
         outs: Arrays,
-        *,
-        look: bool = False,
     ) -> Residuals:
         """Return what was saved, with real inputs and attached outputs in place."""
         of_kind = {"input": arrays, "output": outs, "other": others}
         leaves = [of_kind[kind][i] for kind, i in run.sources]
-        return self._residuals(run, leaves, arrays, outs, perturbed, look=look)
+        return self._residuals(run, leaves, arrays, outs, perturbed)
 
     def _tangents(
         self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
@@ -279,7 +252,7 @@ class OnePass:
             self._rehearse(run, arrays)
             again, residuals, _ = self._fwd(arrays, moving)
             check_same_values(self._rule, outs, again.arrays)
-        return push_forward(self._rules(), residuals, arrays, outs, dots)
+        return push_forward(self._rules(), residuals, outs, dots)
 
     def _rehearse(self, run: Run, arrays: Arrays) -> None:
         """Refuse a forward that does something else here than in the call."""

@@ -28,7 +28,6 @@ class Run:
         saved: what was saved; of the face's own kind.
         sources: for each leaf that was saved where its value comes from: ("input", i),
             ("output", i) or ("other", i), counting within each kind. Filled in last.
-        marks: indices of the outputs that were marked as without derivative.
         constants: where NumPy values of float type were kept.
         opaque: where objects were kept that hide arrays.
         beside: what was saved beside arrays, described, if `pattern_used`.
@@ -41,7 +40,6 @@ class Run:
     pattern_used: bool
     saved: Any
     sources: tuple[tuple[str, int], ...] = ()
-    marks: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
     beside: Hashable = None

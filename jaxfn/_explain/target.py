@@ -251,10 +251,9 @@ def _engine(
         found = "jax.custom_vjp", why, "no rule", "no rule"
     name, why, first, second = found
     if batch:
-        # JAX can't take every derivative of a custom_vmap alone (`_engine`).
-        own = "an operation of jaxfn, in whose place vmap puts the batch rule"
-        around = f"{name}, around jax.custom_batching.custom_vmap"
-        name = own if name == "none" else around
+        # JAX has no reverse mode of a custom_vmap alone.
+        outer = "jax.custom_jvp" if name == "none" else name
+        name = f"{outer}, around jax.custom_batching.custom_vmap"
         why += "; a batch rule is"
     return Engine(
         name, why, first, second, vmap if batch else "forward, batched by JAX"

@@ -24,7 +24,6 @@ from jaxfn._engine import (
     Batch,
     Fun,
     Origin,
-    Own,
     Residuals,
     Rules,
     differentiable,
@@ -98,10 +97,10 @@ class ClassRules:
             return self._style.fwd(arrays, nothing)[0]
         return self._style.primal(arrays, nothing)
 
-    def _forward(self, own: Own, inputs: Arrays) -> Outputs:
+    def _forward(self, inputs: Arrays) -> Outputs:
         """Run forward of the separate style; the vmap staticmethod batches it."""
         forward, batch = self._batchable()
-        return with_batch_rule(forward, batch, own, name=self._def.name)(*inputs)
+        return with_batch_rule(forward, batch, name=self._def.name)(*inputs)
 
     def batched(self, *inputs: Any) -> Outputs:
         """Do the same for a function that JAX differentiates."""
@@ -248,7 +247,7 @@ class ClassRules:
             record.layout,
             residuals.arrays,
             rule=rule,
-            needs=None if record.look else self._arguments.any(record.perturbed),
+            needs=self._arguments.any(record.perturbed),
         )
 
 

@@ -133,11 +133,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         What is assigned to it is found in the rules, too.
         """
         self._jaxfn_needs_read = True
-        needs = self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
-        if needs is None:
-            # `belonging` gives up, as for any rule that can't be traced.
-            raise errors.RuleError(errors.LOOKED_AT)
-        return needs
+        return self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:

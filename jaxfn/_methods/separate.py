@@ -12,22 +12,18 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
+from jaxfn._base import Outputs, OutSpec, compat, errors
 from jaxfn._engine import (
     Arrays,
-    Map,
-    Own,
     Perturbed,
     Residuals,
     attach,
-    belonging,
     check_same_program,
-    derivatives,
     distinct,
-    linearity,
     push_forward,
     stop_gradient,
     through_references,
+    tied,
 )
 from jaxfn._methods import policies
 from jaxfn._methods.again import Again
@@ -70,9 +66,8 @@ class _TracedSetup:
         if None not in self.places:  # as mostly: it saved inputs and outputs alone
             kept.staged = None
             return [], kept
-        n = len(given) + len(arrays)
-        uses = linearity.uses(self.staged.jaxpr, ())
-        if all(i < n for used in uses for i in used):
+        of_outs = compat.used_inputs(self.staged.jaxpr)[len(given) + len(arrays) :]
+        if not any(of_outs):
             given = self.staged(*given, *arrays, *outs)
             kept.staged = None
         return given, kept
@@ -93,11 +88,10 @@ class Separate(Style):
 
     Args:
         *args: those of `Style`.
-        forward: `forward(own, arrays)` runs forward, with the vmap rule if there is
-            one, which asks `own` what to batch beside.
+        forward: Runs forward on arrays, with the vmap rule if there is one.
     """
 
-    def __init__(self, *args: Any, forward: Callable[[Own, Arrays], Outputs]) -> None:
+    def __init__(self, *args: Any, forward: Callable[[Arrays], Outputs]) -> None:
         super().__init__(*args)
         self._forward = forward
 
@@ -105,23 +99,27 @@ class Separate(Style):
         # Forward sees no derivative, so what it computes has none: the rules' own is
         # attached to the outputs, for derivatives of any order.
         still, recording = stop_gradient(arrays), compat.Recording()
-        ran, name = self._run(still, recording), self._def.name
+        ran, name = self._run(still), self._def.name
         values, out = ran.arrays, ran.static
         closed_over = through_references(self._values, recording, still, values)
-        attached = partial(attach, name=name, closed_over=closed_over, owned=True)
+        attached = partial(attach, name=name, closed_over=closed_over)
         # Where no derivative can come, it runs as it is.
         final = compat.is_final(arrays)
         traced = None if final else self._trace_setup(out, arrays, values, perturbed)
         if traced is None:
             again = Again(f"{name}.setup_context")
             rule = partial(self._tangents, out, again, len(arrays))
-            outs = attached(rule, arrays, values)
+            outs = attached(rule, arrays, self._tied(ran, still, recording))
             residuals = self._setup(out, arrays, perturbed, outs, again=again)
+            # Only now is it known which outputs are marked: these are not tied.
+            for i, x in enumerate(stop_gradient(values)):
+                if not residuals.smooth[i]:
+                    outs[i] = x
             return Outputs(outs, out), residuals
         # The rule outlives this trace, so the values that it needs of it are inputs.
         given, kept = traced.begin(arrays, values)
         rule = partial(self._tangents, out, kept, len(arrays))
-        outs = attached(rule, [*arrays, *given], values)
+        outs = attached(rule, [*arrays, *given], self._tied(ran, still, recording))
         leaves, saved = kept.leaves(given, arrays, outs), kept.saved
         residuals = self._residuals(leaves, saved, out, arrays, outs, perturbed)
         return Outputs(outs, out), residuals
@@ -162,42 +160,28 @@ class Separate(Style):
         return _TracedSetup(closed_over, staged, saved, places, perturbed, program)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        outs = self._run(arrays, compat.Recording(), alone=True)
+        recording = compat.Recording()
+        outs = self._run(arrays)
         # Called although nothing is kept, as in torch: setup_context may have effects,
         # and its mistakes are to be reported here too.
         self._saved(outs.static, arrays, outs.arrays, perturbed)
-        return outs
+        return Outputs(self._tied(outs, arrays, recording), outs.static)
 
     def _values(self, *inputs: Any) -> Arrays:
-        return self._run(list(inputs), compat.Recording()).arrays
+        return self._run(list(inputs)).arrays
 
-    def _run(
-        self, inputs: Arrays, recording: compat.Recording, *, alone: bool = False
-    ) -> Outputs:
-        """Run forward; each output is batched wherever its derivative may be."""
+    def _run(self, inputs: Arrays) -> Outputs:
+        """Run forward."""
         self._check_closure()
-        own = partial(self._owned, alone=alone)
         with policies.using(self._policy):
-            raw = self._forward(own, inputs)
-        # A vmap staticmethod decides what is batched, so `own` is asked where it runs.
-        if self._def.vmap is not None:
-            return raw
-        return Outputs(own(raw, inputs, recording), raw.static)
+            return self._forward(inputs)
 
-    def _owned(
-        self, outs: Outputs, inputs: Arrays, recording: compat.Recording, *, alone: bool
+    def _tied(
+        self, outs: Outputs, inputs: Arrays, recording: compat.Recording
     ) -> list[Any]:
-        """Return outputs of forward, batched wherever their derivative may be."""
-        maps = partial(self._maps, outs.static, inputs, outs.arrays)
-        return belonging(
-            outs.arrays, inputs, recording, maps, name=self._def.name, alone=alone
-        )
-
-    def _maps(self, out: OutSpec, arrays: Arrays, outs: Arrays) -> list[Map]:
-        """Return the derivatives of the Function, for `belonging` to look at."""
-        everything = tuple(map(is_inexact, arrays))
-        saved = partial(self._setup, out, arrays, everything, look=True)
-        return derivatives(self._rules(), saved, arrays, outs)
+        """Return outputs of forward; those with a derivative depend on all inputs."""
+        arrays, differentiable = outs.arrays, outs.static.differentiable(outs.arrays)
+        return tied(arrays, inputs, recording, differentiable, name=self._def.name)
 
     def _tangents(
         self,
@@ -223,7 +207,7 @@ class Separate(Style):
             program = None if second is None else second.program
             check_same_program(f"{self._def.name}.setup_context", ran.program, program)
             residuals = self._setup(out, arrays, moving, outs)
-        return push_forward(self._rules(), residuals, arrays, outs, dots)
+        return push_forward(self._rules(), residuals, outs, dots)
 
     def _setup(
         self,
@@ -232,13 +216,12 @@ class Separate(Style):
         perturbed: Perturbed,
         outs: Arrays,
         *,
-        look: bool = False,
         again: Again | None = None,
     ) -> Residuals:
-        leaves, saved = self._saved(out, arrays, outs, perturbed, look=look)
+        leaves, saved = self._saved(out, arrays, outs, perturbed)
         if again is not None:
             again.check(saved, leaves, perturbed)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
+        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
 
     def _saved(
         self,
@@ -246,14 +229,12 @@ class Separate(Style):
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
-        *,
-        look: bool = False,
     ) -> tuple[Arrays, Saved]:
         """Run setup_context; return the leaves that it saved, and the rest."""
         assert self._def.setup_context is not None
         # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
         # one object, and a mark on one of two such outputs would be on both.
-        ctx, outs = self._ctx(perturbed, look=look), distinct(outs)
+        ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         name, rule = self._def.name, self._def.setup_context
         with policies.using(self._policy):
@@ -261,4 +242,5 @@ class Separate(Style):
         with running(name, "setup_context", rule):
             check_dirty(ctx, arrays)
             leaves, layout = self._capture(ctx)
-            return leaves, Saved(layout, marks(ctx, outs), ctx._jaxfn_needs_read)
+            out.marked = marks(ctx, outs)
+            return leaves, Saved(layout, ctx._jaxfn_needs_read)

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, pytree, search
+from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, search
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._methods import hooks, policies
 from jaxfn._methods.capture import Layout, capture, described
@@ -36,8 +36,6 @@ class Record:
         in_avals: the types of the array arguments.
         out_avals: the types of the array outputs.
         out: the structure of the outputs.
-        look: is a derivative only looked at? Then all arguments are perturbed, though
-            nobody differentiates them, so no rule may read ctx.needs_input_grad.
     """
 
     layout: Layout
@@ -45,7 +43,6 @@ class Record:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     out: OutSpec
-    look: bool
 
 
 class Style:
@@ -76,11 +73,10 @@ class Style:
         """Return the outputs, for where nothing differentiates them."""
         raise NotImplementedError
 
-    def _ctx(self, perturbed: Perturbed, *, look: bool = False) -> BackwardCFunction:
+    def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         """Make the context of one run."""
         ctx = self._def.cls._backward_cls()
-        needs = None if look else self._arguments.any(perturbed)
-        ctx.__dict__["_jaxfn_needs"] = needs
+        ctx.__dict__["_jaxfn_needs"] = self._arguments.any(perturbed)
         return ctx
 
     def _check_closure(self) -> None:
@@ -105,24 +101,14 @@ class Style:
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
-        *,
-        look: bool = False,
     ) -> Residuals:
-        """Make the residuals of one run, with what saved-tensor hooks make of them.
-
-        Where they are made only for a look no hook runs.
-        """
+        """Make the residuals of one run, with what saved-tensor hooks make of them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
-        smooth = tuple(
-            [
-                pytree.is_inexact(aval) and i not in saved.marked
-                for i, aval in enumerate(out_avals)
-            ]
-        )
+        smooth = out.differentiable(out_avals)
         layout = saved.layout
         # Where nothing is differentiated nothing is kept, and torch packs nothing.
-        if self._hooks is not None and not look and any(perturbed):
+        if self._hooks is not None and any(perturbed):
             leaves, packed = pack(
                 layout.for_backward,
                 leaves,
@@ -131,7 +117,7 @@ class Style:
                 name=self._def.name,
             )
             layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, perturbed, in_avals, out_avals, out, look)
+        record = Record(layout, perturbed, in_avals, out_avals, out)
         return Residuals(leaves, record, smooth, saved.needs_read)
 
 
@@ -141,12 +127,10 @@ class Saved:
 
     Attributes:
         layout: the layout of the context.
-        marked: the indices of the outputs marked non-differentiable.
         needs_read: whether ctx.needs_input_grad was looked at.
     """
 
     layout: Layout
-    marked: frozenset[int]
     needs_read: bool
 
 
@@ -177,13 +161,13 @@ class Combined(Style):
             found, out = self._arguments.split_output(result, name=self._def.name)
             check_dirty(ctx, inputs)
             leaves, layout = self._capture(ctx)
-            saved = Saved(layout, marks(ctx, found), ctx._jaxfn_needs_read)
+            out.marked = marks(ctx, found)
+            saved = Saved(layout, ctx._jaxfn_needs_read)
         run = Run(
             out,
             perturbed,
             ctx._jaxfn_needs_read,
             saved,
-            marks=saved.marked,
             constants=layout.numpy,
             opaque=tuple([f"ctx.{name}" for name in layout.opaque]),
             beside=described(layout, leaves) if saved.needs_read else None,
@@ -197,12 +181,8 @@ class Combined(Style):
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
-        *,
-        look: bool,
     ) -> Residuals:
-        # Which outputs are marked is said by the run, which may know it better.
-        saved, out = dataclasses.replace(run.saved, marked=run.marks), run.out
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed, look=look)
+        return self._residuals(leaves, run.saved, run.out, arrays, outs, perturbed)
 
 
 def setup(

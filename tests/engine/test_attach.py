@@ -57,9 +57,10 @@ def test_batches():
     allclose(jax.grad(lambda x: jax.vmap(cube)(x).sum())(rows), 10 * rows**2)
 
 
-def test_a_shared_value_is_repeated_for_each_example():
+def test_a_shared_value_is_repeated_for_each_example_if_that_is_asked_for():
     def f(x, k):
-        return attach(lambda i, o, d: [d[1]], [x, k], [jnp.zeros(())], name="f")[0]
+        value, names = jnp.zeros(()), {"name": "f", "spreads": True}
+        return attach(lambda i, o, d: [d[1]], [x, k], [value], **names)[0]
 
     k = jnp.float32([1, 2])
     allclose(jax.vmap(f, (None, 0))(X, k), [0, 0])

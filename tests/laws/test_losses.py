@@ -593,8 +593,7 @@ def test_the_draw_of_a_function_with_a_batch_rule_is_not_made_again(wrap, inner)
     f = jaxfn.custom_function(inner(lambda x: draw() * x * x))
     f.def_vmap(lambda n, batched, x: (draw() * x * x, batched[0]))
     assert wrap(f)(ONE) == 1
-    with pytest.raises(NotImplementedError, match="computes its result with that of"):
-        wrap(jax.value_and_grad(f))(ONE)
-    # Here the rule runs, and the derivative is that of what it did.
-    value, gradient = jax.value_and_grad(lambda x: jax.vmap(f)(x[None])[0])(ONE)
-    assert gradient == 2 * value
+    for g in (f, lambda x: jax.vmap(f)(x[None])[0]):
+        said = "computes its result with that of"
+        with pytest.raises(NotImplementedError, match=said):
+            wrap(jax.value_and_grad(g))(ONE)

@@ -20,7 +20,7 @@ New methods of JAX's decorators are found by `_decorator.jax_own`.
 
 # fmt: off
 from jaxfn._base.compat.decorators import (
-    FORWARD_MODE_REFUSAL, REFUSES_SHARED, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
+    FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
     hide_frames, is_refused_solve, lacks_transpose, place_of,
     set_debug_info, with_hidden_frames,
 )
@@ -28,15 +28,15 @@ from jaxfn._base.compat.flow import PAIRED
 from jaxfn._base.compat.jaxprs import (
     COMPILE_QUICKLY, constants, count_equations, evaluate, has_named_axes,
     has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
-    scan_counts, trace_flat,
+    scan_counts, used_inputs,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import (
-    Recording, apart, fingerprint, is_constant, program,
+    Recording, fingerprint, is_constant, program,
 )
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
-    ConcreteArray, batch_axes, in_forward_mode,
+    ConcreteArray, in_forward_mode,
     in_jet, in_kernel, is_abstract, is_differentiated, is_final,
     is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
 )

@@ -12,14 +12,6 @@ import jax
 from jax._src import source_info_util, traceback_util
 from jax._src.api_util import fun_sourceinfo
 from jax._src.core import DebugInfo, initial_result_paths
-from jax._src.interpreters import batching
-
-REFUSES_SHARED = hasattr(batching, "shared_cotangent_error")
-"""Whether a vmap refuses the bwd of a custom_vjp that can't be summed in all cases.
-
-It does from 0.12.0.1 on, where an output that all examples share has a cotangent, and
-bwd returns anything batched for an argument that they share too.
-"""
 
 SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
 """Whether a scan that is differentiated in reverse loses the rule of a custom_jvp.

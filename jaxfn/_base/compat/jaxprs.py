@@ -13,6 +13,7 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     close_jaxpr,
     convert_constvars_jaxpr,
+    dce_jaxpr,
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
@@ -134,6 +135,12 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     Before 0.12 a ClosedJaxpr holds a Jaxpr and the values; since then a Jaxpr has both.
     """
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def used_inputs(jaxpr: Any) -> list[bool]:
+    """Say for each input of a closed jaxpr whether an output or an effect needs it."""
+    opened, _ = open_jaxpr(jaxpr)
+    return list(dce_jaxpr(opened, [True] * len(opened.outvars))[1])
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:

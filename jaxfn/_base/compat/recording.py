@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,16 +14,17 @@ import numpy as np
 from jax._src.core import Literal, internal_mutable_array_effect
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from jaxfn._base.compat.flow import (
-    LeftOut,
-    has_batch_rule,
-    is_opaque,
-    nothing,
-    results,
-)
+from jaxfn._base.compat.flow import results
 from jaxfn._base.compat.jaxprs import open_jaxpr
 from jaxfn._base.compat.staged import is_reference
-from jaxfn._base.compat.traces import inside, is_lost, is_tracer, staging
+from jaxfn._base.compat.traces import (
+    batch_axes,
+    inside,
+    is_lost,
+    is_tracer,
+    known_value,
+    staging,
+)
 
 
 class Recording:
@@ -45,40 +46,34 @@ class Recording:
         self._start = self._begin  # of those that were not looked at yet
         self._recorded: dict[int, Any] = {}  # by identity
 
-    def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> bool:
-        """Is each of `outs` surely batched wherever one of the inputs is?
+    def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
+        """Say for each output whether it is surely batched wherever an input is.
 
-        It is asked at each call of a Function, and mostly so: this is what `used` says,
-        found in one pass. It is not found where vmaps are at work here.
+        A vmap at work shows on the values. One that comes later batches some of the
+        traced inputs, and all that is computed from them.
         """
+        axes = frozenset[int]().union(*map(batch_axes, inputs))
         made: dict[int, int] = {}  # which inputs each variable was made of, by identity
-        for j, x in enumerate(inputs):
+        for j, x in enumerate(map(known_value, inputs)):
             if isinstance(x, DynamicJaxprTracer):
                 made[id(x.val)] = made.get(id(x.val), 0) | 1 << j
             elif is_tracer(x):
-                return False
+                return [False] * len(outs)  # of a transformation that shows nothing
         whole = sum(set(made.values()))
-        for eqn in map(_equation, self._equations[self._start :]):
+        for eqn in map(_equation, self._equations[self._begin :] if whole else ()):
             operands = [made.get(id(x.val), 0) for x in eqn.in_tracers] if eqn else ()
             if any(operands):
-                found = results(eqn, operands, is_opaque)
-                made.update(zip(map(id, eqn.outvars), found, strict=True))
-        return all(
-            isinstance(x, DynamicJaxprTracer) and made.get(id(x.val)) == whole
+                made.update(
+                    zip(map(id, eqn.outvars), results(eqn, operands), strict=True)
+                )
+
+        def is_made_of_all(x: Any) -> bool:
+            return isinstance(x, DynamicJaxprTracer) and made.get(id(x.val)) == whole
+
+        return [
+            axes <= batch_axes(x) and (not whole or is_made_of_all(known_value(x)))
             for x in outs
-        )
-
-    def used(self, inputs: Sequence[Any]) -> Sources:
-        """Tell for a value which inputs, if they were batched, would make it batched.
-
-        An equation that holds a jaxpr may keep inputs and outputs apart: what is not
-        looked into counts for nothing.
-        """
-        return Sources(inputs, self._holds, is_opaque, sure=True)
-
-    def maybe_used(self, inputs: Sequence[Any]) -> Sources:
-        """Tell for a value which inputs it may depend on: all if that is not known."""
-        return Sources(inputs, self._holds, nothing)
+        ]
 
     def _holds(self, eqn: Any) -> bool:
         """Was this equation recorded since this was made?"""
@@ -158,19 +153,6 @@ def _equation(entry: Any) -> Any:
     return entry() if callable(entry) else entry
 
 
-def apart(values: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
-    """Say for each value whether it may not be batched where some input is.
-
-    It surely doesn't depend on some traced input, or a user's batch rule decides. That
-    is known only where JAX records a jaxpr.
-    """
-    if staging() is None:
-        return [False] * len(values)
-    traced = sum(1 << j for j, x in enumerate(inputs) if is_tracer(x))
-    sources = Sources(inputs, lambda _: True, has_batch_rule)
-    return [bool(traced & ~sources(value)) for value in values]
-
-
 def program(values: Sequence[Any], inputs: Sequence[Any]) -> Hashable:
     """Describe how values were made of inputs, where JAX has recorded it; else None.
 
@@ -247,67 +229,6 @@ def fingerprint(x: np.ndarray) -> Hashable:
     """Describe the values of an array shortly."""
     found = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
     return "constant", str(x.dtype), x.shape, found
-
-
-class Sources:
-    """Tells which of some inputs a value was computed from.
-
-    `sources(value)` is a number with a bit for each input: 1 << j for the j-th.
-
-    From the equation that made the value the search goes back to its operands, and
-    from each of these to the equation that made it. What was found is kept, so each
-    equation is looked at once, however many values are asked for.
-
-    Args:
-        inputs: the inputs.
-        is_looked_at: does the search go beyond this equation?
-        left_out: does an equation let nothing through?
-        sure: what comes from elsewhere counts for nothing; else for all inputs.
-    """
-
-    def __init__(
-        self,
-        inputs: Sequence[Any],
-        is_looked_at: Callable[[Any], bool],
-        left_out: LeftOut,
-        *,
-        sure: bool = False,
-    ) -> None:
-        self._is_looked_at, self._sure = is_looked_at, sure
-        self._left_out = left_out
-        self._all = (1 << len(inputs)) - 1
-        # By identity, with the value or equation itself, so that it lives as long.
-        self._values: dict[int, tuple[Any, int]] = {}
-        self._equations: dict[int, tuple[Any, list[int]]] = {}
-        for j, x in enumerate(map(inside, inputs)):
-            bits = self._values.get(id(x), (x, 0))[1]
-            self._values[id(x)] = x, bits | 1 << j if is_tracer(x) else 0
-
-    def __call__(self, value: Any) -> int:
-        todo = [inside(value)]
-        while todo:
-            x = todo[-1]
-            if id(x) in self._values:
-                todo.pop()
-                continue
-            eqn = x.parent if isinstance(x, DynamicJaxprTracer) else None
-            if eqn is None or not self._is_looked_at(eqn):
-                unknown = not self._sure and is_tracer(_constant(x))
-                self._values[id(x)] = x, self._all if unknown else 0
-                continue
-            operands = [y for y in eqn.in_tracers if id(y) not in self._values]
-            todo += operands
-            if not operands:
-                self._values[id(x)] = x, self._result(eqn, x.val)
-        return self._values[id(inside(value))][1]
-
-    def _result(self, eqn: Any, var: Any) -> int:
-        """Say which inputs this result of an equation was computed from."""
-        if id(eqn) not in self._equations:
-            operands = [self._values[id(y)][1] for y in eqn.in_tracers]
-            self._equations[id(eqn)] = eqn, results(eqn, operands, self._left_out)
-        index = next(i for i, out in enumerate(eqn.outvars) if out is var)
-        return self._equations[id(eqn)][1][index]
 
 
 def _constant(x: Any) -> Any:

@@ -1,0 +1,124 @@
+"""Under vmap, an output that has a derivative is batched wherever an argument is.
+
+JAX finds out by itself which outputs of a function are batched: those computed from
+something batched. Any other output has one value y for all examples. But its derivative
+may be another for each (a forward that returns x, a backward that gives `g * scale`,
+and `scale` batched). JAX sums the cotangents g_i of a shared y before it calls the
+rule, which then gives  scale_i * sum(g)  for each example i, where  scale_i * g_i  is
+right. (The same happens to a custom_vjp, which JAX refuses since 0.12.)
+
+So an output with a derivative is made to depend on every array argument, in a way that
+costs nothing when compiled. Then each example has an output of its own, and its rule
+runs alone. Marked and integer outputs, which have no derivative, stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxfn._base import compat
+from jaxfn._engine.attachment import attach
+from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.rules import Arrays
+
+
+def tied(
+    outs: Arrays,
+    inputs: Arrays,
+    recording: compat.Recording,
+    differentiable: Sequence[bool],
+    *,
+    name: str,
+) -> list[Any]:
+    """Return the outputs, each batched wherever one of the inputs is.
+
+    Args:
+        outs: Outputs of a forward, without derivative.
+        inputs: Inputs that it was called with.
+        recording: A recording that began just before.
+        differentiable: For each output, whether it has a derivative.
+        name: Name of the Function.
+    """
+    covered = recording.covers(outs, inputs)
+    places = [
+        i
+        for i, (has_derivative, done) in enumerate(
+            zip(differentiable, covered, strict=True)
+        )
+        if has_derivative and not done
+    ]
+    found = list(outs)
+    if places:
+        some = _tied([outs[i] for i in places], inputs, name)
+        for i, out in zip(places, some, strict=True):
+            found[i] = out
+    return found
+
+
+def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
+    """Return the outputs, made to depend on all of the inputs too.
+
+    For an output y and inputs a and b this is  concatenate([y, a[:0], b[:0]]),  which
+    is y. JAX batches it wherever any of its parts is batched. What stands behind y has
+    no elements, so XLA drops it again. Every operation here can be transposed, which
+    `jax.linear_transpose` of a call needs.
+    """
+    # In a Pallas kernel for TPU no array is empty, and JAX adds nothing to a sum that
+    # is due. There `attach`, which leaves its values as they are, batches them.
+    if compat.in_kernel() or any(map(compat.is_unreduced, (*outs, *inputs))):
+
+        def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
+            return dots[: len(outs)]
+
+        still = stop_gradient(outs)
+        return attach(
+            alike, [*outs, *inputs], still, name=name, reads=False, spreads=True
+        )
+    if any(map(compat.is_sharded, (*outs, *inputs))):
+        return [_less_nothing(out, inputs) for out in outs]
+    tails: dict[Any, Any] = {}
+    found = []
+    for out in outs:
+        kind = (out.dtype, compat.varying_axes(out))
+        if kind not in tails:
+            parts = [lax.reshape(_empty(x, out), (0,)) for x in inputs]
+            tails[kind] = lax.concatenate(parts, 0)
+        flat = lax.concatenate([lax.reshape(out, (out.size,)), tails[kind]], 0)
+        found.append(lax.reshape(flat, out.shape))
+    return found
+
+
+def _less_nothing(out: Any, inputs: list[Any]) -> Any:
+    """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also where that is -0.0.
+
+    On a mesh where types say how arrays are sharded, to flatten y would change its
+    sharding. XLA drops a difference with zero.
+    """
+    empty = [_empty(x, out) for x in inputs]
+    sums = [lax.reduce_sum(x, tuple(range(x.ndim))) for x in empty]
+    return lax.sub(out, functools.reduce(lax.add, sums))
+
+
+def _empty(x: Any, out: Any) -> Any:
+    """Return an array without elements, made of `x`, that can be put behind `out`."""
+    # The values of a PRNG key can't be concatenated with numbers; its bits can.
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        x = jax.random.key_data(x)
+    x = lax.reshape(x, (1,)) if x.ndim == 0 else x
+    x = _cast(lax.slice(x, (0,) * x.ndim, (0,) * x.ndim), out.dtype)
+    # In a shard_map the output would vary over all mesh axes over which this varies.
+    extra = compat.varying_axes(x) - compat.varying_axes(out)
+    return lax.psum(x, tuple(extra)) if extra else x
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """Cast an array that has no elements, so that no value is lost."""
+    if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        x = lax.real(x)
+    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
