@@ -17,6 +17,7 @@ import jax
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
+from jaxfn._engine.engines import jax_jvp
 from jaxfn._engine.gate import stop_gradient
 from jaxfn._engine.rules import Arrays, Batch, Fun
 
@@ -62,18 +63,22 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         closed_over, traced = _trace(fun, batch, arrays, name)
         if compat.is_staging() and any(map(compat.is_reference, closed_over)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
-        f = jax.custom_jvp(traced.kept if compat.SCAN_DROPS_JVP else traced.batching)
+        value = traced.kept if compat.SCAN_DROPS_JVP else traced.batching
 
         def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
             outs = f(*primals)
-            given = [None if compat.is_zero(t) else t for t in tangents]
-            dots = traced.tangents(list(primals), outs.arrays, given)
+            args = list(map(compat.as_array, primals))
+            given = [
+                None if compat.is_zero(t) else compat.as_array(t) for t in tangents
+            ]
+            dots = traced.tangents(args, outs.arrays, given)
             zeros = [compat.SymbolicZero(compat.tangent_aval(o)) for o in outs.arrays]
             pairs = zip(dots, zeros, strict=True)
             found = [zero if dot is None else dot for dot, zero in pairs]
             return outs, Outputs(found, outs.static)
 
-        f.defjvp(rule, symbolic_zeros=compat.SYMBOLIC_ZEROS)
+        options = {"symbolic_zeros": compat.SYMBOLIC_ZEROS}
+        f = jax_jvp(value, "defjvp", (rule,), options)
         try:
             return f(*closed_over, *arrays)
         except jax.errors.UnexpectedTracerError as error:

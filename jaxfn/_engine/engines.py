@@ -284,7 +284,7 @@ def jax_jvp(
     rules: tuple[Any, ...],
     options: dict[str, Any],
     *,
-    nondiff: tuple[int, ...],
+    nondiff: tuple[int, ...] = (),
 ) -> Rule:
     """Make a `jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
     f = jax.custom_jvp(primal, nondiff_argnums=nondiff)

@@ -5,7 +5,7 @@ something batched. Any other output has one value y for all examples. But its de
 may be another for each (a forward that returns x, a backward that gives `g * scale`,
 and `scale` batched). JAX sums the cotangents g_i of a shared y before it calls the
 rule, which then gives  scale_i * sum(g)  for each example i, where  scale_i * g_i  is
-right. (The same happens to a custom_vjp, which JAX refuses since 0.12.)
+right. (The same happens to a custom_vjp; newer releases of JAX refuse it.)
 
 So an output with a derivative is made to depend on every array argument, in a way that
 costs nothing when compiled. Then each example has an output of its own, and its rule
@@ -94,7 +94,7 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     return found
 
 
-def _less_nothing(out: Any, inputs: list[Any]) -> Any:
+def _less_nothing(out: Any, inputs: Arrays) -> Any:
     """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also where that is -0.0.
 
     On a mesh where types say how arrays are sharded, to flatten y would change its

@@ -130,5 +130,4 @@ def test_jax_own_decorators_are_used_in_few_places():
                 users[node.func.attr].add(path.name)
 
     assert users["custom_vjp"] == users["custom_jvp"] == {"engines.py"}
-    # For rules in flat terms, and for those in JAX's own.
-    assert users["custom_vmap"] == {"batching.py", "def_vmap.py"}
+    assert users["custom_vmap"] == {"batching.py"}
