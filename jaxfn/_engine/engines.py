@@ -139,9 +139,7 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
     def bwd(saved: Any, cts: Outputs) -> Any:
         arrays, key = saved
         residuals = statics.get(key, arrays, rules.name)
-        given = [
-            None if compat.is_zero(ct) else compat.as_array(ct) for ct in cts.arrays
-        ]
+        given = list(map(compat.as_tangent, cts.arrays))
         return tuple(pull_back(rules, residuals, given))
 
     f = jax.custom_vjp(_primal(rules))
@@ -161,19 +159,11 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [compat.as_array(x) for x in primals]
-        given = [None if compat.is_zero(t) else compat.as_array(t) for t in tangents]
+        given = list(map(compat.as_tangent, tangents))
         perturbed = tuple([t is not None for t in given])
         outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
         dots = push_forward(rules, residuals, outs.arrays, given)
-        return outs, Outputs(
-            [
-                # Zeros that JAX can see: it computes nothing with them, and an integer
-                # has no other tangent (its type is float0).
-                compat.SymbolicZero(compat.tangent_aval(o)) if t is None else t
-                for o, t in zip(outs.arrays, dots, strict=True)
-            ],
-            outs.static,
-        )
+        return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
 
     rule.__name__ = f"{rules.name}_jvp"
     rule = _described(rule, rules, "jvp", _JVP)

@@ -41,6 +41,7 @@ from jaxfn._base.compat.traces import (
     is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
 )
 from jaxfn._base.compat.values import (
-    SymbolicZero, as_array, has_type, is_sharded, is_sharded_otherwise,
-    is_unreduced, is_zero, match_varying, tangent_aval, varying_axes, zeros,
+    SymbolicZero, as_array, as_tangent, has_type, is_sharded, is_sharded_otherwise,
+    is_unreduced, is_zero, match_varying, tangent_aval, varying_axes, with_zeros,
+    zeros,
 )

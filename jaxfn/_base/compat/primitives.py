@@ -14,7 +14,7 @@ from jax.interpreters import ad, batching
 from jaxfn._base.compat import interpreters
 from jaxfn._base.compat.staged import Staged
 from jaxfn._base.compat.traces import batch_axes
-from jaxfn._base.compat.values import as_array, is_zero, tangent_aval, varying_axes
+from jaxfn._base.compat.values import as_array, as_tangent, tangent_aval, varying_axes
 
 
 class Named:
@@ -176,7 +176,7 @@ def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
     """Make a jvp rule with None for zeros into one of JAX."""
 
     def rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
-        given = [None if is_zero(t) else as_array(t) for t in tangents]
+        given = list(map(as_tangent, tangents))
         outs, out_tangents = jvp([as_array(x) for x in primals], given, **params)
         return outs, [
             ad.Zero(tangent_aval(o)) if t is None else t
@@ -206,7 +206,7 @@ def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(cts: Any, /, *args: Any, **params: Any) -> Any:
         known = [None if ad.is_undefined_primal(a) else as_array(a) for a in args]
-        given = [None if is_zero(ct) else as_array(ct) for ct in cts]
+        given = list(map(as_tangent, cts))
         results = transpose(given, known, **params)
         return [
             ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r

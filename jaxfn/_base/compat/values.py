@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -42,6 +42,22 @@ _CONSTANTS = (int, float, complex, np.ndarray, np.generic)
 def is_zero(x: Any) -> bool:
     """Is `x` a tangent or cotangent that JAX knows to be zero?"""
     return type(x) is ad.Zero or type(x) is SymbolicZero
+
+
+def as_tangent(x: Any) -> Any:
+    """Return a tangent or cotangent of JAX's as a `jax.Array`; None if it is zero."""
+    return None if is_zero(x) else as_array(x)
+
+
+def with_zeros(tangents: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """Return the tangents of outputs, with zeros that JAX can see in place of None.
+
+    JAX computes nothing with such a zero, and an integer has no other tangent.
+    """
+    return [
+        SymbolicZero(tangent_aval(out)) if t is None else t
+        for t, out in zip(tangents, outs, strict=True)
+    ]
 
 
 def type_of(x: Any) -> Any:
