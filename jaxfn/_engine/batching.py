@@ -68,14 +68,9 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
             outs = f(*primals)
             args = list(map(compat.as_array, primals))
-            given = [
-                None if compat.is_zero(t) else compat.as_array(t) for t in tangents
-            ]
+            given = list(map(compat.as_tangent, tangents))
             dots = traced.tangents(args, outs.arrays, given)
-            zeros = [compat.SymbolicZero(compat.tangent_aval(o)) for o in outs.arrays]
-            pairs = zip(dots, zeros, strict=True)
-            found = [zero if dot is None else dot for dot, zero in pairs]
-            return outs, Outputs(found, outs.static)
+            return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
 
         options = {"symbolic_zeros": compat.SYMBOLIC_ZEROS}
         f = jax_jvp(value, "defjvp", (rule,), options)
