@@ -113,6 +113,13 @@ BATCHED_IN_KERNEL = (
     "kernel, or call a function without the batch rule there."
 )
 
+OTHER_ARGUMENTS = (
+    "`{rule}` asked which arguments are differentiated (ctx.needs_input_grad, or "
+    "symbolic_zeros), and now its result is differentiated with respect to others, for "
+    "which it may have saved too little. Save the same whatever is differentiated, and "
+    "ask in backward."
+)
+
 OWN_DERIVATIVE = (
     "`{name}` gave an output that all examples of a vmap share a derivative that "
     "differs among them (by jax.lax.axis_index, say): expected the same for all. Pass "

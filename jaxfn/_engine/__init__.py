@@ -41,5 +41,5 @@ from jaxfn._engine.rules import (
     Residuals,
     Rules,
 )
-from jaxfn._engine.runs import Run, are_other_values, check_same_program
+from jaxfn._engine.runs import Run, check_untraceable
 from jaxfn._engine.tie import tied

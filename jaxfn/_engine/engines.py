@@ -23,7 +23,7 @@ from jaxfn._engine.barrier import once, only_transposable
 from jaxfn._engine.carrying import Statics, Width
 from jaxfn._engine.derive import transposed
 from jaxfn._engine.linear import linear
-from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
+from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules, spread
 
 Rule = Callable[..., Any]
 
@@ -117,6 +117,22 @@ def _described(
     return fun
 
 
+def _needed(args: Arrays, perturbed: Sequence[bool]) -> Perturbed:
+    """Say which arguments are differentiated, by any transformation around the call.
+
+    In torch, too, an argument needs a gradient whoever takes it. A gradient penalty
+    differentiates by one argument inside and by another outside, and what forward saves
+    must do for both.
+    """
+    # JAX's next implementation says of integers, too, that they are perturbed.
+    return tuple(
+        [
+            is_inexact(x) and (p or compat.is_differentiated(x))
+            for x, p in zip(args, perturbed, strict=True)
+        ]
+    )
+
+
 # ---- custom_vjp
 
 
@@ -127,9 +143,7 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
 
     def fwd(*primals: Any) -> Any:
         args = [compat.as_array(p.value) for p in primals]
-        # JAX's next implementation says of integers, too, that they are perturbed.
-        moving = zip(args, primals, strict=True)
-        perturbed = tuple([is_inexact(x) and p.perturbed for x, p in moving])
+        perturbed = _needed(args, [p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
         return outs, (
             width.pad(residuals, args, perturbed),
@@ -160,7 +174,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [compat.as_array(x) for x in primals]
         given = list(map(compat.as_tangent, tangents))
-        perturbed = tuple([t is not None for t in given])
+        perturbed = _needed(args, [t is not None for t in given])
         outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)

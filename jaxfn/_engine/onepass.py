@@ -28,13 +28,7 @@ from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, stop_gradient, through_references, used_by
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import (
-    Run,
-    check_same_program,
-    check_same_values,
-    check_untraceable,
-    refusing,
-)
+from jaxfn._engine.runs import Run, check_untraceable
 from jaxfn._engine.tie import tied
 
 
@@ -65,13 +59,6 @@ class OnePass:
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """Return the outputs, with their derivative, and the residuals."""
-        outs, residuals, _ = self._fwd(arrays, perturbed)
-        return outs, residuals
-
-    def _fwd(
-        self, arrays: Arrays, perturbed: Perturbed
-    ) -> tuple[Outputs, Residuals, Run]:
-        """Do the same, and return what the run gave too."""
         outs, leaves, run, closed_over = self._ran(arrays, perturbed)
         # The rules need what forward computed on its way, and as inputs of `attach` it
         # reaches them wherever they are called: batched under vmap, say.
@@ -84,7 +71,7 @@ class OnePass:
             closed_over=closed_over,
         )
         residuals = self._substitute(run, arrays, others, perturbed, values)
-        return Outputs(values, run.out), residuals, run
+        return Outputs(values, run.out), residuals
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """Return the outputs alone, where nothing is differentiated."""
@@ -139,8 +126,9 @@ class OnePass:
         # is no gate that could open in time.
         still = stop_gradient(arrays)
         outs, leaves, run = self._run(still, perturbed)
-        check_untraceable(self._rule, run, still, self._run)
-        return outs, refusing(run, leaves, arrays, self._rule, why), run, None
+        again = lambda xs: self._run(xs, perturbed)[2]  # noqa: E731
+        check_untraceable(self._rule, run, still, again, may_be_numpy=True)
+        return outs, run.refusing(leaves, arrays, self._rule, why), run, None
 
     def _trace(
         self, arrays: Arrays, perturbed: Perturbed
@@ -193,9 +181,6 @@ class OnePass:
         # A saved intermediate has the derivative of the body: it must come through. The
         # outputs get it too, and `attach` drops it from them.
         gate.open = any(map(is_inexact, run.others(leaves)))
-        if run.pattern_used:  # it may have to run again (`_tangents`)
-            made = compat.program([*outs, *leaves], inside)
-            run.program = made and (made, run.beside)
         return outs, leaves, run
 
     def _tied(
@@ -210,17 +195,7 @@ class OnePass:
     ) -> tuple[list[Any], list[Any], Run]:
         """Run forward, and note where each leaf that it saved comes from."""
         outs, leaves, run = self._forward(inputs, perturbed)
-        places = {id(x): ("output", i) for i, x in enumerate(outs)}
-        # Last: an input that is returned as it is and saved counts as the input.
-        places |= {id(x): ("input", i) for i, x in enumerate(inputs)}
-        sources, n_other = [], 0
-        for leaf in leaves:
-            source = places.get(id(leaf))
-            if source is None:
-                source = ("other", n_other)
-                n_other += 1
-            sources.append(source)
-        run.sources = tuple(sources)
+        run.note_sources(leaves, inputs, outs)
         return [as_jax(x) for x in outs], leaves, run
 
     def _substitute(
@@ -232,8 +207,7 @@ class OnePass:
         outs: Arrays,
     ) -> Residuals:
         """Return what was saved, with real inputs and attached outputs in place."""
-        of_kind = {"input": arrays, "output": outs, "other": others}
-        leaves = [of_kind[kind][i] for kind, i in run.sources]
+        leaves = run.leaves(arrays, outs, others)
         return self._residuals(run, leaves, arrays, outs, perturbed)
 
     def _tangents(
@@ -243,30 +217,9 @@ class OnePass:
         # The tangents of what forward computed on its way are left out: by the inputs
         # alone the rules give the whole derivative.
         arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
-        moving = tuple([d is not None for d in dots])
-        if run.fits(moving):
-            residuals = self._substitute(run, arrays, others, moving, outs)
-        else:
-            # Forward looked at which inputs are differentiated, and now others are: it
-            # may have saved too little, so it must run again.
-            self._rehearse(run, arrays)
-            again, residuals, _ = self._fwd(arrays, moving)
-            check_same_values(self._rule, outs, again.arrays)
+        perturbed = run.pattern([d is not None for d in dots], self._rule)
+        residuals = self._substitute(run, arrays, others, perturbed, outs)
         return push_forward(self._rules(), residuals, outs, dots)
-
-    def _rehearse(self, run: Run, arrays: Arrays) -> None:
-        """Refuse a forward that does something else here than in the call."""
-        if run.program is None:
-            return
-        found: list[Run] = []
-
-        def trace(*values: Any) -> list[Any]:
-            outs, _, again = self._through(Gate(), values, run.perturbed)
-            found.append(again)
-            return outs
-
-        jax.make_jaxpr(trace)(*arrays)
-        check_same_program(self._rule, run.program, found[0].program)
 
 
 _Found = tuple[list[Any], list[Any], Run, list[Any] | None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,24 +86,6 @@ def capture(
         tuple(leaves.opaque),
         tuple(dict.fromkeys(leaves.numpy)),
     )
-
-
-def described(layout: Layout, leaves: Sequence[Any]) -> Hashable:
-    """Describe what a context holds beside JAX arrays, to compare it with another's."""
-    saved = (*layout.for_backward, *layout.for_forward)
-    slots = [("", put) for put in saved] + sorted(layout.attributes.items())
-    return tuple([(name, *_described(put(leaves))) for name, put in slots])
-
-
-def _described(value: Any) -> Iterator[Hashable]:
-    """Describe a value; of a JAX array or an object only its type is said."""
-    for x in jax.tree.leaves(value):
-        if is_record(x):
-            yield from _described(fields(x))
-        elif isinstance(x, np.ndarray) and x.dtype != object:
-            yield compat.fingerprint(x)
-        else:
-            yield type(x).__name__, repr(x) if isinstance(x, _SIMPLE) else ""
 
 
 def rebuild(

@@ -3,12 +3,16 @@
 Forward runs on inputs without derivative, and its outputs get that of the rules. Then
 `setup_context` runs on the real inputs and these outputs: whatever it saves has its
 true derivative.
+
+Its Python runs once, in the context of the call. Run again for a later derivative it
+would see other settings, and draw other random numbers. So it is traced, and what it
+computed is evaluated again, for the inputs and outputs that are at hand.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,8 +21,9 @@ from jaxfn._engine import (
     Arrays,
     Perturbed,
     Residuals,
+    Run,
     attach,
-    check_same_program,
+    check_untraceable,
     distinct,
     push_forward,
     stop_gradient,
@@ -26,61 +31,44 @@ from jaxfn._engine import (
     tied,
 )
 from jaxfn._methods import policies
-from jaxfn._methods.again import Again
-from jaxfn._methods.capture import described
 from jaxfn._methods.running import running
-from jaxfn._methods.styles import Saved, Style, check_dirty, marks, setup
+from jaxfn._methods.styles import Style, check_dirty, marks, setup
 
 
 @dataclasses.dataclass(slots=True)
-class _TracedSetup:
-    """One run of setup_context, traced.
+class _Setup:
+    """One run of setup_context, without its arrays.
 
     Attributes:
-        closed_over: the values that it used beside inputs and outputs.
-        staged: the function from these values, inputs and outputs to the leaves that
-            setup_context computed; None if they have been computed.
-        saved: the rest of what the context held.
-        places: for each leaf, which of inputs and outputs it is; None if it was
-            computed.
-        perturbed: for each array argument, whether it is differentiated.
-        program: what it did, to be compared, if `saved.needs_read`.
+        run: what it gave. Its sources count outputs as inputs, after the others.
+        staged: the traced function from what it closes over, inputs and outputs to the
+            leaves that it computed; None if these have been computed.
     """
 
-    closed_over: Arrays
-    staged: compat.Staged | None
-    saved: Saved
-    places: Sequence[int | None]
-    perturbed: Perturbed
-    program: Hashable
+    run: Run
+    staged: compat.Staged | None = None
 
-    def begin(self, arrays: Arrays, outs: Arrays) -> tuple[Arrays, _TracedSetup]:
-        """Return what `leaves` is to be given, and this object without any value.
+    def begin(self, closed_over: Arrays, arrays: Arrays, outs: Arrays) -> Arrays:
+        """Return what `leaves` is to be given.
 
         Leaves that do not depend on the outputs are computed here, once and for all:
         the rule that calls `leaves` runs again for each derivative of the outputs.
         """
+        if all(kind == "input" for kind, _ in self.run.sources):  # as mostly
+            self.staged = None
+            return []
         assert self.staged is not None
-        # `kept` is part of a rule that outlives this trace, and may hold no tracer.
-        given, kept = self.closed_over, dataclasses.replace(self, closed_over=())
-        if None not in self.places:  # as mostly: it saved inputs and outputs alone
-            kept.staged = None
-            return [], kept
-        of_outs = compat.used_inputs(self.staged.jaxpr)[len(given) + len(arrays) :]
-        if not any(of_outs):
-            given = self.staged(*given, *arrays, *outs)
-            kept.staged = None
-        return given, kept
-
-    def fits(self, perturbed: Perturbed) -> bool:
-        """Is this also what would be saved with these inputs perturbed?"""
-        return not self.saved.needs_read or perturbed == self.perturbed
+        n = len(closed_over) + len(arrays)
+        if any(compat.used_inputs(self.staged.jaxpr)[n:]):
+            return closed_over
+        given, self.staged = self.staged(*closed_over, *arrays, *outs), None
+        return given
 
     def leaves(self, given: Arrays, arrays: Arrays, outs: Arrays) -> list[Any]:
         """Return all leaves, for these inputs and outputs."""
         values = [*arrays, *outs]
-        computed = iter(given if self.staged is None else self.staged(*given, *values))
-        return [next(computed) if i is None else values[i] for i in self.places]
+        others = given if self.staged is None else self.staged(*given, *values)
+        return self.run.leaves(values, (), others)
 
 
 class Separate(Style):
@@ -94,78 +82,36 @@ class Separate(Style):
     def __init__(self, *args: Any, forward: Callable[[Arrays], Outputs]) -> None:
         super().__init__(*args)
         self._forward = forward
+        self._rule = f"{self._def.name}.setup_context"
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         # Forward sees no derivative, so what it computes has none: the rules' own is
         # attached to the outputs, for derivatives of any order.
         still, recording = stop_gradient(arrays), compat.Recording()
         ran, name = self._run(still), self._def.name
-        values, out = ran.arrays, ran.static
+        values = ran.arrays
         closed_over = through_references(self._values, recording, still, values)
-        attached = partial(attach, name=name, closed_over=closed_over)
-        # Where no derivative can come, it runs as it is.
-        final = compat.is_final(arrays)
-        traced = None if final else self._trace_setup(out, arrays, values, perturbed)
-        if traced is None:
-            again = Again(f"{name}.setup_context")
-            rule = partial(self._tangents, out, again, len(arrays))
-            outs = attached(rule, arrays, self._tied(ran, still, recording))
-            residuals = self._setup(out, arrays, perturbed, outs, again=again)
-            # Only now is it known which outputs are marked: these are not tied.
-            for i, x in enumerate(stop_gradient(values)):
-                if not residuals.smooth[i]:
-                    outs[i] = x
-            return Outputs(outs, out), residuals
+        given, made = self._set_up(ran, arrays, perturbed)
         # The rule outlives this trace, so the values that it needs of it are inputs.
-        given, kept = traced.begin(arrays, values)
-        rule = partial(self._tangents, out, kept, len(arrays))
-        outs = attached(rule, [*arrays, *given], self._tied(ran, still, recording))
-        leaves, saved = kept.leaves(given, arrays, outs), kept.saved
-        residuals = self._residuals(leaves, saved, out, arrays, outs, perturbed)
-        return Outputs(outs, out), residuals
-
-    # What setup_context computes and saves has the derivative of its operations on the
-    # inputs and the outputs, whenever a derivative of the outputs is taken. Its Python
-    # runs once, in the context of the call, so it is traced: run again later it would
-    # see other settings, and draw other random numbers.
-    def _trace_setup(
-        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
-    ) -> _TracedSetup | None:
-        """Trace setup_context; None where it needs values.
-
-        Then it runs as it is, and once more for each derivative of the outputs.
-        """
-        n = len(arrays)
-        found: list[tuple[Saved, list[int | None], Hashable]] = []
-
-        def trace(*values: Any) -> list[Any]:
-            leaves, saved = self._saved(out, values[:n], values[n:], perturbed)
-            # An input that is returned as it is counts as the input: the dict keeps the
-            # last of equal keys, so inputs, which come first, are put in last.
-            places = {id(x): i for i, x in reversed(list(enumerate(values)))}
-            program = None
-            if saved.needs_read:
-                made = compat.program(leaves, values)
-                program = made, described(saved.layout, leaves)
-            found[:] = [(saved, [places.get(id(x)) for x in leaves], program)]
-            return [x for x in leaves if id(x) not in places]
-
-        try:
-            closed_over, staged = compat.Staged.trace(trace, (), *arrays, *outs)
-        except errors.RuleError:  # ours: it says what is wrong with the rule
-            raise
-        except Exception:  # noqa: BLE001  (what needs values may raise anything)
-            return None
-        saved, places, program = found[0]
-        return _TracedSetup(closed_over, staged, saved, places, perturbed, program)
+        outs = attach(
+            partial(self._tangents, made, len(arrays)),
+            [*arrays, *given],
+            self._tied(ran, still, recording),
+            name=name,
+            closed_over=closed_over,
+        )
+        residuals = self._kept(made, given, arrays, outs, perturbed)
+        return Outputs(outs, ran.static), residuals
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         recording = compat.Recording()
-        outs = self._run(arrays)
+        ran = self._run(arrays)
         # Called although nothing is kept, as in torch: setup_context may have effects,
         # and its mistakes are to be reported here too.
-        self._saved(outs.static, arrays, outs.arrays, perturbed)
-        return Outputs(self._tied(outs, arrays, recording), outs.static)
+        self._save(ran.static, arrays, ran.arrays, perturbed)
+        return Outputs(self._tied(ran, arrays, recording), ran.static)
+
+    # ---- forward
 
     def _values(self, *inputs: Any) -> Arrays:
         return self._run(list(inputs)).arrays
@@ -183,53 +129,46 @@ class Separate(Style):
         arrays, differentiable = outs.arrays, outs.static.differentiable(outs.arrays)
         return tied(arrays, inputs, recording, differentiable, name=self._def.name)
 
-    def _tangents(
-        self,
-        out: OutSpec,
-        ran: _TracedSetup | Again,
-        n: int,
-        inputs: Arrays,
-        outs: Arrays,
-        dots: Arrays,
-    ) -> Arrays:
-        """Return the tangents of the outputs: the rule that is attached to them."""
-        arrays, given, dots = inputs[:n], inputs[n:], dots[:n]
-        moving = tuple([d is not None for d in dots])
-        # If it looked at needs_input_grad, and other arguments move here, another run
-        # might have saved something else: it runs again.
-        if isinstance(ran, Again):
-            residuals = self._setup(out, arrays, moving, outs, again=ran)
-        elif ran.fits(moving):
-            leaves, saved = ran.leaves(given, arrays, outs), ran.saved
-            residuals = self._residuals(leaves, saved, out, arrays, outs, moving)
-        else:
-            second = self._trace_setup(out, arrays, outs, ran.perturbed)
-            program = None if second is None else second.program
-            check_same_program(f"{self._def.name}.setup_context", ran.program, program)
-            residuals = self._setup(out, arrays, moving, outs)
-        return push_forward(self._rules(), residuals, outs, dots)
+    # ---- setup_context
 
-    def _setup(
-        self,
-        out: OutSpec,
-        arrays: Arrays,
-        perturbed: Perturbed,
-        outs: Arrays,
-        *,
-        again: Again | None = None,
-    ) -> Residuals:
-        leaves, saved = self._saved(out, arrays, outs, perturbed)
-        if again is not None:
-            again.check(saved, leaves, perturbed)
-        return self._residuals(leaves, saved, out, arrays, outs, perturbed)
+    def _set_up(
+        self, ran: Outputs, arrays: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, _Setup]:
+        """Run setup_context; return the values that its leaves are made of, and it."""
+        n, out, outs = len(arrays), ran.static, ran.arrays
+        why = ""
+        # If no derivative can come, it runs as it is.
+        if not compat.is_final(arrays):
+            runs: list[Run] = []
 
-    def _saved(
-        self,
-        out: OutSpec,
-        arrays: Arrays,
-        outs: Arrays,
-        perturbed: Perturbed,
-    ) -> tuple[Arrays, Saved]:
+            def trace(*values: Any) -> list[Any]:
+                leaves, run = self._save(out, values[:n], values[n:], perturbed)
+                runs.append(run)
+                return run.others(leaves)
+
+            try:
+                closed_over, staged = compat.Staged.trace(trace, (), *arrays, *outs)
+            except errors.RuleError:  # ours: it says what is wrong with the rule
+                raise
+            except Exception as error:  # noqa: BLE001  (what needs values: anything)
+                why = type(error).__name__
+            else:
+                made = _Setup(runs[-1], staged)
+                return made.begin(closed_over, arrays, outs), made
+        still = stop_gradient([*arrays, *outs])
+        leaves, run = self._save(out, still[:n], still[n:], perturbed)
+        if any(map(compat.is_differentiated, arrays)):
+
+            def again(xs: list[Any]) -> Run:
+                return self._save(out, xs[:n], xs[n:], perturbed)[1]
+
+            check_untraceable(self._rule, run, still, again, may_be_numpy=False)
+            leaves = run.refusing(leaves, arrays, self._rule, why)
+        return run.others(leaves), _Setup(run)
+
+    def _save(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, Run]:
         """Run setup_context; return the leaves that it saved, and the rest."""
         assert self._def.setup_context is not None
         # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
@@ -243,4 +182,27 @@ class Separate(Style):
             check_dirty(ctx, arrays)
             leaves, layout = self._capture(ctx)
             out.marked = marks(ctx, outs)
-            return leaves, Saved(layout, ctx._jaxfn_needs_read)
+        run = self._ran(ctx, layout, out, perturbed)
+        run.note_sources(leaves, [*arrays, *outs], ())
+        return leaves, run
+
+    def _kept(
+        self,
+        made: _Setup,
+        given: Arrays,
+        arrays: Arrays,
+        outs: Arrays,
+        perturbed: Perturbed,
+    ) -> Residuals:
+        """Return the residuals, for these inputs and outputs."""
+        leaves = made.leaves(given, arrays, outs)
+        return self._residuals(made.run, leaves, arrays, outs, perturbed)
+
+    def _tangents(
+        self, made: _Setup, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
+    ) -> Arrays:
+        """Return the tangents of the outputs: the rule that is attached to them."""
+        arrays, given, dots = inputs[:n], inputs[n:], dots[:n]
+        perturbed = made.run.pattern([d is not None for d in dots], self._rule)
+        residuals = self._kept(made, given, arrays, outs, perturbed)
+        return push_forward(self._rules(), residuals, outs, dots)

@@ -19,7 +19,7 @@ import jax
 from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, search
 from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
 from jaxfn._methods import hooks, policies
-from jaxfn._methods.capture import Layout, capture, described
+from jaxfn._methods.capture import Layout, capture
 from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
@@ -93,11 +93,18 @@ class Style:
             ctx, backward=rules.bwd is not None, forward=rules.jvp is not None
         )
 
+    def _ran(
+        self, ctx: BackwardCFunction, layout: Layout, out: OutSpec, perturbed: Perturbed
+    ) -> Run:
+        """Describe the run that filled this context."""
+        opaque = tuple([f"ctx.{name}" for name in layout.opaque])
+        numpy, asked = layout.numpy, ctx._jaxfn_needs_read
+        return Run(out, perturbed, asked, layout, constants=numpy, opaque=opaque)
+
     def _residuals(
         self,
+        run: Run,
         leaves: Arrays,
-        saved: Saved,
-        out: OutSpec,
         arrays: Arrays,
         outs: Arrays,
         perturbed: Perturbed,
@@ -105,8 +112,7 @@ class Style:
         """Make the residuals of one run, with what saved-tensor hooks make of them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
-        smooth = out.differentiable(out_avals)
-        layout = saved.layout
+        layout: Layout = run.saved
         # Where nothing is differentiated nothing is kept, and torch packs nothing.
         if self._hooks is not None and any(perturbed):
             leaves, packed = pack(
@@ -117,21 +123,9 @@ class Style:
                 name=self._def.name,
             )
             layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, perturbed, in_avals, out_avals, out)
-        return Residuals(leaves, record, smooth, saved.needs_read)
-
-
-@dataclasses.dataclass(slots=True)
-class Saved:
-    """What a context held after forward and setup_context, without the arrays.
-
-    Attributes:
-        layout: the layout of the context.
-        needs_read: whether ctx.needs_input_grad was looked at.
-    """
-
-    layout: Layout
-    needs_read: bool
+        record = Record(layout, perturbed, in_avals, out_avals, run.out)
+        smooth = run.out.differentiable(out_avals)
+        return Residuals(leaves, record, smooth, run.pattern_used)
 
 
 class Combined(Style):
@@ -145,7 +139,7 @@ class Combined(Style):
 
     def _one_pass(self) -> OnePass:
         rule = f"{self._def.name}.forward"
-        return OnePass(self._run, self._kept, self._rules, rule=rule)
+        return OnePass(self._run, self._residuals, self._rules, rule=rule)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -162,27 +156,7 @@ class Combined(Style):
             check_dirty(ctx, inputs)
             leaves, layout = self._capture(ctx)
             out.marked = marks(ctx, found)
-            saved = Saved(layout, ctx._jaxfn_needs_read)
-        run = Run(
-            out,
-            perturbed,
-            ctx._jaxfn_needs_read,
-            saved,
-            constants=layout.numpy,
-            opaque=tuple([f"ctx.{name}" for name in layout.opaque]),
-            beside=described(layout, leaves) if saved.needs_read else None,
-        )
-        return found, leaves, run
-
-    def _kept(
-        self,
-        run: Run,
-        leaves: Arrays,
-        arrays: Arrays,
-        outs: Arrays,
-        perturbed: Perturbed,
-    ) -> Residuals:
-        return self._residuals(leaves, run.saved, run.out, arrays, outs, perturbed)
+        return found, leaves, self._ran(ctx, layout, out, perturbed)
 
 
 def setup(

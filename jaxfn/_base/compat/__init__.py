@@ -32,7 +32,7 @@ from jaxfn._base.compat.jaxprs import (
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import (
-    Recording, fingerprint, is_constant, program,
+    Recording, is_constant,
 )
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (

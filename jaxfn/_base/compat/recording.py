@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jax._src.core import Literal, internal_mutable_array_effect
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
 from jaxfn._base.compat.flow import results
-from jaxfn._base.compat.jaxprs import open_jaxpr
 from jaxfn._base.compat.staged import is_reference
 from jaxfn._base.compat.traces import (
     batch_axes,
@@ -151,84 +145,6 @@ def _equation(entry: Any) -> Any:
     # Some entries are weak references, which JAX calls to get the equation; in JAX
     # 0.10.0 others are functions that return it.
     return entry() if callable(entry) else entry
-
-
-def program(values: Sequence[Any], inputs: Sequence[Any]) -> Hashable:
-    """Describe how values were made of inputs, where JAX has recorded it; else None.
-
-    Two runs of one function have the same description if they did the same: it holds
-    the operations, what they were given, and the values of constants.
-    """
-    if staging() is None:
-        return None
-    outs = [inside(x) for x in values]
-    lines: list[Hashable] = []
-    known: dict[int, Hashable] = {}  # by identity, of values and equations
-    kept: list[Any] = []  # so that no identity is another's
-    # An input that is no tracer gets into the record as a constant of its value.
-    given: dict[Hashable, Hashable] = {}
-    for j, x in enumerate(map(inside, inputs)):
-        known[id(x)] = "input", j
-        if not is_tracer(x):
-            given[_described_constant(x)] = "input", j
-    todo = list(outs)
-    while todo:
-        x = todo[-1]
-        kept.append(x)
-        eqn = x.parent if isinstance(x, DynamicJaxprTracer) else None
-        if id(x) in known:
-            todo.pop()
-        elif eqn is None:
-            described = _described_constant(_constant(x))
-            known[id(x)] = given.get(described, described)
-        elif missing := [y for y in eqn.in_tracers if id(y) not in known]:
-            todo += missing
-        else:
-            if id(eqn) not in known:
-                kept.append(eqn)
-                known[id(eqn)] = len(lines)
-                params = _described_params(eqn.params)
-                operands = tuple(known[id(y)] for y in eqn.in_tracers)
-                lines.append((eqn.primitive.name, params, operands))
-            place = next(i for i, out in enumerate(eqn.outvars) if out is x.val)
-            known[id(x)] = "result", known[id(eqn)], place
-    return tuple(lines), tuple(known[id(x)] for x in outs)
-
-
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
-
-
-def _described_params(params: dict[str, Any]) -> Hashable:
-    """Describe the parameters of an equation, with the constants of its jaxprs."""
-    text = _ADDRESS.sub("", str(sorted(params.items(), key=str)))
-    return text, tuple(map(_described_constant, _constants_within(params.values())))
-
-
-def _constants_within(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the constants of all jaxprs among some values, also of those inside."""
-    for x in values:
-        if isinstance(x, (tuple, list)):
-            yield from _constants_within(x)
-        elif hasattr(x, "eqns"):
-            jaxpr, consts = open_jaxpr(x)
-            yield from consts
-            for eqn in jaxpr.eqns:
-                yield from _constants_within(eqn.params.values())
-
-
-def _described_constant(x: Any) -> Hashable:
-    """Describe a value that no equation made: by what it is, if that is known."""
-    whole = getattr(x, "is_fully_addressable", True)
-    extended = jnp.issubdtype(jax.typeof(x).dtype, jax.dtypes.extended)
-    if is_tracer(x) or not whole or extended:
-        return "value", str(x)
-    return fingerprint(np.asarray(x))
-
-
-def fingerprint(x: np.ndarray) -> Hashable:
-    """Describe the values of an array shortly."""
-    found = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
-    return "constant", str(x.dtype), x.shape, found
 
 
 def _constant(x: Any) -> Any:
