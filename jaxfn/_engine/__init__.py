@@ -8,8 +8,7 @@ is no jvp, and a second time after once_differentiable) and `batching` (custom_v
 `def_vmap` is the same in JAX's terms).
 `attachment` gives values a derivative after they were computed, and `gate` keeps out
 that of their computation; `onepass` (with `runs`) and `tie` stand on them. `linearity`
-and `smoothness` prove that a traced function is linear; `replicated` sees what all
-devices of a mesh have of a gradient.
+and `smoothness` prove that a traced function is linear.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
@@ -31,7 +30,6 @@ from jaxfn._engine.engines import (
 )
 from jaxfn._engine.gate import distinct, stop_gradient, through_references
 from jaxfn._engine.onepass import OnePass
-from jaxfn._engine.replicated import have_common_part
 from jaxfn._engine.rules import (
     Arrays,
     Batch,

@@ -33,9 +33,8 @@ from jaxfn._engine import (
 from jaxfn._methods.capture import rebuild
 from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, call_backward
-from jaxfn._methods.per_device import may_count_twice, summed
 from jaxfn._methods.returned_batch import batch_outputs
-from jaxfn._methods.returned_gradients import Sums, gradients
+from jaxfn._methods.returned_gradients import gradients
 from jaxfn._methods.returned_tangents import tangents as out_tangents
 from jaxfn._methods.running import running, several_outputs, without_ctx
 from jaxfn._methods.separate import Separate
@@ -169,18 +168,6 @@ class ClassRules:
                 given.append(_zeros(record.out_avals[i]))
             else:
                 given.append(None)
-        if may_count_twice(cts, residuals.arrays):
-            call = partial(self._call_backward, residuals)
-            found = summed(call, given, arrived, name=self._def.name)
-        else:
-            found, _ = self._call_backward(residuals, given)
-        return [None if ct is None else conj(ct) for ct in found]
-
-    def _call_backward(
-        self, residuals: Residuals, given: Sequence[Any]
-    ) -> tuple[list[Any], Sums]:
-        """Call it with these gradients; return its own, and what was summed of them."""
-        record: Record = residuals.static
         ctx = self._rebuild("backward", residuals)
         grads, start = [], 0
         for part in record.out.parts:
@@ -192,7 +179,6 @@ class ClassRules:
         self._check_closure(rule, "backward")
         passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
         hint = partial(several_outputs, record.out)
-        sums: Sums = []
         with running(self._def.name, "backward", rule, passed, hint):
             result = call_backward(rule, self._def.boxed, ctx, grads)
             found = gradients(
@@ -200,10 +186,10 @@ class ClassRules:
                 self._arguments,
                 record.in_avals,
                 record.perturbed,
+                [ct for ct, is_there in zip(cts, arrived, strict=True) if is_there],
                 name=self._def.name,
-                sums=sums,
             )
-        return found, sums
+        return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
         """Call the user's jvp with these tangents of the arguments."""

@@ -11,18 +11,15 @@ import jax.numpy as jnp
 from jaxfn._base import ARRAY, Arguments, Spec, compat, errors, pytree, short, type_name
 from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
 
-Sums = list[tuple[Any, tuple[Any, ...], Where]]
-"""What is summed over devices: a gradient, the mesh axes, and its place."""
-
 
 def gradients(
     result: Any,
     arguments: Arguments,
     avals: Sequence[Any],
     perturbed: Sequence[bool],
+    arrived: Sequence[Any],
     *,
     name: str,
-    sums: Sums,
 ) -> list[Any]:
     """Make of what backward returned one cotangent (or None) for each array argument.
 
@@ -32,8 +29,8 @@ def gradients(
         avals: the type of each array argument.
         perturbed: for each array argument, whether it is being differentiated; the
             gradient of one that is not is ignored.
+        arrived: the cotangents that backward was called with, without zeros.
         name: the name of the Function.
-        sums: gets what is summed over devices.
     """
     n = len(arguments.specs)
     one = n == 1 and _is_whole(result, arguments.specs[0])
@@ -65,7 +62,7 @@ def gradients(
         where = Where(name, arguments.known.label(position), position)
         leaves = _array_leaves(grad, spec, where)
         grads += [
-            _gradient(leaf, aval, where, sums) if want else None
+            _gradient(leaf, aval, arrived, where) if want else None
             for leaf, aval, want in zip(leaves, arg_avals, wanted, strict=True)
         ]
     return grads
@@ -132,7 +129,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
     return [x for x, own in pairs if own is ARRAY]
 
 
-def _gradient(grad: Any, aval: Any, where: Where, sums: Sums) -> Any:
+def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
     """Make of one array of a gradient a cotangent of an argument of type `aval`.
 
     As in torch, a shape that reduces to the argument's is summed and float and integer
@@ -168,11 +165,31 @@ def _gradient(grad: Any, aval: Any, where: Where, sums: Sums) -> Any:
             "real part."
         )
     check_sharding(summed, aval, f"`{where.name}.backward` returned a gradient", where)
-    # Inside a shard_map: every device along an axis uses the one value of an argument
-    # that does not vary over it, so the derivative is the sum of what they all find.
-    # JAX's own operations get it from their transpose, psum; custom_vjp raises.
-    extra = tuple(compat.varying_axes(summed) - compat.varying_axes(aval))
-    if extra:
-        sums.append((summed, extra, where))
-        summed = jax.lax.psum(summed, extra)
+    summed = _over_devices(summed, aval, arrived, where)
     return compat.match_varying(cast(summed, aval), aval)
+
+
+def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
+    """Sum a gradient over the mesh axes that its argument does not vary over.
+
+    Inside a shard_map every device along such an axis uses the one value of the
+    argument, so the derivative is the sum of what they all find. JAX's own operations
+    get it from their transpose, psum; custom_vjp raises.
+    """
+    extra = compat.varying_axes(grad) - compat.varying_axes(aval)
+    if not extra:
+        return grad
+    # All devices share a cotangent that does not vary. If the gradient has a part that
+    # is made of it, each device would add the whole of that part.
+    shared = [x for x in arrived if not extra <= compat.varying_axes(x)]
+    if shared:
+        axes = ", ".join(sorted(map(repr, extra - compat.varying_axes(shared[0]))))
+        raise errors.RuleValueError(
+            f"`{where.name}.backward` returned a gradient for {where.label} that "
+            f"varies along the mesh axis {axes} of shard_map: expected {short(aval)}, which "
+            f"devices along it share, got {short(grad)}. A gradient that arrived, "
+            f"{short(shared[0])}, is shared too, so a sum over the devices might count "
+            "a part once for each of them. In backward, sum what differs between the "
+            f"devices: jax.lax.psum(..., {axes})."
+        )
+    return jax.lax.psum(grad, tuple(extra))
