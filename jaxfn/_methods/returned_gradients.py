@@ -186,10 +186,10 @@ def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) ->
         axes = ", ".join(sorted(map(repr, extra - compat.varying_axes(shared[0]))))
         raise errors.RuleValueError(
             f"`{where.name}.backward` returned a gradient for {where.label} that "
-            f"varies along the mesh axis {axes} of shard_map: expected {short(aval)}, which "
-            f"devices along it share, got {short(grad)}. A gradient that arrived, "
-            f"{short(shared[0])}, is shared too, so a sum over the devices might count "
-            "a part once for each of them. In backward, sum what differs between the "
-            f"devices: jax.lax.psum(..., {axes})."
+            f"varies along the mesh axis {axes} of shard_map: expected {short(aval)}, "
+            f"which devices along it share, got {short(grad)}. A gradient that "
+            f"arrived, {short(shared[0])}, is shared too, so a sum over the devices "
+            "might count a part once for each of them. In backward, sum what differs "
+            f"between the devices: jax.lax.psum(..., {axes})."
         )
     return jax.lax.psum(grad, tuple(extra))
