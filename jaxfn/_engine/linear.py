@@ -7,15 +7,27 @@ thus a primitive: evaluated, batched or lowered it is `evaluate`; transposed it 
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
 
-`evaluate(residuals, tangents) -> outs` is linear in the tangents, and
-`transpose(residuals, cts) -> cts of the tangents` in the cts; a ct may be None, for
-zero, in both directions. `out_avals` are the types of the outs, taken from the real
-primal outputs so that sharding and varying mesh axes survive.
+The calling convention of the equation  `*outs = linear[...] *values *tangents`:
+
+    values      The first `n` operands: the residuals, and after them whatever else
+                `evaluate` closes over. They have a derivative, but no transpose.
+    tangents    The other operands, one for each differentiated argument. The map is
+                linear in them together.
+    outs        One for each differentiable output, of the types `out_avals`, which
+                come from the real outputs: so sharding and varying mesh axes survive.
+    jaxpr       A closed jaxpr without constants, of (*values, *tangents) -> outs. It
+                stands where JAX looks for one, so that whatever walks jaxprs sees it. A
+                `compat.Failed` stands in its place if `evaluate` can't be traced.
+    transpose   transpose(values, cts) -> cts of the tangents. A ct is None for zero, in
+                both directions. It is a Python callable, like the bwd of a custom_vjp:
+                it runs when JAX transposes.
+
+The invariant: neither the jaxpr nor `transpose` holds an array or a tracer. What they
+need of the call is among `values`, because these change when the equation is batched or
+differentiated.
 
 `evaluate` runs at once, inside the caller's contexts, as the rule of a custom_jvp does.
-If anything is traced it is traced too, and the primitive carries the jaxpr, with its
-effects: later stages run no Python. `transpose` stays a callable, as the bwd of a
-custom_vjp does: it runs when JAX transposes.
+If anything is traced, it is traced too, with its effects: later stages run no Python.
 """
 
 from __future__ import annotations
@@ -67,11 +79,10 @@ def linear(
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
         # a jvp in NumPy, say, which can't be traced.
         values, staged = residuals, compat.Failed(error)
-    # `values` are the residuals, and after them whatever else `evaluate` closes over.
     return _bind(
         *values,
         *tangents,
-        staged=staged,
+        jaxpr=staged.parameter,
         transpose=compat.Named(
             name, lambda values, cts: transpose(values[:n_res], cts)
         ),
@@ -80,9 +91,9 @@ def linear(
     )
 
 
-def _impl(*args: Any, staged: compat.Staged, **_: Any) -> list[Any]:
+def _impl(*args: Any, jaxpr: Any, **_: Any) -> list[Any]:
     """Evaluate: y = E(r) t, for values r and tangents t."""
-    return staged(*args)
+    return compat.Staged.of(jaxpr)(*args)
 
 
 def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any]:
@@ -94,7 +105,7 @@ def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any
 # code, as it ran, with respect to what it saved: that is what makes second derivatives
 # right.
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    staged, n = params["staged"], params["n"]
+    staged, n = compat.Staged.of(params["jaxpr"]), params["n"]
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
     # Evaluating the outs has the effects of the rule; its derivative has none.
@@ -109,7 +120,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
             compat.zeros(compat.tangent_aval(t)) if d is None else d
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
-        terms.append(_bind(*values, *dots, **{**params, "staged": staged}))
+        terms.append(_bind(*values, *dots, **{**params, "jaxpr": staged.parameter}))
     moving = [i for i, d in enumerate(tangents[:n]) if d is not None]
     if moving:
         # (dE(r) dr) t, along those of the values that move.
@@ -144,7 +155,8 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
 # Linear arguments that are not batched are repeated first, as an operation of their
 # own: its transpose is the sum over the batch, so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n, staged, transpose = params["n"], params["staged"], params["transpose"]
+    n, transpose = params["n"], params["transpose"]
+    staged = compat.Staged.of(params["jaxpr"])
     if all(d is None for d in dims):
         outs = _within(axis, args, **params)
         if outs is not None:
@@ -168,7 +180,8 @@ def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     Both directions may use the axis, in a collective over it. Returns None where an
     out differs among the examples.
     """
-    n, staged, transpose = params["n"], params["staged"], params["transpose"]
+    n, transpose = params["n"], params["transpose"]
+    staged = compat.Staged.of(params["jaxpr"])
 
     # The cotangents of what all examples share are a sum already: where each example
     # gives it a factor of its own, nobody can tell its part.
@@ -207,5 +220,5 @@ _bind = compat.define_primitive(
     jvp=_jvp,
     batch=_batch,
     transpose=_transpose,
-    staged=lambda staged, **_: staged,
+    evaluates=True,
 )

@@ -94,10 +94,8 @@ def body_of(eqn: Any) -> Any:
     It may take other arguments than the equation.
     """
     params = eqn.params
-    staged = params.get("staged")
-    if staged is not None:
-        return None if isinstance(staged, compat.Failed) else staged.jaxpr
-    return next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
+    found = next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
+    return None if isinstance(found, compat.Failed) else found
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:

@@ -63,10 +63,20 @@ def made(kind, *factor):
     return f
 
 
+def is_refused(mapped):
+    """Check that JAX refuses it where a jvp is attached: each example has its own."""
+    if compat.SCAN_DROPS_JVP:
+        with pytest.raises(ValueError, match="axis spec None"):
+            mapped(X, S)
+    return compat.SCAN_DROPS_JVP
+
+
 @wraps
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_taken_out_of_a_vmap(kind, wrap):
     mapped = jax.vmap(WRAPS[wrap](made(kind)), (0, None), (0, None))
+    if kind != "defvjp" and is_refused(mapped):
+        return
     assert mapped(X, S)[1] == 3
     of_x, of_y = jax.grad(lambda *xs: mapped(*xs)[0].sum() + mapped(*xs)[1], (0, 1))(
         X, S
@@ -107,6 +117,8 @@ def test_a_second_derivative_of_a_shared_output(wrap):
         return (2 * p[0], p[1] ** 2), (JVP * 2 * t[0], JVP * p[1] * t[1])
 
     mapped = jax.vmap(WRAPS[wrap](f), (0, None), (0, None))
+    if is_refused(mapped):
+        return
     assert jax.grad(jax.grad(lambda y: mapped(X, y)[1]))(S) == JVP
     assert jax.hessian(lambda y: mapped(X, y)[1])(S) == JVP
 
@@ -122,6 +134,8 @@ def test_an_argument_that_takes_no_part_stays_in_its_place():
     for wrap in ("eager", "jit"):
         g = WRAPS[wrap](lambda x, y: f(x, 2, y))
         mapped = jax.vmap(g, (0, None), (0, None))
+        if is_refused(mapped):
+            continue
         assert mapped(X, S)[0].tolist() == [2, 4, 6]
         assert jax.grad(lambda y, mapped=mapped: mapped(X, y)[1])(S) == JVP
 

@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.custom_partitioning import custom_partitioning
 
+import jaxfn
 from jaxfn._engine.linear import linear
 from tests import wrong
+from tests.build import function
 from tests.jaxprs import primitives
 
 R = jnp.float32([1, 2, 3])
@@ -24,6 +27,75 @@ def scaled(r, t, factor=10.0):
 
     (out,) = linear(push, pull, [r], [t], [jax.typeof(t)], name="scaled")
     return out
+
+
+# ---- what walks jaxprs sees what is inside
+
+
+def of_class(rule):
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    return function(
+        forward=lambda x: x**2,
+        setup_context=save,
+        backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0],
+        jvp=lambda ctx, t: rule(2 * t * ctx.saved_tensors[0]),
+    ).apply
+
+
+def decorated(rule):
+    f = jaxfn.custom_function(lambda x: x**2)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (2 * g * x,))
+    f.defjvp(lambda p, t: (f(*p), rule(2 * t[0] * p[0])))
+    return f
+
+
+def inspected(seen):
+    def rule(t):
+        jax.debug.inspect_array_sharding(t, callback=seen.append)
+        return t
+
+    return rule
+
+
+@custom_partitioning
+def partitioned(t):
+    return 1 * t
+
+
+partitioned.def_partition(
+    infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding,
+    partition=lambda mesh, args, result: (
+        mesh,
+        lambda t: 1 * t,
+        result.sharding,
+        [args[0].sharding],
+    ),
+    sharding_rule="i -> i",
+)
+PROGRAMS = {
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](x),
+    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
+    "hessian": lambda f: (
+        lambda x: jax.jvp(jax.grad(lambda x: f(x).sum()), (x,), (x,))[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [of_class, decorated])
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("operation", ["inspect", "partition"])
+def test_an_operation_that_needs_devices_may_stand_in_a_jvp(operation, program, make):
+    seen = []
+    f = make(inspected(seen) if operation == "inspect" else partitioned)
+    got = jax.jit(PROGRAMS[program](f))(R)
+    expected = PROGRAMS[program](lambda x: x**2)(R)
+    np.testing.assert_allclose(got, expected)
+    if operation == "inspect" and program in ("jvp", "linearize"):
+        assert len(seen) == 1
 
 
 def allclose(got, expected):

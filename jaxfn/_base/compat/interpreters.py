@@ -21,19 +21,21 @@ from jax._src.custom_derivatives import custom_jvp_call_p
 from jax._src.interpreters.partial_eval import lower_jaxpr2
 from jax.interpreters import mlir
 
+from jaxfn._base.compat.staged import Staged
+
 Rule = Callable[..., Any]
 
-_calls: dict[Any, Callable[..., Any]] = {}
+_calls: set[Any] = set()
 _selections: dict[Any, Callable[..., Sequence[Any]]] = {}
 _met: set[str] = set()
 
 
-def is_call(prim: Any, staged: Callable[..., Any]) -> None:
-    """Say that `prim` evaluates `staged(**params)`, a `compat.Staged`."""
-    _calls[prim] = staged
-    # Each Staged equals only itself, so a cached lowering would hardly be met again,
-    # and would wrap each call in a function of its own.
-    rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule, staged)
+def is_call(prim: Any) -> None:
+    """Say that `prim` evaluates its parameter `jaxpr`."""
+    _calls.add(prim)
+    # Each jaxpr equals only itself, so a cached lowering would hardly be met again, and
+    # would wrap each call in a function of its own.
+    rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule)
     mlir.register_lowering(prim, rule, cacheable=False)
 
 
@@ -53,17 +55,16 @@ def meet() -> None:
             register()
 
 
-def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
+def _as_call(rule: Rule) -> Rule:
     """Make of the rule for a custom_jvp_call one for a primitive of ours."""
 
-    def ours(ctx: Any, *args: Any, **params: Any) -> Any:
-        jaxpr = _low(staged(**params).jaxpr)
+    def ours(ctx: Any, *args: Any, jaxpr: Any, **_: Any) -> Any:
         # The derivative has been taken before an interpreter compiles: it never calls
         # the jvp, and None will do.
         return rule(
             ctx,
             *args,
-            call_jaxpr=jaxpr,
+            call_jaxpr=_low(Staged.of(jaxpr).jaxpr),
             jvp_jaxpr_fun=None,
             num_consts=0,
             symbolic_zeros=False,
@@ -73,11 +74,7 @@ def _as_call(rule: Rule, staged: Callable[..., Any]) -> Rule:
 
 
 def _low(jaxpr: Any) -> Any:
-    """Lower the jaxpr from the form that JAX's next implementation traces into.
-
-    JAX lowers the jaxprs among the parameters of an equation by itself, but does not
-    see ours, which is inside a `Staged`.
-    """
+    """Lower the jaxpr from the form that JAX's next implementation traces into."""
     is_high = getattr(getattr(jaxpr, "jaxpr", jaxpr), "is_high", False)
     return lower_jaxpr2(jaxpr) if is_high else jaxpr
 
@@ -91,7 +88,7 @@ def _fill(table: dict[Any, Rule]) -> None:
     # A compiler that knows no custom_jvp_call refuses ours too, in its own words.
     known = table.get(custom_jvp_call_p)
     if known is not None:
-        table.update({p: _as_call(known, staged) for p, staged in _calls.items()})
+        table.update({p: _as_call(known) for p in _calls})
     table.update({p: _selecting(select) for p, select in _selections.items()})
 
 
@@ -122,20 +119,15 @@ def _fill_tables(module: str, name: str) -> None:
 def _meet_checkify() -> None:
     checkify: Any = sys.modules["jax._src.checkify"]
 
-    def rule_for(staged: Callable[..., Any]) -> Rule:
-        """Make the rule that checks what is inside of the traced function."""
+    def rule(*args: Any, jaxpr: Any, **_: Any) -> Any:
+        # JAX 0.12 passes a context first, JAX 0.10 does not.
+        at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
+        context, (error, enabled, *values) = args[:at], args[at:]
+        inside = Staged.of(jaxpr).jaxpr
+        return checkify.checkify_jaxpr(*context, inside, enabled, error, *values)
 
-        def rule(*args: Any, **params: Any) -> Any:
-            # JAX 0.12 passes a context first, JAX 0.10 does not.
-            at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
-            context, (error, enabled, *values) = args[:at], args[at:]
-            jaxpr = staged(**params).jaxpr
-            return checkify.checkify_jaxpr(*context, jaxpr, enabled, error, *values)
-
-        return rule
-
-    for prim, staged in _calls.items():
-        checkify.error_checks[prim] = rule_for(staged)
+    for prim in _calls:
+        checkify.error_checks[prim] = rule
 
 
 # ---- sparsify
@@ -144,7 +136,7 @@ def _meet_checkify() -> None:
 def _meet_sparsify() -> None:
     sparse: Any = sys.modules["jax.experimental.sparse.transform"]
 
-    def call_rule(prim: Any, staged: Callable[..., Any]) -> Rule:
+    def call_rule(prim: Any) -> Rule:
         """Make the rule that evaluates the traced function on sparse values."""
 
         def rule(env: Any, *values: Any, **params: Any) -> Any:
@@ -152,13 +144,13 @@ def _meet_sparsify() -> None:
             if not any(x.is_sparse() for x in values):
                 arrays = sparse.spvalues_to_arrays(env, values)
                 return sparse.arrays_to_spvalues(env, prim.bind(*arrays, **params))
-            jaxpr = staged(**params).jaxpr
+            jaxpr = Staged.of(params["jaxpr"]).jaxpr
             return sparse.eval_sparse(getattr(jaxpr, "jaxpr", jaxpr), (), values, env)
 
         return rule
 
     for table in (sparse.sparse_rules_bcoo, sparse.sparse_rules_bcsr):
-        table.update({p: call_rule(p, staged) for p, staged in _calls.items()})
+        table.update({p: call_rule(p) for p in _calls})
         table.update({p: _selecting(select) for p, select in _selections.items()})
 
 

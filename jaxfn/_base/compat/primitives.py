@@ -116,7 +116,7 @@ def define_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
-    staged: Callable[..., Staged] | None = None,
+    evaluates: bool = False,
     narrow: Callable[..., Any] | None = None,
     selects: bool = False,
 ) -> Callable[..., list[Any]]:
@@ -135,7 +135,8 @@ def define_primitive(
             only if the axis has a name, by which what `params` hold may use it.
         transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
             `args` are None, and None stands for a zero cotangent on both sides.
-        staged: `staged(**params)` is the traced function that `impl` evaluates.
+        evaluates: Whether `impl` evaluates the traced function whose `parameter` is
+            `params["jaxpr"]`.
         narrow: `narrow(used, n_args, params)`, for results of which some are used, says
             which arguments these need, and the params for these alone; None if all.
         selects: `impl` returns some of its arguments: there is nothing to compile.
@@ -143,7 +144,7 @@ def define_primitive(
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
-    if staged is None:
+    if not evaluates:
         prim.def_abstract_eval(abstract_eval)
     else:
         # JAX must be told of the effects of what was traced. An effect that it does not
@@ -151,10 +152,10 @@ def define_primitive(
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),
-                staged(**params).effects,
+                Staged.of(params["jaxpr"]).effects,
             )
         )
-        interpreters.is_call(prim, staged)
+        interpreters.is_call(prim)
     if selects:
         interpreters.is_selection(prim, impl)
     ad.primitive_jvps[prim] = _jvp_rule(jvp)

@@ -67,6 +67,16 @@ class Staged:
         jaxpr = jaxpr.replace(invars=[*of_values, *of_extra, *jaxpr.invars[n:]])
         return [*values, *extra], cls(close_jaxpr(jaxpr))
 
+    @classmethod
+    def of(cls, parameter: Any) -> Staged:
+        """Return the traced function that is this parameter of a primitive."""
+        return parameter if isinstance(parameter, Failed) else cls(parameter)
+
+    @property
+    def parameter(self) -> Any:
+        """What a primitive carries: the jaxpr, because JAX looks for it there."""
+        return self.jaxpr
+
     def without_effects(self) -> Staged:
         """Return the same, without equations of which no result is used.
 
@@ -256,6 +266,10 @@ class Failed(Staged):
     @property
     def jaxpr(self) -> Any:
         raise self._error
+
+    @property
+    def parameter(self) -> Any:
+        return self
 
     def without_effects(self) -> Staged:
         return self
