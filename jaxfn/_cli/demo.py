@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._cli.examples import EXAMPLES, Example
+from jaxfn._examples import EXAMPLES, Example
 from jaxfn._function import Function
 
 # A central difference, (f(x + h) - f(x - h)) / 2h, is off by h^2 f'''(x) / 6, and by

@@ -79,7 +79,7 @@ def gradcheck(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._cli.examples import ExpDerived
+        >>> from jaxfn._examples import ExpDerived
         >>> from jaxfn.autograd import gradcheck
         >>> with jax.enable_x64(True):
         ...     gradcheck(ExpDerived.apply, jnp.array([0.5, -1.0]))
@@ -178,7 +178,7 @@ def gradgradcheck(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._cli.examples import ExpDerived
+        >>> from jaxfn._examples import ExpDerived
         >>> from jaxfn.autograd import gradgradcheck
         >>> with jax.enable_x64(True):
         ...     gradgradcheck(ExpDerived.apply, jnp.array([0.5, -1.0]))

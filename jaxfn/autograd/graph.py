@@ -51,7 +51,7 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._cli.examples import ExpDerived
+        >>> from jaxfn._examples import ExpDerived
         >>> from jaxfn.autograd.graph import saved_tensors_hooks
         >>> def pack(x):
         ...     print("pack", x.shape)
@@ -140,7 +140,7 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  (torch's name)
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._cli.examples import ExpDerived
+        >>> from jaxfn._examples import ExpDerived
         >>> from jaxfn.autograd.graph import save_on_cpu
         >>> with save_on_cpu():
         ...     gradient = jax.grad(ExpDerived.apply)(jnp.zeros(()))
@@ -189,7 +189,7 @@ class save_compressed(saved_tensors_hooks):  # noqa: N801  (like the others)
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jaxfn._cli.examples import ExpDerived
+        >>> from jaxfn._examples import ExpDerived
         >>> from jaxfn.autograd.graph import save_compressed
         >>> x = jnp.linspace(0, 1, 5)
         >>> with save_compressed(jnp.bfloat16):

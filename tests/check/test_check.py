@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxfn
 from jaxfn._check.report import CheckError
-from jaxfn._cli.examples import EXAMPLES
+from jaxfn._examples import EXAMPLES
 from tests.build import function, saving
 from tests.check.wrong_functions import (
     ALIKE,

@@ -38,7 +38,7 @@ def test_a_call_that_raises_does_not_disturb_those_beside_it():
 def test_a_small_function_compiles_few_programs():
     code = """
 import jax, jax.monitoring, jaxfn
-from jaxfn._cli.examples import ExpDerived
+from jaxfn._examples import ExpDerived
 found = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **_: found.append(event)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxfn import __main__
 from jaxfn._cli import demo
-from jaxfn._cli.examples import EXAMPLES
+from jaxfn._examples import EXAMPLES
 from tests.sizes import only
 
 

@@ -23,7 +23,7 @@ class MulAdd(Function):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jaxfn._cli.examples import MulAdd
+        >>> from jaxfn._examples import MulAdd
         >>> float(MulAdd.apply(jnp.float32(1), jnp.float32(2), 4))
         18.0
     """
