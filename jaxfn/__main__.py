@@ -27,9 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = known.add_parser(
         "demo",
         help="run the examples of PyTorch's pages under JAX's transformations",
-        description="Run the examples of PyTorch's pages under JAX's transformations "
-        "on the default device, compare with finite differences or a loop, and print "
-        "a table. The exit code is 1 if a cell fails.",
+        description="Check the examples of PyTorch's pages under JAX's "
+        "transformations on the default device, and print a matrix of Functions by "
+        "transformations. The exit code is 1 if a cell fails.",
     )
     parsed.add_argument(
         "--break",

@@ -4,65 +4,70 @@ used."""
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from jaxfn import __main__
+from jaxfn._check import CheckReport, CheckResult
 from jaxfn._cli import demo
 from jaxfn._examples import EXAMPLES
 from tests.sizes import only
 
+NAMES = [example.function.__name__ for example in EXAMPLES]
+TITLES = ["forward", "jit", "grad", "jvp", "vmap", "vmap(grad)", "grad(vmap)"]
+TITLES += ["grad(grad)"]
 
-def test_every_cell_is_right(capsys):
+
+def test_the_matrix_has_functions_by_transformations(capsys):
     assert __main__.main(["demo"]) == 0
-    text = capsys.readouterr().out
-    n = len(text.splitlines()) - 4
-    assert f"{n} of {n} cells are right." in text
-    for example in EXAMPLES:
-        assert f" {example.function.__name__} " in text
-    rows = text.splitlines()[2:-2]
-    assert len({row.index(" ok") for row in rows}) == 1  # aligned
-    assert all(row.startswith("cpu (cpu)") for row in rows)
+    title, _, head, _, *lines = capsys.readouterr().out.splitlines()
+    device = jax.devices()[0]
+    assert f"on {device.platform} ({device.device_kind})" in title
+    assert head.split() == ["Function", *TITLES]
+    rows = [line.split() for line in lines[: len(NAMES)]]
+    assert [row[0] for row in rows] == NAMES
+    starts = [head.index(f" {title}") + 1 for title in TITLES]
+    for line in lines[: len(NAMES)]:
+        assert all(line[i - 1] == " " and line[i] != " " for i in starts)  # aligned
+    derived = {"Product", "Cube", "ExpDerived"}
+    for name, *cells in rows:
+        twice = "ok" if name in derived else "refused"
+        jvp = "ok" if name in derived else "-"
+        assert cells == ["ok", "ok", "ok", jvp, "ok", "ok", "ok", twice]
+    assert "59 of 59 cells are right." in lines[-1]
+    assert len(lines) == len(NAMES) + 4
 
 
 # A wrong rule must fail all cells that use it and no other.
 REACHED = {
-    "backward": {"reverse mode", "vmap of grad", "grad of vmap"},
-    "jvp": {"forward mode"},
-    "vmap": {"vmap", "vmap of grad", "grad of vmap"},
+    "backward": {"grad", "vmap(grad)", "grad(vmap)", "grad(grad)"},
+    "jvp": {"jvp"},
+    "vmap": {"vmap", "vmap(grad)", "grad(vmap)"},
 }
 
 
 @pytest.mark.parametrize("broken", only(demo.BROKEN, lambda rule: rule == "vmap"))
 def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
-    rows = list(demo.cells(broken))
+    found = list(demo.cells(broken))
     having = {
         e.function.__name__
         for e in EXAMPLES
-        if demo.break_rule(e, broken).function is not e.function
+        if demo.break_rule(e.function, broken) is not e.function
     }
     assert having
-    for cell in rows:
-        if cell.check == "second derivative":
-            continue  # fails for a wrong backward, unless it is refused
-        reached = cell.check in REACHED[broken] and cell.function in having
-        if cell.function == "ExpDerived" and cell.check == "forward mode":
+    for cell in found:
+        reached = cell.column in REACHED[broken] and cell.function in having
+        if cell.function == "ExpDerived" and cell.column == "jvp":
             reached = broken == "backward"  # its jvp is backward transposed
-        if broken == "vmap" and cell.check == "grad of vmap":
-            reached = reached and not cell.ok  # only what was saved is off
         assert cell.ok == (not reached), cell
-    assert any(not cell.ok for cell in rows)
-    assert f"<- {broken} is wrong on purpose" in demo.table(rows, broken)
-    monkeypatch.setattr(demo, "cells", lambda broken: rows)
+    first = next(cell for cell in found if not cell.ok)
+    assert first.outcome == "FAIL"
+    text = demo.table(found, broken)
+    assert f"{first.function}, {first.column}: {first.message}" in text
+    assert ("FAIL*: not run" in text) == (broken != "jvp")
+    monkeypatch.setattr(demo, "cells", lambda broken: found)
     assert __main__.main(["demo", "--break", broken]) == 1
     assert "cells fail: those that use this rule" in capsys.readouterr().out
-
-
-def test_second_derivatives_fail_with_a_wrong_backward():
-    rows = [c for c in demo.cells("backward") if c.check == "second derivative"]
-    outcome = {c.function: c.ok for c in rows}
-    assert outcome["MulAdd"]  # refused as before
-    assert not outcome["Product"]
-    assert not outcome["Cube"]
 
 
 def test_the_module_runs_as_a_command():
@@ -80,15 +85,30 @@ def test_the_module_runs_as_a_command():
     assert "invalid choice" in run.stderr
 
 
-def test_a_cell_that_raises_is_not_right(monkeypatch):
-    def fail(example):
-        raise ValueError("mine. And more")
+@pytest.mark.parametrize(
+    ("status", "message", "outcomes"),
+    [
+        ("FAIL", "ValueError: mine", {"FAIL"}),
+        ("skipped", "no backward rule", {"FAIL"}),
+        ("skipped", "builds on 'value', which failed", {"FAIL*"}),
+        ("ok", "", {"ok", "FAIL"}),
+        ("skipped", "refused: once_differentiable", {"refused", "FAIL"}),
+    ],
+)
+def test_the_outcome_of_a_cell(status, message, outcomes, monkeypatch):
+    def check(function, *args, **options):
+        name = "backward of backward"
+        result = CheckResult(name, "backward", status, message=message)
+        return CheckReport(function.__name__, (result,))
 
-    monkeypatch.setattr(demo, "CHECKS", {"check": fail})
-    rows = list(demo.cells())
-    assert not any(cell.ok for cell in rows)
-    assert "ValueError: mine" in demo.table(rows)
-    monkeypatch.setattr(demo, "CHECKS", {"second derivative": lambda e: 0.0})
-    by_name = {c.function: c.ok for c in demo.cells()}
-    assert not by_name["MulAdd"]  # must refuse
-    assert by_name["Product"]
+    monkeypatch.setattr(demo, "check", check)
+    found = {cell.function: cell for cell in demo.cells()}
+    assert {cell.outcome for cell in found.values()} == outcomes
+    if status == "ok":
+        assert "expected a refusal" in found["MulAdd"].message
+        assert found["Product"].ok
+    if message.startswith("refused"):
+        assert found["MulAdd"].ok
+        assert not found["Product"].ok
+    if message.endswith("mine"):
+        assert "MulAdd, grad(grad): ValueError: mine" in demo.table([*found.values()])
