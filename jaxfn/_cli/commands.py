@@ -1,19 +1,30 @@
-"""`python -m jaxfn check FILE_OR_MODULE:NAME ARGUMENT ...`, `explain`, `compare`."""
+"""The commands: `demo`, `check`, `explain`, `compare`, `translate`.
+
+torch and LibCST are imported when a command that needs them runs, and not before.
+"""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from jaxfn._check import CHECKS, check
-from jaxfn._cli.target import UsageError, argument, expect_fits, load
+from jaxfn._check import CHECKS, check, expect_options
+from jaxfn._cli import demo
+from jaxfn._cli.output import progress, say
+from jaxfn._cli.target import (
+    UsageError,
+    argument,
+    expect_fits,
+    load,
+    torch_functions,
+)
 from jaxfn._explain import explain
 
 USAGE = 2
@@ -50,12 +61,22 @@ rows, for --skip: as in the report; "gradients" for those of each argument
 exit code: 0 if nothing differs, 1 if something does, or if the original draws random
 numbers, so that values can't be compared, 2 if the command is wrong
 """
+TRANSLATE = f"""\
+{ARGUMENTS}
+With arguments the original runs on them, which shows what is a tensor, and the result
+is compared with it. Without, only what is certain is translated.
+
+exit code: 0 if all is translated, and equal where arguments were given; 1 if something
+is left or differs; 2 if the command is wrong
+"""
 
 
 def add_parsers(commands: Any) -> None:
-    """Add the commands to a parser of commands."""
+    """Add the commands to a parser of commands; `run` of the options runs one."""
+    _add_demo(commands)
     parser = _parser(
         commands,
+        run_check,
         "check",
         "check the rules of a Function on random arguments",
         "Check value, backward, jvp and vmap of a Function, or of any function that "
@@ -76,6 +97,7 @@ def add_parsers(commands: Any) -> None:
     _add_comparisons(parser, "check")
     _parser(
         commands,
+        run_explain,
         "explain",
         "tell what JAX does with a call of a Function",
         "Tell which of JAX's definitions the rules of a Function become, which "
@@ -84,6 +106,7 @@ def add_parsers(commands: Any) -> None:
     )
     parser = _parser(
         commands,
+        run_compare,
         "compare",
         "compare a port with the PyTorch Function that it is a port of",
         "Run a port and its original, a torch.autograd.Function, on the same random "
@@ -92,6 +115,35 @@ def add_parsers(commands: Any) -> None:
         names=("port", "original"),
     )
     _add_comparisons(parser, "row")
+    parser = _parser(
+        commands,
+        run_translate,
+        "translate",
+        "write PyTorch Functions in jax.numpy",
+        "Translate the torch.autograd.Functions of a file to source text that needs "
+        "jax and jaxfn alone. What can't be translated is marked, and raises when it "
+        "runs.",
+        TRANSLATE,
+        metavar="FILE_OR_MODULE[:CLASS]",
+    )
+    parser.add_argument("-o", dest="out", metavar="OUT", help="the file to write")
+
+
+def _add_demo(commands: Any) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="run the examples of PyTorch's pages under JAX's transformations",
+        description="Check the examples of PyTorch's pages under JAX's "
+        "transformations on the default device, and print a matrix of Functions by "
+        "transformations. The exit code is 1 if a cell fails.",
+    )
+    parser.add_argument(
+        "--break",
+        dest="broken",
+        choices=demo.BROKEN,
+        help="make this rule wrong, and see which cells it reaches",
+    )
+    parser.set_defaults(run=run_demo)
 
 
 def _add_comparisons(parser: Any, what: str) -> None:
@@ -122,18 +174,20 @@ def _add_comparisons(parser: Any, what: str) -> None:
 
 
 def _comparisons(options: argparse.Namespace) -> dict[str, Any]:
-    """What `_add_comparisons` added, and the seed, by the names of parameters."""
-    names = ("rtol", "atol", "order", "precision", "skip", "seed")
+    """The options of `_add_comparisons`, by the names of parameters."""
+    names = ("rtol", "atol", "order", "precision", "skip")
     return {name: getattr(options, name) for name in names}
 
 
 def _parser(
     commands: Any,
+    run: Callable[[argparse.Namespace], int],
     name: str,
     line: str,
     text: str,
     epilog: str,
     names: Sequence[str] = ("target",),
+    metavar: str = "FILE_OR_MODULE:NAME",
 ) -> Any:
     parser = commands.add_parser(
         name,
@@ -145,18 +199,29 @@ def _parser(
     for target in names:
         parser.add_argument(
             target,
-            metavar="FILE_OR_MODULE:NAME",
+            metavar=metavar,
             help="" if len(names) == 1 else f"the {target}",
         )
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers")
+    parser.set_defaults(run=run)
     return parser
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run `check`; the result is the exit code."""
+# ---- each takes the options, and returns the exit code
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    found = list(demo.cells(options.broken))
+    say(f"{demo.table(found, options.broken)}\n")
+    return 0 if options.broken is None and all(cell.ok for cell in found) else 1
+
+
+def run_check(options: argparse.Namespace) -> int:
+    given = _comparisons(options)
     try:
-        _expect_known(options)
+        # Before any code of the user runs.
+        expect_options("check", CHECKS, **given)
         fun, args = _call(options)
         reference = load(options.reference) if options.reference else None
         with progress(sys.stderr) as show:
@@ -165,17 +230,17 @@ def run(options: argparse.Namespace) -> int:
                 *args,
                 reference=reference,
                 surrogate=options.surrogate,
+                seed=options.seed,
                 progress=show,
-                **_comparisons(options),
+                **given,
             )
     except (UsageError, ValueError) as error:
         return _wrong(error)
-    sys.stdout.write(f"{report}\n")
+    say(f"{report}\n")
     return 0 if report.ok else 1
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Run `explain`; the result is the exit code."""
     try:
         fun, args = _call(options)
         report = explain(fun, *args)
@@ -184,12 +249,11 @@ def run_explain(options: argparse.Namespace) -> int:
     except RuntimeError as error:
         _wrong(error)
         return 1
-    sys.stdout.write(f"{report}\n")
+    say(f"{report}\n")
     return 0
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Run `compare`; the result is the exit code."""
     try:
         args = _arguments(options)  # before any code of the user runs
         bridge: Any = importlib.import_module("jaxfn.torch")
@@ -200,26 +264,32 @@ def run_compare(options: argparse.Namespace) -> int:
                 port,
                 original,
                 *args,
+                seed=options.seed,
                 progress=show,
                 **_comparisons(options),
             )
     except (UsageError, ImportError, TypeError, ValueError, RuntimeError) as error:
         return _wrong(error)
-    sys.stdout.write(f"{report}\n")
+    say(f"{report}\n")
     return 0 if report.ok else 1
 
 
-def _expect_known(options: argparse.Namespace) -> None:
-    """Refuse what can be seen to be wrong before any code of the user runs."""
-    for name in options.skip:
-        if name not in CHECKS:
-            raise UsageError(
-                f"--skip {name!r}: expected a list of names among {', '.join(CHECKS)}."
-            )
-    for name in ("rtol", "atol"):
-        x = getattr(options, name)
-        if x is not None and not x >= 0:
-            raise UsageError(f"--{name} {x}: expected 0 or more.")
+def run_translate(options: argparse.Namespace) -> int:
+    try:
+        args = _arguments(options)
+        translated = importlib.import_module("jaxfn.torch._translation").translated
+        classes = torch_functions(options.target, args)
+        with progress(sys.stderr, "row") as show:
+            found = translated(classes, args, ":" not in options.target, show)
+    except (UsageError, ImportError, ValueError) as error:
+        return _wrong(error)
+    if options.out is None:
+        say(found.source)
+        sys.stderr.write(f"{found}\n")
+    else:
+        Path(options.out).write_text(found.source, encoding="utf-8")
+        say(f"{found}\n")
+    return 0 if found.ok else 1
 
 
 def _call(options: argparse.Namespace) -> tuple[Any, list[Any]]:
@@ -238,31 +308,3 @@ def _arguments(options: argparse.Namespace) -> list[Any]:
 def _wrong(error: Exception) -> int:
     sys.stderr.write(f"{error}\n")
     return USAGE
-
-
-# ---- a line that says how far it is
-
-
-@contextlib.contextmanager
-def progress(
-    stream: TextIO, unit: str = "check"
-) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar for `check`, where somebody watches and tqdm is installed."""
-    tqdm = _tqdm() if stream.isatty() else None
-    if tqdm is None:
-        yield None
-        return
-    with tqdm(file=stream, leave=False, unit=unit, dynamic_ncols=True) as bar:
-
-        def show(done: int, total: int, name: str) -> None:
-            bar.total, bar.n = total, done
-            bar.set_description(name)
-
-        yield show
-
-
-def _tqdm() -> Any | None:
-    try:
-        return importlib.import_module("tqdm").tqdm
-    except ImportError:
-        return None

@@ -141,3 +141,29 @@ def expect_fits(fun: Any, args: Sequence[Any]) -> None:
         raise UsageError(
             f"`{name_of(fun)}` takes {signature}: got {len(args)} arguments, {error}."
         ) from error
+
+
+def torch_functions(target: str, args: Sequence[Any]) -> list[Any]:
+    """The class that is named, or all Functions that the file defines."""
+    base = importlib.import_module("jaxfn.torch._lib").torch.autograd.Function
+    found = load(target) if ":" in target else module(target)
+    if ":" in target:
+        if isinstance(found, type) and issubclass(found, base):
+            return [found]
+        raise UsageError(f"{target} is no torch.autograd.Function: got {found!r}.")
+    classes = [
+        value
+        for value in vars(found).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == found.__name__
+    ]
+    if not classes:
+        raise UsageError(f"{target} defines no torch.autograd.Function.")
+    if args and len(classes) > 1:
+        names = ", ".join(cls.__name__ for cls in classes)
+        raise UsageError(
+            f"{target} defines {len(classes)} Functions ({names}): name the one that "
+            f"the arguments are for, as in {target}:{classes[0].__name__}."
+        )
+    return classes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfn.__main__ import main
-from jaxfn._cli import commands, target
+from jaxfn._cli import output, target
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +109,11 @@ def test_options_are_passed_on(rules, capsys):
         ("{}:Round", ["[1, 2"], "'[1, 2' is no Python literal"),
         ("{}:Round", [], "`Round` takes (x): got 0 arguments, missing a required"),
         ("{}:Round", ["f32[2]", "3"], "got 2 arguments, too many positional"),
-        ("{}:Round", ["f32[2]", "--rtol", "-1"], "--rtol -1.0: expected 0 or more"),
+        (
+            "{}:Round",
+            ["f32[2]", "--rtol", "-1"],
+            "got rtol=-1.0: expected 0 or more",
+        ),
     ],
 )
 def test_a_wrong_command_gives_2(rules, capsys, target, args, message):
@@ -240,13 +244,13 @@ def test_progress_is_shown_to_a_terminal_alone(rules, capsys, monkeypatch):
     assert re.search(r"value: .* 0/27", shown)
     assert re.search(r"leaks: .* 26/27", shown)
     assert shown.rpartition("\r")[2] == ""  # the bar is gone
-    with commands.progress(io.StringIO()) as show:
+    with output.progress(io.StringIO()) as show:
         assert show is None
 
 
 def test_without_tqdm_there_is_no_progress(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    with commands.progress(Terminal()) as show:
+    with output.progress(Terminal()) as show:
         assert show is None
 
 
@@ -260,3 +264,24 @@ def test_a_module_in_the_current_folder(rules):
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert "`identity`: all " in run.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo"],
+        ["check", "{}:Round", "f32[3]"],
+        ["explain", "{}:Scale", "f32[3]", "i32[2]", "2.0"],
+        ["--help"],
+    ],
+    ids=["demo", "check", "explain", "help"],
+)
+def test_a_reader_that_goes_away_is_met_with_silence(rules, arguments):
+    command = [sys.executable, "-m", "jaxfn", *(x.format(rules) for x in arguments)]
+    expected = {"check": 1}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        run.stdout.close()  # as `head` does once it has its lines
+        assert run.stderr.read() == ""
+    assert run.returncode == expected.get(arguments[0], 0)
