@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._base import short
+from jaxfn._base import compat, errors, short
 from jaxfn._explain.target import Argument, Engine
 from jaxfn._explain.trace import Cost, Residual
 
@@ -184,6 +184,7 @@ def _tables(report: Explanation) -> list[tuple[str, Rows]]:
         ("arguments", _arguments(report.arguments)),
         ("outputs", [(short(x),) for x in report.outputs]),
         ("transformations", _transformations(report.transformations)),
+        ("refused", _refused(report.transformations)),
         ("residuals", _residuals(report)),
         ("cost", _costs(report)),
         ("notes", [(note,) for note in report.notes]),
@@ -199,8 +200,35 @@ def _arguments(arguments: Sequence[Argument]) -> Rows:
     return rows
 
 
+_REFUSALS = {
+    errors.NO_JVP: "needs jvp or generate_jvp_rule",
+    compat.FORWARD_MODE_REFUSAL: "needs defjvp",
+    errors.NO_BACKWARD: "needs backward or vjp",
+    errors.ONCE: "backward is marked once_differentiable",
+}
+"""A few words for each refusal that means a missing rule; the first match counts."""
+
+
 def _transformations(found: Sequence[Transformation]) -> Rows:
-    return [(t.name, "yes" if t.works else "no", t.how) for t in found]
+    return [
+        (t.name, f"yes ({t.how})" if t.works else f"no ({_in_short(t.how)})")
+        for t in found
+    ]
+
+
+def _in_short(error: str) -> str:
+    """Name what is missing, or else the type of the error."""
+    known = [short for text, short in _REFUSALS.items() if text in error]
+    return known[0] if known else f"raises {error.partition(':')[0]}"
+
+
+def _refused(found: Sequence[Transformation]) -> Rows:
+    """Make a row for each error, with all transformations that raise it."""
+    names: dict[str, list[str]] = {}
+    for t in found:
+        if not t.works:
+            names.setdefault(t.how, []).append(t.name)
+    return [(f"{', '.join(some)}: {error}",) for error, some in names.items()]
 
 
 def _brief(x: Any) -> str:

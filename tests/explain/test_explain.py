@@ -357,6 +357,48 @@ def test_a_refusal_says_the_ways_out():
     assert "define a jvp staticmethod, or set generate_jvp_rule" in row.how
 
 
+ONCE = jaxfn.once_differentiable(lambda ctx, g: g * 2)
+DECORATED = jaxfn.custom_function(jnp.sin)
+DECORATED.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g * jnp.cos(x),))
+
+
+def raising(ctx, g):
+    raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("f", "name", "cell"),
+    [
+        (wrong.function("backward"), "forward mode", "needs jvp or generate_jvp_rule"),
+        (DECORATED, "forward mode", "needs defjvp"),
+        (function(forward=save_nothing), "reverse mode", "needs backward or vjp"),
+        (
+            function(forward=save_nothing, backward=ONCE),
+            "forward over reverse",
+            "backward is marked once_differentiable",
+        ),
+        (
+            function(forward=save_nothing, backward=raising),
+            "reverse mode",
+            "raises KeyError",
+        ),
+    ],
+    ids=["backward alone", "defvjp alone", "no rule", "once", "its own"],
+)
+def test_a_refusal_is_short_in_the_table_and_whole_below_it(f, name, cell):
+    report = jaxfn.explain(f, X)
+    (row,) = [t for t in report.transformations if t.name == name]
+    table, _, rest = str(report).partition("\nrefused\n")
+    (line,) = [x for x in table.splitlines() if x.startswith(f"  {name}  ")]
+    assert line.endswith(f" no ({cell})")
+    assert row.how not in table
+    refused = rest.partition("\n\n")[0].splitlines()
+    assert [row.how in text for text in refused].count(True) == 1  # for all that it is
+    shown = report._repr_html_()
+    assert f"no ({cell})" in shown
+    assert shown.index("<h4>transformations") < shown.index("<h4>refused")
+
+
 def test_without_a_derivative_rule_differentiation_is_refused():
     report = jaxfn.explain(function(forward=lambda ctx, x: jnp.sin(x)), X)
     rows = {t.name: t for t in report.transformations}
@@ -367,8 +409,7 @@ def test_without_a_derivative_rule_differentiation_is_refused():
 
 
 def test_a_second_derivative_is_refused_where_once_differentiable_does():
-    once = jaxfn.once_differentiable(lambda ctx, g: g * 2)
-    f = function(forward=save_nothing, backward=once)
+    f = function(forward=save_nothing, backward=ONCE)
     found = works(jaxfn.explain(f, X))
     assert found == tried(f.apply)
     assert found["reverse mode"]
