@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import html
+import re
+from collections.abc import Sequence
 from typing import Literal
 
 Status = Literal["ok", "FAIL", "skipped", "expected"]
@@ -100,21 +103,22 @@ class CheckReport:
             raise CheckError(f"{self._summary()}\n{self._messages()}")
 
     def __str__(self) -> str:
-        rows = [("check", "rule", "error", "allowed", ""), *map(_row, self.results)]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [
-            "  ".join(
-                [c.ljust(w) for c, w in zip(row, widths, strict=False)] + [row[4]]
-            )
-            for row in rows
-        ]
-        lines = [line.rstrip() for line in lines]
-        lines.insert(1, "-" * max(map(len, lines)))
-        failures = [f"\n{self._messages()}"] if self.failures else []
-        return "\n".join([*lines, *failures, "", self._summary()])
+        table = _aligned([_HEADINGS[:5], *map(_row, self._shown())])
+        if not self.failures:
+            return "\n".join([*table, "", self._summary()])
+        parts = [self._summary(), "", self._messages(), "", *table]
+        return "\n".join(
+            [*parts, *(["", _folded(self.skipped)] if self.skipped else [])]
+        )
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _shown(self) -> tuple[CheckResult, ...]:
+        """The rows of the table: if a check failed, only those of checks that ran."""
+        if not self.failures:
+            return self.results
+        return tuple(r for r in self.results if r.status != "skipped")
 
     def _messages(self) -> str:
         return "\n".join(f"{r.check} ({r.rule}): {r.message}" for r in self.failures)
@@ -133,7 +137,7 @@ class CheckReport:
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
         rows = []
-        for result in self.results:
+        for result in self._shown():
             *cells, _ = _row(result)
             status = (
                 f'<td style="color:{_COLOURS[result.status]}">{result.status}</td>'
@@ -141,9 +145,11 @@ class CheckReport:
             )
             text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
             rows.append(f"<tr>{text}{status}</tr>")
+        folded = _folded(self.skipped) if self.failures and self.skipped else ""
         return (
             f"<table><caption>{html.escape(self._summary())}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+            f"{html.escape(folded)}"
         )
 
 
@@ -156,9 +162,41 @@ _COLOURS = {
 _HEADINGS = ("check", "rule", "error", "allowed", "", "")
 
 
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, with a rule below the first."""
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        "  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
+
+
 def _row(result: CheckResult) -> tuple[str, ...]:
-    """The cells of a line; the reason of a failure stands below the table."""
+    """The cells of a line; the reason of a failure stands above the table."""
     error = "-" if result.error is None else f"{result.error:.1e}"
     allowed = "-" if result.tolerance is None else f"{result.tolerance:.0e}"
     note = f": {result.message}" if result.message and result.status != "FAIL" else ""
     return result.check, result.rule, error, allowed, f"{result.status}{note}"
+
+
+_REASONS = (
+    (
+        r"builds on '(.*)', which (?:failed|differs)",
+        r"depends on `\1`",
+        r"depend on `\1`",
+    ),
+    (r"no (\w+) rule.*", r"needs a \1 rule", r"need a \1 rule"),
+    (r"skipped as told", "as told", "as told"),
+    (r"(?s)(.*)", r"(\1)", r"(\1)"),
+)
+"""Messages of skipped checks, and how they read after "1" and after "2"."""
+
+
+def _folded(skipped: Sequence[CheckResult]) -> str:
+    """The skipped checks in one line, counted by their reason."""
+    counts: dict[str, int] = collections.Counter(r.message for r in skipped)
+    reasons = []
+    for message, n in counts.items():
+        text, one, many = next(x for x in _REASONS if re.fullmatch(x[0], message))
+        reasons.append(f"{n} {re.sub(text, one if n == 1 else many, message, count=1)}")
+    return f"{len(skipped)} skipped: {', '.join(reasons)}"

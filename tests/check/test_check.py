@@ -372,21 +372,56 @@ def test_the_message_says_which_element_is_wrong_and_by_how_much():
     assert failure.error > failure.tolerance
 
 
-def test_the_table_names_each_check_and_the_wrong_rule():
+def test_a_failing_report_begins_with_what_is_wrong():
     report = report_of("Factor")
-    text = str(report)
-    assert all(r.check in text for r in report.results)
-    assert "`Factor`: 1 of " in text
-    assert repr(report) == text
-    assert text.endswith("Wrong: backward.")
+    summary, _, first, _, head, _, *rows, _, folded = str(report).splitlines()
+    assert repr(report) == str(report)
+    ran = len(report.results) - len(report.skipped)
+    assert summary == (
+        f"`Factor`: 1 of {ran} checks failed, {len(report.skipped)} skipped. "
+        "Wrong: backward."
+    )
+    assert first == f"backward (backward): {report.failures[0].message}"
+    assert head.split() == ["check", "rule", "error", "allowed"]
+    shown = [r for r in report.results if r.status != "skipped"]
+    for row, result in zip(rows, shown, strict=True):
+        assert row.startswith(f"{result.check}  ")
+        assert row.endswith(f"  {result.status}")
+    assert folded == "22 skipped: 16 depend on `backward`, 6 need a forward rule"
 
 
-def test_the_html_has_a_row_for_each_check():
+def test_skips_are_folded_by_their_reason():
+    told = jaxfn.check(WRONG["Factor"].fun, V, skip=["scan", "leaks"], order=1)
+    folded = str(told).splitlines()[-1]
+    assert folded.startswith(f"{len(told.skipped)} skipped: ")
+    for part in ("2 as told", "4 (order=1)", "11 depend on `backward`"):
+        assert part in folded
+    numbers = [int(part.split()[0]) for part in folded.partition(": ")[2].split(", ")]
+    assert sum(numbers) == len(told.skipped)
+    one = jaxfn.check(WRONG["Factor"].fun, V, skip=all_but("backward", "scan"))
+    assert ", 1 depends on `backward`" in str(one)
+
+
+def test_a_passing_report_has_all_rows_and_ends_with_the_summary():
+    report = jaxfn.check(*RIGHT["real"])
+    *_, last = str(report).splitlines()
+    assert all(r.check in str(report) for r in report.results)
+    assert last.startswith("`")
+    assert last.endswith(" checks passed, 1 skipped.")
+    assert "skipped: one output has a derivative" in str(report)
+
+
+def test_the_html_has_the_same_rows():
     report = report_of("WrongShape")
     text = report._repr_html_()
-    assert text.count("<tr>") == len(report.results) + 1
+    ran = len(report.results) - len(report.skipped)
+    assert text.count("<tr>") == ran + 1
+    assert f"{len(report.skipped)} skipped: " in text
+    assert text.index("Wrong: ") < text.index("<thead>")
     assert "FAIL" in text
     assert "&#x27;" in text or "`" in text
+    right = jaxfn.check(*RIGHT["real"])
+    assert right._repr_html_().count("<tr>") == len(right.results) + 1
 
 
 def test_the_html_escapes():
