@@ -52,11 +52,11 @@ def gradcheck(
         check_undefined_grad: is an unused output treated like one with zero gradient,
             and, with check_forward_ad, a constant input like one with zero tangent?
         check_grad_dtypes: has each gradient the dtype of its input?
-        check_batched_grad: does backward give the same under `jax.vmap`?
-        check_batched_forward_grad: does the jvp give the same under `jax.vmap`?
+        check_batched_grad: False; `jaxfn.check` compares `jax.vmap` with a loop.
+        check_batched_forward_grad: False, as check_batched_grad.
         check_forward_ad: check the forward mode.
         check_backward_ad: check the reverse mode.
-        fast_mode: compare random projections of real Jacobians instead of all elements.
+        fast_mode: False; `jaxfn.check` compares along random directions.
         masked: accepted; there are no sparse arrays.
 
     Returns:
@@ -65,7 +65,8 @@ def gradcheck(
     Raises:
         GradcheckError: (a RuntimeError) a check fails.
         ValueError: no input is a float or complex array.
-        NotImplementedError: check_forward_ad, and the function has no forward rule.
+        NotImplementedError: check_forward_ad, and the function has no forward rule; or
+            an option that only `jaxfn.check` has.
         TypeError: an output is no array (an AttributeError too, as in torch).
         AssertionError: options that contradict each other. Also, whatever
             raise_exception says, and then it is a GradcheckError too: the number, shape
@@ -88,17 +89,15 @@ def gradcheck(
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html
     """
     del masked
+    _expect_false(
+        "gradcheck",
+        fast_mode=fast_mode,
+        check_batched_grad=check_batched_grad,
+        check_batched_forward_grad=check_batched_forward_grad,
+    )
     _refuse(
         not (check_forward_ad or check_backward_ad),
         "Expected at least one of check_forward_ad or check_backward_ad to be True",
-    )
-    _refuse(
-        check_batched_grad and not check_backward_ad,
-        "Setting check_batched_grad=True requires check_backward_ad to be True",
-    )
-    _refuse(
-        check_batched_forward_grad and not check_forward_ad,
-        "Setting check_batched_forward_grad=True requires check_forward_ad to be True",
     )
     from jaxfn._gradcheck.call import Options
     from jaxfn._gradcheck.run import Gradcheck
@@ -110,11 +109,8 @@ def gradcheck(
         nondet_tol=nondet_tol,
         check_undefined_grad=check_undefined_grad,
         check_grad_dtypes=check_grad_dtypes,
-        check_batched_grad=check_batched_grad,
-        check_batched_forward_grad=check_batched_forward_grad,
         check_forward_ad=check_forward_ad,
         check_backward_ad=check_backward_ad,
-        fast_mode=fast_mode,
     )
     run = Gradcheck(func, inputs, options)
     try:
@@ -187,18 +183,17 @@ def gradgradcheck(
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradgradcheck.html
     """
     del gen_non_contig_grad_outputs
+    _expect_false(
+        "gradgradcheck", fast_mode=fast_mode, check_batched_grad=check_batched_grad
+    )
     _refuse(
         not (check_fwd_over_rev or check_rev_over_rev),
         "Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True",
     )
-    for name, given in (
-        ("check_undefined_grad", check_undefined_grad),
-        ("check_batched_grad", check_batched_grad),
-    ):
-        _refuse(
-            given and not check_rev_over_rev,
-            f"Setting {name}=True requires check_rev_over_rev to be True",
-        )
+    _refuse(
+        check_undefined_grad and not check_rev_over_rev,
+        "Setting check_undefined_grad=True requires check_rev_over_rev to be True",
+    )
     from jaxfn._gradcheck import jacobians
     from jaxfn._gradcheck.call import Call, as_tuple, random
 
@@ -226,10 +221,8 @@ def gradgradcheck(
         nondet_tol=nondet_tol,
         check_undefined_grad=check_undefined_grad,
         check_grad_dtypes=check_grad_dtypes,
-        check_batched_grad=check_batched_grad,
         check_forward_ad=check_fwd_over_rev,
         check_backward_ad=check_rev_over_rev,
-        fast_mode=fast_mode,
         masked=masked,
     )
 
@@ -238,3 +231,14 @@ def _refuse(wrong: bool, message: str) -> None:
     """Raise what torch raises for options that contradict each other."""
     if wrong:
         raise AssertionError(message)  # what torch raises
+
+
+def _expect_false(tool: str, **options: bool) -> None:
+    """Refuse torch's options for which `jaxfn.check` is the better tool."""
+    for name, given in options.items():
+        if given:
+            raise NotImplementedError(
+                f"`{tool}` has no {name}: leave the option out, and call jaxfn.check, "
+                "which compares along random directions and compares jax.vmap with a "
+                "loop."
+            )

@@ -42,29 +42,6 @@ def replaced(xs: Sequence[Any], i: int, x: Any) -> list[Any]:
     return [x if j == i else y for j, y in enumerate(xs)]
 
 
-def difference(
-    f: Fun,
-    xs: Sequence[Any],
-    i: int,
-    step: Any,
-    eps: float,
-    index: tuple[int, ...] | None = None,
-) -> Outputs:
-    """Compute how all outputs change along `step`, per `eps`: a central difference.
-
-    That is (f(x + step) - f(x - step)) / (2 eps), for input i alone. The error is of
-    the order of eps^2; it would be of the order of eps with f(x) in place of one of the
-    two. `index` is the one element of the input that `step` changes, for messages.
-    """
-    try:
-        high = f(*replaced(xs, i, xs[i] + step))
-        low = f(*replaced(xs, i, xs[i] - step))
-    except errors.OutputChangedError as error:
-        error.index = index
-        raise
-    return [(_wide(a) - _wide(b)) / (2 * eps) for a, b in zip(high, low, strict=True)]
-
-
 def _wide(x: Any) -> np.ndarray:
     """Return a vector in which integers and short floats are subtracted exactly."""
     return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64).ravel()
@@ -92,9 +69,23 @@ def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
 def _differences(
     f: Fun, xs: Sequence[Any], i: int, unit: complex, eps: float
 ) -> list[Outputs]:
-    """Compute the differences along each element of input i, times `unit`."""
-    steps = zip(np.ndindex(xs[i].shape), basis(xs[i], unit), strict=True)
-    return [difference(f, xs, i, eps * e, eps, index) for index, e in steps]
+    """Compute the differences along each element of input i, times `unit`.
+
+    These are central differences, (f(x + step) - f(x - step)) / (2 eps). The error is
+    of the order of eps^2; it would be of the order of eps with f(x) in place of one of
+    the two.
+    """
+    found = []
+    for index, e in zip(np.ndindex(xs[i].shape), basis(xs[i], unit), strict=True):
+        try:
+            high = f(*replaced(xs, i, xs[i] + eps * e))
+            low = f(*replaced(xs, i, xs[i] - eps * e))
+        except errors.OutputChangedError as error:
+            error.index = index
+            raise
+        pairs = zip(high, low, strict=True)
+        found.append([(_wide(a) - _wide(b)) / (2 * eps) for a, b in pairs])
+    return found
 
 
 def _stack(rows: Sequence[Sequence[Any]], j: int, size: int) -> np.ndarray:

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import compat, errors, pytree
 from jaxfn._gradcheck import jacobians
-from jaxfn._gradcheck.batches import Batches
 from jaxfn._gradcheck.call import Call, Options, random
 from jaxfn._gradcheck.jacobians import Fun, Reverse
 
@@ -33,7 +33,6 @@ class Gradcheck:
             self.expect_constant()
             return
         self.floats = floats = jacobians.of_floats(self.call)
-        batches = Batches(self.call, floats, options, self.generator)
         if options.check_backward_ad:
             for f, part in self.real_outputs(floats):
                 self.check_reverse(f, part)
@@ -42,11 +41,11 @@ class Gradcheck:
                 for f, xs, part in self.real_inputs(floats):
                     self.check_forward(f, xs, part)
                     if options.check_undefined_grad:
-                        batches.constant_inputs(f, xs)
-                if options.check_batched_forward_grad:
-                    batches.forward()
+                        self.check_constant_inputs(f, xs)
         if options.check_backward_ad:
-            batches.cotangents()
+            self.check_zero_cotangents()
+            if options.check_undefined_grad:
+                self.check_unused_outputs()
 
     @contextlib.contextmanager
     def torch_words(self) -> Iterator[None]:
@@ -78,10 +77,6 @@ class Gradcheck:
             (*jacobians.part_of_inputs(f, self.xs, imaginary=False), "real"),
         ]
 
-    def is_fast(self, *arrays: Any) -> bool:
-        """Is `fast_mode` on, and can it be used? It is for real arrays only."""
-        return self.options.fast_mode and not any(map(jacobians.is_complex, arrays))
-
     # ---- the checks, in torch's order
 
     def expect_constant(self) -> None:
@@ -96,9 +91,6 @@ class Gradcheck:
     def check_reverse(self, f: Fun, part: str | None) -> None:
         """Compare the Jacobian of each output by backward, which runs twice."""
         reverse = Reverse(f, self.xs)
-        if self.is_fast(*self.xs, *reverse.outputs):
-            self.check_reverse_fast(f, reverse)
-            return
         numerical = jacobians.numerical(f, self.xs, self.options.eps)
         # `f` has real outputs only; a real one of the function is no part of anything.
         complex_out = [jacobians.is_complex(o) for o in self.floats(*self.xs)]
@@ -107,48 +99,78 @@ class Gradcheck:
             for i, a in enumerate(analytical):
                 self.compare(a, numerical[i][j], j, i, part if complex_out[j] else None)
 
-    def check_reverse_fast(self, f: Fun, reverse: Reverse) -> None:
-        """Compare a random projection of each Jacobian, as `fast_mode` asks.
-
-        For random u and v it is v^T J u: a difference along u, times v, on one side,
-        and on the other the gradient J^T v, times u.
-        """
-        eps = self.options.eps
-        for j, o in enumerate(reverse.outputs):
-            v = random(o, self.generator)
-            pulled = self.twice(lambda j=j, v=v: [*map(np.asarray, reverse.pull(j, v))])
-            for i, x in enumerate(self.xs):
-                u = random(x, self.generator)
-                along = jacobians.difference(f, self.xs, i, eps * u, eps)[j]
-                n = np.asarray(along @ np.asarray(v).ravel())
-                a = np.asarray(np.sum(pulled[i] * np.asarray(u)))
-                # Each element of J may be off by atol: so its projection by sum(u v).
-                scale = float(u.sum()) * float(v.sum())
-                self.compare(a, n, j, i, None, scale=scale)
-
     def check_forward(self, f: Fun, xs: list[Any], part: str | None) -> None:
         """Compare the Jacobian of each output by jvp."""
         complex_in = [jacobians.is_complex(x) for x in self.xs]
-        if self.is_fast(*xs, *f(*xs)):
-            self.check_forward_fast(f, xs)
-            return
         numerical = jacobians.numerical(f, xs, self.options.eps)
         for i, per_output in enumerate(jacobians.forward(f, xs)):
             for j, a in enumerate(per_output):
                 at = part if complex_in[i] else None
                 self.compare(a, numerical[i][j], j, i, at, forward=True)
 
-    def check_forward_fast(self, f: Fun, xs: list[Any]) -> None:
-        """Compare J u for a random u, as `fast_mode` asks."""
-        eps = self.options.eps
+    def check_constant_inputs(self, f: Fun, xs: list[Any]) -> None:
+        """Check that a constant input is like one with zero tangent."""
+        ts = [random(x, self.generator) for x in xs]
         for i, x in enumerate(xs):
-            u = random(x, self.generator)
-            numerical = jacobians.difference(f, xs, i, eps * u, eps)
-            pushed = jacobians.push(f, xs, i, u)
-            for j, (t, n) in enumerate(zip(pushed, numerical, strict=True)):
-                # Each element of J may be off by atol: so J u by sum(u), as u > 0.
-                a, scale = np.asarray(t).ravel(), float(u.sum())
-                self.compare(a, n, j, i, None, scale=scale, forward=True)
+            given = jacobians.replaced(ts, i, jnp.zeros_like(x))
+            # A jvp rule gets zeros for a tangent of zeros, and for a constant none.
+            with_zero = jax.jvp(f, xs, given)[1]
+            others = [k for k in range(len(xs)) if k != i]
+            if not others:  # nothing moves
+                continue
+
+            def of_others(*moving: Any, others: list[int] = others) -> Any:
+                whole = dict(zip(others, moving, strict=True))
+                return f(*[whole.get(k, xs[k]) for k in range(len(xs))])
+
+            rest = [xs[k] for k in others], [given[k] for k in others]
+            constant = jax.jvp(of_others, *rest)[1]
+            for j, (a, b) in enumerate(zip(constant, with_zero, strict=True)):
+                if not self.is_close(a, b):
+                    raise errors.GradcheckError(
+                        f"Mismatch in tangent values for output with index: {j}, when "
+                        f"input {i} of `{self.call.name}` has an undefined tangent "
+                        f"value. Got: {a}, but expected: {b}"
+                    )
+
+    def check_zero_cotangents(self) -> None:
+        """Check that zero cotangents give zero, because backward is linear in them."""
+        reverse = Reverse(self.floats, self.xs)
+        if any(np.any(g != 0) for g in reverse.pull_all(reverse.zeros())):
+            raise errors.GradcheckError(
+                "backward not multiplied by grad_output: the backward of "
+                f"`{self.call.name}` returns gradients that are not zero where all "
+                "cotangents are."
+            )
+
+    def check_unused_outputs(self) -> None:
+        """Check backward with one output unused at a time.
+
+        If no output is used, JAX does not run backward at all.
+        """
+        n = len(self.floats(*self.xs))
+        for unused in range(n if n > 1 else 0):
+            rest = [j for j in range(n) if j != unused]
+
+            def used(*xs: Any, rest: list[int] = rest) -> list[Any]:
+                outputs = self.floats(*xs)
+                return [outputs[j] for j in rest]
+
+            try:
+                part = Reverse(used, self.xs)
+                grads = part.pull_all(part.zeros())
+            except RuntimeError as error:
+                raise errors.GradcheckError(
+                    "Expected backward function to handle undefined output grads. "
+                    f"Where output {unused} of `{self.call.name}` is not used, its "
+                    f"backward raised: {error}"
+                ) from error
+            if any(np.any(g != 0) for g in grads):
+                raise errors.GradcheckError(
+                    "Expected all input grads to be undefined or zero when all output "
+                    "grads are undefined or zero. The backward of "
+                    f"`{self.call.name}` gives others where output {unused} is unused."
+                )
 
     def twice(self, run: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
         """Return what backward gives, if it does so twice and in the right dtypes."""
@@ -172,6 +194,9 @@ class Gradcheck:
                 )
         return first
 
+    def is_close(self, a: Any, b: Any) -> bool:
+        return np.allclose(a, b, rtol=self.options.rtol, atol=self.options.atol)
+
     def compare(
         self,
         a: np.ndarray,
@@ -180,7 +205,6 @@ class Gradcheck:
         i: int,
         part: str | None,
         *,
-        scale: float = 1.0,
         forward: bool = False,
     ) -> None:
         """Refuse a Jacobian that differs from the numerical one.
@@ -191,20 +215,17 @@ class Gradcheck:
             j: the output.
             i: the input.
             part: which part of complex numbers is looked at.
-            scale: what the absolute tolerance is multiplied by.
             forward: whether it is of forward mode.
         """
-        options = self.options
-        if np.allclose(a, n, rtol=options.rtol, atol=options.atol * scale):
+        if self.is_close(a, n):
             return
         kind = "inputs" if forward else "outputs"
         prefix = f"While considering the {part} part of complex {kind} only, "
         mode = "computed with forward mode " if forward else ""
-        what = "A random projection of the" if options.fast_mode else "The"
         raise errors.GradcheckError(
             f"{prefix if part else ''}Jacobian {mode}mismatch for output {j} with "
             f"respect to input {i},\nnumerical:{n}\nanalytical:{a}\n"
-            f"{what} Jacobian has a row for each element of the input. The analytical "
+            f"The Jacobian has a row for each element of the input. The analytical "
             f"one is by the {'jvp' if forward else 'backward'} of `{self.call.name}`; "
             f"the largest difference is {np.max(np.abs(a - n)):.3g}."
         )
