@@ -1,34 +1,36 @@
 """`jaxfn.check`: is each rule of a Function what it must be?
 
-Read `api` (what users call), `catalogue` (all checks) and `run` (one of them), `case`
-(the Function and its arguments; `labels`: their names) and `compiled` (how it is run),
-`numbers`, `looks`, `differences` and `accuracy` (how results are compared), then the
-checks: `rules` (value and backward), `tangents` (jvp), `transforms` (vmap), `second`
-(derivatives of rules) and `programs` (scan, precision). `report` is what users get.
+Read `api` (what users call), `runner` (all checks, and how one runs) and `report` (what
+users get). `case` is the Function with its arguments, and `compile` runs it. `shared`
+compares arrays, `numbers` makes them, `finite_differences` gives slopes, `accuracy`
+says what a comparison may be off by, and `diagnosis` what is wrong with an array. The
+checks are in `checks`: `first_order` (value, backward and jvp), `second_order`,
+`batching` (vmap) and `programs` (scan, checkpoint, low precision).
 
-A new check is a row of `catalogue.CHECKS`; tests/check/wrong_functions.py gets a
-Function that it finds.
+A new check is a row of `runner.CHECKS`; tests/check/wrong_functions.py gets a Function
+that it finds.
 
-`jaxfn.torch.compare` takes its numbers, messages and report from here. Imported at
-first use. Nothing that a Function needs to run belongs here.
+`jaxfn.torch.compare` takes its outcomes and comparisons from `shared`, and `slopes`,
+`jumps`, `likeness` and the report from their modules, all through this door.
+
+Imported at first use. Nothing that a Function needs to run belongs here.
 """
 
-from jaxfn._check.accuracy import MOST, jumps
+from jaxfn._check.accuracy import LARGEST, MOST, jumps
 from jaxfn._check.api import check, expect_options
-from jaxfn._check.case import subsets
-from jaxfn._check.catalogue import CHECKS
-from jaxfn._check.differences import slopes
-from jaxfn._check.labels import name_of
-from jaxfn._check.looks import is_near, likeness
-from jaxfn._check.noise import LARGEST
-from jaxfn._check.numbers import (
+from jaxfn._check.diagnosis import is_near, likeness
+from jaxfn._check.finite_differences import slopes
+from jaxfn._check.report import CheckError, CheckReport, CheckResult
+from jaxfn._check.runner import CHECKS
+from jaxfn._check.shared import (
     Outcome,
     Skip,
     compare_arrays,
     eps_of,
     is_close,
     largest,
+    name_of,
+    subsets,
     wide,
     worst,
 )
-from jaxfn._check.report import CheckError, CheckReport, CheckResult

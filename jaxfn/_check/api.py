@@ -10,10 +10,9 @@ from typing import Any
 import jax
 
 from jaxfn._check.case import Case
-from jaxfn._check.catalogue import CHECKS, SECOND
-from jaxfn._check.labels import name_of
 from jaxfn._check.report import CheckReport
-from jaxfn._check.run import Run
+from jaxfn._check.runner import CHECKS, SECOND, Run
+from jaxfn._check.shared import name_of
 
 
 def check(

@@ -9,12 +9,15 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import tree_util
 
-from jaxfn._base import compat, pytree
-from jaxfn._check import labels, numbers
-from jaxfn._check.compiled import Call, Once, Program, Together
-from jaxfn._check.differences import moved
+from jaxfn._base import compat, pytree, short
+from jaxfn._check import numbers, shared
+from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import name_of
+from jaxfn._decorator import custom_function
+from jaxfn._function import Function
 
 
 class Case:
@@ -51,16 +54,16 @@ class Case:
         atol: float = 0.0,
     ) -> None:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
-        self.name = labels.name_of(fun)
+        self.name = name_of(fun)
         self.given = tuple(args)
         arrays, self.spec = pytree.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
-        self.labels = labels.of_arrays(self.given)
+        self.labels = _labels_of(self.given)
         self.at = [i for i, x in enumerate(self.arrays) if pytree.is_inexact(x)]
         self.reference, self.surrogate = reference, surrogate
-        self.eps = numbers.eps_of(self.arrays)
+        self.eps = shared.eps_of(self.arrays)
         self.seed = seed
-        self.sources = labels.sources(fun)
+        self.sources = _sources(fun)
         self.slope_tolerance = self.eps**0.4 if rtol is None else rtol
         self.same_tolerance = self.eps**0.5 if rtol is None else rtol
         self.atol = atol
@@ -122,10 +125,10 @@ class Case:
 
     def compare(
         self, got: Arrays, expected: Arrays, labels: list[str], floor: float = 0.0
-    ) -> numbers.Outcome:
+    ) -> shared.Outcome:
         """Two ways to compute the same."""
         tolerance, atol = self.same_tolerance, self.atol
-        return numbers.compare(got, expected, labels, tolerance, floor=floor, atol=atol)
+        return shared.compare(got, expected, labels, tolerance, floor=floor, atol=atol)
 
     # ---- its derivatives
 
@@ -246,7 +249,7 @@ class Case:
 
     def subsets(self) -> list[tuple[int, ...]]:
         """Of the float arrays, but for all of them together."""
-        return subsets(len(self.at))
+        return shared.subsets(len(self.at))
 
     def batch(self, n: int) -> list[Arrays]:
         """`n` examples: the arguments, and others near them."""
@@ -255,7 +258,8 @@ class Case:
         for _ in range(n - 1):
             row = list(self.arrays)
             for i in self.at:
-                row[i] = moved(row[i], 0.05, numbers.direction(row[i], generator))
+                along = numbers.direction(row[i], generator)
+                row[i] = numbers.moved(row[i], 0.05, along)
             rows.append(row)
         return rows
 
@@ -264,28 +268,55 @@ Plan: TypeAlias = Callable[[Case], Call]
 """What a check computes: it may be compiled together with what others do."""
 
 
-def subsets(n: int) -> list[tuple[int, ...]]:
-    """Of `n` arrays, but for all of them; for five or more only the extreme ones."""
-    everything = tuple(range(n))
-    if n < 5:
-        found = [
-            tuple(i for i in everything if bits >> i & 1) for bits in range(1, 2**n)
-        ]
-    else:
-        found = [(i,) for i in everything]
-        found += [tuple(j for j in everything if j != i) for i in everything]
-    return [chosen for chosen in found if chosen != everything]
-
-
 def floats(outs: Arrays) -> Arrays:
     return [o for o in outs if pytree.is_inexact(o)]
 
 
 def _cast(x: Any, precision: str) -> Any:
     if not pytree.is_inexact(x) or precision == "given":
-        return x if numbers.is_key(x) else numbers.array(x)
+        return x if shared.is_key(x) else numbers.array(x)
     if precision == "float64":
-        return numbers.array(x, np.complex128 if numbers.is_complex(x) else np.float64)
+        return numbers.array(x, np.complex128 if shared.is_complex(x) else np.float64)
     # There is no complex number of half the precision of complex64.
-    complex_ = numbers.is_complex(x)
+    complex_ = shared.is_complex(x)
     return numbers.array(x, np.complex64 if complex_ else jnp.dtype(precision))
+
+
+# ---- names
+
+
+def _sources(fun: Any) -> dict[str, str]:
+    """Which derivative is the transpose of the other, where the function says so."""
+    if isinstance(fun, custom_function):
+        own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
+        own |= set(fun._torch_rules)
+    elif isinstance(fun, type) and issubclass(fun, Function):
+        names = ("backward", "vjp", "jvp", "generate_jvp_rule")
+        own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}
+    else:
+        own = {"jvp"} if hasattr(fun, "defjvp") else set()  # JAX's decorator
+    backward, jvp = own & {"backward", "vjp"}, "jvp" in own
+    if jvp and not backward:
+        return {"backward": "jvp", "backward or jvp": "jvp"}
+    if backward and not jvp and "generate_jvp_rule" in own:
+        return {"jvp": "backward", "backward or jvp": "backward"}
+    return {}
+
+
+def _labels_of(args: tuple[Any, ...]) -> list[str]:
+    """What to call each array among the arguments, inside of pytrees too."""
+    labels = []
+    for path, leaf in tree_util.tree_flatten_with_path(args)[0]:
+        if pytree.is_array(leaf):
+            position, *rest = path
+            inside = tree_util.keystr(tuple(rest))
+            labels.append(f"argument {position.idx}{inside} ({short(leaf)})")
+    return labels
+
+
+def outputs(n: int) -> list[str]:
+    return [f"output {j}" for j in range(n)]
+
+
+def named(n: int) -> list[str]:
+    return [f"gradient {i}" for i in range(n)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from jaxfn._check.programs import small_heap
+from jaxfn._check.checks.programs import small_heap
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ import numpy as np
 from jax import lax
 
 from jaxfn._base import compat, errors, pytree
-from jaxfn._check import numbers
-from jaxfn._check.case import Case, floats
-from jaxfn._check.compiled import Call
-from jaxfn._check.numbers import Arrays, Outcome, Skip
-from jaxfn._check.rules import outputs
-from jaxfn._check.transforms import named, partial_gradients
+from jaxfn._check import numbers, shared
+from jaxfn._check.case import Case, floats, named, outputs
+from jaxfn._check.checks.batching import partial_gradients
+from jaxfn._check.compile import Call
+from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome, Skip
 
 # ---- scan, checkpoint
 
@@ -47,7 +47,7 @@ def scan(case: Case) -> Outcome:
     gradients = partial_gradients(case)
     expected = _stacked([gradients(*row) for row in rows])
     loop = _stacked([floats(case.quick_run(*row)) for row in rows])
-    return numbers.worst(
+    return shared.worst(
         [
             case.compare(outs, loop, outputs(len(loop))),
             case.compare(got, expected, named(len(expected))),
@@ -139,7 +139,7 @@ def low_precision(case: Case) -> Outcome:
         return case.quick_gradients(exact_cts, *xs)
 
     of_gradient = exact.compare(got, gradients, named(len(got)))
-    return numbers.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
+    return shared.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
 
 
 def lowered(case: Case) -> Call:
@@ -174,10 +174,10 @@ class _High:
         self, got: Arrays, f: Callable[..., Arrays], names: list[str]
     ) -> Outcome:
         """`got` with what `f` gives here."""
-        have = [numbers.wide(a) for a in got]
-        want = [numbers.wide(b) for b in f(*self._rounded)]
+        have = [shared.wide(a) for a in got]
+        want = [shared.wide(b) for b in f(*self._rounded)]
         labels = [f"{name} in {_dtypes(self._low.xs)}" for name in names]
-        outcome = numbers.compare(have, want, labels, LOW_TOLERANCE, floor=1e-2)
+        outcome = shared.compare(have, want, labels, LOW_TOLERANCE, floor=1e-2)
         if outcome.ok or not np.isfinite(outcome.error):
             return outcome
         spread = ROUNDINGS * self._spread(f, want, labels)
@@ -199,8 +199,8 @@ class _High:
                 _shaken(x, self._low.eps, generator) if pytree.is_inexact(x) else x
                 for x in self._rounded
             ]
-            have = [numbers.wide(a) for a in f(*arrays)]
-            found.append(numbers.compare(have, want, labels, 0.0, floor=1e-2).error)
+            have = [shared.wide(a) for a in f(*arrays)]
+            found.append(shared.compare(have, want, labels, 0.0, floor=1e-2).error)
         return max(x for x in found if np.isfinite(x))
 
 

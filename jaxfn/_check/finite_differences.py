@@ -24,11 +24,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._check import numbers
+from jaxfn._check import numbers, shared
+from jaxfn._check.case import Case
+from jaxfn._check.numbers import Arrays
 
 Fun: TypeAlias = Callable[..., list[Any]]
 
@@ -53,22 +53,14 @@ class Slope:
 def line(f: Fun, xs: Sequence[Any], along: Sequence[Any]) -> Callable[[float], Any]:
     """`f` on the line through `xs` along a direction (None: none), in NumPy."""
     return lambda step: [
-        numbers.wide(o)
+        shared.wide(o)
         for o in f(
             *[
-                x if d is None else moved(x, step, d)
+                x if d is None else numbers.moved(x, step, d)
                 for x, d in zip(xs, along, strict=True)
             ]
         )
     ]
-
-
-def moved(x: Any, step: float, d: Any) -> Any:
-    """Take a step along d, by NumPy, which need not compile it."""
-    if isinstance(x, jax.Array) and len(x.devices()) > 1:
-        return x + jnp.asarray(step, d.real.dtype) * d
-    a, b = np.asarray(x), np.asarray(d)
-    return numbers.array(a + np.real(b).dtype.type(step) * b, a.dtype)
 
 
 def slopes(
@@ -108,7 +100,7 @@ def _settle(estimates: list[np.ndarray], value: np.ndarray, eps: float) -> Slope
         gaps = np.stack([np.abs(a - b) for a, b in pairs])
         slope, gap, _ = _best(estimates, gaps, gaps)
         floor = _floor(value, eps)
-        return Slope(slope, gap <= eps**0.4 * (numbers.largest(slope) + floor), floor)
+        return Slope(slope, gap <= eps**0.4 * (shared.largest(slope) + floor), floor)
 
 
 def _best(
@@ -143,7 +135,7 @@ def _noisy(
     points = [(at(w), at(-w)) for w in widths]
     found = []
     for j, (value, relative) in enumerate(zip(values, noise, strict=True)):
-        size = numbers.largest(value)
+        size = shared.largest(value)
         sigma = max(relative, eps) * size
         with np.errstate(all="ignore"):
             halves = [high[j] - low[j] for high, low in points]
@@ -158,10 +150,47 @@ def _noisy(
             bounds = (3 * sigma / np.array(widths[1:-1])).reshape(shape)
             slope, gap, best = _best(estimates, gaps, gaps + bounds)
             bound = bounds.ravel()[best]
-            scale = numbers.largest(slope) + _floor(value, eps)
+            scale = shared.largest(slope) + _floor(value, eps)
             settled = (gap <= 2 * bound + eps**0.4 * scale) & (
                 bound <= _UNKNOWN * (scale + size)
             )
             error = np.where(settled, gap + bound, 0.0)
         found.append(Slope(slope, settled, _floor(value, eps), error))
     return found
+
+
+# ---- of a case
+
+UNSETTLED = (
+    "the value has no slope here that finite differences agree on: it jumps, or "
+    "forward rounds to a lower precision. Pass `reference`, or `surrogate=True` if the "
+    "derivative differs from the value's on purpose"
+)
+
+
+def slopes_of(
+    case: Case, along: Sequence[Any], accuracies: Sequence[float] = ()
+) -> list[Slope]:
+    """The slopes of the value, or the derivative of the reference."""
+    if case.reference is None:
+        known = accuracies or None
+        return slopes(case.quick_f, case.xs, along, case.eps, known)
+    ts = [
+        z if d is None else d
+        for z, d in zip(numbers.zeros(case.xs), along, strict=True)
+    ]
+    tangents = case.reference_program(ts, *case.xs)
+    return [
+        Slope(shared.wide(t), np.ones(t.shape, bool), case.eps**0.4) for t in tangents
+    ]
+
+
+def has_slope(slopes: Sequence[Slope]) -> bool:
+    return all(s.settled.all() for s in slopes) or any(s.settled.any() for s in slopes)
+
+
+def masked(slopes: Sequence[Slope], cts: Arrays) -> Arrays:
+    return [
+        numbers.array(np.where(s.settled, np.asarray(ct), 0), ct.dtype)
+        for s, ct in zip(slopes, cts, strict=True)
+    ]

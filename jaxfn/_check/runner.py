@@ -1,21 +1,151 @@
-"""One check of a function: whether it is run, and what comes out."""
+"""All checks, in the order in which they run: whether each is run, and its outcome."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from jaxfn._base import compat, errors
 from jaxfn._check import accuracy
-from jaxfn._check.case import Case
-from jaxfn._check.catalogue import CHECKS, SECOND, Check
-from jaxfn._check.compiled import Call, Together
-from jaxfn._check.numbers import Outcome, Skip
+from jaxfn._check.case import Case, Plan
+from jaxfn._check.checks import batching, first_order, programs
+from jaxfn._check.checks.second_order import Second
+from jaxfn._check.compile import Call, Together
 from jaxfn._check.report import CheckResult
+from jaxfn._check.shared import Outcome, Skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """A check.
+
+    Attributes:
+        rule: what is wrong where it fails.
+        run: gives the largest difference; raises Skip where it can't run.
+        needs: the checks that it builds on: where one fails, it is not run, so that a
+            failure names the rule that is wrong.
+        about: what it computes in two ways, whose accuracy it allows for: "value",
+            "gradient", "tangent".
+        plan: what it computes, if that is known before it runs.
+    """
+
+    rule: str
+    run: Callable[[Case], Outcome]
+    needs: tuple[str, ...] = ("value",)
+    about: tuple[str, ...] = ()
+    plan: Plan | None = None
+
+
+def _second(rule: str, mode: str, needs: tuple[str, ...]) -> Check:
+    this = Second(rule, mode)
+    return Check(rule, this, needs, plan=this.plan)
+
+
+_BACKWARD = ("value", "backward", "backward repeats")
+_TRACED = ("value", "value under jit")
+_COMPILED = (*_BACKWARD, "value under jit", "backward under jit")
+_JVP = ("value", "jvp")
+_VALUE, _GRADIENT, _TANGENT = ("value",), ("gradient",), ("tangent",)
+CHECKS: dict[str, Check] = {
+    "value": Check("forward", first_order.value, ()),
+    "value under jit": Check("forward", first_order.value_jit, about=_VALUE),
+    "backward": Check("backward", first_order.backward),
+    "backward repeats": Check("backward", first_order.backward_repeats, _BACKWARD[:2]),
+    "backward under jit": Check(
+        "backward",
+        first_order.backward_jit,
+        (*_BACKWARD, "value under jit"),
+        about=_GRADIENT,
+    ),
+    "backward of zero": Check("backward", first_order.backward_zero, _BACKWARD),
+    "backward is linear": Check(
+        "backward", first_order.backward_linear, _BACKWARD, about=_GRADIENT
+    ),
+    "backward of subsets": Check(
+        "backward", first_order.backward_subsets, _BACKWARD, about=_GRADIENT
+    ),
+    "backward, unused outputs": Check(
+        "backward", first_order.backward_unused, _BACKWARD, about=_GRADIENT
+    ),
+    "jvp": Check("jvp", first_order.jvp),
+    "jvp is linear": Check("jvp", first_order.jvp_linear, _JVP, about=_TANGENT),
+    "jvp of subsets": Check("jvp", first_order.jvp_subsets, _JVP, about=_TANGENT),
+    "jvp under jit": Check(
+        "jvp", first_order.jvp_jit, (*_TRACED, "jvp"), about=_TANGENT
+    ),
+    "adjoint": Check(
+        "backward or jvp",
+        first_order.adjoint,
+        (*_BACKWARD, "jvp"),
+        about=(*_GRADIENT, *_TANGENT),
+    ),
+    "vmap": Check("vmap", batching.vmap, _TRACED, about=_VALUE, plan=batching.batches),
+    "vmap under jit": Check(
+        "vmap", batching.vmap_jit, (*_TRACED, "vmap"), about=_VALUE
+    ),
+    "vmap of backward": Check(
+        "backward",
+        batching.vmap_backward,
+        (*_COMPILED, "vmap", "vmap under jit"),
+        about=_GRADIENT,
+        plan=batching.batches_of_backward,
+    ),
+    "backward of vmap": Check(
+        "backward",
+        batching.backward_vmap,
+        (*_COMPILED, "vmap", "vmap under jit", "vmap of backward"),
+        about=_GRADIENT,
+        plan=batching.backwards_of_batch,
+    ),
+    "vmap of jvp": Check(
+        "jvp",
+        batching.vmap_jvp,
+        (*_JVP, "jvp under jit", "vmap", "vmap under jit"),
+        about=_TANGENT,
+        plan=batching.batches_of_jvp,
+    ),
+    "backward of backward": _second("backward", "reverse", _BACKWARD),
+    "jvp of backward": _second(
+        "backward", "forward", (*_BACKWARD, "jvp", "adjoint", "backward of backward")
+    ),
+    "backward of jvp": _second("jvp", "reverse", (*_BACKWARD, "jvp", "adjoint")),
+    "jvp of jvp": _second("jvp", "forward", (*_JVP, "backward of jvp")),
+    "scan": Check(
+        "forward",
+        programs.scan,
+        _COMPILED,
+        about=(*_VALUE, *_GRADIENT),
+        plan=programs.scanned,
+    ),
+    "checkpoint": Check(
+        "forward",
+        programs.checkpoint,
+        _COMPILED,
+        about=_GRADIENT,
+        plan=programs.checkpointed,
+    ),
+    "low precision": Check(
+        "forward", programs.low_precision, _BACKWARD, plan=programs.lowered
+    ),
+    "leaks": Check("forward", programs.leaks, _COMPILED),
+}
+"""By name, in the order in which they run."""
+
+
+SECOND = {
+    "backward of backward",
+    "jvp of backward",
+    "backward of jvp",
+    "jvp of jvp",
+}
+"""Those of second order."""
+
+
+# ---- one check
 
 NO_RULE = "no forward rule"
 _JVP_RUNS = ("jvp", "jvp is linear")  # the first is not run for a surrogate

@@ -5,9 +5,16 @@ They are hints for a message, so an array that is nearly one of these counts as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from jaxfn._check import numbers, shared
+from jaxfn._check.case import Case
+from jaxfn._check.finite_differences import masked, slopes_of
+from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome
 
 NEARLY = 1e-3
 """Of the largest element: what comes from finite differences is no more exact."""
@@ -98,3 +105,47 @@ def is_near(a: np.ndarray, b: np.ndarray) -> bool:
         return False
     size = float(np.max(np.abs(b), initial=0.0))
     return size > 0 and bool(np.max(np.abs(a - b), initial=0.0) <= NEARLY * size)
+
+
+# ---- of a case
+
+MOST_ELEMENTS = 100
+
+
+def located(
+    case: Case, outcome: Outcome, i: int, accuracies: Sequence[float]
+) -> Outcome:
+    """Where the gradient is wrong, element by element, if it is and they are few."""
+    x, label = case.xs[i], case.x_labels[i]
+    if outcome.ok:
+        return outcome
+    where = f"gradient of {label} along a random direction: {outcome.where}"
+    if x.size <= MOST_ELEMENTS:
+        expected, cts = _elements(case, i, accuracies)
+        grads = case.pull(cts, *case.xs)
+        got = shared.wide(grads[i])
+        text = shared.compare([got], [expected], [f"gradient of {label}"], 0.0).where
+        where = "; ".join(filter(None, (text, likeness(got, expected, "gradient"))))
+    return dataclasses.replace(outcome, where=where)
+
+
+def _elements(
+    case: Case, i: int, accuracies: Sequence[float]
+) -> tuple[np.ndarray, Arrays]:
+    """The gradient by each element of argument i, and the cotangents it is for."""
+    x = case.xs[i]
+    units = [1.0, 1j] if shared.is_complex(x) else [1.0]
+    found = {}
+    cts = case.first_cts
+    for k in np.ndindex(x.shape):
+        for unit in units:
+            t = np.zeros(x.shape, x.dtype)
+            t[k] = unit
+            along = [numbers.array(t) if j == i else None for j in range(len(case.at))]
+            found[k, unit] = slopes = slopes_of(case, along, accuracies)
+            cts = masked(slopes, cts)
+    expected = np.zeros(x.shape, shared.wide(x).dtype)
+    for (k, unit), slopes in found.items():
+        values = [np.where(s.settled, s.value, 0) for s in slopes]
+        expected[k] += numbers.pairing(cts, values) / unit
+    return expected, cts

@@ -1,4 +1,4 @@
-"""Checks of the rules themselves: value and backward."""
+"""Checks of the rules themselves: the value, backward and jvp."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._check import accuracy, differences, numbers
-from jaxfn._check.case import Case
-from jaxfn._check.differences import Slope
-from jaxfn._check.looks import likeness
-from jaxfn._check.numbers import Arrays, Outcome, Skip
-
-UNSETTLED = (
-    "the value has no slope here that finite differences agree on: it jumps, or "
-    "forward rounds to a lower precision. Pass `reference`, or `surrogate=True` if the "
-    "derivative differs from the value's on purpose"
+from jaxfn._check import accuracy, numbers, shared
+from jaxfn._check.case import Case, outputs
+from jaxfn._check.diagnosis import located
+from jaxfn._check.finite_differences import (
+    UNSETTLED,
+    Slope,
+    has_slope,
+    masked,
+    slopes_of,
 )
-
-
-def outputs(n: int) -> list[str]:
-    return [f"output {j}" for j in range(n)]
-
+from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome, Skip
 
 # ---- value
 
@@ -34,15 +30,15 @@ def value(case: Case) -> Outcome:
     first = case.first_value
     again = case.run(*case.arrays)
     names = outputs(len(first))
-    outcome = numbers.compare(again, first, names, case.same_tolerance, atol=case.atol)
+    outcome = shared.compare(again, first, names, case.same_tolerance, atol=case.atol)
     if case.reference is None or case.surrogate:
         return outcome
     expected = case.run_of(case.reference, case.arrays)
     names = [f"{name} (against the reference)" for name in names]
-    against = numbers.compare(
+    against = shared.compare(
         first, expected, names, case.slope_tolerance, atol=case.atol
     )
-    return numbers.worst([outcome, against])
+    return shared.worst([outcome, against])
 
 
 def value_jit(case: Case) -> Outcome:
@@ -59,7 +55,7 @@ def backward(case: Case) -> Outcome:
     case.cts(generator)
     ts = case.ts(generator)
     grads = case.first_gradients
-    return numbers.worst([_argument(case, i, t, grads) for i, t in enumerate(ts)])
+    return shared.worst([_argument(case, i, t, grads) for i, t in enumerate(ts)])
 
 
 def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
@@ -72,8 +68,8 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
         of_gradient = accuracy.of(case, "gradient")
         if any(accuracies) or any(of_gradient):
             slopes = slopes_of(case, along, accuracies)
-            size = numbers.largest(numbers.wide(grads[i]))
-            size *= float(np.sum(np.abs(numbers.wide(t))))
+            size = shared.largest(shared.wide(grads[i]))
+            size *= float(np.sum(np.abs(shared.wide(t))))
             more = accuracy.MOST * of_gradient[i] * size
             outcome = _paired(case, i, t, slopes, grads, more)
             notes = (
@@ -85,7 +81,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
                 outcome = dataclasses.replace(outcome, note=note)
     if outcome is None:
         raise ValueError(f"{case.x_labels[i]}: {UNSETTLED}.")
-    return _located(case, outcome, i, accuracies)
+    return located(case, outcome, i, accuracies)
 
 
 def _paired(
@@ -97,7 +93,7 @@ def _paired(
     cts = case.first_cts
     if not all(s.settled.all() for s in slopes):
         # The gradient is that of masked cotangents where an element has no slope.
-        cts = _masked(slopes, cts)
+        cts = masked(slopes, cts)
         grads = case.pull(cts, *case.xs)
     values = [np.where(s.settled, s.value, 0) for s in slopes]
     expected, got = numbers.pairing(cts, values), numbers.pairing([grads[i]], [t])
@@ -105,78 +101,8 @@ def _paired(
     size += sum(s.floor for s in slopes)
     errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
     more += numbers.size_of(cts, errors)
-    more += case.atol * float(np.sum(np.abs(numbers.wide(t))))
-    return numbers.is_close(got, expected, size, case.slope_tolerance, more)
-
-
-def has_slope(slopes: Sequence[Slope]) -> bool:
-    return all(s.settled.all() for s in slopes) or any(s.settled.any() for s in slopes)
-
-
-def _masked(slopes: Sequence[Slope], cts: Arrays) -> Arrays:
-    return [
-        numbers.array(np.where(s.settled, np.asarray(ct), 0), ct.dtype)
-        for s, ct in zip(slopes, cts, strict=True)
-    ]
-
-
-def slopes_of(
-    case: Case, along: Sequence[Any], accuracies: Sequence[float] = ()
-) -> list[Slope]:
-    """The slopes of the value, or the derivative of the reference."""
-    if case.reference is None:
-        known = accuracies or None
-        return differences.slopes(case.quick_f, case.xs, along, case.eps, known)
-    ts = [
-        z if d is None else d
-        for z, d in zip(numbers.zeros(case.xs), along, strict=True)
-    ]
-    tangents = case.reference_program(ts, *case.xs)
-    return [
-        Slope(numbers.wide(t), np.ones(t.shape, bool), case.eps**0.4) for t in tangents
-    ]
-
-
-MOST_ELEMENTS = 100
-
-
-def _located(
-    case: Case, outcome: Outcome, i: int, accuracies: Sequence[float]
-) -> Outcome:
-    """Where the gradient is wrong, element by element, if it is and they are few."""
-    x, label = case.xs[i], case.x_labels[i]
-    if outcome.ok:
-        return outcome
-    where = f"gradient of {label} along a random direction: {outcome.where}"
-    if x.size <= MOST_ELEMENTS:
-        expected, cts = _elements(case, i, accuracies)
-        grads = case.pull(cts, *case.xs)
-        got = numbers.wide(grads[i])
-        text = numbers.compare([got], [expected], [f"gradient of {label}"], 0.0).where
-        where = "; ".join(filter(None, (text, likeness(got, expected, "gradient"))))
-    return dataclasses.replace(outcome, where=where)
-
-
-def _elements(
-    case: Case, i: int, accuracies: Sequence[float]
-) -> tuple[np.ndarray, Arrays]:
-    """The gradient by each element of argument i, and the cotangents it is for."""
-    x = case.xs[i]
-    units = [1.0, 1j] if numbers.is_complex(x) else [1.0]
-    found = {}
-    cts = case.first_cts
-    for k in np.ndindex(x.shape):
-        for unit in units:
-            t = np.zeros(x.shape, x.dtype)
-            t[k] = unit
-            along = [numbers.array(t) if j == i else None for j in range(len(case.at))]
-            found[k, unit] = slopes = slopes_of(case, along, accuracies)
-            cts = _masked(slopes, cts)
-    expected = np.zeros(x.shape, numbers.wide(x).dtype)
-    for (k, unit), slopes in found.items():
-        values = [np.where(s.settled, s.value, 0) for s in slopes]
-        expected[k] += numbers.pairing(cts, values) / unit
-    return expected, cts
+    more += case.atol * float(np.sum(np.abs(shared.wide(t))))
+    return shared.is_close(got, expected, size, case.slope_tolerance, more)
 
 
 def backward_repeats(case: Case) -> Outcome:
@@ -212,7 +138,7 @@ def backward_linear(case: Case) -> Outcome:
         expected = numbers.combine(factor, of_a, of_b)
         names = [f"{name} ({factor:g} ct + ct')" for name in _gradients(case)]
         found.append(case.compare(got, expected, names))
-    return numbers.worst(found)
+    return shared.worst(found)
 
 
 def backward_subsets(case: Case) -> Outcome:
@@ -232,7 +158,7 @@ def backward_subsets(case: Case) -> Outcome:
     for chosen, got in zip(case.subsets(), every, strict=True):
         names = [f"{n} (without the others)" for n in _gradients(case, chosen)]
         found.append(case.compare(got, [whole[i] for i in chosen], names))
-    return numbers.worst(found)
+    return shared.worst(found)
 
 
 def backward_unused(case: Case) -> Outcome:
@@ -253,4 +179,117 @@ def backward_unused(case: Case) -> Outcome:
         expected = case.quick_pull(padded, *case.xs)
         names = [f"{name} (output {j} alone)" for name in _gradients(case)]
         found.append(case.compare(got, expected, names))
-    return numbers.worst(found)
+    return shared.worst(found)
+
+
+# ---- jvp
+
+
+def jvp(case: Case) -> Outcome:
+    """The tangents against slopes, one argument at a time."""
+    ts, found = case.ts(case.rng()), []
+    case.quick_push(ts, *case.xs)  # refusals before anything is computed
+    zeros = numbers.zeros(case.xs)
+    for i, t in enumerate(ts):
+        along = [t if j == i else None for j in range(len(ts))]
+        got = case.quick_push(
+            [t if j == i else z for j, z in enumerate(zeros)], *case.xs
+        )
+        outcome = _tangent(case, i, got, slopes_of(case, along))
+        if outcome is None or not outcome.ok:
+            accuracies = accuracy.of(case, "value")
+            if any(accuracies):
+                slopes = slopes_of(case, along, accuracies)
+                outcome = _tangent(case, i, got, slopes)
+                note = accuracy.said("value", accuracies)
+                outcome = outcome and dataclasses.replace(outcome, note=note)
+        if outcome is None:
+            raise ValueError(f"{case.x_labels[i]}: {UNSETTLED}.")
+        found.append(outcome)
+    return shared.worst(found)
+
+
+def _tangent(
+    case: Case, i: int, got: Arrays, slopes: Sequence[Slope]
+) -> Outcome | None:
+    """Tangents along argument i against slopes; None if there are none."""
+    if not has_slope(slopes):
+        return None
+    found = []
+    for j, (tangent, s) in enumerate(zip(got, slopes, strict=True)):
+        known = np.where(s.settled, shared.wide(tangent), 0)
+        expected = np.where(s.settled, s.value, 0).astype(known.dtype)
+        label = f"tangent of output {j} along {case.x_labels[i]}"
+        more = case.atol + float(np.max(s.error, initial=0.0))
+        outcome = shared.compare(
+            [known],
+            [expected],
+            [label],
+            case.slope_tolerance,
+            floor=s.floor,
+            atol=more,
+        )
+        found.append(outcome)
+    return shared.worst(found)
+
+
+def jvp_jit(case: Case) -> Outcome:
+    ts = case.ts(case.rng())
+    expected = case.push(ts, *case.xs)
+    got = case.push_program.compiled(ts, *case.arrays)
+    return case.compare(got, expected, _tangents(expected))
+
+
+def _tangents(arrays: Arrays) -> list[str]:
+    return [f"tangent of {name}" for name in outputs(len(arrays))]
+
+
+def jvp_linear(case: Case) -> Outcome:
+    generator, found = case.rng(), []
+    a, b = case.ts(generator), case.ts(generator)
+    of_a, of_b = case.quick_push(a, *case.xs), case.quick_push(b, *case.xs)
+    for factor in (1.0, 100.0, -0.01):
+        got = case.quick_push(numbers.combine(factor, a, b), *case.xs)
+        names = [f"{name} ({factor:g} t + t')" for name in _tangents(got)]
+        expected = numbers.combine(factor, of_a, of_b)
+        found.append(case.compare(got, expected, names))
+    return shared.worst(found)
+
+
+def jvp_subsets(case: Case) -> Outcome:
+    """A constant argument is like one with zero tangent."""
+    if len(case.at) < 2:
+        raise Skip("one argument has a derivative")
+    ts, zeros, found = case.ts(case.rng()), numbers.zeros(case.xs), []
+
+    def parts(ts: Arrays, xs: Arrays) -> list[Arrays]:
+        return [
+            jax.jvp(
+                case.only(chosen, xs),
+                [xs[i] for i in chosen],
+                [ts[i] for i in chosen],
+            )[1]
+            for chosen in case.subsets()
+        ]
+
+    every = case.program(parts)(ts, case.xs)
+    for chosen, got in zip(case.subsets(), every, strict=True):
+        padded = [t if i in chosen else zeros[i] for i, t in enumerate(ts)]
+        expected = case.quick_push(padded, *case.xs)
+        constants = [case.x_labels[i] for i in range(len(ts)) if i not in chosen]
+        names = [f"{n} ({', '.join(constants)} constant)" for n in _tangents(got)]
+        found.append(case.compare(got, expected, names))
+    return shared.worst(found)
+
+
+def adjoint(case: Case) -> Outcome:
+    """<ct, J t> = <J^T ct, t>."""
+    generator = case.rng()
+    cts, ts = case.cts(generator), case.ts(generator)
+    pushed, pulled = case.quick_push(ts, *case.xs), case.quick_pull(cts, *case.xs)
+    a, b = numbers.pairing(cts, pushed), numbers.pairing(pulled, ts)
+    size = max(numbers.size_of(cts, pushed), numbers.size_of(pulled, ts))
+    allowed = case.atol * sum(float(np.sum(np.abs(shared.wide(t)))) for t in ts)
+    outcome = shared.is_close(b, a, size, case.slope_tolerance, allowed)
+    text = f"<ct, jvp t> is {a:.6g} and <backward ct, t> is {b:.6g}"
+    return dataclasses.replace(outcome, where=text)

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import jax
 
 from jaxfn._base import pytree
-from jaxfn._check import numbers
-from jaxfn._check.case import Case
-from jaxfn._check.compiled import Call, jit
-from jaxfn._check.numbers import Arrays, Outcome, Skip
-from jaxfn._check.rules import outputs
+from jaxfn._check import numbers, shared
+from jaxfn._check.case import Case, named, outputs
+from jaxfn._check.compile import Call, jit
+from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome, Skip
 
 EXAMPLES = 3
 """In a batch: not a size that is likely to be that of another axis."""
@@ -48,7 +48,7 @@ def _axes_of_derivatives(case: Case, shared: int) -> list[Axes]:
 
 def _last(case: Case) -> Axes:
     # A key has a hidden last axis.
-    return tuple(0 if numbers.is_key(x) else x.ndim for x in case.arrays)
+    return tuple(0 if shared.is_key(x) else x.ndim for x in case.arrays)
 
 
 def _batched(rows: Sequence[Arrays], axes: Axes) -> tuple[Arrays, list[Arrays]]:
@@ -94,7 +94,7 @@ def _against_loop(
         expected = [numbers.stack(column) for column in columns]
         labels = [f"{name} (in_axes={axes})" for name in names(len(expected))]
         found.append(case.compare(got, expected, labels))
-    return numbers.worst(found)
+    return shared.worst(found)
 
 
 def batches(case: Case) -> Call:
@@ -145,10 +145,6 @@ def vmap_backward(case: Case) -> Outcome:
     return _against_loop(case, got, chosen, partial_gradients(case), named)
 
 
-def named(n: int) -> list[str]:
-    return [f"gradient {i}" for i in range(n)]
-
-
 def partial_gradients(case: Case) -> Callable[..., Arrays]:
     """The gradients by the float arrays, for cotangents that are the same anywhere."""
     return lambda *arrays: case.quick_gradients(case.first_cts, *arrays)
@@ -185,7 +181,7 @@ def backward_vmap(case: Case) -> Outcome:
         ]
         labels = [f"{name} (in_axes={axes})" for name in named(len(expected))]
         found.append(case.compare(got, expected, labels))
-    return numbers.worst(found)
+    return shared.worst(found)
 
 
 def _shared(column: Arrays, axis: int | None) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfn._check.looks import likeness
+from jaxfn._check.diagnosis import likeness
 
 A = np.array([[0.3, 1.2, -0.5], [0.8, -0.2, 1.9], [0.1, 0.4, -1.1]])
 C = np.array([0.3 + 1j, -1.2 - 0.5j, 2j])

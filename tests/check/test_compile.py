@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._check.compiled import Together
-from jaxfn._check.programs import small_heap
+from jaxfn._check.checks.programs import small_heap
+from jaxfn._check.compile import Together
 
 
 def test_a_call_that_raises_does_not_disturb_those_beside_it():

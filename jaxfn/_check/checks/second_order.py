@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from jaxfn._check import accuracy, differences, numbers
+from jaxfn._check import accuracy, finite_differences, numbers, shared
 from jaxfn._check.case import Case
-from jaxfn._check.compiled import Call, Program
-from jaxfn._check.numbers import Arrays, Outcome, Skip
+from jaxfn._check.compile import Call, Program
+from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome, Skip
 
 SURROGATE = (
     "a surrogate, without a reference: a second derivative goes through the rules, and "
@@ -61,7 +62,7 @@ class Second:
             of_reference = _derivative(_first(case, case.reference_f, kind), mode)
             expected = numbers.pairing(Program(of_reference)(args, along, cts), others)
             got, size = numbers.pairing(found, others), numbers.size_of(found, others)
-            other = numbers.is_close(got, expected, size, case.slope_tolerance)
+            other = shared.is_close(got, expected, size, case.slope_tolerance)
             outcome = other if other.ok else outcome
         elif not outcome.ok and case.surrogate:
             raise Skip(SURROGATE)
@@ -82,7 +83,7 @@ def _paired(
     noise: Sequence[float],
 ) -> Outcome:
     """The derivative of g, which is in a pairing, against the slopes of g."""
-    slopes = differences.slopes(g, args, along, case.eps, noise or None)
+    slopes = finite_differences.slopes(g, args, along, case.eps, noise or None)
     if not all(s.settled.all() for s in slopes):
         raise Skip("the first derivative has no slope here that differences agree on")
     values = [s.value for s in slopes]
@@ -90,7 +91,7 @@ def _paired(
     size += sum(s.floor for s in slopes)
     errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
     allowed = numbers.size_of(cts, errors)
-    return numbers.is_close(
+    return shared.is_close(
         numbers.pairing(*got),
         numbers.pairing(cts, values),
         size,
