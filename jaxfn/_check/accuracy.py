@@ -5,8 +5,8 @@ number of steps is constant, and jumps where it changes. So does a value that ro
 The size of the jumps says how accurate the value is. No function that has a slope
 jumps, so this can't hide a wrong rule.
 
-To find a jump, the function is evaluated along a line, and where it departs most from a
-polynomial the interval is divided by eight, again and again. What a smooth function
+To find a jump, `jumps` evaluates the function along a line, and divides the interval
+that departs most from a polynomial by eight, again and again. How far a smooth function
 departs from a cubic shrinks by thousands each time, at a kink by 8, at a jump not at
 all.
 """
@@ -42,7 +42,7 @@ def of(case: Case, what: str) -> list[float]:
     """Of each value, gradient or tangent near the arguments.
 
     An iteration may be smooth along one line, with the same number of steps, and as
-    inaccurate as along another, where it jumps.
+    inaccurate as along another line with jumps.
     """
     if what not in case.accuracy:
         found = [jumps(*line) for line in _lines(case, what)]
@@ -111,9 +111,9 @@ _LASTS = 0.3
 
 
 def _largest_jumps(line: Points) -> list[float]:
-    """The largest jump of each result near zero; 0 where none is found.
+    """The largest jump of each result near zero; 0 if none is found.
 
-    Relative to the largest element of the result, and 0 where that is above LARGEST.
+    It is relative to the largest element of the result, and 0 if it is above LARGEST.
     """
     sizes = [float(np.max(np.abs(o), initial=0.0)) for o in line(0.0)]
     found = [0.0] * len(sizes)

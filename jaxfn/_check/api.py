@@ -1,4 +1,4 @@
-"""`check`: prove a Function on example arguments."""
+"""`check`: check a Function on example arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(
     raise_on_failure: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> CheckReport:
-    """Prove the rules of a function on example arguments.
+    """Check the rules of a function on example arguments.
 
     The value is compared with itself under jit; backward and jvp with central
     differences along random directions (in float64, whatever the arguments are), with
@@ -40,10 +40,11 @@ def check(
     precision, and a search for leaked tracers. A check that builds on one that failed
     is not run, so what fails names the rule that is wrong.
 
-    A value that comes from an iteration is no more accurate than its tolerance. Where a
-    comparison fails, that is measured, by the jumps of the function near the arguments,
-    and allowed; the report says it ("forward is accurate to about 1e-10 here"). A jump
-    above 1e-4 of the value is none of accuracy.
+    A value that comes from an iteration is no more accurate than its tolerance. If a
+    comparison fails, `check` estimates the accuracy from the jumps of the function near
+    the arguments, and allows for it; the report says so ("forward is accurate to about
+    1e-10 here"). Only jumps below 1e-4 of the value count, and kinks never do, so this
+    can't hide a wrong rule.
 
     Differences need a value that is smooth around the arguments: choose generic ones,
     not zeros.
@@ -53,7 +54,7 @@ def check(
         *args: what to call it on: arrays, pytrees of them, and other objects, which are
             static. Float and complex arrays are differentiated.
         reference: a plain JAX function with the right value and derivative, to compare
-            with instead of differences. Needed where a float output is marked
+            with instead of differences. Needed if a float output is marked
             non-differentiable: its value moves, and its derivative is zero
             (`jax.lax.stop_gradient` in the reference).
         surrogate: the derivative is not that of the value on purpose (rounding with a

@@ -29,7 +29,7 @@ class Case:
         labels: what to call each of them.
         at: which of them are float or complex: those that are differentiated.
         reference: a function with the right derivative, if there is one.
-        surrogate: do the rules differ from the derivative of forward on purpose?
+        surrogate: whether the rules differ from the derivative of forward on purpose.
         eps: rounding error of the precision.
         sources: the rule that another one is derived from: {"backward": "jvp"}.
         slope_tolerance: of comparisons with finite differences.
@@ -192,7 +192,7 @@ class Case:
 
     @functools.cached_property
     def is_batched_by_jax(self) -> bool:
-        """Do no rules of the user batch it?
+        """Whether JAX's rules alone batch it.
 
         Then batches along one axis are as good as along each: JAX's rules are right.
         """
@@ -200,7 +200,7 @@ class Case:
 
     @property
     def may_not_end(self) -> bool:
-        """Does it iterate until a float is small, however many steps that takes?"""
+        """Whether it iterates until a float is small, without a limit of steps."""
         return self.is_traced and any(map(compat.may_not_end, self._jaxprs()))
 
     def _jaxprs(self) -> Iterator[Any]:
@@ -224,7 +224,7 @@ class Case:
         return args, (Once(f) if after in self.passed else f)(*args)
 
     def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f`, compiled where the function and its backward can be."""
+        """`f`, compiled if the function and its backward can be."""
         return Once(f) if "backward under jit" in self.passed else f
 
     def quick_run(self, *arrays: Any) -> Arrays:
@@ -286,7 +286,7 @@ def _cast(x: Any, precision: str) -> Any:
 
 
 def _sources(fun: Any) -> dict[str, str]:
-    """Which derivative is the transpose of the other, where the function says so."""
+    """Which derivative is the transpose of the other, if the function says so."""
     if isinstance(fun, custom_function):
         own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
         own |= set(fun._torch_rules)

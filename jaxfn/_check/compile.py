@@ -1,4 +1,4 @@
-"""Programs that are compiled once, and quickly; or evaluated, where that is quicker."""
+"""Programs that are compiled once, and quickly; or evaluated, if that is quicker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def jit(f: Callable[..., Any]) -> Any:
 
 
 class Program:
-    """`f`, compiled; or as it is, where it can't be traced."""
+    """`f`, compiled; or as it is, if it can't be traced."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self._f, self.compiled = f, jit(f)
@@ -82,7 +82,7 @@ class Together:
         size = 0
         for key, (f, args) in calls.items():
             part = jax.jit(f)
-            # What raises here is left out. It raises again where it is called alone.
+            # A call that raises is left out here. It raises again when called alone.
             with contextlib.suppress(Exception):
                 traced = part.trace(*args)
                 if _is_repetitive(traced.jaxpr):

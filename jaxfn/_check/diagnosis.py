@@ -100,7 +100,7 @@ def _signs(got: np.ndarray, expected: np.ndarray, axis: int) -> list[int]:
 
 
 def is_near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Are these the same but for what finite differences lose?"""
+    """Whether these are the same but for what finite differences lose."""
     if a.shape != b.shape:
         return False
     size = float(np.max(np.abs(b), initial=0.0))

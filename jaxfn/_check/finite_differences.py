@@ -29,6 +29,7 @@ import numpy as np
 from jaxfn._check import numbers, shared
 from jaxfn._check.case import Case
 from jaxfn._check.numbers import Arrays
+from jaxfn._check.shared import Outcome
 
 Fun: TypeAlias = Callable[..., list[Any]]
 
@@ -194,3 +195,27 @@ def masked(slopes: Sequence[Slope], cts: Arrays) -> Arrays:
         numbers.array(np.where(s.settled, np.asarray(ct), 0), ct.dtype)
         for s, ct in zip(slopes, cts, strict=True)
     ]
+
+
+def paired(
+    case: Case,
+    got: tuple[Sequence[Any], Sequence[Any]],
+    slopes: Sequence[Slope],
+    cts: Sequence[Any],
+    allowed: float = 0.0,
+) -> Outcome:
+    """Compare a pairing of two lists of arrays with that of cotangents and slopes.
+
+    A difference of `allowed` passes, whatever the size.
+    """
+    values = [np.where(s.settled, s.value, 0) for s in slopes]
+    size = max(numbers.size_of(*got), numbers.size_of(cts, values))
+    size += sum(s.floor for s in slopes)
+    errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
+    return shared.is_close(
+        numbers.pairing(*got),
+        numbers.pairing(cts, values),
+        size,
+        case.slope_tolerance,
+        allowed + numbers.size_of(cts, errors),
+    )

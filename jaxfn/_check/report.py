@@ -36,10 +36,10 @@ class CheckResult:
     Attributes:
         check: its name.
         rule: what is wrong if it fails: forward, backward, jvp or vmap.
-        status: "ok", "FAIL" or "skipped"; where two Functions are compared also
+        status: "ok", "FAIL" or "skipped"; if two Functions are compared also
             "expected", for a difference that is known and right.
-        error: the largest difference, relative to the size of what it is about; None
-            where there was nothing to compare.
+        error: the largest difference, relative to the size of its array; None if there
+            was nothing to compare.
         tolerance: the largest error that passes.
         message: where the difference is and how large, or what was raised, or why the
             check was skipped.
@@ -75,7 +75,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Did no check fail?"""
+        """Whether no check failed."""
         return not self.failures
 
     @property

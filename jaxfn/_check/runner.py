@@ -24,9 +24,9 @@ class Check:
     """A check.
 
     Attributes:
-        rule: what is wrong where it fails.
-        run: gives the largest difference; raises Skip where it can't run.
-        needs: the checks that it builds on: where one fails, it is not run, so that a
+        rule: what is wrong if it fails.
+        run: gives the largest difference; raises Skip if it can't run.
+        needs: the checks that it builds on: if one fails, it is not run, so that a
             failure names the rule that is wrong.
         about: what it computes in two ways, whose accuracy it allows for: "value",
             "gradient", "tangent".
@@ -256,7 +256,7 @@ class Run:
 
 
 def _hint(name: str, rule: str, message: str) -> str:
-    """The message, with what to do where the first order holds and the second not."""
+    """The message, with what to do if the first order holds and the second not."""
     if name not in SECOND:
         return message
     hint = _FIRST_HOLDS if rule == "backward" else _FIRST_OF_JVP

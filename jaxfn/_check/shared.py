@@ -30,7 +30,7 @@ class Outcome:
         error: relative to the size of the array that it is in.
         tolerance: the largest error that passes.
         where: the array and element, with both values.
-        rule: what is wrong, where it is not always the same.
+        rule: the wrong rule, if it is not always the same.
         note: what else there is to say.
     """
 

@@ -28,7 +28,7 @@ from jaxfn._cli.target import (
 from jaxfn._explain import explain
 
 USAGE = 2
-"""The exit code where the command itself is wrong, as argparse has it."""
+"""The exit code if the command itself is wrong, as argparse has it."""
 
 ARGUMENTS = """\
 arguments:
@@ -66,7 +66,7 @@ TRANSLATE = f"""\
 With arguments the original runs on them, which shows what is a tensor, and the result
 is compared with it. Without, only what is certain is translated.
 
-exit code: 0 if all is translated, and equal where arguments were given; 1 if something
+exit code: 0 if all is translated, and equal if arguments were given; 1 if something
 is left or differs; 2 if the command is wrong
 """
 

@@ -47,11 +47,11 @@ def gradcheck(
         eps: the step of the differences.
         atol: absolute tolerance.
         rtol: relative tolerance.
-        raise_exception: raise GradcheckError where a check fails; else return False.
+        raise_exception: raise GradcheckError if a check fails; else return False.
         nondet_tol: by how much two runs of backward may differ.
-        check_undefined_grad: is an unused output treated like one with zero gradient,
-            and, with check_forward_ad, a constant input like one with zero tangent?
-        check_grad_dtypes: has each gradient the dtype of its input?
+        check_undefined_grad: compare an unused output with one whose gradient is zero,
+            and, with check_forward_ad, a constant input with one whose tangent is zero.
+        check_grad_dtypes: compare the dtype of each gradient with that of its input.
         check_batched_grad: False; `jaxfn.check` compares `jax.vmap` with a loop.
         check_batched_forward_grad: False, as check_batched_grad.
         check_forward_ad: check the forward mode.
@@ -70,7 +70,7 @@ def gradcheck(
         TypeError: an output is no array (an AttributeError too, as in torch).
         AssertionError: options that contradict each other. Also, whatever
             raise_exception says, and then it is a GradcheckError too: the number, shape
-            or dtype of the outputs changes where the inputs are perturbed.
+            or dtype of the outputs changes when the inputs are perturbed.
 
     Differs from torch: arrays have no requires_grad, so all float inputs count, and all
     float outputs: leave out what is marked as non-differentiable, as in

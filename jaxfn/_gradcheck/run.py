@@ -49,7 +49,7 @@ class Gradcheck:
 
     @contextlib.contextmanager
     def torch_words(self) -> Iterator[None]:
-        """Raise torch's error where JAX refuses forward mode with a TypeError."""
+        """Raise torch's error if JAX refuses forward mode with a TypeError."""
         try:
             yield
         except TypeError as error:

@@ -23,7 +23,7 @@ Axes: TypeAlias = tuple[int | None, ...]
 def _axes(case: Case) -> list[Axes]:
     """All arrays batched first and last, and each of them alone.
 
-    Last alone where JAX's rules batch all that is computed: they don't mind where.
+    If JAX's own rules batch everything, last alone is enough.
     """
     n = len(case.arrays)
     if n == 0:
@@ -37,7 +37,7 @@ def _axes(case: Case) -> list[Axes]:
 
 
 def _axes_of_derivatives(case: Case, shared: int) -> list[Axes]:
-    """As for the value; or every other array batched last, where that is enough."""
+    """As for the value; or every other array batched last, if that is enough."""
     if not case.is_batched_by_jax or not case.arrays:
         return _axes(case)
     last = _last(case)
@@ -105,7 +105,7 @@ def batches(case: Case) -> Call:
 def vmap(case: Case) -> Outcome:
     """A batch is what a loop gives, wherever the batch axis is.
 
-    One is not compiled where there may be a vmap rule that nothing can trace.
+    One is not compiled if there may be a vmap rule that nothing can trace.
     """
     got = case.computed(batches, after="value under jit")[1]
     if not case.is_batched_by_jax:
@@ -185,7 +185,7 @@ def backward_vmap(case: Case) -> Outcome:
 
 
 def _shared(column: Arrays, axis: int | None) -> Any:
-    """The gradients of the examples, or the sum where they share the argument."""
+    """The gradients of the examples, or the sum if they share the argument."""
     if axis is not None:
         return numbers.stack(column, axis)
     total = column[0]

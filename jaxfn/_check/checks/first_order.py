@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jaxfn._check.finite_differences import (
     Slope,
     has_slope,
     masked,
+    paired,
     slopes_of,
 )
 from jaxfn._check.numbers import Arrays
@@ -26,7 +27,7 @@ from jaxfn._check.shared import Outcome, Skip
 
 
 def value(case: Case) -> Outcome:
-    """Does forward run, twice the same, and as the reference does?"""
+    """Forward runs, twice with the same result, which is that of the reference."""
     first = case.first_value
     again = case.run(*case.arrays)
     names = outputs(len(first))
@@ -61,7 +62,7 @@ def backward(case: Case) -> Outcome:
 def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
     along = [t if j == i else None for j in range(len(case.at))]
     accuracies: list[float] = []
-    outcome = _paired(case, i, t, slopes_of(case, along), grads)
+    outcome = _along(case, i, t, slopes_of(case, along), grads)
     if outcome is None or not outcome.ok:
         # What is wrong may be the value, by the tolerance of a solver.
         accuracies = accuracy.of(case, "value")
@@ -71,7 +72,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
             size = shared.largest(shared.wide(grads[i]))
             size *= float(np.sum(np.abs(shared.wide(t))))
             more = accuracy.MOST * of_gradient[i] * size
-            outcome = _paired(case, i, t, slopes, grads, more)
+            outcome = _along(case, i, t, slopes, grads, more)
             notes = (
                 accuracy.said("value", accuracies),
                 accuracy.said("gradient", of_gradient),
@@ -84,7 +85,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
     return located(case, outcome, i, accuracies)
 
 
-def _paired(
+def _along(
     case: Case, i: int, t: Any, slopes: list[Slope], grads: Arrays, more: float = 0.0
 ) -> Outcome | None:
     """The gradient by argument i against slopes along t; None if there are none."""
@@ -92,17 +93,11 @@ def _paired(
         return None
     cts = case.first_cts
     if not all(s.settled.all() for s in slopes):
-        # The gradient is that of masked cotangents where an element has no slope.
+        # An element without a slope gets no cotangent.
         cts = masked(slopes, cts)
         grads = case.pull(cts, *case.xs)
-    values = [np.where(s.settled, s.value, 0) for s in slopes]
-    expected, got = numbers.pairing(cts, values), numbers.pairing([grads[i]], [t])
-    size = max(numbers.size_of(cts, values), numbers.size_of([grads[i]], [t]))
-    size += sum(s.floor for s in slopes)
-    errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
-    more += numbers.size_of(cts, errors)
     more += case.atol * float(np.sum(np.abs(shared.wide(t))))
-    return shared.is_close(got, expected, size, case.slope_tolerance, more)
+    return paired(case, ([grads[i]], [t]), slopes, cts, more)
 
 
 def backward_repeats(case: Case) -> Outcome:
@@ -131,12 +126,24 @@ def backward_linear(case: Case) -> Outcome:
     """Backward of a sum is the sum, and of a hundredfold the hundredfold."""
     generator = case.rng()
     a, b = case.cts(generator), case.cts(generator)
-    of_a, of_b = case.quick_pull(a, *case.xs), case.quick_pull(b, *case.xs)
+    return _linear(case, case.quick_pull, a, b, lambda _: _gradients(case), "ct")
+
+
+def _linear(
+    case: Case,
+    f: Callable[..., Arrays],
+    a: Arrays,
+    b: Arrays,
+    labels: Callable[[Arrays], list[str]],
+    letter: str,
+) -> Outcome:
+    """Compare the derivative along sums with sums of derivatives."""
+    of_a, of_b = f(a, *case.xs), f(b, *case.xs)
     found = []
     for factor in (1.0, 100.0, -0.01):
-        got = case.quick_pull(numbers.combine(factor, a, b), *case.xs)
+        got = f(numbers.combine(factor, a, b), *case.xs)
         expected = numbers.combine(factor, of_a, of_b)
-        names = [f"{name} ({factor:g} ct + ct')" for name in _gradients(case)]
+        names = [f"{n} ({factor:g} {letter} + {letter}')" for n in labels(got)]
         found.append(case.compare(got, expected, names))
     return shared.worst(found)
 
@@ -245,15 +252,9 @@ def _tangents(arrays: Arrays) -> list[str]:
 
 
 def jvp_linear(case: Case) -> Outcome:
-    generator, found = case.rng(), []
+    generator = case.rng()
     a, b = case.ts(generator), case.ts(generator)
-    of_a, of_b = case.quick_push(a, *case.xs), case.quick_push(b, *case.xs)
-    for factor in (1.0, 100.0, -0.01):
-        got = case.quick_push(numbers.combine(factor, a, b), *case.xs)
-        names = [f"{name} ({factor:g} t + t')" for name in _tangents(got)]
-        expected = numbers.combine(factor, of_a, of_b)
-        found.append(case.compare(got, expected, names))
-    return shared.worst(found)
+    return _linear(case, case.quick_push, a, b, _tangents, "t")
 
 
 def jvp_subsets(case: Case) -> Outcome:

@@ -227,7 +227,7 @@ def _line(error: Exception) -> str:
 def leaks(case: Case) -> Outcome:
     """No tracer is kept beyond its trace."""
 
-    # What runs where nothing is differentiated may be another function than fwd.
+    # Without a derivative, another function than fwd may run.
     def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
         return case.run(*arrays), case.gradients(cts, *arrays)
 
@@ -240,9 +240,9 @@ def leaks(case: Case) -> Outcome:
 def small_heap() -> Iterator[None]:
     """The garbage collector does not look through what is there already.
 
-    JAX collects garbage where a trace is not gone when it ends, as that of a custom_vjp
-    which nothing differentiates. What is there already is no garbage of that trace, and
-    to look through it takes longer than all else of this check.
+    JAX collects garbage if a trace is not gone when it ends, for example that of a
+    custom_vjp that nothing differentiates. What was there before is no garbage of that
+    trace, and looking through it takes longer than the rest of this check.
     """
     if gc.get_freeze_count():
         yield  # somebody did so, and wants it to stay like that

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
-import numpy as np
 
 from jaxfn._check import accuracy, finite_differences, numbers, shared
 from jaxfn._check.case import Case
@@ -53,11 +52,13 @@ class Second:
         (args, along, cts), found = case.computed(self.plan)
         quick = _quickly(case, kind)
         others = along if mode == "reverse" else cts
-        outcome = _paired(case, quick, args, along, cts, (found, others), ())
+        outcome = _against_slopes(case, quick, args, along, cts, (found, others), None)
         if not outcome.ok:
             noise = accuracy.jumps(quick, args, along)
             if any(noise):
-                outcome = _paired(case, quick, args, along, cts, (found, others), noise)
+                outcome = _against_slopes(
+                    case, quick, args, along, cts, (found, others), noise
+                )
         if not outcome.ok and case.reference is not None:
             of_reference = _derivative(_first(case, case.reference_f, kind), mode)
             expected = numbers.pairing(Program(of_reference)(args, along, cts), others)
@@ -73,31 +74,20 @@ class Second:
 WHAT = {"backward": "gradient", "jvp": "tangent"}
 
 
-def _paired(
+def _against_slopes(
     case: Case,
     g: Callable[..., Arrays],
     args: Arrays,
     along: Arrays,
     cts: Arrays,
     got: tuple[Arrays, Arrays],
-    noise: Sequence[float],
+    noise: Sequence[float] | None,
 ) -> Outcome:
     """The derivative of g, which is in a pairing, against the slopes of g."""
-    slopes = finite_differences.slopes(g, args, along, case.eps, noise or None)
+    slopes = finite_differences.slopes(g, args, along, case.eps, noise)
     if not all(s.settled.all() for s in slopes):
         raise Skip("the first derivative has no slope here that differences agree on")
-    values = [s.value for s in slopes]
-    size = max(numbers.size_of(*got), numbers.size_of(cts, values))
-    size += sum(s.floor for s in slopes)
-    errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
-    allowed = numbers.size_of(cts, errors)
-    return shared.is_close(
-        numbers.pairing(*got),
-        numbers.pairing(cts, values),
-        size,
-        case.slope_tolerance,
-        allowed,
-    )
+    return finite_differences.paired(case, got, slopes, cts)
 
 
 def _quickly(case: Case, kind: str) -> Callable[..., Arrays]:
