@@ -89,6 +89,11 @@ class CheckReport:
         return tuple(r for r in self.results if r.status == "skipped")
 
     @property
+    def summary(self) -> str:
+        """One line: how many checks passed or failed, and which rules are wrong."""
+        return self._summary()
+
+    @property
     def wrong_rules(self) -> tuple[str, ...]:
         """The rules that are wrong, each once."""
         return tuple(dict.fromkeys(r.rule for r in self.failures))
@@ -100,13 +105,13 @@ class CheckReport:
             CheckError: (an AssertionError) with the failures as its message.
         """
         if not self.ok:
-            raise CheckError(f"{self._summary()}\n{self._messages()}")
+            raise CheckError(f"{self.summary}\n{self._messages()}")
 
     def __str__(self) -> str:
         table = _aligned([_HEADINGS[:5], *map(_row, self._shown())])
         if not self.failures:
-            return "\n".join([*table, "", self._summary()])
-        parts = [self._summary(), "", self._messages(), "", *table]
+            return "\n".join([*table, "", self.summary])
+        parts = [self.summary, "", self._messages(), "", *table]
         return "\n".join(
             [*parts, *(["", _folded(self.skipped)] if self.skipped else [])]
         )
@@ -147,7 +152,7 @@ class CheckReport:
             rows.append(f"<tr>{text}{status}</tr>")
         folded = _folded(self.skipped) if self.failures and self.skipped else ""
         return (
-            f"<table><caption>{html.escape(self._summary())}</caption>"
+            f"<table><caption>{html.escape(self.summary)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
             f"{html.escape(folded)}"
         )
