@@ -49,6 +49,7 @@ _BACKWARD = ("value", "backward", "backward repeats")
 _TRACED = ("value", "value under jit")
 _COMPILED = (*_BACKWARD, "value under jit", "backward under jit")
 _JVP = ("value", "jvp")
+_VMAP = ("vmap", "vmap under jit")
 _VALUE, _GRADIENT, _TANGENT = ("value",), ("gradient",), ("tangent",)
 CHECKS: dict[str, Check] = {
     "value": Check("forward", first_order.value, ()),
@@ -56,56 +57,49 @@ CHECKS: dict[str, Check] = {
     "backward": Check("backward", first_order.backward),
     "backward repeats": Check("backward", first_order.backward_repeats, _BACKWARD[:2]),
     "backward under jit": Check(
-        "backward",
-        first_order.backward_jit,
-        (*_BACKWARD, "value under jit"),
-        about=_GRADIENT,
+        "backward", first_order.backward_jit, (*_BACKWARD, "value under jit"), _GRADIENT
     ),
     "backward of zero": Check("backward", first_order.backward_zero, _BACKWARD),
     "backward is linear": Check(
-        "backward", first_order.backward_linear, _BACKWARD, about=_GRADIENT
+        "backward", first_order.backward_linear, _BACKWARD, _GRADIENT
     ),
     "backward of subsets": Check(
-        "backward", first_order.backward_subsets, _BACKWARD, about=_GRADIENT
+        "backward", first_order.backward_subsets, _BACKWARD, _GRADIENT
     ),
     "backward, unused outputs": Check(
-        "backward", first_order.backward_unused, _BACKWARD, about=_GRADIENT
+        "backward", first_order.backward_unused, _BACKWARD, _GRADIENT
     ),
     "jvp": Check("jvp", first_order.jvp),
-    "jvp is linear": Check("jvp", first_order.jvp_linear, _JVP, about=_TANGENT),
-    "jvp of subsets": Check("jvp", first_order.jvp_subsets, _JVP, about=_TANGENT),
-    "jvp under jit": Check(
-        "jvp", first_order.jvp_jit, (*_TRACED, "jvp"), about=_TANGENT
-    ),
+    "jvp is linear": Check("jvp", first_order.jvp_linear, _JVP, _TANGENT),
+    "jvp of subsets": Check("jvp", first_order.jvp_subsets, _JVP, _TANGENT),
+    "jvp under jit": Check("jvp", first_order.jvp_jit, (*_TRACED, "jvp"), _TANGENT),
     "adjoint": Check(
         "backward or jvp",
         first_order.adjoint,
         (*_BACKWARD, "jvp"),
-        about=(*_GRADIENT, *_TANGENT),
+        (*_GRADIENT, *_TANGENT),
     ),
-    "vmap": Check("vmap", batching.vmap, _TRACED, about=_VALUE, plan=batching.batches),
-    "vmap under jit": Check(
-        "vmap", batching.vmap_jit, (*_TRACED, "vmap"), about=_VALUE
-    ),
+    "vmap": Check("vmap", batching.vmap, _TRACED, _VALUE, plan=batching.batches),
+    "vmap under jit": Check("vmap", batching.vmap_jit, (*_TRACED, "vmap"), _VALUE),
     "vmap of backward": Check(
         "backward",
         batching.vmap_backward,
-        (*_COMPILED, "vmap", "vmap under jit"),
-        about=_GRADIENT,
+        (*_COMPILED, *_VMAP),
+        _GRADIENT,
         plan=batching.batches_of_backward,
     ),
     "backward of vmap": Check(
         "backward",
         batching.backward_vmap,
-        (*_COMPILED, "vmap", "vmap under jit", "vmap of backward"),
-        about=_GRADIENT,
+        (*_COMPILED, *_VMAP, "vmap of backward"),
+        _GRADIENT,
         plan=batching.backwards_of_batch,
     ),
     "vmap of jvp": Check(
         "jvp",
         batching.vmap_jvp,
-        (*_JVP, "jvp under jit", "vmap", "vmap under jit"),
-        about=_TANGENT,
+        (*_JVP, "jvp under jit", *_VMAP),
+        _TANGENT,
         plan=batching.batches_of_jvp,
     ),
     "backward of backward": _second("backward", "reverse", _BACKWARD),
@@ -118,15 +112,11 @@ CHECKS: dict[str, Check] = {
         "forward",
         programs.scan,
         _COMPILED,
-        about=(*_VALUE, *_GRADIENT),
+        (*_VALUE, *_GRADIENT),
         plan=programs.scanned,
     ),
     "checkpoint": Check(
-        "forward",
-        programs.checkpoint,
-        _COMPILED,
-        about=_GRADIENT,
-        plan=programs.checkpointed,
+        "forward", programs.checkpoint, _COMPILED, _GRADIENT, plan=programs.checkpointed
     ),
     "low precision": Check(
         "forward", programs.low_precision, _BACKWARD, plan=programs.lowered
@@ -135,13 +125,7 @@ CHECKS: dict[str, Check] = {
 }
 """By name, in the order in which they run."""
 
-
-SECOND = {
-    "backward of backward",
-    "jvp of backward",
-    "backward of jvp",
-    "jvp of jvp",
-}
+SECOND = {name for name, this in CHECKS.items() if isinstance(this.run, Second)}
 """Those of second order."""
 
 

@@ -74,27 +74,7 @@ is left or differs; 2 if the command is wrong
 def add_parsers(commands: Any) -> None:
     """Add the commands to a parser of commands; `run` of the options runs one."""
     _add_demo(commands)
-    parser = _parser(
-        commands,
-        run_check,
-        "check",
-        "check the rules of a Function on random arguments",
-        "Check value, backward, jvp and vmap of a Function, or of any function that "
-        "JAX can call, on random arguments, and print a table.",
-        CHECK,
-    )
-    add = parser.add_argument
-    add(
-        "--surrogate",
-        action="store_true",
-        help="the derivative differs from that of the value on purpose",
-    )
-    add(
-        "--reference",
-        metavar="FILE_OR_MODULE:NAME",
-        help="a function with the right derivative, to compare with",
-    )
-    _add_comparisons(parser, "check")
+    _add_check(commands)
     _parser(
         commands,
         run_explain,
@@ -104,7 +84,7 @@ def add_parsers(commands: Any) -> None:
         "transformations work, what is kept for the backward pass, and the cost.",
         EXPLAIN,
     )
-    parser = _parser(
+    compared = _parser(
         commands,
         run_compare,
         "compare",
@@ -114,8 +94,8 @@ def add_parsers(commands: Any) -> None:
         COMPARE,
         names=("port", "original"),
     )
-    _add_comparisons(parser, "row")
-    parser = _parser(
+    _add_comparisons(compared, "row")
+    translated = _parser(
         commands,
         run_translate,
         "translate",
@@ -126,7 +106,30 @@ def add_parsers(commands: Any) -> None:
         TRANSLATE,
         metavar="FILE_OR_MODULE[:CLASS]",
     )
-    parser.add_argument("-o", dest="out", metavar="OUT", help="the file to write")
+    translated.add_argument("-o", dest="out", metavar="OUT", help="the file to write")
+
+
+def _add_check(commands: Any) -> None:
+    parser = _parser(
+        commands,
+        run_check,
+        "check",
+        "check the rules of a Function on random arguments",
+        "Check value, backward, jvp and vmap of a Function, or of any function that "
+        "JAX can call, on random arguments, and print a table.",
+        CHECK,
+    )
+    parser.add_argument(
+        "--surrogate",
+        action="store_true",
+        help="the derivative differs from that of the value on purpose",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="FILE_OR_MODULE:NAME",
+        help="a function with the right derivative, to compare with",
+    )
+    _add_comparisons(parser, "check")
 
 
 def _add_demo(commands: Any) -> None:

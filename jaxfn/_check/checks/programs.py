@@ -114,19 +114,9 @@ def low_precision(case: Case) -> Outcome:
     if not of_value.ok:
         return dataclasses.replace(of_value, rule="forward")
     cts = _cotangents(low, outs)
-    try:
-        got = known[1] if known else low.quick_pull(cts, *low.xs)
-    except Exception as error:
-        refused = isinstance(error, NotImplementedError) or (
-            isinstance(error, TypeError) and NO_DTYPE in str(error)
-        )
-        if refused and errors.NO_BACKWARD not in str(error):
-            why = f"backward refuses {_dtypes(low.xs)}: {_line(error)}"
-            raise Skip(why) from error
-        if _is_refusal(error):
-            raise
-        text = str(error).partition("\n\n")[0]
-        return Outcome(np.inf, 0.0, f"{type(error).__name__}: {text}", "backward")
+    got = known[1] if known else _low_gradients(low, cts)
+    if isinstance(got, Outcome):
+        return got
     for i, (g, x) in enumerate(zip(got, low.xs, strict=True)):
         if g.dtype != x.dtype:
             text = f"gradient {i}: expected {x.dtype}, got {g.dtype}"
@@ -140,6 +130,23 @@ def low_precision(case: Case) -> Outcome:
 
     of_gradient = exact.compare(got, gradients, named(len(got)))
     return shared.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
+
+
+def _low_gradients(low: Case, cts: Arrays) -> Arrays | Outcome:
+    """The gradients in a low precision, or the outcome if backward fails in it."""
+    try:
+        return low.quick_pull(cts, *low.xs)
+    except Exception as error:
+        refused = isinstance(error, NotImplementedError) or (
+            isinstance(error, TypeError) and NO_DTYPE in str(error)
+        )
+        if refused and errors.NO_BACKWARD not in str(error):
+            why = f"backward refuses {_dtypes(low.xs)}: {_line(error)}"
+            raise Skip(why) from error
+        if _is_refusal(error):
+            raise
+        text = str(error).partition("\n\n")[0]
+        return Outcome(np.inf, 0.0, f"{type(error).__name__}: {text}", "backward")
 
 
 def lowered(case: Case) -> Call:
