@@ -314,9 +314,13 @@ def _labels_of(args: tuple[Any, ...]) -> list[str]:
     return labels
 
 
-def outputs(n: int) -> list[str]:
-    return [f"output {j}" for j in range(n)]
+def name_outputs(arrays: Sequence[Any]) -> list[str]:
+    return [f"output {j}" for j in range(len(arrays))]
 
 
-def named(n: int) -> list[str]:
-    return [f"gradient {i}" for i in range(n)]
+def name_gradients(arrays: Sequence[Any]) -> list[str]:
+    return [f"gradient {i}" for i in range(len(arrays))]
+
+
+def name_tangents(arrays: Sequence[Any]) -> list[str]:
+    return [f"tangent of {name}" for name in name_outputs(arrays)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ import jax
 
 from jaxfn._base import pytree
 from jaxfn._check import numbers, shared
-from jaxfn._check.case import Case, named, outputs
+from jaxfn._check.case import Case, name_gradients, name_outputs, name_tangents
 from jaxfn._check.compile import Call, jit
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
@@ -84,7 +85,7 @@ def _against_loop(
     batches: Sequence[Arrays],
     chosen: Sequence[Axes],
     f: Callable[..., Arrays],
-    names: Callable[[int], list[str]],
+    names: Callable[[Arrays], list[str]],
 ) -> Outcome:
     """Batches against what a loop over their examples gives."""
     rows, found = case.batch(EXAMPLES), []
@@ -92,7 +93,7 @@ def _against_loop(
         examples = _batched(rows, axes)[1]
         columns = zip(*[f(*example) for example in examples], strict=True)
         expected = [numbers.stack(column) for column in columns]
-        labels = [f"{name} (in_axes={axes})" for name in names(len(expected))]
+        labels = [f"{name} (in_axes={axes})" for name in names(expected)]
         found.append(case.compare(got, expected, labels))
     return shared.worst(found)
 
@@ -110,7 +111,7 @@ def vmap(case: Case) -> Outcome:
     got = case.computed(batches, after="value under jit")[1]
     if not case.is_batched_by_jax:
         got = [_not_compiled(case), *got[1:]]
-    return _against_loop(case, got, _axes(case), case.quick_run, outputs)
+    return _against_loop(case, got, _axes(case), case.quick_run, name_outputs)
 
 
 def _not_compiled(case: Case) -> Arrays:
@@ -126,8 +127,8 @@ def vmap_jit(case: Case) -> Outcome:
         arrays, _ = _batched(case.batch(EXAMPLES), axes)
         got = jit(jax.vmap(case.run, in_axes=axes))(*arrays)
     if case.is_batched_by_jax:
-        return _against_loop(case, [got], _axes(case), case.quick_run, outputs)
-    return case.compare(got, _not_compiled(case), outputs(len(got)))
+        return _against_loop(case, [got], _axes(case), case.quick_run, name_outputs)
+    return case.compare(got, _not_compiled(case), name_outputs(got))
 
 
 def batches_of_backward(case: Case) -> Call:
@@ -142,12 +143,12 @@ def batches_of_backward(case: Case) -> Call:
 def vmap_backward(case: Case) -> Outcome:
     """The gradient under vmap, against a loop."""
     chosen, got = _axes_of_derivatives(case, 1), case.computed(batches_of_backward)[1]
-    return _against_loop(case, got, chosen, partial_gradients(case), named)
+    return _against_loop(case, got, chosen, partial_gradients(case), name_gradients)
 
 
 def partial_gradients(case: Case) -> Callable[..., Arrays]:
     """The gradients by the float arrays, for cotangents that are the same anywhere."""
-    return lambda *arrays: case.quick_gradients(case.first_cts, *arrays)
+    return functools.partial(case.quick_gradients, case.first_cts)
 
 
 def backwards_of_batch(case: Case) -> Call:
@@ -179,7 +180,7 @@ def backward_vmap(case: Case) -> Outcome:
             _shared([gradients[k] for gradients in each], axes[i])
             for k, i in enumerate(case.at)
         ]
-        labels = [f"{name} (in_axes={axes})" for name in named(len(expected))]
+        labels = [f"{name} (in_axes={axes})" for name in name_gradients(expected)]
         found.append(case.compare(got, expected, labels))
     return shared.worst(found)
 
@@ -206,16 +207,7 @@ def batches_of_jvp(case: Case) -> Call:
 
 def vmap_jvp(case: Case) -> Outcome:
     """The jvp under vmap, against a loop."""
-    ts = case.ts(case.rng())
-
-    def names(n: int) -> list[str]:
-        return [f"tangent of {name}" for name in outputs(n)]
-
-    def loop(*arrays: Any) -> Arrays:
-        return case.quick_tangents(ts, *arrays)
-
-    chosen, got = (
-        _axes_of_derivatives(case, 1),
-        case.computed(batches_of_jvp, after="jvp under jit")[1],
-    )
-    return _against_loop(case, got, chosen, loop, names)
+    ts, chosen = case.ts(case.rng()), _axes_of_derivatives(case, 1)
+    got = case.computed(batches_of_jvp, after="jvp under jit")[1]
+    loop = functools.partial(case.quick_tangents, ts)
+    return _against_loop(case, got, chosen, loop, name_tangents)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxfn._check import accuracy, numbers, shared
-from jaxfn._check.case import Case, outputs
+from jaxfn._check.case import Case, name_outputs, name_tangents
 from jaxfn._check.diagnosis import located
 from jaxfn._check.finite_differences import (
     UNSETTLED,
@@ -30,7 +30,7 @@ def value(case: Case) -> Outcome:
     """Forward runs, twice with the same result, which is that of the reference."""
     first = case.first_value
     again = case.run(*case.arrays)
-    names = outputs(len(first))
+    names = name_outputs(first)
     outcome = shared.compare(again, first, names, case.same_tolerance, atol=case.atol)
     if case.reference is None or case.surrogate:
         return outcome
@@ -44,7 +44,7 @@ def value(case: Case) -> Outcome:
 
 def value_jit(case: Case) -> Outcome:
     got = case.run_program.compiled(*case.arrays)
-    return case.compare(got, case.first_value, outputs(len(got)))
+    return case.compare(got, case.first_value, name_outputs(got))
 
 
 # ---- backward
@@ -244,17 +244,13 @@ def jvp_jit(case: Case) -> Outcome:
     ts = case.ts(case.rng())
     expected = case.push(ts, *case.xs)
     got = case.push_program.compiled(ts, *case.arrays)
-    return case.compare(got, expected, _tangents(expected))
-
-
-def _tangents(arrays: Arrays) -> list[str]:
-    return [f"tangent of {name}" for name in outputs(len(arrays))]
+    return case.compare(got, expected, name_tangents(expected))
 
 
 def jvp_linear(case: Case) -> Outcome:
     generator = case.rng()
     a, b = case.ts(generator), case.ts(generator)
-    return _linear(case, case.quick_push, a, b, _tangents, "t")
+    return _linear(case, case.quick_push, a, b, name_tangents, "t")
 
 
 def jvp_subsets(case: Case) -> Outcome:
@@ -278,7 +274,7 @@ def jvp_subsets(case: Case) -> Outcome:
         padded = [t if i in chosen else zeros[i] for i, t in enumerate(ts)]
         expected = case.quick_push(padded, *case.xs)
         constants = [case.x_labels[i] for i in range(len(ts)) if i not in chosen]
-        names = [f"{n} ({', '.join(constants)} constant)" for n in _tangents(got)]
+        names = [f"{n} ({', '.join(constants)} constant)" for n in name_tangents(got)]
         found.append(case.compare(got, expected, names))
     return shared.worst(found)
 

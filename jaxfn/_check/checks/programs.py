@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxfn._base import compat, errors, pytree
 from jaxfn._check import numbers, shared
-from jaxfn._check.case import Case, floats, named, outputs
+from jaxfn._check.case import Case, floats, name_gradients, name_outputs
 from jaxfn._check.checks.batching import partial_gradients
 from jaxfn._check.compile import Call
 from jaxfn._check.numbers import Arrays
@@ -49,8 +49,8 @@ def scan(case: Case) -> Outcome:
     loop = _stacked([floats(case.quick_run(*row)) for row in rows])
     return shared.worst(
         [
-            case.compare(outs, loop, outputs(len(loop))),
-            case.compare(got, expected, named(len(expected))),
+            case.compare(outs, loop, name_outputs(loop)),
+            case.compare(got, expected, name_gradients(expected)),
         ]
     )
 
@@ -72,7 +72,7 @@ def checkpoint(case: Case) -> Outcome:
     """Under jax.checkpoint the gradient is the same."""
     expected = case.quick_pull(case.first_cts, *case.xs)
     got = case.computed(checkpointed)[1]
-    return case.compare(got, expected, named(len(got)))
+    return case.compare(got, expected, name_gradients(got))
 
 
 # ---- precision, leaks
@@ -110,7 +110,7 @@ def low_precision(case: Case) -> Outcome:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise Skip(f"forward refuses {_dtypes(low.xs)}: {_line(error)}") from error
     exact = _High(case, low, rounded)
-    of_value = exact.compare(outs, exact.value, outputs(len(outs)))
+    of_value = exact.compare(outs, exact.value, name_outputs(outs))
     if not of_value.ok:
         return dataclasses.replace(of_value, rule="forward")
     cts = _cotangents(low, outs)
@@ -128,7 +128,7 @@ def low_precision(case: Case) -> Outcome:
     def gradients(*xs: Any) -> Arrays:
         return case.quick_gradients(exact_cts, *xs)
 
-    of_gradient = exact.compare(got, gradients, named(len(got)))
+    of_gradient = exact.compare(got, gradients, name_gradients(got))
     return shared.worst([of_value, dataclasses.replace(of_gradient, rule="backward")])
 
 
