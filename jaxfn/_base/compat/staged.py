@@ -287,4 +287,4 @@ class Failed(Staged):
         return repr(self._error)
 
 
-_NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
+_NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]))
