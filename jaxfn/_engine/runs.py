@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._base import OutSpec, as_jax, errors, is_inexact
+from jaxfn._base import OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.rules import Arrays, Perturbed
 
@@ -26,6 +26,8 @@ class Run:
             ("output", i) or ("other", i), counting within each kind. Filled in last.
         constants: where NumPy values of float type were kept.
         opaque: where objects were kept that hide arrays.
+        staged: the traced function that computes the other leaves, from what it closes
+            over, inputs and outputs; None if they have been computed.
     """
 
     out: OutSpec
@@ -35,6 +37,7 @@ class Run:
     sources: tuple[tuple[str, int], ...] = ()
     constants: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    staged: compat.Staged | None = None
 
     def note_sources(self, leaves: Arrays, inputs: Arrays, outs: Arrays) -> None:
         """Note, by identity, where each leaf comes from."""
@@ -51,8 +54,25 @@ class Run:
             sources.append(source)
         self.sources = tuple(sources)
 
+    def begin(
+        self, staged: compat.Staged, closed_over: Arrays, inputs: Arrays, outs: Arrays
+    ) -> Arrays:
+        """Take the traced function; return the others that `leaves` is to be given.
+
+        What does not depend on the outputs is computed here, once and for all: the rule
+        that calls `leaves` runs again for each derivative of the outputs.
+        """
+        if not any(kind == "other" for kind, _ in self.sources):  # as mostly
+            return []
+        if any(compat.used_inputs(staged.jaxpr)[len(closed_over) + len(inputs) :]):
+            self.staged = staged
+            return closed_over
+        return staged(*closed_over, *inputs, *outs)
+
     def leaves(self, inputs: Arrays, outs: Arrays, others: Arrays) -> list[Any]:
         """Return the leaves, with these arrays in the places of their sources."""
+        if self.staged is not None:
+            others = self.staged(*others, *inputs, *outs)
         of_kind = {"input": inputs, "output": outs, "other": others}
         return [of_kind[kind][i] for kind, i in self.sources]
 

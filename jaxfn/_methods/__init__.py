@@ -2,7 +2,7 @@
 
 `definition` is what a class defines at this moment. `plain` runs it where no argument
 is traced; else `traced` does, by `_engine`, with the `Rules` that `class_rules` makes
-of it: a forward runs in one of two `styles`, `separate` the one with setup_context.
+of it: a forward runs in one of two `styles`.
 `node` is the ctx that rules get, `ctx` its public part, `no_graph` what it can't have,
 `savable` what may be saved. `running` says more of a static method that fails.
 `returned_gradients`, `returned_tangents` and `returned_batch` check what they returned,
@@ -10,7 +10,7 @@ and word the errors (of rules in JAX's terms, `_decorator` does), with `returns`
 common. `hooks` and `policies` (autocast) are settings of a `with` block.
 
 A saved array: `node.save_for_backward`, taken out by `capture`, given its derivative
-(by `_engine.onepass`, or in `separate`), made one of the `Residuals` in `styles`, where
+(by `_engine.onepass`), made one of the `Residuals` in `styles`, where
 hooks see it (`packed`), carried by `_engine.carrying`, put into a fresh ctx by
 `capture.rebuild`, which `class_rules` calls, read by `node.saved_tensors`.
 

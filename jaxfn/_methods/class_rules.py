@@ -37,8 +37,7 @@ from jaxfn._methods.returned_batch import batch_outputs
 from jaxfn._methods.returned_gradients import gradients
 from jaxfn._methods.returned_tangents import tangents as out_tangents
 from jaxfn._methods.running import running, several_outputs, without_ctx
-from jaxfn._methods.separate import Separate
-from jaxfn._methods.styles import Combined, Record
+from jaxfn._methods.styles import Record, Style
 
 
 class VmapInfo(NamedTuple):
@@ -65,16 +64,12 @@ class ClassRules:
         self._def = d = definition
         self._arguments = arguments
         # The rules are made below, of the style, which asks for them when it runs.
-        parts = (definition, arguments, lambda: self.rules)
-        self._style = (
-            Combined(*parts)
-            if d.setup_context is None
-            else Separate(*parts, forward=self._forward)
-        )
+        style = Style(definition, arguments, lambda: self.rules, self._forward)
+        self._once = style.once
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
-            fwd=self._style.fwd,
+            fwd=self._once.fwd,
             # With neither rule there is a backward all the same, one that raises: so it
             # does where a derivative is taken, and not where forward is traced.
             bwd=self._bwd if d.has_backward or d.jvp is None else None,
@@ -93,8 +88,8 @@ class ClassRules:
         # In such a JAX, a scan differentiated in reverse goes on with the primal of a
         # custom_jvp, and would differentiate the body: a wrong second derivative.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
-            return self._style.fwd(arrays, nothing)[0]
-        return self._style.primal(arrays, nothing)
+            return self._once.fwd(arrays, nothing)[0]
+        return self._once.primal(arrays, nothing)
 
     def _forward(self, inputs: Arrays) -> Outputs:
         """Run forward of the separate style; the vmap staticmethod batches it."""

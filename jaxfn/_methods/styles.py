@@ -1,11 +1,8 @@
-"""What the two styles of forward share, and the combined one.
+"""The two styles of forward, and what a context holds after them.
 
-Forward runs once, on inputs without derivative; then the Function's own derivative is
-attached to its outputs (`attachment`). So a derivative of any order meets the rules and
-never the body of forward, which may have no derivative at all (a host callback).
-
-In the combined style forward fills ctx while it computes, and what it saved is
-replaced (`onepass`). The separate style is in `separate`.
+In the combined style `forward(ctx, *args)` fills ctx while it computes. In the separate
+style `forward(*args)` only computes, and `setup_context(ctx, inputs, output)` is its
+second part. `_engine.onepass` runs either of them once.
 """
 
 from __future__ import annotations
@@ -17,7 +14,15 @@ from typing import Any
 import jax
 
 from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, search
-from jaxfn._engine import Arrays, OnePass, Perturbed, Residuals, Rules, Run
+from jaxfn._engine import (
+    Arrays,
+    OnePass,
+    Perturbed,
+    Residuals,
+    Rules,
+    Run,
+    distinct,
+)
 from jaxfn._methods import hooks, policies
 from jaxfn._methods.capture import Layout, capture
 from jaxfn._methods.definition import Definition
@@ -46,32 +51,90 @@ class Record:
 
 
 class Style:
-    """What both styles of forward share.
+    """Runs forward of a class, in the style that it has.
+
+    Attributes:
+        once: The `fwd` and the primal of `Rules`.
 
     Args:
         definition: the rules of the class.
         arguments: the arguments of the call.
         rules: returns the `Rules` of the call, which are made from the style.
+        forward: Runs forward of the separate style on arrays.
     """
 
     def __init__(
-        self, definition: Definition, arguments: Arguments, rules: Callable[[], Rules]
+        self,
+        definition: Definition,
+        arguments: Arguments,
+        rules: Callable[[], Rules],
+        forward: Callable[[Arrays], Outputs],
     ) -> None:
         self._def = definition
         self._arguments = arguments
         self._rules = rules
+        self._forward = forward
         # Those that hold at the call: forward may be traced later, by a transformation,
         # when the caller's `with` block is over.
         self._hooks = hooks.current()
         self._policy = policies.current()
+        name, parts = definition.name, (self._residuals, rules)
+        if definition.setup_context is None:
+            self.once = OnePass(self._combined, *parts, rule=f"{name}.forward")
+        else:
+            self.once = OnePass(
+                self._separate,
+                *parts,
+                rule=f"{name}.forward",
+                second=self._setup_context,
+                second_rule=f"{name}.setup_context",
+            )
 
-    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        """Return the outputs, with their derivative, and the residuals."""
-        raise NotImplementedError
+    def _combined(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, list[Any], Run]:
+        """Run forward(ctx, *args)."""
+        self._check_closure()
+        ctx = self._ctx(perturbed)
+        args = self._arguments.join(inputs)
+        forward, given = self._def.forward, (ctx, *args)
+        with running(self._def.name, "forward", forward, given):
+            with policies.using(self._policy):
+                result = forward(ctx, *args, **self._arguments.kwargs)
+            found, out = self._arguments.split_output(result, name=self._def.name)
+            check_dirty(ctx, inputs)
+            leaves, layout = self._capture(ctx)
+            out.marked = marks(ctx, found)
+        return found, leaves, self._ran(ctx, layout, out, perturbed)
 
-    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        """Return the outputs, for where nothing differentiates them."""
-        raise NotImplementedError
+    def _separate(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, list[Any], Run]:
+        """Run forward(*args), which saves nothing."""
+        self._check_closure()
+        with policies.using(self._policy):
+            outs = self._forward(inputs)
+        return outs.arrays, [], Run(outs.static, perturbed, False, None)
+
+    def _setup_context(
+        self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
+    ) -> tuple[list[Any], Run]:
+        """Run setup_context; return the leaves that it saved, and the rest."""
+        assert self._def.setup_context is not None
+        # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
+        # one object, and a mark on one of two such outputs would be on both.
+        ctx, outs = self._ctx(perturbed), distinct(outs)
+        inputs, output = self._arguments.join(arrays), out.whole.join(outs)
+        name, rule = self._def.name, self._def.setup_context
+        with policies.using(self._policy):
+            setup(name, self._def.forward, rule, ctx, inputs, output)
+        with running(name, "setup_context", rule):
+            check_dirty(ctx, arrays)
+            leaves, layout = self._capture(ctx)
+            out.marked = marks(ctx, outs)
+        run = self._ran(ctx, layout, out, perturbed)
+        run.note_sources(leaves, arrays, outs)
+        return leaves, run
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         """Make the context of one run."""
@@ -126,37 +189,6 @@ class Style:
         record = Record(layout, perturbed, in_avals, out_avals, run.out)
         smooth = run.out.differentiable(out_avals)
         return Residuals(leaves, record, smooth, run.pattern_used)
-
-
-class Combined(Style):
-    """The style of `forward(ctx, *args)`, which saves while it computes (`onepass`)."""
-
-    def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        return self._one_pass().fwd(arrays, perturbed)
-
-    def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        return self._one_pass().primal(arrays, perturbed)
-
-    def _one_pass(self) -> OnePass:
-        rule = f"{self._def.name}.forward"
-        return OnePass(self._run, self._residuals, self._rules, rule=rule)
-
-    def _run(
-        self, inputs: Arrays, perturbed: Perturbed
-    ) -> tuple[Arrays, list[Any], Run]:
-        """Run forward; return its outputs, the leaves that it saved, and the rest."""
-        self._check_closure()
-        ctx = self._ctx(perturbed)
-        args = self._arguments.join(inputs)
-        forward, given = self._def.forward, (ctx, *args)
-        with running(self._def.name, "forward", forward, given):
-            with policies.using(self._policy):
-                result = forward(ctx, *args, **self._arguments.kwargs)
-            found, out = self._arguments.split_output(result, name=self._def.name)
-            check_dirty(ctx, inputs)
-            leaves, layout = self._capture(ctx)
-            out.marked = marks(ctx, found)
-        return found, leaves, self._ran(ctx, layout, out, perturbed)
 
 
 def setup(
