@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn._methods import Casting, FunctionCtx, Policy, policies
+from jaxfn._methods import Casting, FunctionCtx, Policy, policies, rewrapped
 
 __all__ = [
     "autocast",
@@ -126,7 +126,8 @@ def custom_fwd(
 ) -> Any:
     """Say how a Function's forward behaves under `autocast`.
 
-    Decorates the static method `forward`, in either style; backward needs `custom_bwd`.
+    Decorates the static method (or classmethod) `forward`, in either style, above or
+    below `@staticmethod`; backward needs `custom_bwd`.
 
     Args:
         fwd: forward; with keywords alone the result is a decorator.
@@ -172,14 +173,17 @@ def custom_fwd(
         return functools.partial(
             custom_fwd, device_type=device_type, cast_inputs=cast_inputs
         )
-    forward: Any = fwd.__func__ if isinstance(fwd, staticmethod) else fwd
     casting = Casting(None if cast_inputs is None else jnp.dtype(cast_inputs))
+    return rewrapped(fwd, functools.partial(_cast, casting=casting))
 
+
+def _cast(forward: Callable[..., Any], *, casting: Casting) -> Callable[..., Any]:
     @functools.wraps(forward)
     def decorated(*args: Any, **kwargs: Any) -> Any:
+        ctx = _first(args)
         # In the separate style forward has no ctx: `setup` writes on it later.
-        if args and isinstance(args[0], FunctionCtx):
-            policies.note(args[0], casting)
+        if isinstance(ctx, FunctionCtx):
+            policies.note(ctx, casting)
         args, kwargs = casting.cast((args, kwargs))
         with policies.using(casting.inside()):
             return forward(*args, **kwargs)
@@ -222,10 +226,13 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
     _check_device_type(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
-    backward: Any = bwd.__func__ if isinstance(bwd, staticmethod) else bwd
+    return rewrapped(bwd, _under_policy_of_forward)
 
+
+def _under_policy_of_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
-    def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        ctx = _first(args)
         if not hasattr(ctx, "_fwd_used_autocast"):
             raise AttributeError(
                 f"{type(ctx).__name__!r} object has no attribute '_fwd_used_autocast'. "
@@ -236,9 +243,16 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
         # over, or inside of another.
         policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
         with policies.using(policy):
-            return backward(ctx, *args, **kwargs)
+            return backward(*args, **kwargs)
 
     return decorated
+
+
+def _first(args: tuple[Any, ...]) -> Any:
+    """Return the first argument after the class, which only a classmethod gets."""
+    rest = iter(args)
+    first = next(rest, None)
+    return next(rest, None) if isinstance(first, type) else first
 
 
 def _function(ctx: Any) -> str:

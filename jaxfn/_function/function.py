@@ -13,7 +13,7 @@ import jax
 
 from jaxfn._base import Arguments, Kwargs, compat, errors, pytree
 from jaxfn._function.binding import bind, parameters
-from jaxfn._methods import BackwardCFunction, FunctionCtx, plain, traced
+from jaxfn._methods import BackwardCFunction, FunctionCtx, plain, rewrapped, traced
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -387,7 +387,7 @@ def once_differentiable(fn: _F) -> _F:
 
     Args:
         fn: the static method `backward` (or `vjp`); the decorator may stand above or
-            below `@staticmethod`.
+            below `@staticmethod` (or `@classmethod`).
 
     Returns:
         A function that does the same. Differentiating it raises RuntimeError, with
@@ -412,13 +412,15 @@ def once_differentiable(fn: _F) -> _F:
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.once_differentiable.html
     """
-    inner: Any = fn.__func__ if isinstance(fn, staticmethod) else fn
+    return rewrapped(fn, _marked_once)
 
-    # The mark is on a wrapper, so that `fn` itself stays without. The engine reads it
-    # and sets the barrier up: here nothing can be seen of a derivative.
-    @functools.wraps(inner)
-    def wrapper(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        return inner(ctx, *args, **kwargs)
+
+def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    # The mark is on a wrapper, so that `function` itself stays without. The engine
+    # reads it and sets the barrier up: here nothing can be seen of a derivative.
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     marked: Any = wrapper
     marked._jaxfn_once = True

@@ -21,6 +21,6 @@ from jaxfn._methods import hooks, plain, policies, traced
 from jaxfn._methods.capture import Layout, fields, is_record
 from jaxfn._methods.class_rules import ClassRules
 from jaxfn._methods.ctx import FunctionCtx
-from jaxfn._methods.definition import Definition
+from jaxfn._methods.definition import Definition, rewrapped
 from jaxfn._methods.node import BackwardCFunction
 from jaxfn._methods.policies import Casting, Policy

@@ -84,6 +84,16 @@ class Definition:
         )
 
 
+def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+    """Wrap the function of a rule, whether or not the rule is bound to a class already.
+
+    Decorators stand above or below `@staticmethod` and `@classmethod`, in any order.
+    """
+    if isinstance(rule, classmethod):
+        return classmethod(wrap(rule.__func__))
+    return wrap(rule.__func__ if isinstance(rule, staticmethod) else rule)
+
+
 def _vmap(function: Any) -> Callable[..., Any]:
     """Return the vmap staticmethod, or one that raises where it is ambiguous.
 
