@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxfn._base import Kwargs, Parameters, compat, pytree
 
-_parameters: weakref.WeakKeyDictionary[Any, dict[bool, Parameters]]
+_parameters: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Parameters]]
 _parameters = weakref.WeakKeyDictionary()
 
 
@@ -22,9 +23,11 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
         known = _parameters.setdefault(key, {})
     except TypeError:  # not hashable, or no weak references: a callable object
         return _inspect(forward, has_ctx=has_ctx)
-    if has_ctx not in known:
-        known[has_ctx] = _inspect(forward, has_ctx=has_ctx)
-    return known[has_ctx]
+    # One function may be static in one class and a classmethod in another.
+    kind = has_ctx, key is forward
+    if kind not in known:
+        known[kind] = _inspect(forward, has_ctx=has_ctx)
+    return known[kind]
 
 
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
@@ -59,12 +62,17 @@ def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
     all keywords, and here the names of what it wraps hold.
     """
 
-    def has_names(f: Callable[..., Any]) -> bool:
-        found = inspect.signature(f, follow_wrapped=False).parameters.values()
-        return len(_places(found)) > 1
+    def own_signature(f: Callable[..., Any]) -> inspect.Signature:
+        # A decorator below `@classmethod` wraps a function that gets the class, too.
+        if isinstance(forward, types.MethodType):
+            f = types.MethodType(f, forward.__self__)
+        return inspect.signature(f, follow_wrapped=False)
 
-    named = inspect.unwrap(forward, stop=has_names)
-    return inspect.signature(named, follow_wrapped=False)
+    def has_names(f: Callable[..., Any]) -> bool:
+        return len(_places(own_signature(f).parameters.values())) > 1
+
+    function = getattr(forward, "__func__", forward)
+    return own_signature(inspect.unwrap(function, stop=has_names))
 
 
 def bind(

@@ -593,6 +593,48 @@ def test_forward_bound_in_any_way():
     allclose(jax.grad(lambda x: Classmethod.apply(x=x))(S), 9)
 
 
+def test_keywords_of_a_wrapped_class_method():
+    def wrapped(rule):
+        @functools.wraps(rule)
+        def wrapper(*args):
+            return rule(*args)
+
+        return wrapper
+
+    class Power(jaxfn.Function):
+        @classmethod
+        @wrapped
+        def forward(cls, ctx, x, n=2):
+            assert cls is Power
+            ctx.n = n
+            return x**n
+
+        @classmethod
+        @wrapped
+        def backward(cls, ctx, g):
+            return ctx.n * g, None
+
+    allclose(jax.grad(lambda x: Power.apply(x=x))(S), 2)
+    allclose(jax.grad(lambda x: Power.apply(x, n=5))(S), 5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ctx'"):
+        Power.apply(S, ctx=1)
+
+
+def test_one_function_is_static_and_a_class_method():
+    def rule(first, second, third):
+        return third
+
+    def backward(ctx, g):
+        return None, g
+
+    # Static, `first` is ctx; bound to the class, `second` is.
+    static = function(forward=staticmethod(rule), backward=backward)
+    bound = function(forward=classmethod(rule), backward=lambda ctx, g: g)
+    for _ in range(2):
+        allclose(jax.grad(lambda x: static.apply(second=1, third=x))(S), 1)
+        allclose(jax.grad(lambda x: bound.apply(third=x))(S), 1)
+
+
 @pytest.mark.parametrize("rules", ["backward", "both", "once"])
 def test_integers_beside_floats_through_every_transformation(rules):
     # JAX passes their tangents and cotangents as arrays of float0 in some of these.
