@@ -129,8 +129,9 @@ class _Host:
         for x in arrays:
             if jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise errors.RuleTypeError(
-                    f"`{self._name}` got a PRNG key: expected arrays that NumPy can "
-                    f"hold, got {short(x)}. Pass jax.random.key_data(key)."
+                    f"`{self._name}` got a PRNG key (or another array of an extended "
+                    f"dtype): expected arrays that NumPy can hold, got {short(x)}. "
+                    "Pass jax.random.key_data(key)."
                 )
         if any(compat.is_tracer(x) for x in arrays):
             return self._traced(arrays, spec)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import errors, search
+from jaxfn._base import compat, errors, search
 
 Arrays = list[Any]
 
@@ -42,9 +42,18 @@ _INEXACT = frozenset("fc")
 
 
 def is_inexact(x: Any) -> bool:
-    """Can `x` (an array or a type) have a derivative: is it float or complex?"""
+    """Say if `x` (an array or a type) has tangents: is it float or complex?
+
+    An array of an extended dtype may have them too: PRNG keys have none, the scales of
+    8-bit training have.
+    """
     kind = getattr(x.dtype, "kind", None)  # JAX takes longer to say the same
-    return kind in _INEXACT or jnp.issubdtype(x.dtype, jnp.inexact)
+    return kind in _INEXACT or compat.tangent_dtype(x.dtype) != jax.dtypes.float0
+
+
+def is_number(x: Any) -> bool:
+    """Say if `x` is float or complex, so that NumPy can hold and compare its values."""
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 @dataclasses.dataclass(slots=True)
@@ -252,7 +261,8 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
     if x.shape == shape:
         return x
     lead = x.ndim - len(shape)
-    if lead < 0:
+    # There is no sum of an extended dtype.
+    if lead < 0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
         return None
     pairs = list(zip(x.shape[lead:], shape, strict=True))
     if any(have != want and want != 1 for have, want in pairs):

@@ -59,7 +59,7 @@ class Case:
         arrays, self.spec = pytree.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
         self.labels = _labels_of(self.given)
-        self.at = [i for i, x in enumerate(self.arrays) if pytree.is_inexact(x)]
+        self.at = [i for i, x in enumerate(self.arrays) if pytree.is_number(x)]
         self.reference, self.surrogate = reference, surrogate
         self.eps = shared.eps_of(self.arrays)
         self.seed = seed
@@ -269,11 +269,12 @@ Plan: TypeAlias = Callable[[Case], Call]
 
 
 def floats(outs: Arrays) -> Arrays:
-    return [o for o in outs if pytree.is_inexact(o)]
+    return [o for o in outs if pytree.is_number(o)]
 
 
 def _cast(x: Any, precision: str) -> Any:
-    if not pytree.is_inexact(x) or precision == "given":
+    shared.refuse_extended(x)
+    if not pytree.is_number(x) or precision == "given":
         return x if shared.is_key(x) else numbers.array(x)
     if precision == "float64":
         return numbers.array(x, np.complex128 if shared.is_complex(x) else np.float64)

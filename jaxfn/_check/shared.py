@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._base import pytree, short
 
 
 class Skip(Exception):  # noqa: N818  (no error)
@@ -58,12 +58,23 @@ def is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def refuse_extended(x: Any) -> None:
+    """Refuse an array whose values only functions of its own dtype can read."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended) and not is_key(x):
+        raise TypeError(
+            f"check got an array of an extended dtype, {short(x)}: expected arguments "
+            "and outputs that NumPy can hold, or PRNG keys. Check a function of "
+            "ordinary arrays that converts them with jax.lax.convert_element_type."
+        )
+
+
 def is_complex(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
 def wide(x: Any) -> np.ndarray:
     """`x` in NumPy, in double precision; a key as its data."""
+    refuse_extended(x)
     if is_key(x):
         x = jax.random.key_data(x)
     return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64)
@@ -71,7 +82,7 @@ def wide(x: Any) -> np.ndarray:
 
 def eps_of(arrays: Sequence[Any]) -> float:
     """The rounding error of the least precise of these arrays."""
-    floats = [x.dtype for x in arrays if pytree.is_inexact(x)]
+    floats = [x.dtype for x in arrays if pytree.is_number(x)]
     return max((float(jnp.finfo(d).eps) for d in floats), default=2.0**-52)
 
 

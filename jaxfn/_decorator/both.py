@@ -167,8 +167,9 @@ class Both:
             return None
         # A Python number has no dtype of its own, and gets that of the argument. Where
         # the derivative was taken under x64, which may be over, JAX has only 32 bits.
-        dtype = jax.dtypes.canonicalize_dtype(aval.dtype)
-        ct = jnp.asarray(ct, None if hasattr(ct, "dtype") else dtype)
+        if not hasattr(ct, "dtype"):
+            ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
+        ct = pytree.as_jax(ct)
         if ct.shape != aval.shape:
             raise ValueError(
                 f"Custom VJP bwd rule {name} must produce cotangents of the shapes "

@@ -69,9 +69,11 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     no elements, so XLA drops it again. Every operation here can be transposed, which
     `jax.linear_transpose` of a call needs.
     """
-    # In a Pallas kernel for TPU no array is empty, and JAX adds nothing to a sum that
-    # is due. There `attach`, which leaves its values as they are, batches them.
-    if compat.in_kernel() or any(map(compat.is_unreduced, (*outs, *inputs))):
+    # In a Pallas kernel for TPU no array is empty, JAX adds nothing to a sum that is
+    # due, and no number can stand behind an array of an extended dtype. There `attach`,
+    # which leaves its values as they are, batches them.
+    unreduced = any(map(compat.is_unreduced, (*outs, *inputs)))
+    if compat.in_kernel() or unreduced or any(map(_is_extended, outs)):
 
         def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
             return dots[: len(outs)]
@@ -107,14 +109,18 @@ def _less_nothing(out: Any, inputs: Arrays) -> Any:
 
 def _empty(x: Any, out: Any) -> Any:
     """Return an array without elements, made of `x`, that can be put behind `out`."""
-    # The values of a PRNG key can't be concatenated with numbers; its bits can.
-    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
-        x = jax.random.key_data(x)
+    # The values of a PRNG key are no numbers, but they can be compared.
+    if _is_extended(x):
+        x = lax.eq(x, x)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = _cast(lax.slice(x, (0,) * x.ndim, (0,) * x.ndim), out.dtype)
     # In a shard_map the output would vary over all mesh axes over which this varies.
     extra = compat.varying_axes(x) - compat.varying_axes(out)
     return lax.psum(x, tuple(extra)) if extra else x
+
+
+def _is_extended(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 def _cast(x: Any, dtype: Any) -> Any:

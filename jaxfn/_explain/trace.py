@@ -81,7 +81,7 @@ def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
 
 def _of_moving(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
     """Make of `f` a function of its float and complex arrays; return these too."""
-    moving = [i for i, x in enumerate(xs) if pytree.is_inexact(jax.typeof(x))]
+    moving = [i for i, x in enumerate(xs) if pytree.is_number(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
         at = list(xs)
@@ -93,15 +93,19 @@ def _of_moving(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
 
 
 def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-    """Give each output a cotangent: the next of `cts` if it has a derivative.
+    """Give each output a cotangent: the next of `cts` if it is float or complex.
 
-    For the others jax.vjp wants zeros of float0, which only NumPy has.
+    The others get zeros. For integers jax.vjp wants these of float0, which only NumPy
+    has.
     """
     rest = iter(cts)
-    return [
-        next(rest) if pytree.is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
-        for o in outs
-    ]
+
+    def zeros(o: Any) -> Any:
+        if pytree.is_inexact(o):
+            return compat.zeros(compat.tangent_aval(o))
+        return np.zeros(o.shape, jax.dtypes.float0)
+
+    return [next(rest) if pytree.is_number(o) else zeros(o) for o in outs]
 
 
 # ---- residuals
@@ -231,7 +235,7 @@ def backward(half: Split) -> tuple[Any, Cost]:
     def second(pull: Any, cts: Sequence[Any]) -> Any:
         return pull(cotangents(half.outs, cts))
 
-    cts = [struct_of(x) for x in half.outs if pytree.is_inexact(x)]
+    cts = [struct_of(x) for x in half.outs if pytree.is_number(x)]
     return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
 
 
@@ -275,9 +279,9 @@ def pulled(f: Fun) -> Fun:
 
     def program(*xs: Any) -> Any:
         outs, pull = vjp(f, xs)
-        cts = [o for o in outs if pytree.is_inexact(o)]
+        cts = [o for o in outs if pytree.is_number(o)]
         found = pull(cotangents(outs, cts))
-        return [x for x in found if pytree.is_inexact(x)]
+        return [x for x in found if pytree.is_number(x)]
 
     return program
 

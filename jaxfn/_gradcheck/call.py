@@ -67,7 +67,7 @@ class Call:
         self._arrays = [
             a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays
         ]
-        self._at = [i for i, a in enumerate(self._arrays) if pytree.is_inexact(a)]
+        self._at = [i for i, a in enumerate(self._arrays) if pytree.is_number(a)]
         self.xs = [self._arrays[i] for i in self._at]
 
     def __call__(self, *xs: Any) -> list[Any]:

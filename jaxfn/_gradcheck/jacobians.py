@@ -150,7 +150,7 @@ def push(f: Fun, xs: Sequence[Any], i: int, t: Any) -> Outputs:
 
 def of_floats(f: Fun) -> Fun:
     """Return `f` with its float and complex outputs alone."""
-    return lambda *xs: [o for o in f(*xs) if pytree.is_inexact(o)]
+    return lambda *xs: [o for o in f(*xs) if pytree.is_number(o)]
 
 
 def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:

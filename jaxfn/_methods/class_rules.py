@@ -248,11 +248,13 @@ def conj(x: Any) -> Any:
     gradient is dL/dx + i dL/dy, its conjugate. So a backward that is written for torch
     gets its gradients conjugated, and what it returns is conjugated back.
     """
-    return jnp.conj(x) if x.dtype.kind == "c" else x
+    return jnp.conj(x) if getattr(x.dtype, "kind", None) == "c" else x
 
 
 def _zeros(aval: Any) -> Any:
-    """Make zeros of a type; None for a PRNG key, which has none."""
+    """Make zeros of a type, as its tangents have them; None for a PRNG key."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-        return None
+        if not pytree.is_inexact(aval):
+            return None
+        aval = compat.tangent_aval(aval)
     return compat.zeros(aval)

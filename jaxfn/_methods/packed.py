@@ -158,4 +158,6 @@ def _witness(x: Any, packed: Any) -> Any:
     # A sum of no elements is differentiated wherever `x` is, but keeps none of its
     # memory, which is what the hooks are there to save.
     lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
-    return jnp.sum(jnp.ravel(x)[:0]) if lossy and pytree.is_inexact(x) else None
+    if not lossy or not pytree.is_inexact(x):
+        return None
+    return jnp.sum(jnp.ravel(x)[:0]) if pytree.is_number(x) else x

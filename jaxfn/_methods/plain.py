@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxfn._base import Kwargs, compat, pytree, search
 from jaxfn._methods.node import STATE, BackwardCFunction
@@ -104,15 +105,22 @@ def _consume(ctx: BackwardCFunction, out: Any) -> None:
     buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
     for x in ctx.dirty_tensors:
         mine = {id(x), *_buffers(x)}
-        if isinstance(x, jax.Array) and not mine & buffers and not x.is_deleted():
+        if _has_buffers(x) and not mine & buffers and not x.is_deleted():
             x.delete()
 
 
 def _buffers(x: Any) -> set[Any]:
     """Say where the data of an array lies: two arrays may share it."""
-    if not isinstance(x, jax.Array) or x.is_deleted():
+    if not _has_buffers(x) or x.is_deleted():
         return set()
     return {
         (shard.device, shard.data.unsafe_buffer_pointer())
         for shard in x.addressable_shards
     }
+
+
+def _has_buffers(x: Any) -> bool:
+    """Can `x` be deleted? Of the extended dtypes, JAX can delete only PRNG keys."""
+    if not isinstance(x, jax.Array):
+        return False
+    return isinstance(x.dtype, np.dtype) or jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -86,7 +86,7 @@ def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
             f"{where.label}: expected {short(aval)} for each example, got "
             f"{short(x)} with out_dims {dim} moved to the front."
         )
-    return cast(x, aval)
+    return cast(x, aval, f"`{where.name}.vmap` returned an array", where)
 
 
 def _to_front(x: Any, dim: Any, size: int, where: Where) -> Any:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import ARRAY, Arguments, Spec, compat, errors, pytree, short, type_name
-from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
+from jaxfn._methods.returns import Where, cast, check_sharding, is_complex, tangent_type
 
 
 def gradients(
@@ -97,7 +97,7 @@ def _is_cotangent(grad: Any, aval: Any) -> bool:
     """Is `grad` just what is expected for an argument of type `aval`?"""
     return (
         isinstance(grad, jax.Array)
-        and compat.has_type(grad, aval)
+        and compat.has_type(grad, tangent_type(aval))
         and pytree.is_inexact(aval)
     )
 
@@ -139,6 +139,7 @@ def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any
     # An integer takes no gradient, so what was returned for one is ignored.
     if grad is None or not pytree.is_inexact(aval):
         return None
+    aval = tangent_type(aval)
     if not pytree.is_array(grad):
         raise errors.RuleTypeError(
             f"expected Variable or None (got {type_name(grad)}). "
@@ -164,9 +165,10 @@ def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
             "real part."
         )
-    check_sharding(summed, aval, f"`{where.name}.backward` returned a gradient", where)
+    what = f"`{where.name}.backward` returned a gradient"
+    check_sharding(summed, aval, what, where)
     summed = _over_devices(summed, aval, arrived, where)
-    return compat.match_varying(cast(summed, aval), aval)
+    return compat.match_varying(cast(summed, aval, what, where), aval)
 
 
 def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:

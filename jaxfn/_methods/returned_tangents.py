@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn._base import ARRAY, OutSpec, Spec, compat, errors, pytree, short, type_name
-from jaxfn._methods.returns import Where, cast, check_sharding, is_complex
+from jaxfn._methods.returns import Where, cast, check_sharding, is_complex, tangent_type
 
 
 def tangents(
@@ -86,7 +86,7 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
             f"array for {where.label}: expected {short(aval)} or None, got "
             f"{errors.shown(t)}."
         )
-    t = pytree.as_jax(t)
+    t, aval = pytree.as_jax(t), tangent_type(aval)
     if t.shape != aval.shape:
         raise errors.RuleValueError(
             "Trying to set a forward gradient that has a different size than that of "
@@ -100,7 +100,8 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
             f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
             f"expected {short(aval)}, got {short(t)}. Return its real part."
         )
-    check_sharding(t, aval, f"`{where.name}.jvp` returned a tangent", where)
+    what = f"`{where.name}.jvp` returned a tangent"
+    check_sharding(t, aval, what, where)
     # A tangent is not summed as a gradient is: an output that is the same on all
     # devices moves in the same way on all of them, so here the rule itself is wrong.
     extra = compat.varying_axes(t) - compat.varying_axes(aval)
@@ -112,4 +113,4 @@ def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
             f"{short(t)} that varies along them. Does it lack a collective that "
             "forward has, jax.lax.psum say?"
         )
-    return compat.match_varying(cast(t, aval), aval)
+    return compat.match_varying(cast(t, aval, what, where), aval)

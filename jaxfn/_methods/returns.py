@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxfn._base import compat, errors, short
 
@@ -37,13 +38,34 @@ def check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
         )
 
 
-def cast(x: Any, aval: Any) -> Any:
+def cast(x: Any, aval: Any, what: str, where: Where) -> Any:
     """Cast `x` to the dtype of a type.
 
     custom_vjp checks the shape of what bwd returns but not its dtype: a wrong one would
     come out of `jax.grad`.
     """
-    return x if x.dtype == aval.dtype else x.astype(aval.dtype)
+    if x.dtype == aval.dtype:
+        return x
+    if is_extended(x) or is_extended(aval):
+        raise errors.RuleTypeError(
+            f"{what} of another dtype for {where.label}: expected {short(aval)}, got "
+            f"{short(x)}. Only ordinary dtypes are cast. Convert it with "
+            "jax.lax.convert_element_type."
+        )
+    return x.astype(aval.dtype)
+
+
+def is_extended(x: Any) -> bool:
+    """Has `x`, an array or a type, a dtype that NumPy doesn't know?"""
+    return not isinstance(x.dtype, np.dtype)
+
+
+def tangent_type(aval: Any) -> Any:
+    """Return the type of tangents and gradients of an array of this type.
+
+    That is the very type, except for extended dtypes, which may choose another.
+    """
+    return compat.tangent_aval(aval) if is_extended(aval) else aval
 
 
 def is_complex(aval: Any) -> bool:

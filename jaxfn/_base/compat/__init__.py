@@ -42,6 +42,7 @@ from jaxfn._base.compat.traces import (
 )
 from jaxfn._base.compat.values import (
     SymbolicZero, as_array, as_tangent, has_type, is_sharded, is_sharded_otherwise,
-    is_unreduced, is_zero, match_varying, tangent_aval, varying_axes, with_zeros,
+    is_unreduced, is_zero, match_varying, tangent_aval, tangent_dtype, varying_axes,
+    with_zeros,
     zeros,
 )

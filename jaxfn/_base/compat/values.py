@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import core
 from jax._src.lax.lax import _convert_element_type
+from jax.extend.core import primal_dtype_to_tangent_dtype
 from jax.interpreters import ad
 
 from jaxfn._base.compat.traces import ConcreteArray
@@ -63,6 +64,11 @@ def with_zeros(tangents: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
 def type_of(x: Any) -> Any:
     """Return the type of a value, or what is a type already."""
     return x if isinstance(x, Aval) else jax.typeof(x)
+
+
+def tangent_dtype(dtype: Any) -> Any:
+    """Return the dtype of tangents of arrays of a dtype: float0 if they have none."""
+    return primal_dtype_to_tangent_dtype(dtype)
 
 
 def tangent_aval(x: Any) -> Aval:

@@ -100,7 +100,7 @@ def low_precision(case: Case) -> Outcome:
     if case.may_not_end:
         raise Skip(f"{NO_LIMIT} {_dtypes(low.xs)}")
     rounded = [
-        numbers.array(x, y.dtype) if pytree.is_inexact(x) else y
+        numbers.array(x, y.dtype) if pytree.is_number(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
     together = case.together
@@ -203,7 +203,7 @@ class _High:
         generator, found = self._case.rng(), [0.0]
         for _ in range(ROUNDINGS):
             arrays = [
-                _shaken(x, self._low.eps, generator) if pytree.is_inexact(x) else x
+                _shaken(x, self._low.eps, generator) if pytree.is_number(x) else x
                 for x in self._rounded
             ]
             have = [shared.wide(a) for a in f(*arrays)]
