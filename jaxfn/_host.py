@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -50,7 +52,8 @@ def host_function(
             arguments alone.
         result: what `fn` returns: a pytree of `jax.ShapeDtypeStruct` (anything with a
             shape and a dtype will do), or a function that gets the arguments of `fn`
-            with `jax.ShapeDtypeStruct` in place of arrays and returns such a pytree.
+            with `jax.ShapeDtypeStruct` in place of arrays and returns such a pytree. It
+            need not take arguments for which `fn` has a default.
         vmap_method: under `jax.vmap`, "sequential" (the default) calls `fn` once for
             each example, and "sequential_unrolled" too, without a loop. With
             "expand_dims" and "broadcast_all" it is called once, with batch axes in
@@ -200,6 +203,7 @@ class _Host:
         result = self._result
         if callable(result):
             args, kwargs = spec.join([_struct(x) for x in arrays])
+            args = _without_defaults(self._fn, result, args, kwargs)
             result = result(*args, **kwargs)
         for leaf in jax.tree.leaves(result):
             if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
@@ -266,6 +270,42 @@ class _Host:
                 f"{want.dtype}, which can't hold it. Make `result` fit, or cast."
             )
         return x.astype(want.dtype, copy=False)
+
+
+def _without_defaults(
+    fn: Callable[..., Any],
+    result: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, ...]:
+    """Return the arguments for `result`, without defaults of `fn` that nobody passed.
+
+    A decorator (custom_function with rules, jax.custom_vjp) fills these in. It makes
+    arrays of numbers, which can't be told from arguments then: such a default is left
+    out only if `result` does not take it.
+    """
+    try:
+        own = list(inspect.signature(fn).parameters.values())
+        takes = inspect.signature(result)
+    except (TypeError, ValueError):  # a builtin may have no signature
+        return args
+
+    def fits(n: int) -> bool:
+        try:
+            takes.bind(*args[:n], **kwargs)
+        except TypeError:
+            return False
+        return True
+
+    # From the last argument on: what is a default itself, and what may stand for one.
+    pairs = list(zip(args, [p.default for p in own], strict=False))[::-1]
+    filled = itertools.takewhile(lambda pair: pair[0] is pair[1], pairs)
+    optional = itertools.takewhile(lambda pair: pair[1] is not _EMPTY, pairs)
+    n, least = len(args) - len(list(filled)), len(args) - len(list(optional))
+    return args[: next(filter(fits, (n, *range(len(args), least - 1, -1))), len(args))]
+
+
+_EMPTY = inspect.Parameter.empty
 
 
 def _read_only(x: Any) -> np.ndarray:

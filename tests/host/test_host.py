@@ -195,6 +195,43 @@ def test_a_result_function_gets_shapes_and_static_values():
     assert seen == [(jax.ShapeDtypeStruct((3,), jnp.float32), 2)]
 
 
+SCALAR = lambda x: jax.ShapeDtypeStruct((), x.dtype)  # noqa: E731
+WITH_DEFAULTS = {
+    "sin": (np.sin, LIKE),
+    "cumsum": (np.cumsum, LIKE),
+    "sum": (np.sum, SCALAR),
+    "norm": (np.linalg.norm, SCALAR),  # keepdims=False becomes an array
+    "of numbers": (lambda x, n=2, *, m=3.0: n * m * x, LIKE),
+    "a default that result takes": (lambda x, n=2: n * x, lambda x, n: x),
+    "another default": (lambda x, n=None: 2 * x, lambda x, like=X: like),
+    "any number": (lambda x, n=2: n * x, lambda *args: args[0]),
+    "a ufunc of SciPy": (scipy.special.expit, LIKE),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("body", WITH_DEFAULTS)
+def test_defaults_that_a_decorator_fills_in_are_not_for_result(body, jit):
+    fn, result = WITH_DEFAULTS[body]
+    host = jaxfn.host_function(fn, result)
+    decorated, forward = jaxfn.custom_function(host), jaxfn.custom_function(host)
+    decorated.defvjp(lambda *args: (host(*args), args), lambda args, g: args)
+    forward.defjvp(lambda args, ts: (host(*args), host(*args)))
+    as_class = function(
+        forward=staticmethod(host), setup_context=lambda ctx, inputs, output: None
+    )
+    given = (X, 2) if body == "a default that result takes" else (X,)
+    for f in (host, decorated, forward, as_class.apply):
+        got = jax.jit(lambda x, f=f: f(x, *given[1:]))(X) if jit else f(*given)
+        np.testing.assert_allclose(got, fn(X), rtol=1e-6)
+
+
+def test_an_argument_that_result_does_not_take_is_an_error():
+    host = jaxfn.host_function(lambda x, y: x * y, LIKE)
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were"):
+        jax.jit(host)(X, X)
+
+
 def test_float64_of_numpy_becomes_float32_as_in_jax():
     f = jaxfn.host_function(lambda x: np.float64(x.sum()))
     g = jaxfn.host_function(
