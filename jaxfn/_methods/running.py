@@ -36,6 +36,8 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
     - An error of ours tells the file and the line of the rule.
     - Where the rule's parameters don't fit, Python counts arguments that the user never
       wrote: the message says what they are.
+    - Without setup_context, ctx is forward's first argument: a forward that has no
+      parameter for it gets told of the two styles.
     - Where NumPy meets a tracer, JAX tells to find where the array came from, which
       says nothing to the author of a rule that has always worked eagerly: a note names
       the way out.
@@ -79,6 +81,8 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             self._show_way_out(error)
         elif isinstance(error, TypeError) and _is_ours(trace):
             self._explain(error)
+        elif isinstance(error, (TypeError, AttributeError)):
+            self._show_ctx(error)
         elif isinstance(error, (ValueError, IndexError)):
             self._show_sizes(error)
 
@@ -105,6 +109,27 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             f"jax.numpy, or wrap the NumPy part: {_HOST}fn) makes of a function of "
             "NumPy arrays one that JAX calls when the program runs."
         )
+
+    def _show_ctx(self, error: TypeError | AttributeError) -> None:
+        """Say to a forward that took ctx for an array that it was ctx."""
+        ctx = next(iter(self._given), None)
+        if self._rule != "forward" or not isinstance(ctx, BackwardCFunction):
+            return
+        assert self._function is not None
+        first = next(iter(inspect.signature(self._function).parameters), "ctx")
+        if first != "ctx" and type(ctx).__name__ in str(error):
+            error.add_note(
+                f"`{self._name}.forward` got ctx for its first parameter, `{first}`."
+                + _two_styles(self._function)
+            )
+
+    def _lacks_ctx(self, signature: inspect.Signature) -> bool:
+        """Say if it is a forward that would fit the arguments without ctx."""
+        if not isinstance(next(iter(self._given), None), BackwardCFunction):
+            return False
+        named = next(iter(signature.parameters), None) == "ctx"
+        fits, fits_without = (_takes(signature, self._given[i:]) for i in (0, 1))
+        return fits_without and not fits and not named
 
     def _takes_ctx_too(self, signature: inspect.Signature) -> bool:
         """Is it a forward with ctx, beside a setup_context?"""
@@ -140,6 +165,14 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         if self._function is None:
             return
         signature = inspect.signature(self._function)
+        if self._rule == "forward" and self._lacks_ctx(signature):
+            misfit = errors.RuleTypeError(
+                f"{error}. `{self._name}.forward` is called with ctx and the arguments "
+                f"of apply, {len(self._given)} in all; got forward{signature}."
+                + _two_styles(self._function)
+            )
+            self._locate(misfit)
+            raise misfit from error
         if self._rule == "forward" and not self._takes_ctx_too(signature):
             return  # apply was called with too few or too many: Python's words do
         # Parameters that take what was given are not what the error is about.
@@ -174,6 +207,27 @@ def without_ctx() -> str:
         " There is a setup_context(ctx, inputs, output), which saves: remove ctx from "
         "the parameters of forward, or save in forward and remove setup_context."
     )
+
+
+def _two_styles(forward: Callable[..., Any]) -> str:
+    """Say what to do about a forward without ctx and without a setup_context."""
+    signature = inspect.signature(forward)
+    own = str(signature.replace(return_annotation=signature.empty))[1:-1]
+    combined = f"ctx, {own}" if own else "ctx"
+    return (
+        " There is no setup_context, so forward gets ctx first. Either write "
+        f"forward({combined}) and save in it what the derivatives need, or keep "
+        f"forward({own}) and define setup_context(ctx, inputs, output), which saves."
+    )
+
+
+def _takes(signature: inspect.Signature, given: Sequence[Any]) -> bool:
+    """Say if there are parameters enough; keywords are not among the given."""
+    try:
+        signature.bind_partial(*given)
+    except TypeError:
+        return False
+    return True
 
 
 def several_outputs(out: OutSpec) -> str:

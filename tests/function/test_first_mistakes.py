@@ -54,6 +54,79 @@ def test_too_few_arguments_of_apply_are_pythons_to_report():
     assert "is called with" not in str(error.value)
 
 
+NO_CTX = {
+    "one": (lambda q: 2 * q, (1.0,), r"forward\(ctx, q\).*forward\(q\)"),
+    "none": (lambda: X, (), r"forward\(ctx\).*forward\(\)"),
+    "default": (lambda q, n=2: n * q, (1.0, 3), r"forward\(ctx, q, n=2\)"),
+    "keyword": (lambda q, *, n=2: n * q, (1.0,), r"forward\(ctx, q, \*, n=2\)"),
+    "class": (classmethod(lambda cls, q: 2 * q), (1.0,), r"forward\(ctx, q\)"),
+    "cast": (
+        jaxfn.amp.custom_fwd(lambda q: 2 * q, device_type="cuda"),
+        (1.0,),
+        r"forward\(ctx, q\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("forward", NO_CTX)
+def test_forward_without_ctx_and_without_setup_context(forward, way):
+    rule, args, styles = NO_CTX[forward]
+    if not args and way == "grad":
+        return  # there is nothing to differentiate
+    f = function("Bare", forward=rule, backward=lambda ctx, g: 2 * g)
+    match = (
+        r"(was|were) given.*`Bare.forward` is called with ctx and the arguments of "
+        rf"apply, {len(args) + 1} in all; .*no setup_context.*{styles}"
+        r".*define setup_context\("
+    )
+    with pytest.raises(TypeError, match=match):
+        WAYS[way](f.apply)(*args)
+
+
+def helper_of_one(x):
+    return x
+
+
+TAKES_CTX_FOR_AN_ARRAY = {
+    "operation": lambda q, n=2: n * q,
+    "call": lambda q, n=2: jnp.sin(q),
+    "attribute": lambda q, n=2: q.shape,
+    "several": lambda *qs: 2 * qs[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("forward", TAKES_CTX_FOR_AN_ARRAY)
+def test_forward_takes_ctx_for_an_array(forward, way):
+    rule = TAKES_CTX_FOR_AN_ARRAY[forward]
+    f = function("Bare", forward=rule, backward=lambda ctx, g: 2 * g)
+    with pytest.raises((TypeError, AttributeError), match="BareBackward") as error:
+        WAYS[way](f.apply)(1.0)
+    (note,) = [n for n in error.value.__notes__ if "Bare.forward" in n]
+    assert "`Bare.forward` got ctx for its first parameter" in note
+    assert "define setup_context(ctx, inputs, output)" in note
+
+
+OTHER_SLIPS = {
+    "one argument too many": (lambda ctx, x: x, (X, X)),
+    "two too many": (lambda q: q, (X, X)),
+    "an attribute that ctx lacks": (lambda ctx, x: ctx.saved, (X,)),
+    "an error inside": (lambda q, n: helper_of_one(q, n), (X,)),
+}
+
+
+@pytest.mark.parametrize("slip", OTHER_SLIPS)
+def test_other_slips_say_nothing_of_the_styles(slip):
+    rule, args = OTHER_SLIPS[slip]
+    f = function("F", forward=rule, backward=lambda ctx, g: g)
+    with pytest.raises((TypeError, AttributeError)) as error:
+        f.apply(*args)
+    assert "setup_context" not in str(
+        [error.value, *getattr(error.value, "__notes__", ())]
+    )
+
+
 def test_backward_with_too_few_parameters():
     f = function(
         "Two", forward=lambda ctx, x: (x, 2 * x), backward=lambda ctx, g: (g, g)
