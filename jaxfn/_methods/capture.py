@@ -167,13 +167,17 @@ class _Leaves:
         if type(value) is dict:
             items = {key: self.take(x, name) for key, x in value.items()}
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
+        # A leaf too, but JAX warns that it will refuse it.
+        if isinstance(value, Iterator):
+            self._check_opaque(value, name)
+            return _Constant(value)
         # One level at a time. The root is told by its place in the traversal, not by
         # `is`: a list may hold itself, and JAX would go on for ever.
         at_root = iter([True])
         parts, treedef = tree_util.tree_flatten(
             value, is_leaf=lambda _: not next(at_root, False)
         )
-        if len(parts) == 1 and parts[0] is value:  # JAX takes it for a leaf
+        if tree_util.treedef_is_leaf(treedef):  # JAX takes it for a leaf
             self._check_opaque(value, name)
             return _Constant(value)
         puts = [self.take(part, name) for part in parts]
