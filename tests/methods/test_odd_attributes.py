@@ -229,6 +229,40 @@ def test_a_traced_value_in_an_object_is_refused(kind, style):
             WAYS[way](f)
 
 
+NEEDS = {
+    "None": None,
+    "a list": [True],
+    "a function": len,
+    "NaN": float("nan"),
+    "hostile": Hostile(),
+}
+
+
+@ways
+@styles
+@pytest.mark.parametrize("kind", NEEDS)
+def test_needs_input_grad_may_be_anything(kind, style, way):
+    value, seen = NEEDS[kind], []
+
+    def put(ctx, *_):
+        ctx.needs_input_grad = value
+        assert type(ctx.needs_input_grad) is type(value)
+
+    f = product(put, lambda ctx: seen.append(ctx.needs_input_grad), style)
+    assert WAYS[way](f) == 2
+    assert {type(x) for x in seen} == {type(value)}
+
+
+@ways
+def test_needs_input_grad_may_be_set_in_a_rule(way):
+    def read(ctx):
+        assert len(ctx.needs_input_grad) == 2
+        ctx.needs_input_grad = None
+        assert ctx.needs_input_grad is None
+
+    assert WAYS[way](product(lambda ctx, *_: None, read, "combined")) == 2
+
+
 NAMES = ("name", "apply", "vjp", "forward", "save_for_backward", "_x", "_dtype")
 
 
