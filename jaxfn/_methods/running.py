@@ -162,7 +162,8 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
 
     def _explain(self, error: TypeError) -> None:
         """Raise in place of a TypeError of the call what the parameters should be."""
-        if self._function is None:
+        # Without arguments it is a block after the call, which looks at the context.
+        if self._function is None or not self._given:
             return
         signature = inspect.signature(self._function)
         if self._rule == "forward" and self._lacks_ctx(signature):

@@ -278,3 +278,10 @@ def test_an_attribute_may_have_any_name(name, style):
     for way in WAYS.values():
         assert way(f) == 2
     assert set(seen) == {()}
+
+
+def test_an_error_after_setup_context_is_not_about_its_parameters():
+    f = product(lambda ctx, *_: setattr(ctx, "to_save", 3), lambda _: None, "separate")
+    with pytest.raises(TypeError, match="not iterable") as error:
+        jax.grad(f)(X, Y)
+    assert "is called with" not in str(error.value)
