@@ -184,6 +184,21 @@ def test_hooks_that_are_left_out_of_order_leave_nothing_behind():
         pass
 
 
+@pytest.mark.parametrize("make", [graph.save_on_cpu, graph.save_compressed])
+def test_hooks_that_are_left_once_too_often_take_nothing_off(make):
+    outer, inner = graph.saved_tensors_hooks(lambda x: 2 * x, lambda x: x), make()
+    loss, weights = layers(2)
+    with outer:
+        packed = jax.grad(loss)(weights)[0]
+        inner.__enter__()
+        inner.__exit__()
+        inner.__exit__()
+        inner.__exit__(None, None, None)
+        assert (jax.grad(loss)(weights)[0] == packed).all()
+    outer.__exit__()
+    assert (jax.grad(loss)(weights)[0] != packed).all()
+
+
 def test_hooks_are_refused_in_calls_of_a_decorated_function():
     @graph.disable_saved_tensors_hooks("not in here")
     def f(depth):

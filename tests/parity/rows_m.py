@@ -230,9 +230,7 @@ def _(fw):
     return found
 
 
-@row(
-    "HOOK-16", "must differ", "hooks are used again; an unmatched exit has clear words"
-)
+@row("HOOK-16", "must differ", "hooks are used again; an unmatched exit does nothing")
 def hook_16(fw):
     pair = hooks(fw)
     with pair:
@@ -250,8 +248,7 @@ def hook_16(fw):
 @hook_16.expect
 def _(fw):
     gradient = [3 * two(fw) ** 2]
-    words = "`saved_tensors_hooks` was left without being entered"
-    return [gradient, gradient, 3, Raises(RuntimeError, words)]
+    return [gradient, gradient, 3, None]
 
 
 @row("HOOK-17", "same", "every reading of saved_tensors unpacks", modes=EAGER)
