@@ -74,7 +74,9 @@ class Arguments:
             raise errors.RuleTypeError(
                 f"apply got a mutable array (jax.Ref) for {known.function}, where it "
                 "is traced: expected arrays, which have derivatives, got a reference. "
-                "Pass its value, ref[...], and write the result back outside."
+                "Pass its value, ref[...], and write the result back outside. If a "
+                "rule is to write to it, take jaxfn.custom_function with fwd and bwd, "
+                "whose arguments and residuals may be references."
             )
         return arrays, cls(tuple([spec for _, spec in pairs]), kwargs, known)
 

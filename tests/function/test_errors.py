@@ -519,7 +519,8 @@ def test_generate_jvp_rule_without_backward():
 @pytest.mark.parametrize("wrap", [lambda ref: ref, lambda ref: [ref]])
 def test_a_traced_mutable_array(wrap):
     f = function("Ref", forward=lambda ctx, x, ref: 2 * x, backward=lambda ctx, g: g)
-    with raises(TypeError, "apply got a mutable array", r"Pass its value, ref\[...\]"):
+    words = "apply got a mutable array", r"Pass its value, ref\[...\]"
+    with raises(TypeError, *words, "a rule is to write to it, take jaxfn.custom_func"):
         jax.jit(lambda x, ref: f.apply(x, wrap(ref)))(S, jax.new_ref(S))
 
 

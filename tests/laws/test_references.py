@@ -44,6 +44,42 @@ def with_a_reference(style, sine):
     return function("F", backward=backward, generate_jvp_rule=True, **rules).apply
 
 
+# ---- statistics of gradients, which bwd writes
+
+
+def watched():
+    def primal(x, ref):
+        return 1 * x
+
+    def bwd(ref, g):
+        ref[...] = g
+        return g, None
+
+    f = jaxfn.custom_function(primal)
+    f.defvjp(lambda x, ref: (primal(x, ref), ref), bwd)
+    return f
+
+
+STATISTICS = {
+    "grad": lambda f: lambda x, ref: 3 * f(x, ref),
+    "checkpoint": lambda f: jax.checkpoint(lambda x, ref: 3 * f(x, ref)),
+    "scan": lambda f: (
+        lambda x, ref: jax.lax.scan(
+            lambda c, _: (3 * f(c, ref), None), x, None, length=2
+        )[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("program", STATISTICS)
+def test_a_rule_in_jax_terms_may_write_to_an_argument(program, jit):
+    gradient = jax.grad(STATISTICS[program](watched()))
+    ref = jax.new_ref(ONE)
+    found = (jax.jit(gradient) if jit else gradient)(X, ref)
+    assert found == ref[...] == (9 if program == "scan" else 3)
+
+
 styles = pytest.mark.parametrize("style", ["combined", "separate", "saving"])
 
 
