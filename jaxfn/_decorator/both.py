@@ -40,6 +40,7 @@ class Both:
         self._places, self._tree = places, tree
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
+        self._returned: Any = None
         once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
         self.rules = Rules(
             name=d.name,
@@ -61,6 +62,7 @@ class Both:
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()
         outs = pytree.outputs(self._d.primal(*self._args(still)))
+        self._returned = _structure(outs)
         smooth = list(map(is_inexact, outs.arrays))
         values = tied(outs.arrays, still, recording, smooth, name=name)
         if not drops:
@@ -90,6 +92,14 @@ class Both:
                 f"and the residuals, got {result!r}."
             )
         outs = pytree.outputs(result[0])
+        # Known in a trace alone. JAX asks there too, in words about a jvp of ours.
+        if self._returned not in (None, _structure(outs)):
+            raise TypeError(
+                f"Custom VJP fwd rule {self._rule} for function {self._d.name} must "
+                "produce a pair whose first element has the structure and types of "
+                f"what the function returns: expected {_written(self._returned)}, got "
+                f"{_written(_structure(outs))}."
+            )
         leaves, tree = tree_util.tree_flatten(result[1])
         leaves = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
         return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, tree)
@@ -176,3 +186,13 @@ class Both:
                 f"of the arguments: expected {short(aval)}, got {short(ct)}."
             )
         return ct
+
+
+def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Return the pytree structure of outputs, and the shapes and dtypes of arrays."""
+    return outs.static.whole.treedef, [(x.shape, x.dtype) for x in outs.arrays]
+
+
+def _written(structure: tuple[Any, list[tuple[Any, Any]]]) -> str:
+    tree, types = structure
+    return f"{tree} of {', '.join(f'{dtype}{list(shape)}' for shape, dtype in types)}"

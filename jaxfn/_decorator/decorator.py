@@ -141,9 +141,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         """Define the reverse-mode rule, as `jax.custom_vjp.defvjp` does.
 
         Args:
-            fwd: `fwd(*args) -> out, residuals`.
+            fwd: `fwd(*args) -> out, residuals`, where `out` is what the function
+                returns. As in JAX this is asked in a trace of both alone, of their
+                structure and types: `jaxfn.check` compares them anywhere.
             bwd: `bwd(residuals, ct) -> cts`, a tuple with one for each argument; the
-                arguments of nondiff_argnums come first, and have no ct.
+                arguments of nondiff_argnums come first, and have no ct. As in JAX a
+                cotangent may have another dtype than its argument, but not in a loop
+                nor where it is added to others: cast it, `ct.astype(x.dtype)`.
             symbolic_zeros: give fwd `CustomVJPPrimal` objects and bwd `SymbolicZero`
                 ones, as JAX does.
             optimize_remat: as in JAX, where there is no forward rule beside it.

@@ -565,6 +565,34 @@ def test_a_cotangent_may_have_another_dtype_as_in_jax(place, dtype, of_bwd):
     assert got.tolist() == expected.tolist()
 
 
+OTHER_OUTPUTS = {
+    "shape": lambda x: x.sum(),
+    "dtype": lambda x: (2 * x).astype(jnp.bfloat16),
+    "a tuple": lambda x: (2 * x,),
+    "more": lambda x: (2 * x, x),
+    "none": lambda x: (),
+}
+
+
+@pytest.mark.parametrize("kinds", [["defvjp"], ["defvjp", "defjvp"]])
+@pytest.mark.parametrize("other", OTHER_OUTPUTS)
+def test_in_a_trace_fwd_must_return_what_the_function_does(other, kinds):
+    @jaxfn.custom_function
+    def double(x):
+        return 2 * x
+
+    def fwd_of_double(x):
+        return OTHER_OUTPUTS[other](x), None
+
+    double.defvjp(fwd_of_double, lambda _, g: (2 * g,))
+    if "defjvp" in kinds:
+        double.defjvp(lambda xs, ts: (2 * xs[0], 2 * ts[0]))
+    match = "fwd rule fwd_of_double for function double must produce a pair"
+    for transform in (jax.jit, jax.checkpoint):
+        with pytest.raises(TypeError, match=match):
+            jax.grad(_sum_of(transform(double)))(jnp.ones(3))
+
+
 def test_a_jvp_rule_that_breaks_its_contract_gets_jax_own_message():
     f = jaxfn.custom_function(lambda x: 2 * x)
     f.defvjp(lambda x: (f(x), None), lambda _, g: (g,))
