@@ -304,6 +304,16 @@ def _sources(fun: Any) -> dict[str, str]:
     return {}
 
 
+def rule_that_saves(fun: Any) -> str:
+    """Name the rule that computes the value if a gradient is taken."""
+    if isinstance(fun, custom_function):
+        rules = fun._jax_rules
+        return "fwd" if rules.vjp else "jvp" if rules.jvp else "forward"
+    if hasattr(fun, "defvjp"):  # JAX's decorator
+        return "fwd"
+    return "jvp" if hasattr(fun, "defjvp") else "forward"
+
+
 def _labels_of(args: tuple[Any, ...]) -> list[str]:
     """What to call each array among the arguments, inside of pytrees too."""
     labels = []

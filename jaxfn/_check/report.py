@@ -35,7 +35,7 @@ class CheckResult:
 
     Attributes:
         check: its name.
-        rule: what is wrong if it fails: forward, backward, jvp or vmap.
+        rule: what is wrong if it fails: forward, fwd, backward, jvp or vmap.
         status: "ok", "FAIL" or "skipped"; if two Functions are compared also
             "expected", for a difference that is known and right.
         error: the largest difference, relative to the size of its array; None if there

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxfn._base import pytree
 from jaxfn._check import accuracy, numbers, shared
-from jaxfn._check.case import Case, name_outputs, name_tangents
+from jaxfn._check.case import Case, name_outputs, name_tangents, rule_that_saves
 from jaxfn._check.diagnosis import located
 from jaxfn._check.finite_differences import (
     UNSETTLED,
@@ -52,11 +53,39 @@ def value_jit(case: Case) -> Outcome:
 
 def backward(case: Case) -> Outcome:
     """<J^T ct, t> against <ct, slope along t>, one argument at a time."""
+    of_fwd = _value_of_fwd(case)
+    if not of_fwd.ok:
+        return of_fwd
     generator = case.rng()
     case.cts(generator)
     ts = case.ts(generator)
     grads = case.first_gradients
     return shared.worst([_argument(case, i, t, grads) for i, t in enumerate(ts)])
+
+
+def _value_of_fwd(case: Case) -> Outcome:
+    """Check that the rule that saves for backward gives the value of the function.
+
+    JAX does not ask: outside of a trace it goes on with what fwd returned.
+    """
+    structures: list[Any] = []
+
+    def f(*xs: Any) -> Arrays:
+        arrays = numbers.copies(case.whole(xs))
+        found, spec = pytree.split(case.fun(*case.spec.join(arrays)))
+        structures.append(spec.treedef)
+        return found
+
+    expected, got = f(*case.xs), jax.vjp(f, *case.xs)[0]
+    want, have = structures
+    if want != have:
+        outcome = Outcome(np.inf, 0.0, f"expected {want}, got {have}")
+    else:
+        names, tolerance = name_outputs(expected), case.slope_tolerance
+        outcome = shared.compare(got, expected, names, tolerance, atol=case.atol)
+    rule = rule_that_saves(case.fun)
+    where = f"{rule} returned another value than the function: {outcome.where}"
+    return dataclasses.replace(outcome, where=where, rule=rule)
 
 
 def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
