@@ -285,3 +285,27 @@ def test_an_error_after_setup_context_is_not_about_its_parameters():
     with pytest.raises(TypeError, match="not iterable") as error:
         jax.grad(f)(X, Y)
     assert "is called with" not in str(error.value)
+
+
+# JAX can't sort the keys of these, or warns of them: no comparison of what two runs
+# saved may flatten them.
+UNFLATTENABLE = {
+    "keys of two types": (lambda x: {"a": x, 1: 0, None: 2}, lambda v: v["a"]),
+    "nested": (lambda x: [({1: x, "b": None},)], lambda v: v[0][0][1]),
+    "without arrays": (lambda x: {"a": 1, 1: "a"}, lambda v: X),
+    "an iterator": (lambda x: iter([1]), lambda v: X),
+}
+
+
+@ways
+@styles
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("kind", UNFLATTENABLE)
+def test_what_jax_cannot_flatten(kind, looks, style, way):
+    make, find = UNFLATTENABLE[kind]
+
+    def put(ctx, x, y):
+        assert not looks or len(ctx.needs_input_grad) == 2
+        ctx.a = make(x)
+
+    assert WAYS[way](product(put, lambda ctx: find(ctx.a), style)) == 2
