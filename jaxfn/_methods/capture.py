@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 

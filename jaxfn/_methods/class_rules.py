@@ -24,6 +24,7 @@ from jaxfn._engine import (
     Batch,
     Fun,
     Origin,
+    Perturbed,
     Residuals,
     Rules,
     differentiable,
@@ -64,12 +65,11 @@ class ClassRules:
         self._def = d = definition
         self._arguments = arguments
         # The rules are made below, of the style, which asks for them when it runs.
-        style = Style(definition, arguments, lambda: self.rules, self._forward)
-        self._once = style.once
+        self._style = Style(definition, arguments, lambda: self.rules, self._forward)
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
-            fwd=self._once.fwd,
+            fwd=self._fwd,
             # With neither rule there is a backward all the same, one that raises: so it
             # does where a derivative is taken, and not where forward is traced.
             bwd=self._bwd if d.has_backward or d.jvp is None else None,
@@ -88,8 +88,11 @@ class ClassRules:
         # In such a JAX, a scan differentiated in reverse goes on with the primal of a
         # custom_jvp, and would differentiate the body: a wrong second derivative.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
-            return self._once.fwd(arrays, nothing)[0]
-        return self._once.primal(arrays, nothing)
+            return self._fwd(arrays, nothing)[0]
+        return self._style.once.primal(arrays, nothing)
+
+    def _fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
+        return self._style.once.fwd(arrays, perturbed)
 
     def _forward(self, inputs: Arrays) -> Outputs:
         """Run forward of the separate style; the vmap staticmethod batches it."""

@@ -53,9 +53,6 @@ class Record:
 class Style:
     """Runs forward of a class, in the style that it has.
 
-    Attributes:
-        once: The `fwd` and the primal of `Rules`.
-
     Args:
         definition: the rules of the class.
         arguments: the arguments of the call.
@@ -78,17 +75,20 @@ class Style:
         # when the caller's `with` block is over.
         self._hooks = hooks.current()
         self._policy = policies.current()
-        name, parts = definition.name, (self._residuals, rules)
-        if definition.setup_context is None:
-            self.once = OnePass(self._combined, *parts, rule=f"{name}.forward")
-        else:
-            self.once = OnePass(
-                self._separate,
-                *parts,
-                rule=f"{name}.forward",
-                second=self._setup_context,
-                second_rule=f"{name}.setup_context",
-            )
+
+    @property
+    def once(self) -> OnePass:
+        """The one pass of forward, which has the `fwd` and the primal of `Rules`."""
+        name, parts = self._def.name, (self._residuals, self._rules)
+        if self._def.setup_context is None:
+            return OnePass(self._combined, *parts, rule=f"{name}.forward")
+        return OnePass(
+            self._separate,
+            *parts,
+            rule=f"{name}.forward",
+            second=self._setup_context,
+            second_rule=f"{name}.setup_context",
+        )
 
     def _combined(
         self, inputs: Arrays, perturbed: Perturbed
