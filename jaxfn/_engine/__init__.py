@@ -1,14 +1,33 @@
 """`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and our primitives.
 
-Read `rules` first: it says what a Function is in JAX's terms. Then `engines`, which
-builds the JAX function, with `carrying` (how residuals get from fwd to bwd), `linear`
-(a tangent map given with its transpose), `derive` (a jvp from a backward), `barrier`
-(values that refuse a derivative: in forward mode, where `engines.call` finds that there
-is no jvp, and a second time after once_differentiable) and `batching` (custom_vmap;
-`def_vmap` is the same in JAX's terms).
-`attachment` gives values a derivative after they were computed, and `gate` keeps out
-that of their computation; `onepass` (with `runs`) and `tie` stand on them. `linearity`
-and `smoothness` prove that a traced function is linear.
+What happens to a call, with the module of each step:
+
+    call(rules, arrays):                                  # engines
+        f = custom_vjp(primal, fwd, bwd)  if rules have a backward alone
+            custom_jvp(primal, jvp)       else
+        return f(*arrays)
+    primal(arrays):                                       # onepass; nobody differentiates
+        return tied(forward(arrays), arrays)              # tie
+    fwd(arrays):                                          # onepass; somebody does
+        outs, saved = forward(gate(arrays))               # gate: no derivative gets in
+        outs = attach(tangents, arrays, tied(outs))       # attachment
+        return outs, saved with the arrays and the attached outs in their places
+    bwd(saved, cts):                                      # carrying: from fwd to bwd
+        return pull(saved, cts)                           # rules.bwd
+    jvp(arrays, dots):
+        outs, saved = fwd(arrays)
+        return outs, push(saved, dots)
+    push(saved, dots):                                    # engines.push_forward
+        if there is no backward: return rules.jvp(saved, dots)     # JAX transposes it
+        # Evaluated it is rules.jvp, or backward transposed (derive); transposed, pull.
+        return linear(evaluate, pull, saved, dots)        # linear
+    tangents(arrays, outs, dots):                         # a derivative of a derivative
+        return push(saved with these arrays and outs in it, dots)
+
+So forward runs once, a derivative of any order meets the rules and never the body of
+forward, and under vmap each example's rule runs alone. `batching` puts a user's batch
+rule around forward. `linearity` proves that a backward may be transposed. `rules` says
+what a Function is in JAX's terms: read it first.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
@@ -16,10 +35,8 @@ the two faces, `_function` and `_decorator`, are for.
 
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.barrier import only_transposable
-from jaxfn._engine.batching import differentiable, with_batch_rule
+from jaxfn._engine.batching import differentiable, vmapped, with_batch_rule
 from jaxfn._engine.carrying import Statics
-from jaxfn._engine.def_vmap import vmapped
 from jaxfn._engine.engines import (
     call,
     engine,
@@ -28,7 +45,7 @@ from jaxfn._engine.engines import (
     jax_vjp,
     push_forward,
 )
-from jaxfn._engine.gate import distinct, stop_gradient, through_references
+from jaxfn._engine.gate import distinct, stop_gradient
 from jaxfn._engine.onepass import OnePass
 from jaxfn._engine.rules import (
     Arrays,

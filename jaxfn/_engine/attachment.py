@@ -1,14 +1,31 @@
 """Attaching a derivative to values that were computed without one.
 
-    outs = attach(tangents, inputs, values)
+    outs = attach(tangents, inputs, values, name=...)
 
 `values` were computed from `stop_gradient(inputs)`, so JAX sees no derivative in them.
-`outs` are equal to them, and their derivative with respect to `inputs` is what
-`tangents(inputs, outs, input_tangents) -> out_tangents` says, where None stands for
-zero. It runs only if somebody differentiates. It is given the outs with their
-derivative, so that a derivative of any order meets the rule, and never the body.
+`outs` are equal to them, and have the derivative with respect to `inputs` that
+`tangents` gives.
 
-Why a primitive, where calling a `jax.custom_jvp` again would seem to do:
+The calling convention of the equation  `*outs = attach[...] *inputs *closed *values`:
+
+    inputs      The first `n_in` operands. The derivative is taken with respect to them.
+    closed      The next `n_closed`: traced values that forward closed over. They are
+                given (`n_closed` is not None) if the values have a derivative of their
+                own, that of what ran, which is dropped. A derivative with respect to
+                one of these raises: the rules say nothing of it.
+    values      The last operands, equal to the outs. If `n_closed` is None, a
+                derivative of one of them raises, because forward closed over it.
+    tangents    tangents(inputs, outs, dots) -> tangents of the outs. A None stands for
+                zero in both directions. It is a Python callable, and runs only if
+                somebody differentiates.
+    reads       Whether `tangents` reads the outs.
+    spreads     Whether a vmap gives each example a value of its own.
+
+The invariants: `tangents` holds no array and no tracer, because it outlives the trace;
+what it needs of the call is among `inputs`. And it is given the outs with their
+derivative, so a derivative of any order meets the rule, and never the body.
+
+Why a primitive, and not a `jax.custom_jvp` that is called again:
 - forward ran once, with its ctx; calling the decorated function would run it again;
 - partial evaluation of a scan's body may drop the rule of a custom_jvp in the half that
   it knows (`compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong.

@@ -2,7 +2,7 @@
 
 | rules       | definition | reverse mode       | forward mode                |
 |-------------|------------|--------------------|-----------------------------|
-| bwd         | custom_vjp | bwd                | refused (`barrier`, or JAX) |
+| bwd         | custom_vjp | bwd                | refused (`gate`, or JAX)    |
 | jvp         | custom_jvp | jvp transposed     | jvp                         |
 | bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                         |
 | bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed              |
@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
-from jaxfn._engine.barrier import once, only_transposable
 from jaxfn._engine.carrying import Statics, Width
 from jaxfn._engine.derive import transposed
+from jaxfn._engine.gate import once, only_transposable
 from jaxfn._engine.linear import linear
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules, spread
 

@@ -13,8 +13,7 @@ behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other m
 asks for a version. The tests run on an old JAX and on the newest, so they tell.
 
 Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity` and `smoothness` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow`
-here.
+`linearity` and `derive` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow` here.
 New methods of JAX's decorators are found by `_decorator.jax_own`.
 """
 
