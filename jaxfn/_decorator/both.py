@@ -121,7 +121,9 @@ class Both:
     def _push(self, residuals: Residuals, tangents: Arrays) -> Arrays:
         """Push tangents forward by JAX's custom_jvp, which checks what comes out."""
         primals = residuals.arrays[: len(tangents)]
-        return along(self._d.forward, self._args, primals, tangents, residuals.smooth)
+        return along(
+            self._d.forward, self._args, primals, tangents, residuals.differentiable
+        )
 
     def _pull(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call bwd with these cotangents, in the form that JAX gives them."""

@@ -6,9 +6,9 @@ What happens to a call, with the module of each step:
         f = custom_vjp(primal, fwd, bwd)  if rules have a backward alone
             custom_jvp(primal, jvp)       else
         return f(*arrays)
-    primal(arrays):                                       # onepass; nobody differentiates
+    primal(arrays):                                       # onepass: no derivative
         return tied(forward(arrays), arrays)              # tie
-    fwd(arrays):                                          # onepass; somebody does
+    fwd(arrays):                                          # onepass: a derivative
         outs, saved = forward(gate(arrays))               # gate: no derivative gets in
         outs = attach(tangents, arrays, tied(outs))       # attachment
         return outs, saved with the arrays and the attached outs in their places

@@ -107,13 +107,13 @@ class _Rule(compat.Named):
 
     def along(self, inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
         """Return the tangents of the outs, None for zero."""
-        moving = [d is not None for d in dots]
+        nonzero = [d is not None for d in dots]
         values = [*inputs, *outs, *[d for d in dots if d is not None]]
         # A rule that is given values may need them: one in NumPy can't be traced.
         if not compat.is_staging() or not all(map(compat.is_abstract, values)):
             return list(self(inputs, outs, dots))
-        key = (*map(jax.typeof, values), *moving)
-        traced = self._traced.get(key) or self._trace(moving, inputs, outs, values)
+        key = (*map(jax.typeof, values), *nonzero)
+        traced = self._traced.get(key) or self._trace(nonzero, inputs, outs, values)
         held, staged, present = traced
         # `held` is what the rule closed over. A tracer among it must not be remembered:
         # it would outlive its trace.
@@ -123,7 +123,7 @@ class _Rule(compat.Named):
         return [next(found) if is_there else None for is_there in present]
 
     def _trace(
-        self, moving: list[bool], inputs: list[Any], outs: list[Any], values: list[Any]
+        self, nonzero: list[bool], inputs: list[Any], outs: list[Any], values: list[Any]
     ) -> tuple[list[Any], compat.Staged, list[bool]]:
         """Trace the rule.
 
@@ -136,7 +136,7 @@ class _Rule(compat.Named):
 
         def flat(*values: Any) -> list[Any]:
             given = iter(values[n:])
-            dots = [next(given) if moves else None for moves in moving]
+            dots = [next(given) if is_nonzero else None for is_nonzero in nonzero]
             found = self(list(values[:n_in]), list(values[n_in:n]), dots)
             present[:] = [t is not None for t in found]
             return [t for t in found if t is not None]

@@ -168,18 +168,18 @@ class _Traced:
         still = self.staged.without_effects()
         if not still.is_repeatable_after(self.staged):
             raise NotImplementedError(errors.NOT_REPEATABLE.format(name=self.name))
-        moving = [i for i, d in enumerate(dots) if d is not None]
-        smooth = [is_inexact(o) for o in outs]
+        nonzero = [i for i, d in enumerate(dots) if d is not None]
+        inexact = [is_inexact(o) for o in outs]
 
         def along(*some: Any) -> list[Any]:
             at = list(inputs)
-            for i, x in zip(moving, some, strict=True):
+            for i, x in zip(nonzero, some, strict=True):
                 at[i] = x
-            return [x for x, s in zip(still(*at), smooth, strict=True) if s]
+            return [x for x, s in zip(still(*at), inexact, strict=True) if s]
 
-        primals = tuple(inputs[i] for i in moving)
-        found = iter(jax.jvp(along, primals, tuple(dots[i] for i in moving))[1])
-        return [next(found) if s else None for s in smooth]
+        primals = tuple(inputs[i] for i in nonzero)
+        found = iter(jax.jvp(along, primals, tuple(dots[i] for i in nonzero))[1])
+        return [next(found) if s else None for s in inexact]
 
 
 def _named(fun: Fun, name: str) -> Fun:

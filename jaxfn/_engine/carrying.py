@@ -41,7 +41,7 @@ class Statics:
         self._items[key] = Residuals(
             [_shape(x) for x in residuals.arrays],
             residuals.static,
-            residuals.smooth,
+            residuals.differentiable,
         )
         return None if key is None else _nothing(0, key)
 
@@ -57,7 +57,7 @@ class Statics:
                 f"{item.arrays}, got {[_shape(x) for x in arrays]}. Save the same "
                 "arrays whatever ctx.needs_input_grad says."
             )
-        return Residuals(arrays, item.static, item.smooth)
+        return Residuals(arrays, item.static, item.differentiable)
 
 
 def _nothing(*shape: int) -> Any:

@@ -23,7 +23,7 @@ _NEEDS_VALUES = (
 def transposed(
     rules: Rules,
     residuals: Residuals,
-    moving: Sequence[int],
+    nonzero: Sequence[int],
     tangents: Arrays,
     avals: Sequence[Any],
 ) -> list[Any]:
@@ -32,9 +32,9 @@ def transposed(
     Args:
         rules: of the Function; `bwd` is one of them.
         residuals: what bwd gets.
-        moving: which arguments have a tangent.
+        nonzero: which arguments have a tangent.
         tangents: theirs.
-        avals: the types of the tangents of the smooth outputs.
+        avals: the types of the tangents of the differentiable outputs.
 
     Raises:
         RuleValueError: bwd is not linear in its cotangents, or JAX can't transpose it.
@@ -43,12 +43,12 @@ def transposed(
     bwd = rules.bwd
 
     def of_cts(cts: list[Any]) -> list[Any]:
-        in_cts = bwd(residuals, spread(cts, residuals.smooth))
+        in_cts = bwd(residuals, spread(cts, residuals.differentiable))
         # bwd returns None for zero. Here it must be an array: each tangent is to meet
         # the gradient of its argument, also one that is zero.
         return [
             compat.zeros(compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
-            for i, t in zip(moving, tangents, strict=True)
+            for i, t in zip(nonzero, tangents, strict=True)
         ]
 
     # The example carries the output's real type: made from a shape and a dtype alone,
@@ -155,7 +155,7 @@ _CHOSEN = (
 )
 
 
-def _is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
+def _is_smooth(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
     It is not where an operation is constant in pieces (sign has the derivative 0), or
@@ -165,37 +165,37 @@ def _is_smooth(jaxpr: Any, moving: Sequence[bool] | None = None) -> bool:
 
     Args:
         jaxpr: of the function.
-        moving: which inputs count; without it, all.
+        counts: for each input, whether it counts; without it, all do.
     """
     jaxpr, _ = compat.open_jaxpr(jaxpr)
-    if moving is None:
-        moving = [True] * len(jaxpr.invars)
-    pairs = zip(jaxpr.invars, moving, strict=True)
-    reached = {id(var) for var, moves in pairs if moves}
+    if counts is None:
+        counts = [True] * len(jaxpr.invars)
+    pairs = zip(jaxpr.invars, counts, strict=True)
+    reached = {id(var) for var, reaches in pairs if reaches}
     for eqn in jaxpr.eqns:
-        moves = [id(x) in reached for x in eqn.invars]
-        if not any(moves):
+        reaches = [id(x) in reached for x in eqn.invars]
+        if not any(reaches):
             continue
         reached |= {id(var) for var in eqn.outvars}
         name = eqn.primitive.name
         known = name in ("scatter", "sort") or compat.has_transpose(eqn.primitive)
         if name in _CHOSEN or not known:
             return False
-        if not all(_is_smooth(body, given) for body, given in _bodies(eqn, moves)):
+        if not all(_is_smooth(body, given) for body, given in _bodies(eqn, reaches)):
             return False
     return True
 
 
-def _bodies(eqn: Any, moves: list[bool]) -> list[tuple[Any, list[bool] | None]]:
+def _bodies(eqn: Any, reaches: list[bool]) -> list[tuple[Any, list[bool] | None]]:
     """List the jaxprs that an equation runs, each with which of its inputs count."""
     params = eqn.params
     if "branches" in params:
-        return [(branch, moves[1:]) for branch in params["branches"]]
+        return [(branch, reaches[1:]) for branch in params["branches"]]
     body = body_of(eqn)
     if body is None:
         return []
     # What a loop carries may be reached in a later step.
-    return [(body, None if eqn.primitive.name == "scan" else moves)]
+    return [(body, None if eqn.primitive.name == "scan" else reaches)]
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:

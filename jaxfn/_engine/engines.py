@@ -201,26 +201,32 @@ def push_forward(
         # JAX transposes what the jvp computes.
         return rules.jvp(residuals, tangents)
     # What the functions below close over outlives this trace: no arrays among it.
-    static, smooth, n_args = residuals.static, residuals.smooth, len(tangents)
-    moving = [i for i, t in enumerate(tangents) if t is not None]
-    avals = [compat.tangent_aval(o) for o, s in zip(outs, smooth, strict=True) if s]
-    if not moving or not avals:
+    static, differentiable, n_args = (
+        residuals.static,
+        residuals.differentiable,
+        len(tangents),
+    )
+    nonzero = [i for i, t in enumerate(tangents) if t is not None]
+    avals = [
+        compat.tangent_aval(o) for o, s in zip(outs, differentiable, strict=True) if s
+    ]
+    if not nonzero or not avals:
         return [None] * len(outs)
 
     # The arrays are arguments of the linear map: where it is batched or differentiated,
     # they are others than those that it was made from.
     def rebuild(arrays: Arrays) -> Residuals:
-        return Residuals(arrays, static, smooth)
+        return Residuals(arrays, static, differentiable)
 
     def pull(arrays: Arrays, cts: Arrays) -> list[Any]:
-        in_cts = pull_back(rules, rebuild(arrays), spread(cts, smooth))
-        return [in_cts[i] for i in moving]
+        in_cts = pull_back(rules, rebuild(arrays), spread(cts, differentiable))
+        return [in_cts[i] for i in nonzero]
 
     def push(arrays: Arrays, ts: Arrays) -> Arrays:
         if rules.jvp is None:
 
             def derived(arrays: Arrays) -> Arrays:
-                return transposed(rules, rebuild(arrays), moving, ts, avals)
+                return transposed(rules, rebuild(arrays), nonzero, ts, avals)
 
             # J t may be transposed. With respect to what was saved, its derivative is
             # one of backward, which refuses.
@@ -228,18 +234,18 @@ def push_forward(
                 return once(derived, arrays, name=rules.name)
             return derived(arrays)
         full: list[Any] = [None] * n_args
-        for i, t in zip(moving, ts, strict=True):
+        for i, t in zip(nonzero, ts, strict=True):
             full[i] = t
         dots = rules.jvp(rebuild(arrays), full)
-        kept = [t for t, s in zip(dots, smooth, strict=True) if s]
+        kept = [t for t, s in zip(dots, differentiable, strict=True) if s]
         return [
             compat.zeros(a) if t is None else t
             for t, a in zip(kept, avals, strict=True)
         ]
 
-    ts = [tangents[i] for i in moving]
+    ts = [tangents[i] for i in nonzero]
     outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
-    return spread(outs_t, smooth)
+    return spread(outs_t, differentiable)
 
 
 def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
@@ -258,7 +264,7 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     n_res = len(residuals.arrays)
 
     def run(inputs: list[Any]) -> Arrays:
-        held = Residuals(inputs[:n_res], residuals.static, residuals.smooth)
+        held = Residuals(inputs[:n_res], residuals.static, residuals.differentiable)
         assert rules.bwd is not None
         return rules.bwd(held, spread(inputs[n_res:], given))
 

@@ -121,17 +121,17 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
         terms.append(_bind(*values, *dots, **{**params, "jaxpr": staged.parameter}))
-    moving = [i for i, d in enumerate(tangents[:n]) if d is not None]
-    if moving:
+    nonzero = [i for i, d in enumerate(tangents[:n]) if d is not None]
+    if nonzero:
         # (dE(r) dr) t, along those of the values that move.
         def of_values(*some: Any) -> list[Any]:
             at = list(values)
-            for i, value in zip(moving, some, strict=True):
+            for i, value in zip(nonzero, some, strict=True):
                 at[i] = value
             return staged(*at, *ts)
 
-        dots = tuple(tangents[i] for i in moving)
-        terms.append(jax.jvp(of_values, tuple(values[i] for i in moving), dots)[1])
+        dots = tuple(tangents[i] for i in nonzero)
+        terms.append(jax.jvp(of_values, tuple(values[i] for i in nonzero), dots)[1])
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 

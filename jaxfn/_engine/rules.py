@@ -40,13 +40,13 @@ class Residuals:
     Attributes:
         arrays: JAX arrays.
         static: anything else; never an array or a tracer.
-        smooth: for each output array, whether it has a derivative.
+        differentiable: for each output array, whether it has a derivative.
         pattern_used: whether what was saved may depend on which inputs are perturbed.
     """
 
     arrays: Arrays
     static: Any
-    smooth: tuple[bool, ...]
+    differentiable: tuple[bool, ...]
     pattern_used: bool = False
 
 

@@ -177,16 +177,16 @@ def _sources_under_jvp(inputs: Arrays, again: Callable[[list[Any]], Run]) -> Any
     There arrays are tracers, so that each result is an object of its own, and have
     values all the same.
     """
-    moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
+    nonzero = [i for i, x in enumerate(inputs) if is_inexact(x)]
     runs: list[Run] = []
 
     def look(*values: Any) -> tuple[()]:
         at = list(inputs)
-        for i, value in zip(moving, values, strict=True):
+        for i, value in zip(nonzero, values, strict=True):
             at[i] = value
         runs.append(again(at))
         return ()
 
-    primals = tuple(inputs[i] for i in moving)
+    primals = tuple(inputs[i] for i in nonzero)
     jax.jvp(look, primals, primals)
     return runs[-1].sources

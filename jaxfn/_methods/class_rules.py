@@ -151,8 +151,10 @@ class ClassRules:
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call the user's backward (or vjp) with these cotangents of the outputs."""
         record: Record = residuals.static
-        smooth = residuals.smooth
-        arrived = [s and ct is not None for ct, s in zip(cts, smooth, strict=True)]
+        differentiable = residuals.differentiable
+        arrived = [
+            s and ct is not None for ct, s in zip(cts, differentiable, strict=True)
+        ]
         # JAX calls bwd although no cotangent arrives, or one for a marked output alone.
         # A backward is linear in its cotangents: zero comes out.
         if True not in arrived:
@@ -162,7 +164,9 @@ class ClassRules:
         for i, ct in enumerate(cts):
             if arrived[i]:
                 given.append(conj(ct))  # into torch's convention; out of it at the end
-            elif layout.materialize and (smooth[i] or layout.materialize_non_diff):
+            elif layout.materialize and (
+                differentiable[i] or layout.materialize_non_diff
+            ):
                 given.append(_zeros(record.out_avals[i]))
             else:
                 given.append(None)
@@ -211,7 +215,7 @@ class ClassRules:
                 result,
                 record.out,
                 record.out_avals,
-                residuals.smooth,
+                residuals.differentiable,
                 name=self._def.name,
             )
 

@@ -16,7 +16,7 @@ def tangents(
     result: Any,
     out: OutSpec,
     avals: Sequence[Any],
-    smooth: Sequence[bool],
+    differentiable: Sequence[bool],
     *,
     name: str,
 ) -> list[Any]:
@@ -26,7 +26,7 @@ def tangents(
         result: a tuple with a tangent for each output, or the only tangent.
         out: the structure of the outputs.
         avals: the type of each output array.
-        smooth: for each, whether it has a derivative.
+        differentiable: for each, whether it has a derivative.
         name: the name of the Function.
     """
     found = list(result) if isinstance(result, tuple) else [result]
@@ -41,7 +41,7 @@ def tangents(
         )
     # One entry for each array: what is static in an output has none.
     dots: list[Any] = []
-    rest = iter(zip(avals, smooth, strict=True))
+    rest = iter(zip(avals, differentiable, strict=True))
     for position, (spec, t) in enumerate(zip(out.parts, found, strict=True)):
         where = Where(name, f"output {position}", position)
         for leaf, own in _tangent_leaves(t, spec, where):
@@ -64,14 +64,14 @@ def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
         ) from error
 
 
-def _tangent(t: Any, aval: Any, smooth: bool, where: Where) -> Any:
+def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
     """Make of one array of a tangent the tangent of an output of type `aval`.
 
     Its shape must be right: unlike a gradient, torch sums no tangent to fit.
     """
     if t is None:
         return None
-    if not smooth:
+    if not differentiable:
         raise errors.RuleValueError(
             f"Function's jvp returned a gradient at position {where.position}, but  "
             "the corresponding forward output is not a differentiable Tensor."

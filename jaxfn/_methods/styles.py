@@ -187,8 +187,8 @@ class Style:
             )
             layout = dataclasses.replace(layout, packed=packed)
         record = Record(layout, perturbed, in_avals, out_avals, run.out)
-        smooth = run.out.differentiable(out_avals)
-        return Residuals(leaves, record, smooth, run.pattern_used)
+        differentiable = run.out.differentiable(out_avals)
+        return Residuals(leaves, record, differentiable, run.pattern_used)
 
 
 def setup(

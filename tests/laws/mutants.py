@@ -63,7 +63,7 @@ def with_the_last_residuals() -> Any:
 
     def get(self: Any, key: Any, arrays: Any, name: str) -> Any:
         item = self._items[list(self._items)[-1]]
-        return type(item)(arrays[: len(item.arrays)], item.static, item.smooth)
+        return type(item)(arrays[: len(item.arrays)], item.static, item.differentiable)
 
     return mock.patch.object(carrying.Statics, "get", get)
 
