@@ -116,8 +116,9 @@ BATCHED_IN_KERNEL = (
 OTHER_ARGUMENTS = (
     "`{rule}` asked which arguments are differentiated (ctx.needs_input_grad, or "
     "symbolic_zeros), and now its result is differentiated with respect to others, for "
-    "which it may have saved too little. Save the same whatever is differentiated, and "
-    "ask in backward."
+    "which it may have saved too little. (A jit, loop, branch or checkpoint between "
+    "the two derivatives hides the outer one.) Save the same whatever is "
+    "differentiated, and ask in backward."
 )
 
 OWN_DERIVATIVE = (
