@@ -114,12 +114,12 @@ class _Rule(compat.Named):
             return list(self(inputs, outs, dots))
         key = (*map(jax.typeof, values), *nonzero)
         traced = self._traced.get(key) or self._trace(nonzero, inputs, outs, values)
-        held, staged, present = traced
-        # `held` is what the rule closed over. A tracer among it must not be remembered:
+        closed_over, staged, present = traced
+        # The rule may have closed over a tracer, which must not be remembered:
         # it would outlive its trace.
-        if not any(map(compat.is_tracer, held)):
+        if not any(map(compat.is_tracer, closed_over)):
             self._traced[key] = traced
-        found = iter(staged(*held, *values))
+        found = iter(staged(*closed_over, *values))
         return [next(found) if is_there else None for is_there in present]
 
     def _trace(
@@ -141,8 +141,8 @@ class _Rule(compat.Named):
             present[:] = [t is not None for t in found]
             return [t for t in found if t is not None]
 
-        held, staged = compat.Staged.trace(flat, (), *values)
-        return held, staged, present
+        closed_over, staged = compat.Staged.trace(flat, (), *values)
+        return closed_over, staged, present
 
 
 def _impl(*args: Any, n_in: int, n_closed: int | None, **_: Any) -> list[Any]:
@@ -246,7 +246,7 @@ def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
 def _narrow(
     used: Sequence[bool], n_args: int, params: dict[str, Any]
 ) -> tuple[list[bool], dict[str, Any]] | None:
-    """Leave out what is not used; None where the rule reads it."""
+    """Leave out what is not used; None if the rule reads it."""
     if params["reads"]:
         return None
     whole: _Rule = params["tangents"]

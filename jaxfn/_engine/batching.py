@@ -198,7 +198,7 @@ def _named(fun: Fun, name: str) -> Fun:
 def vmapped(
     fun: Callable[..., Any], rule: Callable[..., Any], *, has_derivative: bool
 ) -> Callable[..., Any]:
-    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly where JAX's traces.
+    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly when JAX's traces.
 
     Args:
         fun: the function.

@@ -80,7 +80,7 @@ class Width:
     """Keeps the number of residuals of one call the same for all its traces.
 
     For the reason told in `Statics`, JAX fails if the number differs. It can only
-    differ where the rule looks at which inputs are perturbed. Then the first trace
+    differ if the rule asks which inputs are perturbed. Then the first trace
     leaves places free, filled with arrays that have no elements: for another set of
     inputs, of which nothing is known yet, other arrays may be saved. (To run forward
     for that set, in order to see, would be to run it for a derivative that nobody

@@ -79,7 +79,7 @@ def transposed(
 
 
 def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) -> Any:
-    """Trace backward. It may need values, for an `if` say, but not of the cotangents.
+    """Trace backward. It may need values, for example for an `if`, but no cotangents'.
 
     What it computes from values alone is computed at once then.
     """
@@ -124,7 +124,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
 def _by_derivative(
     jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
-    """Apply the transpose where JAX has none of some operation; None without a proof.
+    """Apply the transpose if JAX has none of some operation; None without a proof.
 
     A scatter that sets, or a sort, has no transpose in JAX, but it has a derivative in
     reverse mode, from which the transpose is made.
@@ -158,7 +158,7 @@ _CHOSEN = (
 def _is_smooth(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
     """Is the function one whose derivative, if that is constant, proves it affine?
 
-    It is not where an operation is constant in pieces (sign has the derivative 0), or
+    It is not if an operation is constant in pieces (sign has the derivative 0), or
     has a derivative that its author chose (custom_jvp, and ours). So all operations
     that its inputs reach must be some that JAX can transpose, or scatters that set and
     sorts, which JAX differentiates but does not transpose.

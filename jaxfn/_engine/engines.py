@@ -201,11 +201,8 @@ def push_forward(
         # JAX transposes what the jvp computes.
         return rules.jvp(residuals, tangents)
     # What the functions below close over outlives this trace: no arrays among it.
-    static, differentiable, n_args = (
-        residuals.static,
-        residuals.differentiable,
-        len(tangents),
-    )
+    static, differentiable = residuals.static, residuals.differentiable
+    n_args = len(tangents)
     nonzero = [i for i, t in enumerate(tangents) if t is not None]
     avals = [
         compat.tangent_aval(o) for o, s in zip(outs, differentiable, strict=True) if s
@@ -213,8 +210,8 @@ def push_forward(
     if not nonzero or not avals:
         return [None] * len(outs)
 
-    # The arrays are arguments of the linear map: where it is batched or differentiated,
-    # they are others than those that it was made from.
+    # The arrays are arguments of the linear map: if it is batched or differentiated,
+    # they are not those that it was made from.
     def rebuild(arrays: Arrays) -> Residuals:
         return Residuals(arrays, static, differentiable)
 
@@ -252,7 +249,7 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     """Return the cotangents of the arguments, by the Function's own backward.
 
     The backward of a `once_differentiable` Function runs without derivative, and what
-    it returns raises where it is differentiated.
+    it returns raises if it is differentiated.
     """
     assert rules.bwd is not None
     if not rules.once:
@@ -264,9 +261,9 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     n_res = len(residuals.arrays)
 
     def run(inputs: list[Any]) -> Arrays:
-        held = Residuals(inputs[:n_res], residuals.static, residuals.differentiable)
+        saved = Residuals(inputs[:n_res], residuals.static, residuals.differentiable)
         assert rules.bwd is not None
-        return rules.bwd(held, spread(inputs[n_res:], given))
+        return rules.bwd(saved, spread(inputs[n_res:], given))
 
     return once(run, inputs, name=rules.name)
 

@@ -33,7 +33,7 @@ class Gate:
 
         What was saved is found by identity. Under eager transformations a concrete
         array stands behind a tracer, and perhaps it is used elsewhere too: as another
-        argument, say. So a tracer's array is made an object of its own (with the same
+        argument, for example. So a tracer's array is made an object of its own (with the same
         buffer).
         """
         traced = [compat.is_tracer(x) for x in arrays]
@@ -130,7 +130,7 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
     return y
 
 
-# y = x, and  dy = dx  where the gate is open, dy = 0 where it is closed. Which of them
+# y = x, and  dy = dx  if the gate is open, dy = 0 if it is closed. Which of them
 # is asked here, when JAX differentiates, and not when x passed: see `Gate`.
 def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
     return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
@@ -166,7 +166,7 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
         raise error
 
     # The tangent map is t -> t, so that its transpose is ct -> ct. Evaluated, it
-    # raises: at once where the tangents have values, else when it is compiled.
+    # raises: at once if the tangents have values, else when it is compiled.
     def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
         given = [d for d in dots if d is not None]
         avals = [jax.typeof(d) for d in given]

@@ -77,7 +77,7 @@ def linear(
             raise NotImplementedError(errors.REFERENCE.format(name=name))
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
-        # a jvp in NumPy, say, which can't be traced.
+        # a jvp in NumPy, for example, which can't be traced.
         values, staged = residuals, compat.Failed(error)
     return _bind(
         *values,
@@ -177,13 +177,13 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     """Bind the primitive for arguments that are not batched, in an axis with a name.
 
-    Both directions may use the axis, in a collective over it. Returns None where an
+    Both directions may use the axis, in a collective over it. Returns None if an
     out differs among the examples.
     """
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])
 
-    # The cotangents of what all examples share are a sum already: where each example
+    # The cotangents of what all examples share are a sum already: if each example
     # gives it a factor of its own, nobody can tell its part.
     def pull(values: list[Any], cts: list[Any]) -> list[Any]:
         found, differs = axis.around(transpose, values, cts)

@@ -6,9 +6,9 @@ made of operations that it transposes is affine, f(x) = A x + f(0), unless one o
 rounds (`astype(int)`, of which it makes zero). Such a function is linear if f(0) = 0.
 That is what is proved here, by following zeros through the jaxpr:
 
-- an operation that is linear in an operand gives zero where the operand is zero;
+- an operation that is linear in an operand gives zero if the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero;
-- a linear solve gives zero where its right-hand side is zero;
+- a linear solve gives zero if its right-hand side is zero;
 - what has no derivative (integers) counts as zero nowhere, if it depends on the inputs,
   and neither does what a while loop makes of them, which has no transpose.
 
@@ -41,9 +41,9 @@ class Fact(NamedTuple):
     """What is known of a value.
 
     Attributes:
-        depends: does it depend on the inputs?
-        zero: is it zero where they are?
-        why: not, if it depends on them.
+        depends: Whether it depends on the inputs.
+        zero: Whether it is zero if they are.
+        why: Why it is not zero, if it depends on them.
     """
 
     depends: bool
@@ -52,7 +52,7 @@ class Fact(NamedTuple):
 
 
 def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
-    """Find the outputs that are not proved zero where all inputs are: (index, why)."""
+    """Find the outputs that are not proved zero if all inputs are: (index, why)."""
     n_in = len(compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
     return [
@@ -70,7 +70,7 @@ def depends_on_first(jaxpr: Any, n: int) -> bool:
     return any(fact.depends for fact in facts)
 
 
-# Their result is zero where all their operands are: sums of these, or arrays made of
+# Their result is zero if all their operands are: sums of these, or arrays made of
 # their elements.
 _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
@@ -84,7 +84,7 @@ _MOVES = frozenset(
     + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient", "gate")
     + ("cumsum", "div", "reduce_precision")
 )
-# Their result is zero where any operand is.
+# Their result is zero if any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
 
 
@@ -182,7 +182,7 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
 
 
 def _is_filled(params: dict[str, Any]) -> bool:
-    """Does a gather give a number where an index is out of bounds?
+    """Does a gather give a number if an index is out of bounds?
 
     The NaN that it gives as a rule is not such a number: it stands for a mistake.
     """
@@ -221,7 +221,7 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """Find the operands of a sum that are values: not the indices of a scatter, say."""
+    """Find the operands of a sum that are values: not the indices of a scatter."""
     if not _is_inexact(eqn.outvars[0].aval):
         return ins
     return [

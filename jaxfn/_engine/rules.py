@@ -76,7 +76,7 @@ class Rules:
             argument; the results have the types of the outputs.
         derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
         once: refuse to differentiate `bwd`.
-        refuses: does `bwd` only say that there is no derivative?
+        refuses: Whether `bwd` only says that there is no derivative.
         origin: of the arguments, for JAX's errors.
     """
 
@@ -92,6 +92,6 @@ class Rules:
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
-    """Return one entry for each place: the next value where it is True, else None."""
+    """Return one entry for each place: the next value if it is True, else None."""
     rest = iter(values)
     return [next(rest) if place else None for place in places]

@@ -20,12 +20,12 @@ class Run:
     Attributes:
         out: structure of the outputs.
         perturbed: for each array argument, whether it is differentiated.
-        pattern_used: may what was saved depend on `perturbed`?
+        pattern_used: Whether what was saved may depend on `perturbed`.
         saved: what was saved; of the face's own kind.
         sources: for each leaf that was saved where its value comes from: ("input", i),
             ("output", i) or ("other", i), counting within each kind. Filled in last.
-        constants: where NumPy values of float type were kept.
-        opaque: where objects were kept that hide arrays.
+        constants: Names of what holds NumPy values of float type.
+        opaque: Names of what holds objects that hide arrays.
         staged: the traced function that computes the other leaves, from what it closes
             over, inputs and outputs; None if they have been computed.
     """
@@ -89,7 +89,7 @@ class Run:
         Args:
             leaves: what was saved, by a run that needed values: it has no jaxpr.
             arrays: the arguments.
-            rule: what messages call the method that ran.
+            rule: Name of the method that ran, for messages.
             why: the error that tracing it raised.
         """
 
@@ -110,7 +110,7 @@ class Run:
         return kept
 
     def pattern(self, perturbed: Sequence[bool], rule: str) -> Perturbed:
-        """Return which arguments the rules are told of, where these are differentiated.
+        """Return which arguments the rules are told of, if these are differentiated.
 
         A run that has asked saved what the arguments of its call need, and its rules
         are told of these. (What it gives for others is left out.)
@@ -134,10 +134,10 @@ def check_untraceable(
     *,
     may_be_numpy: bool,
 ) -> None:
-    """Refuse a run with values where the derivative of what it saved would be lost.
+    """Refuse a run with values if the derivative of what it saved would be lost.
 
     Args:
-        rule: what messages call the method that ran, which can't be traced.
+        rule: Name of the method that ran, for messages, which can't be traced.
         run: the run; its inputs had no derivative.
         inputs: its inputs.
         again: runs it once more, on other inputs.
@@ -180,7 +180,7 @@ def _sources_under_jvp(inputs: Arrays, again: Callable[[list[Any]], Run]) -> Any
     nonzero = [i for i, x in enumerate(inputs) if is_inexact(x)]
     runs: list[Run] = []
 
-    def look(*values: Any) -> tuple[()]:
+    def trace(*values: Any) -> tuple[()]:
         at = list(inputs)
         for i, value in zip(nonzero, values, strict=True):
             at[i] = value
@@ -188,5 +188,5 @@ def _sources_under_jvp(inputs: Arrays, again: Callable[[list[Any]], Run]) -> Any
         return ()
 
     primals = tuple(inputs[i] for i in nonzero)
-    jax.jvp(look, primals, primals)
+    jax.jvp(trace, primals, primals)
     return runs[-1].sources

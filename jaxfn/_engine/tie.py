@@ -97,9 +97,9 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
 
 
 def _less_nothing(out: Any, inputs: Arrays) -> Any:
-    """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also where that is -0.0.
+    """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also if that is -0.0.
 
-    On a mesh where types say how arrays are sharded, to flatten y would change its
+    On a mesh whose types say how arrays are sharded, to flatten y would change its
     sharding. XLA drops a difference with zero.
     """
     empty = [_empty(x, out) for x in inputs]
