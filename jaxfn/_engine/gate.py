@@ -33,8 +33,8 @@ class Gate:
 
         What was saved is found by identity. Under eager transformations a concrete
         array stands behind a tracer, and perhaps it is used elsewhere too: as another
-        argument, for example. So a tracer's array is made an object of its own (with the same
-        buffer).
+        argument, for example. So a tracer's array is made an object of its own (with
+        the same buffer).
         """
         traced = [compat.is_tracer(x) for x in arrays]
         if not any(traced):
