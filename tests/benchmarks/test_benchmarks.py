@@ -16,6 +16,7 @@ from tests.benchmarks import (
     eager,
     from_torch,
     importing,
+    inside,
     peers,
     torch_twins,
     trace,
@@ -94,6 +95,20 @@ def test_chain(benchmark, name):
     lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
     expected = trace.chain(10, trace.gradient)(peers.bare())
     close(lowered.compile()(trace.X, trace.Y), jax.jit(expected)(trace.X, trace.Y))
+
+
+INSIDE = [
+    (what, name) for what, (*_, pairs) in trace.INSIDE.items() for name in names(pairs)
+]
+
+
+@pytest.mark.parametrize(("what", "name"), INSIDE)
+def test_functions_that_call_others(benchmark, what, name):
+    depth, transform, _ = trace.INSIDE[what]
+    call = trace.fresh_levels(name, depth, transform)
+    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    expected = transform(inside.levels("bare", depth))
+    close(lowered.compile()(trace.X, trace.Y), expected(trace.X, trace.Y))
 
 
 @pytest.mark.parametrize("name", ["bare", "Function", "custom_vjp"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from tests.benchmarks import peers, widths
+from tests.benchmarks import inside, peers, widths
 from tests.benchmarks.eager import arrays
 from tests.benchmarks.rows import Pair, Row, compare
 from tests.benchmarks.timing import Call, Effort
@@ -40,10 +40,21 @@ def second(f: Fun) -> Fun:
     return jax.grad(lambda x, y: gradient(f)(x, y)[0].sum(), (0, 1))
 
 
+def hessian(f: Fun) -> Fun:
+    return jax.hessian(lambda x, y: f(x, y).sum(), (0, 1))
+
+
 def fresh(name: str, transform: Fun, run: Fun = lower) -> Call:
     """Trace and lower what `transform` makes of a new one of the peers."""
     make = peers.ALL[name]
     return Call(run, lambda: transform(make()), finish=lambda _: None)
+
+
+def fresh_levels(name: str, depth: int, transform: Fun) -> Call:
+    """The same of new functions, so many inside each other."""
+    return Call(
+        lower, lambda: transform(inside.levels(name, depth)), finish=lambda _: None
+    )
 
 
 def again(name: str, transform: Fun) -> Call:
@@ -85,12 +96,13 @@ MEASURES: dict[str, tuple[Fun, list[Pair]]] = {
     "grad of grad": (
         second,
         [
-            Pair("Function", "custom_vjp"),
-            Pair("Function, separate", "custom_vjp"),
+            Pair("Function", "custom_vjp", 1.35),
+            Pair("Function, separate", "custom_vjp", 1.35),
             Pair("Function, jvp", "custom_jvp"),
             Pair("Function, both", "custom_vjp"),
         ],
     ),
+    "hessian": (hessian, [Pair("Function, both", "custom_jvp")]),
     "jvp": (
         tangent,
         [
@@ -171,6 +183,31 @@ def growth(what: str, transform: Fun, effort: Effort) -> Iterator[Row]:
         yield from compare("trace", title, group, [pair], effort.slower(7))
 
 
+# ---- Functions that call others
+
+
+# what: the number of levels, the transformation, and what is compared under it
+INSIDE: dict[str, tuple[int, Fun, list[Pair]]] = {
+    "grad of two Functions, one inside the other": (
+        2,
+        gradient,
+        [Pair("Function", "custom_vjp", 1.3)],
+    ),
+    "jvp of three Functions, one inside the other": (
+        3,
+        tangent,
+        [Pair("Function, both", "custom_jvp", 1.5)],
+    ),
+}
+
+
+def calling_others(effort: Effort) -> Iterator[Row]:
+    for what, (depth, transform, pairs) in INSIDE.items():
+        names = dict.fromkeys(n for pair in pairs for n in (pair.ours, pair.against))
+        group = {name: fresh_levels(name, depth, transform) for name in names}
+        yield from compare("trace", f"trace and lower {what}", group, pairs, effort)
+
+
 # ---- depth
 
 
@@ -231,4 +268,5 @@ def rows(effort: Effort) -> Iterator[Row]:
     yield from one_apply(effort)
     yield from chains(effort)
     yield from widths.rows(effort)
+    yield from calling_others(effort)
     yield from depths(effort)
