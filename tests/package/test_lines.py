@@ -1,0 +1,48 @@
+"""The size of each part of the package.
+
+The limits exist because every special case makes the package harder to read and to
+change: a part that grows needs somebody's decision.
+"""
+
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "jaxfn"
+CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
+
+# Most lines, with docstrings. Lower a limit when its part has shrunk.
+LINES = {
+    CORE: 10_050,
+    ("_engine",): 2_550,
+    ("_base/compat",): 1_550,
+    ("_check",): 2_850,
+    ("_explain",): 1_200,
+    ("_gradcheck",): 800,
+    ("_cli",): 700,
+}
+
+# Most files.
+FILES = {"_engine": 16}
+
+
+def modules(part):
+    found = sorted((PACKAGE / part).rglob("*.py"))
+    assert found, part
+    return found
+
+
+def size(part):
+    return sum(len(path.read_text().splitlines()) for path in modules(part))
+
+
+@pytest.mark.parametrize("parts", LINES, ids=" ".join)
+def test_a_part_has_few_lines(parts):
+    sizes = {part: size(part) for part in parts}
+    assert sum(sizes.values()) <= LINES[parts], sizes
+
+
+@pytest.mark.parametrize("part", FILES)
+def test_a_part_has_few_files(part):
+    found = [path.name for path in modules(part)]
+    assert len(found) <= FILES[part], found
