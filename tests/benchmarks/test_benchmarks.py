@@ -98,16 +98,18 @@ def test_chain(benchmark, name):
 
 
 INSIDE = [
-    (what, name) for what, (*_, pairs) in trace.INSIDE.items() for name in names(pairs)
+    (what, name)
+    for what, (*_, pair) in trace.INSIDE.items()
+    for name in (pair.ours, pair.against)
 ]
 
 
 @pytest.mark.parametrize(("what", "name"), INSIDE)
-def test_functions_that_call_others(benchmark, what, name):
-    depth, transform, _ = trace.INSIDE[what]
-    call = trace.fresh_levels(name, depth, transform)
+def test_functions_inside_others(benchmark, what, name):
+    depth, rules, transform, _ = trace.INSIDE[what]
+    call = trace.fresh_levels(name, depth, rules, transform)
     lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
-    expected = transform(inside.levels("bare", depth))
+    expected = transform(inside.levels("bare", depth, rules))
     close(lowered.compile()(trace.X, trace.Y), expected(trace.X, trace.Y))
 
 

@@ -50,11 +50,13 @@ def fresh(name: str, transform: Fun, run: Fun = lower) -> Call:
     return Call(run, lambda: transform(make()), finish=lambda _: None)
 
 
-def fresh_levels(name: str, depth: int, transform: Fun) -> Call:
-    """The same of new functions, so many inside each other."""
-    return Call(
-        lower, lambda: transform(inside.levels(name, depth)), finish=lambda _: None
-    )
+def fresh_levels(name: str, depth: int, rules: Any, transform: Fun) -> Call:
+    """The same of new functions, one inside the other."""
+
+    def prepare() -> Fun:
+        return transform(inside.levels(name, depth, rules))
+
+    return Call(lower, prepare, finish=lambda _: None)
 
 
 def again(name: str, transform: Fun) -> Call:
@@ -183,29 +185,35 @@ def growth(what: str, transform: Fun, effort: Effort) -> Iterator[Row]:
         yield from compare("trace", title, group, [pair], effort.slower(7))
 
 
-# ---- Functions that call others
+# ---- Functions inside others
 
 
-# what: the number of levels, the transformation, and what is compared under it
-INSIDE: dict[str, tuple[int, Fun, list[Pair]]] = {
-    "grad of two Functions, one inside the other": (
-        2,
-        gradient,
-        [Pair("Function", "custom_vjp", 1.3)],
+CALLS, DIFFERENTIATES = inside.Calls, inside.Differentiates
+VJP, JVP = ("Function", "custom_vjp"), ("Function, both", "custom_jvp")
+
+# what: the number of levels, their rules, the transformation, and what is compared
+INSIDE: dict[str, tuple[int, Any, Fun, Pair]] = {
+    "grad of a Function that calls another": (2, CALLS, gradient, Pair(*VJP, 1.3)),
+    "grad of a Function that differentiates another": (
+        *(2, DIFFERENTIATES, gradient),
+        Pair(*VJP, 1.3),
     ),
-    "jvp of three Functions, one inside the other": (
-        3,
-        tangent,
-        [Pair("Function, both", "custom_jvp", 1.5)],
+    "grad of grad of a Function that calls another": (2, CALLS, second, Pair(*VJP)),
+    "jvp of three Functions that call each other": (3, CALLS, tangent, Pair(*JVP, 1.5)),
+    "jvp of three Functions that differentiate each other": (
+        *(3, DIFFERENTIATES, tangent),
+        Pair(*JVP, 1.5),
     ),
 }
 
 
-def calling_others(effort: Effort) -> Iterator[Row]:
-    for what, (depth, transform, pairs) in INSIDE.items():
-        names = dict.fromkeys(n for pair in pairs for n in (pair.ours, pair.against))
-        group = {name: fresh_levels(name, depth, transform) for name in names}
-        yield from compare("trace", f"trace and lower {what}", group, pairs, effort)
+def inside_others(effort: Effort) -> Iterator[Row]:
+    for what, (depth, rules, transform, pair) in INSIDE.items():
+        group = {
+            name: fresh_levels(name, depth, rules, transform)
+            for name in (pair.ours, pair.against)
+        }
+        yield from compare("trace", f"trace and lower {what}", group, [pair], effort)
 
 
 # ---- depth
@@ -268,5 +276,5 @@ def rows(effort: Effort) -> Iterator[Row]:
     yield from one_apply(effort)
     yield from chains(effort)
     yield from widths.rows(effort)
-    yield from calling_others(effort)
+    yield from inside_others(effort)
     yield from depths(effort)
