@@ -199,8 +199,13 @@ INSIDE: dict[str, tuple[int, Any, Fun, Pair]] = {
         Pair(*VJP, 1.3),
     ),
     "grad of grad of a Function that calls another": (2, CALLS, second, Pair(*VJP)),
-    "jvp of three Functions that call each other": (3, CALLS, tangent, Pair(*JVP, 1.5)),
-    "jvp of three Functions that differentiate each other": (
+    "jvp of three Functions, each calling the next": (
+        3,
+        CALLS,
+        tangent,
+        Pair(*JVP, 1.5),
+    ),
+    "jvp of three Functions, each differentiating the next": (
         *(3, DIFFERENTIATES, tangent),
         Pair(*JVP, 1.5),
     ),
