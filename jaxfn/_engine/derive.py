@@ -42,7 +42,7 @@ def transposed(
     assert rules.bwd is not None
     bwd = rules.bwd
 
-    def of_cts(cts: list[Any]) -> list[Any]:
+    def of_cts(*cts: Any) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.differentiable))
         # bwd returns None for zero. Here it must be an array: each tangent is to meet
         # the gradient of its argument, also one that is zero.
@@ -84,12 +84,12 @@ def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) 
     What it computes from values alone is computed at once then.
     """
     try:
-        return jax.make_jaxpr(of_cts)(example)
+        return compat.make_jaxpr(of_cts, example)
     except _NEEDS_VALUES:
         pass
     try:
         with jax.ensure_compile_time_eval():
-            return jax.make_jaxpr(of_cts)(example)
+            return compat.make_jaxpr(of_cts, example)
     except _NEEDS_VALUES as error:
         expected = "operations that don't need the values of cotangents, as under jit"
         said = str(error).partition("\n")[0].rstrip(".")

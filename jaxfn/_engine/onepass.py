@@ -211,19 +211,20 @@ class OnePass:
         """
         runs: list[Run] = []
 
-        def trace(*values: Any) -> tuple[list[Any], list[Any]]:
+        def trace(*values: Any) -> list[Any]:
             outs, leaves, run = self._run(values, perturbed)
             runs.append(run)
-            return outs, leaves
+            return [*outs, *leaves]
 
-        jaxpr, shape = jax.make_jaxpr(trace, return_shape=True)(*arrays)
-        tree = jax.tree.structure(shape)
+        jaxpr = compat.make_jaxpr(trace, arrays)
 
         def evaluated(arrays: Arrays) -> _Ran:
-            run, gate = runs[-1], Gate()
-            gate.open = any(map(is_inexact, run.others(jax.tree.leaves(shape[1]))))
+            run, gate, avals = runs[-1], Gate(), compat.Staged(jaxpr).out_avals
+            n = len(avals) - len(run.sources)
+            gate.open = any(map(is_inexact, run.others(avals[n:])))
             inside, recording = gate.enter(arrays), compat.Recording()
-            outs, leaves = tree.unflatten(compat.evaluate(jaxpr, inside))
+            found = compat.evaluate(jaxpr, inside)
+            outs, leaves = found[:n], found[n:]
             # What else the values were computed from, for `attach`.
             own = gate.open or compat.makes_references(jaxpr)
             closed_over = used_by(jaxpr) if own else None

@@ -82,6 +82,13 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
         return attach(
             alike, [*outs, *inputs], still, name=name, reads=False, spreads=True
         )
+    return _with_nothing(list(outs), list(inputs))
+
+
+# One operation to whoever traces the call: what it holds is traced once for the types.
+@jax.jit
+def _with_nothing(outs: list[Any], inputs: list[Any]) -> list[Any]:
+    """Return the outputs, with nothing of the inputs behind them."""
     if any(map(compat.is_sharded, (*outs, *inputs))):
         return [_less_nothing(out, inputs) for out in outs]
     tails: dict[Any, Any] = {}

@@ -26,7 +26,7 @@ from jaxfn._base.compat.decorators import (
 from jaxfn._base.compat.flow import PAIRED
 from jaxfn._base.compat.jaxprs import (
     COMPILE_QUICKLY, constants, count_equations, evaluate, has_named_axes,
-    has_transpose, is_batched_by_jax, may_not_end, open_jaxpr,
+    has_transpose, is_batched_by_jax, make_jaxpr, may_not_end, open_jaxpr,
     scan_counts, used_inputs,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive

@@ -17,7 +17,7 @@ from jax._src.interpreters.partial_eval import (
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
-from jax.extend.core import Primitive, primitives
+from jax.extend.core import ClosedJaxpr, Primitive, primitives
 from jax.interpreters import ad
 
 from jaxfn._base.compat.values import as_array, type_of
@@ -101,18 +101,33 @@ def trace_flat(
 ) -> tuple[Any, Sequence[Any]]:
     """Trace `fun(*args)`, which takes arrays and returns a list of arrays.
 
-    Where an argument is a type, an array of this type stands for it.
-
-    It does what `jax.make_jaxpr` does, but without the `jax.jit` around it, which would
-    look at the signature and the pytrees of `fun`, and costs more than all the rest.
+    If an argument is a type, an array of this type stands for it.
 
     Returns:
         A closed jaxpr that takes first what `fun` closes over, and then the arguments;
         and what `fun` closes over.
     """
+    jaxpr, consts = _trace(fun, args)
+    return close_jaxpr(convert_constvars_jaxpr(jaxpr)), consts
+
+
+def make_jaxpr(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Any:
+    """Trace in the same way; return a closed jaxpr of the arguments alone."""
+    jaxpr, consts = _trace(fun, args)
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def _trace(
+    fun: Callable[..., Sequence[Any]], args: Sequence[Any]
+) -> tuple[Any, Sequence[Any]]:
+    """Trace like `jax.make_jaxpr`, but without the `jax.jit` around it.
+
+    That would inspect the signature and the pytrees of `fun`, which costs more than all
+    the rest.
+    """
     traced = wrap_init(fun, debug_info=_TRACED)
     jaxpr, _, consts = trace_to_jaxpr_dynamic(traced, [type_of(x) for x in args])
-    return close_jaxpr(convert_constvars_jaxpr(jaxpr)), consts
+    return jaxpr, consts
 
 
 # What JAX's messages call the function that is traced.
