@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
-from jaxfn._base import ARRAY, Outputs, Spec, compat, is_inexact, pytree, short
+from jaxfn._base import Outputs, as_jax, compat, is_inexact, pytree, short
 from jaxfn._decorator.jax_rules import JaxRules
-from jaxfn._decorator.places import Places, along, is_pair
+from jaxfn._decorator.places import CustomVJPPrimal, along, is_pair, split
 from jaxfn._engine import (
     Arrays,
     OnePass,
@@ -25,19 +25,17 @@ from jaxfn._engine import (
     tied,
 )
 
-CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
-
 
 class Both:
     """One call of a function that has both kinds of derivative, as `Rules`."""
 
-    def __init__(self, d: JaxRules, places: Places, tree: Any, arrays: Arrays) -> None:
+    def __init__(self, d: JaxRules, tree: Any, arrays: Arrays) -> None:
         assert d.vjp is not None
         self._d = d
         self._fwd, self._bwd, options = d.vjp
         self._symbolic = options.get("symbolic_zeros", False)
         # The rules outlive the call, so the arrays are not kept.
-        self._places, self._tree = places, tree
+        self._args = tree.unflatten
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
         self._returned: Any = None
@@ -49,10 +47,6 @@ class Both:
             bwd=self._pull,
             jvp=self._push,
         )
-
-    def _args(self, arrays: Arrays) -> list[Any]:
-        """Put the arguments of the call together with these arrays."""
-        return self._places.whole(self._tree.unflatten(arrays))
 
     # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
@@ -100,9 +94,9 @@ class Both:
                 f"what the function returns: expected {_written(self._returned)}, got "
                 f"{_written(_structure(outs))}."
             )
-        leaves, tree = tree_util.tree_flatten(result[1])
-        leaves = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
-        return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, tree)
+        leaves, spec = split(result[1])
+        leaves = list(map(as_jax, leaves))
+        return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, spec)
 
     def _kept(
         self,
@@ -127,14 +121,14 @@ class Both:
 
     def _pull(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call bwd with these cotangents, in the form that JAX gives them."""
-        out, tree, avals = residuals.static
+        out, spec, avals = residuals.static
         given = [
             self._zero(a) if ct is None else ct
             for a, ct in zip(avals, cts, strict=True)
         ]
-        res = tree.unflatten(residuals.arrays[len(self._avals) :])
-        found = self._bwd(*self._places.nondiff.values(), res, out.whole.join(given))
-        return self._checked(found)
+        res = spec.join(residuals.arrays[len(self._avals) :])
+        found = chain.from_iterable(self._bwd(res, out.whole.join(given)))
+        return list(map(self._cotangent, found, self._avals))
 
     def _zero(self, aval: Any) -> Any:
         """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
@@ -145,32 +139,7 @@ class Both:
             return np.zeros(aval.shape, jax.dtypes.float0)
         return compat.zeros(aval)
 
-    def _checked(self, found: Any) -> list[Any]:
-        """Make of what bwd returned a cotangent (or None) for each array."""
-        name = f"{getattr(self._bwd, '__name__', 'bwd')} for function {self._d.name}"
-        n = self._places.n - len(self._places.nondiff)
-        if not isinstance(found, (tuple, list)) or len(found) != n:
-            raise TypeError(
-                f"Custom VJP bwd rule {name} must produce a tuple of length equal to "
-                f"the number of arguments to the primal function: expected {n} "
-                f"cotangents (None for zero), got {tree_util.tree_structure(found)}."
-            )
-        spec = Spec.of(self._tree, (ARRAY,) * len(self._avals))
-        try:
-            pairs = pytree.pair(tuple(found), spec)
-        except ValueError as error:
-            raise TypeError(
-                f"Custom VJP bwd rule {name} must produce an output with the same "
-                "container (pytree) structure as the args tuple of the primal "
-                f"function: expected {self._tree}, got "
-                f"{tree_util.tree_structure(tuple(found))}."
-            ) from error
-        return [
-            self._cotangent(ct, aval, name)
-            for (ct, _), aval in zip(pairs, self._avals, strict=True)
-        ]
-
-    def _cotangent(self, ct: Any, aval: Any, name: str) -> Any:
+    def _cotangent(self, ct: Any, aval: Any) -> Any:
         """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
 
         JAX asks for the shape of the argument, but not for its dtype.
@@ -184,8 +153,9 @@ class Both:
         ct = pytree.as_jax(ct)
         if ct.shape != aval.shape:
             raise ValueError(
-                f"Custom VJP bwd rule {name} must produce cotangents of the shapes "
-                f"of the arguments: expected {short(aval)}, got {short(ct)}."
+                f"Custom VJP bwd rule {self._bwd.__name__} for function {self._d.name} "
+                "must produce cotangents of the shapes of the arguments: expected "
+                f"{short(aval)}, got {short(ct)}."
             )
         return ct
 

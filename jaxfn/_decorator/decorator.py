@@ -185,7 +185,10 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
         Raises:
             RuntimeError: there are torch-style rules.
+            TypeError: there are nondiff_argnums, which JAX does not allow beside it.
         """
+        if self._jax_rules.nondiff:
+            raise TypeError("Can't use ``defjvps`` with ``nondiff_argnums``.")
         self._define_jax("defjvps", jvps, {}, jvp=("defjvps", jvps, {}))
 
     def def_vmap(self, vmap_rule: _Rule) -> _Rule:

@@ -18,6 +18,13 @@ import jax
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
 from jaxfn._decorator.kept import Kept
+from jaxfn._decorator.on_arrays import (
+    batch_on_arrays,
+    carrying_statics,
+    jvps_on_arrays,
+    named,
+    vjp_on_arrays,
+)
 from jaxfn._decorator.places import Places, Rule
 from jaxfn._engine import jax_jvp, jax_vjp, vmapped
 
@@ -92,6 +99,43 @@ class JaxRules:
         """The name of JAX's decorator for the first rule, for words of JAX's errors."""
         return jax_own.decorator_of(self.kinds[0]).__name__
 
+    # ---- a call
+
+    def is_split(self, places: Places) -> bool:
+        """Say if JAX gets the arrays of this call alone (`on_arrays`)."""
+        if self.jvp is not None and not self._is_left_to(jax.custom_jvp):
+            return places.has_static or self.has_reverse or bool(places.nondiff)
+        # JAX refuses a tracer in nondiff_argnums beside a reverse rule alone.
+        refused = self.has_reverse and places.has_tracer
+        return places.has_static and not refused
+
+    def on_arrays(self, places: Places) -> JaxRules:
+        """Return these rules as rules on arrays, with all else of the call inside.
+
+        They are new functions at each call, so JAX reuses nothing of one call for
+        another.
+        """
+        fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
+        if vjp is None and jvp is not None:
+            # As JAX does it in custom_jvp.
+            still = {i: _still(x) for i, x in places.nondiff.items()}
+            places = dataclasses.replace(places, nondiff=still)
+        if vjp is not None:
+            fwd, bwd = vjp_on_arrays(places, *vjp[:2], name=self.name)
+            if jvp is None:
+                fwd, bwd = carrying_statics(fwd, bwd, name=self.name)
+            vjp = fwd, bwd, vjp[2]
+        if jvp is not None:
+            jvp = jvp[0], tuple(jvps_on_arrays(places, *jvp[:2])), jvp[2]
+        if batch is not None:
+            batch = batch_on_arrays(places, batch)
+        elif self._is_left_to(jax_own.custom_vmap):
+            fun = self.primal
+        on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
+        on_arrays.__name__ = self.name
+        calls = [c for c in self.calls if c.decorator is not jax_own.custom_vmap]
+        return JaxRules(on_arrays, (), vjp, jvp, batch, tuple(calls))
+
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
@@ -99,15 +143,17 @@ class JaxRules:
             return self._by_jax(jax_own.custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
-        # custom_vmap has no nondiff_argnums: arguments that are no arrays go around it.
         if not self.nondiff:
-            return self.batching(self.fun, self.batch)
-        return functools.wraps(self.fun)(functools.partial(_folded, self))
+            has_derivative = self.has_reverse or self.has_forward
+            return vmapped(self.fun, self.batch, has_derivative=has_derivative)
 
-    def batching(self, fun: Rule, batch: Rule) -> Rule:
-        """Give a function this batch rule."""
-        has_derivative = self.has_reverse or self.has_forward
-        return vmapped(fun, batch, has_derivative=has_derivative)
+        # custom_vmap has no nondiff_argnums.
+        @functools.wraps(self.fun)
+        def primal(*args: Any) -> Any:
+            places, lists = Places.of(self.nondiff, args)
+            return self.on_arrays(places).primal(*lists)
+
+        return primal
 
     @functools.cached_property
     def forward(self) -> Rule:
@@ -115,11 +161,9 @@ class JaxRules:
         if self._is_left_to(jax.custom_jvp):
             return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
-        method, args, options = self.jvp
         if compat.SCAN_DROPS_JVP:
-            rules = self.primal, method, args, options
-            return Kept(self.name, *rules, self.nondiff).forward
-        return jax_jvp(self.primal, method, args, options, nondiff=self.nondiff)
+            return Kept(self.name, self.primal, *self.jvp).forward
+        return jax_jvp(self.primal, *self.jvp)
 
     @functools.cached_property
     def reverse(self) -> Rule:
@@ -127,29 +171,14 @@ class JaxRules:
         if self._is_left_to(jax.custom_vjp):
             return self._by_jax(jax.custom_vjp, self.primal)
         assert self.vjp is not None
-        fwd, bwd, options = self.vjp
-        return jax_vjp(self.primal, fwd, bwd, options, nondiff=self.nondiff)
+        return jax_vjp(self.primal, *self.vjp, nondiff=self.nondiff)
 
 
 _DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
 
 
-def _folded(d: JaxRules, *args: Any) -> Any:
-    """Call a function that has a batch rule and arguments that take no part.
-
-    They are put into the function and the rule, and custom_vmap sees the others alone.
-    """
-    assert d.batch is not None
-    batch, (places, rest) = d.batch, Places.of(d.nondiff, args)
-
-    def rule(size: int, in_batched: Sequence[Any], *rest: Any) -> Any:
-        return batch(size, places.whole(in_batched, False), *places.whole(rest))
-
-    def fun(*rest: Any) -> Any:
-        return d.fun(*places.whole(rest))
-
-    fun.__name__ = d.name  # not functools.wraps: it takes other arguments
-    return d.batching(fun, rule)(*rest)
+def _still(x: Any) -> Any:
+    return jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
 
 
 def positions(

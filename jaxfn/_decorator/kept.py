@@ -13,7 +13,7 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import compat, is_inexact, pytree
-from jaxfn._decorator.places import Places, Rule, along, is_pair
+from jaxfn._decorator.places import Rule, along, is_pair
 from jaxfn._engine import Arrays, attach, jax_jvp, stop_gradient
 
 
@@ -27,7 +27,6 @@ class Kept:
         method: the name of the method that defines the jvp, "defjvp" or "defjvps".
         rules: its arguments.
         options: its options.
-        nondiff: the positions of the arguments that take no part.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Kept:
     method: str
     rules: tuple[Any, ...]
     options: dict[str, Any]
-    nondiff: tuple[int, ...]
 
     @functools.cached_property
     def forward(self) -> Rule:
@@ -47,29 +45,25 @@ class Kept:
         return self._made(self._primal(), rules)
 
     def _made(self, primal: Rule, rules: tuple[Any, ...]) -> Rule:
-        return jax_jvp(primal, self.method, rules, self.options, nondiff=self.nondiff)
+        return jax_jvp(primal, self.method, rules, self.options)
 
     def _primal(self) -> Rule:
         """Return the function, with the jvp attached to what it gives."""
 
         @functools.wraps(self.fun)
         def primal(*args: Any) -> Any:
-            places, rest = Places.of(self.nondiff, args)
-            leaves, tree = tree_util.tree_flatten(rest)
+            leaves, tree = tree_util.tree_flatten(args)
             # Nothing can be differentiated; a body that needs values can have them.
             if not any(compat.is_tracer(x) for x in leaves):
                 return self.fun(*args)
 
-            def whole(arrays: Arrays) -> list[Any]:
-                return places.whole(tree.unflatten(arrays))
-
             def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
-                return along(self.forward, whole, inputs, dots, smooth)
+                return along(self.forward, tree.unflatten, inputs, dots, smooth)
 
             # The body is given no derivative: attach takes one in the values for that
             # of something closed over, and refuses it.
             still = stop_gradient([compat.as_array(x) for x in leaves])
-            outs = pytree.outputs(self.fun(*whole(still)))
+            outs = pytree.outputs(self.fun(*tree.unflatten(still)))
             smooth = [is_inexact(x) for x in outs.arrays]
             values = self._attach(tangents, leaves, outs.arrays)
             return outs.static.whole.join(values)
