@@ -34,12 +34,12 @@ class Both:
         self._d = d
         self._fwd, self._bwd, options = d.vjp
         self._symbolic = options.get("symbolic_zeros", False)
-        # The rules outlive the call, so the arrays are not kept.
+        # The rules outlive the call, so they must not hold its arrays.
         self._args = tree.unflatten
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
         self._returned: Any = None
-        once = OnePass(self._run, self._kept, lambda: self.rules, rule=self._rule)
+        once = OnePass(self._run, self._residuals, lambda: self.rules, rule=self._rule)
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
@@ -48,10 +48,10 @@ class Both:
             jvp=self._push,
         )
 
-    # The function alone; where it is differentiated, fwd saves what the rules need.
     def _primal(self, *arrays: Any) -> Outputs:
-        # Where it does, a scan differentiated in reverse goes on with this function,
-        # and would differentiate its body: so this has the derivative of the rules.
+        """Call the function itself, which saves nothing."""
+        # If a scan drops the jvp of a custom_jvp, it goes on with this function and
+        # differentiates it. So this function has the derivative of the rules.
         drops, name = compat.SCAN_DROPS_JVP, self._d.name
         still = stop_gradient(arrays) if drops else arrays
         recording = compat.Recording()
@@ -63,8 +63,8 @@ class Both:
             return Outputs(values, outs.static)
 
         def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
-            moving = tuple([d is not None for d in dots])
-            _, residuals = self.rules.fwd(inputs, moving)
+            perturbed = tuple([d is not None for d in dots])
+            _, residuals = self.rules.fwd(inputs, perturbed)
             return push_forward(self.rules, residuals, values, dots)
 
         return Outputs(attach(tangents, arrays, values, name=name), outs.static)
@@ -72,7 +72,7 @@ class Both:
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
-        """Run fwd; return the outputs, the leaves of the residuals, and the rest."""
+        """Run fwd; return the outputs, the arrays of the residuals, and the rest."""
         given: Arrays = inputs
         if self._symbolic:
             given = [
@@ -98,18 +98,13 @@ class Both:
         leaves = list(map(as_jax, leaves))
         return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, spec)
 
-    def _kept(
-        self,
-        run: Run,
-        leaves: Arrays,
-        arrays: Arrays,
-        outs: Arrays,
-        _: Perturbed,
+    def _residuals(
+        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays, _: Perturbed
     ) -> Residuals:
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])
-        # The arrays come first, for `_push`: a rule in JAX's terms gets the arguments
-        # again, and no residuals.
+        # The arguments come first, for `_push`: a jvp rule in JAX's terms gets the
+        # arguments, and no residuals.
         return Residuals([*arrays, *leaves], (run.out, run.saved, avals), smooth)
 
     def _push(self, residuals: Residuals, tangents: Arrays) -> Arrays:
@@ -135,19 +130,19 @@ class Both:
         if self._symbolic:
             return compat.SymbolicZero(aval)
         if aval.dtype == jax.dtypes.float0:
-            # JAX keeps float0 in NumPy.
+            # Only NumPy has arrays of float0.
             return np.zeros(aval.shape, jax.dtypes.float0)
         return compat.zeros(aval)
 
     def _cotangent(self, ct: Any, aval: Any) -> Any:
         """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
 
-        JAX asks for the shape of the argument, but not for its dtype.
+        As in JAX, it must have the shape of the argument, but may have another dtype.
         """
         if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
-        # A Python number has no dtype of its own, and gets that of the argument. Where
-        # the derivative was taken under x64, which may be over, JAX has only 32 bits.
+        # A Python number gets the dtype of the argument. If the derivative was taken
+        # under x64, and x64 is off now, JAX has only 32 bits.
         if not hasattr(ct, "dtype"):
             ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
         ct = pytree.as_jax(ct)

@@ -1,8 +1,8 @@
 """What the decorators of the installed JAX have, by name.
 
 A newer JAX has `def*` methods, options and attributes that `custom_function` has no
-code for. They are looked up in JAX itself, so that those of the next version work too:
-JAX's own decorator, which gets the same calls, does what they say.
+code for. jaxfn looks them up in JAX itself, and repeats the calls on JAX's own
+decorator. So the methods of the next version work too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KNOWN_OPTIONS = ("symbolic_zeros", "optimize_remat")
 
 
 class Call(NamedTuple):
-    """A call of a `def*` method, kept so that JAX's decorator can be given it too.
+    """A call of a `def*` method, which can be repeated on JAX's decorator.
 
     Attributes:
-        method: the name of the method.
-        args: its positional arguments.
-        options: its keyword arguments.
+        method: Name of the method.
+        args: Its positional arguments.
+        options: Its keyword arguments.
     """
 
     method: str
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Is it of a method, or has it an option, that only JAX knows?"""
+        """Say if only JAX knows its method, or one of its options."""
         return self.method not in KNOWN or bool(self._foreign_options())
 
     def _foreign_options(self) -> list[str]:
@@ -81,8 +81,8 @@ def decorated(
 ) -> Any:
     """Put JAX's decorator around `fun`, and make those calls that are its own.
 
-    What a method of JAX does to its decorator is known to JAX alone, so the calls are
-    made as the user made them, in their order.
+    Only JAX knows what its method does to the decorator. So the calls are the user's,
+    in their order.
     """
     options = {} if decorator is custom_vmap else {"nondiff_argnums": nondiff}
     f = decorator(fun, **options)
@@ -97,7 +97,7 @@ def attribute(
 ) -> Any:
     """Return the value that JAX's decorators give this attribute after these calls.
 
-    Where several have one of that name, the first whose rule is defined tells.
+    If several have one of that name, the first whose rule is defined counts.
 
     Raises:
         AttributeError: none has it.

@@ -1,8 +1,8 @@
 """Rules in JAX's own terms: `fwd` and `bwd`, `jvp`, a batch rule.
 
-With a derivative of one kind they are given to JAX's own decorators as they are, so
-everything is as JAX has it. Where there are both kinds, which JAX does not combine,
-they become `Rules` for the engine that has both (`both`).
+JAX's own decorators get a derivative of one kind, so everything is as JAX has it. If
+there are both kinds, which JAX does not combine, they become `Rules` for the engine
+that has both (`both`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
-from jaxfn._decorator.kept import Kept
+from jaxfn._decorator.kept import kept_jvp
 from jaxfn._decorator.on_arrays import (
     batch_on_arrays,
     carrying_statics,
@@ -34,12 +34,12 @@ class JaxRules:
     """The rules that were defined for a function.
 
     Attributes:
-        fun: the function.
-        nondiff: positions of the arguments named by nondiff_argnums and -argnames.
-        vjp: fwd, bwd and the options of defvjp.
-        jvp: the name ("defjvp" or "defjvps"), arguments and options of the call.
-        batch: the rule of def_vmap.
-        calls: all calls that defined something, in their order.
+        fun: The function.
+        nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
+        vjp: Arguments fwd and bwd of defvjp, and its options.
+        jvp: Name of the method ("defjvp" or "defjvps"), its arguments and options.
+        batch: Rule of def_vmap.
+        calls: All calls that defined something, in their order.
     """
 
     fun: Rule
@@ -67,7 +67,7 @@ class JaxRules:
         return [c for c in self.calls if c.method not in jax_own.KNOWN]
 
     def _is_left_to(self, decorator: Any) -> bool:
-        """Does JAX's decorator get the calls themselves, and not the rules?"""
+        """Say if JAX's decorator gets the calls themselves, and not the rules."""
         return any(call.decorator is decorator for call in self.foreign)
 
     def _by_jax(self, decorator: Any, fun: Rule) -> Rule:
@@ -75,19 +75,19 @@ class JaxRules:
 
     @property
     def has_reverse(self) -> bool:
-        """Is there a reverse rule?"""
+        """Say if there is a reverse rule."""
         return self.vjp is not None or self._is_left_to(jax.custom_vjp)
 
     @property
     def has_forward(self) -> bool:
-        """Is there a forward rule?"""
+        """Say if there is a forward rule."""
         return self.jvp is not None or self._is_left_to(jax.custom_jvp)
 
     @property
     def is_combined(self) -> bool:
-        """Are there both kinds, one of them by a call that only JAX understands?
+        """Say if there are both kinds, one by a call that only JAX understands.
 
-        Its decorators have one kind each: nothing could carry out such a call.
+        Each of its decorators has one kind, so nothing can carry out such a call.
         """
         # A later defvjp replaces an earlier one; of other methods nobody knows.
         last = {c.method: c for c in self.calls}.values()
@@ -102,22 +102,22 @@ class JaxRules:
     # ---- a call
 
     def is_split(self, places: Places) -> bool:
-        """Say if JAX gets the arrays of this call alone (`on_arrays`)."""
+        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
         if self.jvp is not None and not self._is_left_to(jax.custom_jvp):
             return places.has_static or self.has_reverse or bool(places.nondiff)
-        # JAX refuses a tracer in nondiff_argnums beside a reverse rule alone.
+        # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
         refused = self.has_reverse and places.has_tracer
         return places.has_static and not refused
 
     def on_arrays(self, places: Places) -> JaxRules:
-        """Return these rules as rules on arrays, with all else of the call inside.
+        """Return these rules as rules on arrays, which close over the rest of the call.
 
-        They are new functions at each call, so JAX reuses nothing of one call for
-        another.
+        Each call makes new functions. So JAX never reuses what it traced or compiled
+        for other static values.
         """
         fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
         if vjp is None and jvp is not None:
-            # As JAX does it in custom_jvp.
+            # As in jax.custom_jvp.
             still = {i: _still(x) for i, x in places.nondiff.items()}
             places = dataclasses.replace(places, nondiff=still)
         if vjp is not None:
@@ -162,7 +162,7 @@ class JaxRules:
             return self._by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         if compat.SCAN_DROPS_JVP:
-            return Kept(self.name, self.primal, *self.jvp).forward
+            return kept_jvp(self.name, self.primal, *self.jvp)
         return jax_jvp(self.primal, *self.jvp)
 
     @functools.cached_property

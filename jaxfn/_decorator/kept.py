@@ -1,12 +1,11 @@
-"""A jvp that a scan keeps: an older JAX drops that of a custom_jvp there.
+"""A jvp that a scan keeps: JAX before 0.12 drops that of a custom_jvp there.
 
-The value that a scan goes on with is computed by the primal, so the jvp is attached to
-what the primal gives (`attachment`). On a JAX that keeps it nothing of this is used.
+Such a scan goes on with the values of the primal. So the jvp is attached to these
+values (`attachment`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -17,87 +16,58 @@ from jaxfn._decorator.places import Rule, along, is_pair
 from jaxfn._engine import Arrays, attach, jax_jvp, stop_gradient
 
 
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """A function with a jvp, for such a JAX.
+def kept_jvp(
+    name: str, fun: Rule, method: str, rules: tuple[Any, ...], options: dict[str, Any]
+) -> Rule:
+    """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
+    # Under vmap each example has its own derivative.
+    attached = functools.partial(attach, name=name, reads=False, spreads=True)
 
-    Attributes:
-        name: of the function.
-        fun: the function, with its batch rule.
-        method: the name of the method that defines the jvp, "defjvp" or "defjvps".
-        rules: its arguments.
-        options: its options.
+    @functools.wraps(fun)
+    def primal(*args: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten(args)
+        # Nothing is differentiated here, and a body that needs values can have them.
+        if not any(compat.is_tracer(x) for x in leaves):
+            return fun(*args)
+
+        def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
+            return along(f, tree.unflatten, inputs, dots, differentiable)
+
+        # The body must have no derivative: `attach` would take one for the derivative
+        # of a value that the body closes over, and refuse it.
+        still = stop_gradient([compat.as_array(x) for x in leaves])
+        outs = pytree.outputs(fun(*tree.unflatten(still)))
+        differentiable = [is_inexact(x) for x in outs.arrays]
+        return outs.static.whole.join(attached(tangents, leaves, outs.arrays))
+
+    # A rule of defjvps gives no value: JAX takes the one of the function.
+    if method == "defjvp":
+        rules = (_spreading(rules[0], attached),)
+    f = jax_jvp(primal, method, rules, options)
+    return f
+
+
+def _spreading(rule: Rule, attached: Rule) -> Rule:
+    """Return a rule of defjvp whose values are batched if the primal's are.
+
+    JAX batches both, and takes it for granted that they are batched alike.
     """
 
-    name: str
-    fun: Rule
-    method: str
-    rules: tuple[Any, ...]
-    options: dict[str, Any]
+    @functools.wraps(rule)
+    def spreading(*args: Any) -> Any:
+        found = rule(*args)
+        if not is_pair(found):
+            return found  # JAX has a message for it
+        if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
+            return found
+        outs = pytree.outputs(found[0])
+        inputs = [*outs.arrays, *tree_util.tree_leaves(args[0])]
 
-    @functools.cached_property
-    def forward(self) -> Rule:
-        """The custom_jvp whose jvp a scan keeps."""
-        # A rule of defjvps gives no value: JAX takes that of the function.
-        rules = self.rules
-        if self.method == "defjvp":
-            rules = (self._rule(rules[0]),)
-        return self._made(self._primal(), rules)
+        # The values have the derivative of what the rule computed.
+        def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
+            return list(dots[: len(outs.arrays)])
 
-    def _made(self, primal: Rule, rules: tuple[Any, ...]) -> Rule:
-        return jax_jvp(primal, self.method, rules, self.options)
+        values = attached(tangents, inputs, stop_gradient(outs.arrays))
+        return outs.static.whole.join(values), found[1]
 
-    def _primal(self) -> Rule:
-        """Return the function, with the jvp attached to what it gives."""
-
-        @functools.wraps(self.fun)
-        def primal(*args: Any) -> Any:
-            leaves, tree = tree_util.tree_flatten(args)
-            # Nothing can be differentiated; a body that needs values can have them.
-            if not any(compat.is_tracer(x) for x in leaves):
-                return self.fun(*args)
-
-            def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
-                return along(self.forward, tree.unflatten, inputs, dots, smooth)
-
-            # The body is given no derivative: attach takes one in the values for that
-            # of something closed over, and refuses it.
-            still = stop_gradient([compat.as_array(x) for x in leaves])
-            outs = pytree.outputs(self.fun(*tree.unflatten(still)))
-            smooth = [is_inexact(x) for x in outs.arrays]
-            values = self._attach(tangents, leaves, outs.arrays)
-            return outs.static.whole.join(values)
-
-        return primal
-
-    def _rule(self, rule: Rule) -> Rule:
-        """Return a rule of defjvp, whose values are batched where the primal's are.
-
-        JAX batches both, and takes it for granted that they are batched alike.
-        """
-
-        @functools.wraps(rule)
-        def spreading(*args: Any) -> Any:
-            found = rule(*args)
-            if not is_pair(found):
-                return found  # JAX has a message for it
-            if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
-                return found
-            outs = pytree.outputs(found[0])
-            n, leaves = len(outs.arrays), tree_util.tree_leaves(args[-2])
-
-            # These have the derivative of what the rule computed.
-            def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
-                return list(dots[:n])
-
-            values = stop_gradient(outs.arrays)
-            values = self._attach(tangents, [*outs.arrays, *leaves], values)
-            return outs.static.whole.join(values), found[1]
-
-        return spreading
-
-    def _attach(self, tangents: Rule, inputs: Arrays, values: Arrays) -> list[Any]:
-        """Return the values with this derivative, each example's own under vmap."""
-        return attach(
-            tangents, inputs, values, name=self.name, reads=False, spreads=True
-        )
+    return spreading

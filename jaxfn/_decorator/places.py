@@ -125,25 +125,28 @@ class Places:
 
 
 def along(
-    f: Rule, args: Rule, primals: Arrays, tangents: Arrays, smooth: Sequence[bool]
+    f: Rule,
+    args: Rule,
+    primals: Arrays,
+    tangents: Arrays,
+    differentiable: Sequence[bool],
 ) -> list[Any]:
-    """Let JAX take the tangents of `f(*args(primals))`.
+    """Return the tangents of `f(*args(primals))`, by jax.jvp.
 
-    Only arguments whose tangent is not None move, and only outputs that have a
-    derivative get a tangent: None stands for all others.
+    None stands for the tangent of an input that is not perturbed, and of an output that
+    is not differentiable.
     """
-    # With zeros in place of None, a rule with symbolic_zeros would be told that all
-    # arguments are perturbed.
-    moving = [i for i, t in enumerate(tangents) if t is not None]
+    # JAX tells a rule with symbolic_zeros that an argument with zeros is perturbed.
+    perturbed = [i for i, t in enumerate(tangents) if t is not None]
 
     def along(*values: Any) -> list[Any]:
         at = list(primals)
-        for i, x in zip(moving, values, strict=True):
+        for i, x in zip(perturbed, values, strict=True):
             at[i] = x
         outs = pytree.outputs(f(*args(at))).arrays
-        return [x for x, s in zip(outs, smooth, strict=True) if s]
+        return [x for x, s in zip(outs, differentiable, strict=True) if s]
 
-    at = tuple(primals[i] for i in moving)
-    _, dots = jax.jvp(along, at, tuple(tangents[i] for i in moving))
+    at = tuple(primals[i] for i in perturbed)
+    _, dots = jax.jvp(along, at, tuple(tangents[i] for i in perturbed))
     rest = iter(dots)
-    return [next(rest) if s else None for s in smooth]
+    return [next(rest) if s else None for s in differentiable]

@@ -13,7 +13,7 @@ def function_class(
 ) -> type[Function]:
     """Make the `Function` whose forward is `fun`, with these rules.
 
-    It has the separate style, and saves nothing where the rules have no setup_context.
+    It has the separate style. Without a rule setup_context it saves nothing.
     """
     whole = {"setup_context": _save_nothing, **rules, "forward": fun}
     # A flag (generate_jvp_rule) is an attribute of the class as it is.
