@@ -1,20 +1,15 @@
-"""The static methods of a class as `Rules`: the contexts that they run in, and checks.
+"""The static methods of a class as `Rules`: their contexts, and checks of results.
 
-`definition` is what a class defines at this moment. `plain` runs it where no argument
-is traced; else `traced` does, by `_engine`, with the `Rules` that `class_rules` makes
-of it: a forward runs in one of two `styles`.
-`node` is the ctx that rules get, `ctx` its public part, `no_graph` what it can't have,
-`savable` what may be saved. `running` says more of a static method that fails.
-`returned_gradients`, `returned_tangents` and `returned_batch` check what they returned,
-and word the errors (of rules in JAX's terms, `_decorator` does), with `returns` in
-common. `hooks` and `policies` (autocast) are settings of a `with` block.
+`definition` looks up the rules of a class. If no argument is traced, `plain` runs
+forward. Otherwise `traced` passes the `Rules` of `class_rules` to `_engine`; `styles`
+runs forward. `node` is the ctx that rules get, `ctx` its public part, `no_graph` what
+it lacks, `savable` what it saves. `running` explains errors of a rule. The modules
+`returned_*` check results, with `returns` in common. `hooks` and `policies` (autocast)
+are settings of a `with` block.
 
-A saved array: `node.save_for_backward`, taken out by `capture`, given its derivative
-(by `_engine.onepass`), made one of the `Residuals` in `styles`, where
-hooks see it (`packed`), carried by `_engine.carrying`, put into a fresh ctx by
-`capture.rebuild`, which `class_rules` calls, read by `node.saved_tensors`.
-
-The class itself and its `apply` belong in `_function`, how JAX is told in `_engine`.
+The way of a saved array: `node.save_for_backward`, `capture`, `_engine.onepass` (gives
+it its derivative), `styles` (puts it in `Residuals`; hooks see it in `packed`),
+`_engine.carrying`, `capture.rebuild` (makes a fresh ctx), `node.saved_tensors`.
 """
 
 from jaxfn._methods import hooks, plain, policies, traced

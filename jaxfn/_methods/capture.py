@@ -1,9 +1,7 @@
 """From a context to residuals, and back.
 
-After forward, `capture` takes apart what the context holds: JAX arrays become a flat
-list of leaves, each array once, and a `Layout` says where each of them was. The layout
-holds no array that JAX should see and no tracer. `rebuild` makes a fresh context for a
-rule.
+After forward, `capture` flattens the context: a list of its JAX arrays, each once, and
+a `Layout` that holds no JAX array and no tracer. `rebuild` makes a fresh context.
 """
 
 from __future__ import annotations
@@ -26,19 +24,18 @@ from jaxfn._methods.packed import Packed, Put
 
 @dataclasses.dataclass(slots=True)
 class Layout:
-    """Where the leaves of a context are, and everything else that it holds.
+    """The static part of a context, with templates in place of arrays.
 
     Attributes:
-        for_backward: a template of each value that was saved for backward.
-        for_forward: a template of each value that was saved for jvp.
-        attributes: templates of the user's attributes, by name.
-        shared: the leaves that `for_forward` or `attributes` needs.
-        materialize: whether the rules get zeros in place of None.
-        materialize_non_diff: whether they do for outputs without derivative, too.
-        opaque: names of attributes that hide JAX arrays in objects that can't be taken
-            apart.
-        numpy: names of attributes that hold NumPy values of float type.
-        packed: how saved-tensor hooks changed the leaves.
+        for_backward: A template of each value saved for backward.
+        for_forward: A template of each value saved for jvp.
+        attributes: Templates of the user's attributes, by name.
+        shared: Indices of the leaves in `for_forward` or `attributes`.
+        materialize: Whether the rules get zeros in place of None.
+        materialize_non_diff: The same for outputs without derivative.
+        opaque: Names of attributes that hide JAX arrays in opaque objects.
+        numpy: Names of attributes that hold inexact NumPy values.
+        packed: How saved-tensor hooks changed the leaves.
     """
 
     for_backward: tuple[Put, ...]
@@ -55,18 +52,13 @@ class Layout:
 def capture(
     ctx: BackwardCFunction, *, backward: bool, forward: bool
 ) -> tuple[list[Any], Layout]:
-    """Take a context apart, after forward (and setup_context).
-
-    Args:
-        ctx: the context.
-        backward: whether what was saved for backward is needed.
-        forward: whether what was saved for jvp is needed.
+    """Flatten a context after forward; `backward` and `forward` select what was saved.
 
     Returns:
         The array leaves and their layout.
     """
-    # What is saved for backward comes last: saved-tensor hooks may replace those of its
-    # leaves that nothing before has taken.
+    # Values saved for backward come last. Saved-tensor hooks may replace a leaf only if
+    # nothing else needs it.
     leaves = _Leaves(type(ctx).__name__)
     for_forward = leaves.take_all(ctx.saved_for_forward) if forward else ()
     attributes = {
@@ -96,7 +88,7 @@ def rebuild(
     rule: str,
     needs: tuple[bool, ...] | None,
 ) -> BackwardCFunction:
-    """Make a context for `rule` ("backward" or "jvp") with these leaves."""
+    """Make a fresh context for `rule` ("backward" or "jvp")."""
     packed = layout.packed
     at = leaves if packed is None else packed.restore(leaves)
     if rule == "jvp":
@@ -117,7 +109,7 @@ def rebuild(
 
 
 class _Leaves:
-    """Takes values apart: each array becomes a leaf, and each value a template."""
+    """The array leaves of values, for each of which `take` makes a template."""
 
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
@@ -128,13 +120,12 @@ class _Leaves:
         self._ctx_name = ctx_name
 
     def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
-        """Make the templates of all values that were saved."""
         return tuple(self.take(x, "saved_tensors") for x in values)
 
     def take(self, value: Any, name: str) -> Put:
-        """Make the template of one value; `name` is the attribute, for messages."""
-        # It is a constant to JAX, though a rule with NumPy inside may have computed it
-        # from an input: whoever differentiates it is refused (`onepass`).
+        """Make the template of the value of attribute `name`."""
+        # JAX takes a NumPy value for a constant, but a rule may have computed it from
+        # an input. `onepass` refuses to differentiate it.
         if isinstance(value, (np.ndarray, np.generic)) and pytree.is_inexact(value):
             self.numpy.append(f"ctx.{name}")
         if isinstance(value, _SIMPLE):
@@ -145,8 +136,8 @@ class _Leaves:
             if value.dtype == object:
                 self._check_opaque(value, name)
             # A later write, here or in a rule, must not change a gradient.
-            kept = value.copy()
-            return lambda _: kept.copy()
+            copied = value.copy()
+            return lambda _: copied.copy()
         if id(value) in self._inside:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
@@ -159,44 +150,38 @@ class _Leaves:
         return put
 
     def _container(self, value: Any, name: str) -> Put:
-        """Make the template of what may hold arrays, or of an object that may not."""
         if is_record(value):
             return self._record(value, name)
-        # Not by JAX, which sorts the keys: they would come back in another order, and
-        # keys of different kinds can't be sorted.
+        # JAX would sort the keys: it changes their order, and fails for mixed types.
         if type(value) is dict:
             items = {key: self.take(x, name) for key, x in value.items()}
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
-        # A leaf too, but JAX warns that it will refuse it.
+        # JAX warns about an iterator as a leaf.
         if isinstance(value, Iterator):
             self._check_opaque(value, name)
             return _Constant(value)
-        # One level at a time. The root is told by its place in the traversal, not by
-        # `is`: a list may hold itself, and JAX would go on for ever.
+        # Flatten one level. `is` can't tell the root: a list may hold itself, and JAX
+        # would recurse for ever.
         at_root = iter([True])
         parts, treedef = tree_util.tree_flatten(
             value, is_leaf=lambda _: not next(at_root, False)
         )
-        if tree_util.treedef_is_leaf(treedef):  # JAX takes it for a leaf
+        if tree_util.treedef_is_leaf(treedef):
             self._check_opaque(value, name)
             return _Constant(value)
         puts = [self.take(part, name) for part in parts]
-        # A tuple of constants can't be changed by a rule, so the very object goes on.
         if type(value) is tuple and _all_constant(puts):
             return _Constant(value)
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
     def _leaf(self, array: Any) -> Put:
-        """Make the template of an array, which becomes a leaf."""
-        # Each array once, though saved twice: `arrays` keeps it alive, so its id stays
-        # its own.
+        # An array saved twice is one leaf. `arrays` keeps it alive, so ids are unique.
         i = self._index.setdefault(id(array), len(self.arrays))
         if i == len(self.arrays):
             self.arrays.append(array)
         return lambda leaves: leaves[i]
 
     def _record(self, value: Any, name: str) -> Put:
-        """Make the template of a record: a copy with its fields filled in."""
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
         if _is_frozen(value) and _all_constant(puts.values()):
             return _Constant(value)
@@ -228,9 +213,9 @@ class _Leaves:
 
 
 class _Constant:
-    """The template of a value that no rule can change: the value itself, not a copy.
+    """The template of an immutable value: the value itself, not a copy.
 
-    What a rule does to a list is not seen by a rule that runs later, or once more.
+    A mutable value is copied, so that a rule can't change it for a later rule.
     """
 
     __slots__ = ("value",)
@@ -250,7 +235,7 @@ _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, ty
 
 
 def is_record(value: Any) -> bool:
-    """Is it a dataclass instance or SimpleNamespace, and no registered pytree?"""
+    """Is it a SimpleNamespace, or a dataclass instance that is no pytree?"""
     if isinstance(value, types.SimpleNamespace):
         return True
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -259,13 +244,12 @@ def is_record(value: Any) -> bool:
 
 
 def _is_frozen(value: Any) -> bool:
-    """Is it an instance of a dataclass that forbids assignment?"""
     params = getattr(type(value), "__dataclass_params__", None)
     return params is not None and params.frozen
 
 
 def fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a record that are set, by name."""
+    """Return the set fields of a record, by name."""
     if isinstance(value, types.SimpleNamespace):
         return vars(value)
     return {

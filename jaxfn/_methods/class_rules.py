@@ -1,4 +1,4 @@
-"""A Function class into `Rules`, for one call: static methods and ctx, as in torch."""
+"""A Function class as `Rules`, for one call: static methods and ctx, as in torch."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from jaxfn._methods.styles import Record, Style
 
 
 class VmapInfo(NamedTuple):
-    """What a vmap staticmethod is told of the batch.
+    """The first argument of a vmap staticmethod.
 
     Attributes:
-        batch_size: the size of the axis that is mapped over.
-        randomness: always "error": JAX's random numbers have explicit keys.
+        batch_size: Size of the mapped axis.
+        randomness: Always "error": JAX's random numbers have explicit keys.
     """
 
     batch_size: int
@@ -54,24 +54,19 @@ class VmapInfo(NamedTuple):
 
 
 class ClassRules:
-    """The rules of a class for one call, as `Rules` (the attribute `rules`).
-
-    Args:
-        definition: what the class defines.
-        arguments: the arguments of the call.
-    """
+    """The rules of a class for one call; the attribute `rules` is their `Rules`."""
 
     def __init__(self, definition: Definition, arguments: Arguments) -> None:
         self._def = d = definition
         self._arguments = arguments
-        # The rules are made below, of the style, which asks for them when it runs.
+        # `rules` needs the style, and the style needs `rules`, but only when it runs.
         self._style = Style(definition, arguments, lambda: self.rules, self._forward)
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
             fwd=self._fwd,
-            # With neither rule there is a backward all the same, one that raises: so it
-            # does where a derivative is taken, and not where forward is traced.
+            # A Function without rules has a backward that raises. So the error comes
+            # when the derivative is taken, not when forward is traced.
             bwd=self._bwd if d.has_backward or d.jvp is None else None,
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
@@ -83,10 +78,10 @@ class ClassRules:
     # ---- forward
 
     def _primal(self, *arrays: Any) -> Outputs:
-        """Compute the value; it has a derivative where JAX may lose the rules."""
+        """Compute the value."""
         nothing = (False,) * len(arrays)
-        # In such a JAX, a scan differentiated in reverse goes on with the primal of a
-        # custom_jvp, and would differentiate the body: a wrong second derivative.
+        # Before 0.12, the reverse derivative of a scan keeps only the primal of a
+        # custom_jvp. `fwd` gives that primal our derivative, not the body's.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._fwd(arrays, nothing)[0]
         return self._style.once.primal(arrays, nothing)
@@ -95,20 +90,20 @@ class ClassRules:
         return self._style.once.fwd(arrays, perturbed)
 
     def _forward(self, inputs: Arrays) -> Outputs:
-        """Run forward of the separate style; the vmap staticmethod batches it."""
+        """Run forward of the separate style, with the vmap rule."""
         forward, batch = self._batchable()
         return with_batch_rule(forward, batch, name=self._def.name)(*inputs)
 
     def batched(self, *inputs: Any) -> Outputs:
-        """Do the same for a function that JAX differentiates."""
+        """Run forward with the vmap rule, and let JAX differentiate it."""
         forward, batch = self._batchable()
         assert batch is not None
         return differentiable(forward, batch, name=self._def.name)(*inputs)
 
     def _batchable(self) -> tuple[Fun, Batch | None]:
         """Return forward of the separate style on flat arrays, and its batch rule."""
-        # JAX traces forward before it calls the rule, and the rule is held to what
-        # forward gave. Types and structure only: the list outlives the trace.
+        # JAX traces forward before it calls the rule, whose result must match. Types
+        # and structure only: the list outlives the trace.
         seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
@@ -136,7 +131,7 @@ class ClassRules:
         out: OutSpec,
         avals: Sequence[Any],
     ) -> tuple[Outputs, Outputs]:
-        """Call the vmap staticmethod, and check what it returns."""
+        """Call the vmap staticmethod, and check its result."""
         d, arguments = self._def, self._arguments
         assert d.vmap is not None
         info = VmapInfo(batch_size=size, randomness="error")
@@ -149,21 +144,21 @@ class ClassRules:
     # ---- backward and jvp
 
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
-        """Call the user's backward (or vjp) with these cotangents of the outputs."""
+        """Call the user's backward (or vjp) with the cotangents of the outputs."""
         record: Record = residuals.static
         differentiable = residuals.differentiable
         arrived = [
             s and ct is not None for ct, s in zip(cts, differentiable, strict=True)
         ]
-        # JAX calls bwd although no cotangent arrives, or one for a marked output alone.
-        # A backward is linear in its cotangents: zero comes out.
+        # JAX calls bwd even if no differentiable output has a cotangent. A backward is
+        # linear in its cotangents, so the result is zero.
         if True not in arrived:
             return [None] * len(record.perturbed)
         layout = record.layout
         given: list[Any] = []
         for i, ct in enumerate(cts):
             if arrived[i]:
-                given.append(conj(ct))  # into torch's convention; out of it at the end
+                given.append(conj(ct))  # to torch's convention
             elif layout.materialize and (
                 differentiable[i] or layout.materialize_non_diff
             ):
@@ -176,7 +171,7 @@ class ClassRules:
             stop = start + part.n_arrays
             grads.append(part.join_only(given[start:stop]))
             start = stop
-        # Where not exactly one of backward and vjp is defined, the second raises.
+        # `_backward_rule` raises unless exactly one of backward and vjp is defined.
         rule = self._def.backward or self._def.cls._backward_rule()
         self._check_closure(rule, "backward")
         passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
@@ -194,11 +189,11 @@ class ClassRules:
         return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
-        """Call the user's jvp with these tangents of the arguments."""
+        """Call the user's jvp with the tangents of the arguments."""
         record: Record = residuals.static
         ctx = self._rebuild("jvp", residuals)
-        # JAX's tangent of an integer is of float0, which a user never sees: it is None.
-        # No conjugates here: tangents of complex numbers are the same in torch and JAX.
+        # An integer has no tangent: users see None, not JAX's float0. Torch and JAX
+        # agree on complex tangents, so nothing is conjugated.
         given = [
             _zeros(aval)
             if t is None and record.layout.materialize and pytree.is_inexact(aval)
@@ -220,7 +215,7 @@ class ClassRules:
             )
 
     def _check_closure(self, rule: Any, which: str) -> None:
-        """Refuse a rule that runs after the transformation of what it closes over."""
+        """Refuse a rule that closes over a tracer of a finished transformation."""
         cells = getattr(rule, "__closure__", None) or ()
         if any(compat.is_leaked(search.in_cell(cell)) for cell in cells):
             raise errors.ClosedOverError(
@@ -228,7 +223,6 @@ class ClassRules:
             )
 
     def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:
-        """Make a fresh context for a rule: what the rule writes there stays there."""
         record: Record = residuals.static
         return rebuild(
             self._def.cls._backward_cls,
@@ -240,7 +234,7 @@ class ClassRules:
 
 
 def places(d: Definition, forward: str) -> dict[str, str]:
-    """The file and line of each rule."""
+    """Return file and line of each rule."""
     found = {"forward": forward}
     for name, rule in (("backward", d.backward), ("jvp", d.jvp)):
         if rule is not None:
@@ -252,14 +246,14 @@ def conj(x: Any) -> Any:
     """Return the complex conjugate; a real array as it is.
 
     For a real loss L of z = x + iy, JAX's cotangent is dL/dx - i dL/dy and torch's
-    gradient is dL/dx + i dL/dy, its conjugate. So a backward that is written for torch
-    gets its gradients conjugated, and what it returns is conjugated back.
+    gradient is dL/dx + i dL/dy, its conjugate. Therefore jaxfn conjugates both the
+    gradients that backward gets and those that it returns.
     """
     return jnp.conj(x) if getattr(x.dtype, "kind", None) == "c" else x
 
 
 def _zeros(aval: Any) -> Any:
-    """Make zeros of a type, as its tangents have them; None for a PRNG key."""
+    """Make a zero tangent of a type; None for a PRNG key."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         if not pytree.is_inexact(aval):
             return None

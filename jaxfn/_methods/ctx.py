@@ -1,4 +1,4 @@
-"""What forward says to its context."""
+"""The methods of a context that forward calls."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any
 
 
 class FunctionCtx:
-    """The part of a context that forward (or `setup_context`) talks to.
+    """The methods of a context that forward (or `setup_context`) calls.
 
-    On its own it just records what it is told, which makes it a stand-in for a real
-    context in a unit test of `forward`. The context that `apply` passes is a
-    `BackwardCFunction`, which also checks.
+    It only records their arguments, so it can replace a context in a unit test of
+    `forward`. `apply` passes a `BackwardCFunction`, which also checks them.
 
     Attributes:
-        to_save: what `save_for_backward` was given.
-        saved_for_forward: what `save_for_forward` was given.
-        dirty_tensors: what `mark_dirty` was given.
-        non_differentiable: what `mark_non_differentiable` was given.
-        materialize_grads: what `set_materialize_grads` was given; True by default.
+        to_save: Arguments of `save_for_backward`.
+        saved_for_forward: Arguments of `save_for_forward`.
+        dirty_tensors: Arguments of `mark_dirty`.
+        non_differentiable: Arguments of `mark_non_differentiable`.
+        materialize_grads: Argument of `set_materialize_grads`.
 
     Example:
         >>> import jaxfn
@@ -37,24 +36,22 @@ class FunctionCtx:
     materialize_grads: bool
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Save arrays for `backward`, which finds them in `ctx.saved_tensors`.
+        """Save arrays for `backward`, which reads them from `ctx.saved_tensors`.
 
-        Call it at most once, in forward or setup_context. Inputs, outputs and
-        intermediate values may be saved; all of them keep their derivative at second
-        order. Anything that holds no array goes into an attribute of ctx.
+        Call it at most once, in forward or setup_context. You may save inputs, outputs
+        and intermediates. For other values, use attributes of ctx.
 
         Args:
-            *tensors: arrays of any shape and dtype; pytrees of them (dicts, modules,
-                dataclasses that are registered), which come back in their structure
-                and whose leaves saved-tensor hooks see; or None, which keeps its place.
+            *tensors: Arrays of any shape and dtype, pytrees of them, or None.
+                Saved-tensor hooks see the leaves of a pytree.
 
         Raises:
-            TypeError: an argument holds no array and is not None.
-            RuntimeError: called while a derivative is computed.
+            TypeError: An argument holds no array and is not None.
+            RuntimeError: A derivative rule called it.
 
-        Differs from torch: pytrees may be saved; what holds none is refused at once;
-        saved intermediates keep their derivative (torch loses it in silence); NumPy
-        arrays are copied.
+        Differs from torch: you may save pytrees; other values raise at once;
+        intermediates keep their derivative at second order (torch silently loses it);
+        NumPy arrays are copied.
 
         Example:
             >>> import jax, jaxfn
@@ -75,17 +72,16 @@ class FunctionCtx:
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Save arrays for `jvp`, which finds them in `ctx.saved_tensors`.
+        """Save arrays for `jvp`, which reads them from `ctx.saved_tensors`.
 
         Call it at most once, in forward or setup_context.
 
         Args:
-            *tensors: arrays of any shape and dtype, pytrees of them, or None, as for
-                `save_for_backward`.
+            *tensors: Arrays of any shape and dtype, pytrees of them, or None.
 
         Raises:
-            AssertionError: an argument holds no array and is not None (torch's choice).
-            RuntimeError: called while a derivative is computed.
+            AssertionError: An argument holds no array and is not None (torch's choice).
+            RuntimeError: A derivative rule called it.
 
         Example:
             >>> import jax, jaxfn
@@ -107,23 +103,22 @@ class FunctionCtx:
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
-        """Say which inputs the call uses up.
+        """Mark inputs that torch code would change in place.
 
-        JAX arrays can't be changed in place: forward returns the new value. A concrete
-        input that is marked is consumed (its buffer is deleted after the call, so that
-        a later use of the old value fails), unless it is also returned or saved, or an
-        argument of the call is being traced.
+        JAX arrays are immutable: return the new value from forward. jaxfn deletes the
+        buffer of a marked input after the call, so that a later use fails. It keeps the
+        buffer if you also return or save the input, or if any argument is traced.
 
         Args:
-            *args: arguments of forward, by identity.
+            *args: Arguments of forward, by identity.
 
         Raises:
-            TypeError: an argument is no array.
-            ValueError: an argument is no input of this call.
-            RuntimeError: called while a derivative is computed.
+            TypeError: An argument is no array.
+            ValueError: An argument is no input of this call.
+            RuntimeError: A derivative rule called it.
 
-        Differs from torch: nothing is changed in place, and what is returned is not
-        checked; a non-input is refused (torch warns).
+        Differs from torch: nothing changes in place, and jaxfn can't check that you
+        return the new value; a value that is no input raises (torch warns).
 
         Example:
             >>> import jax.numpy as jnp, jaxfn
@@ -142,18 +137,18 @@ class FunctionCtx:
         self.dirty_tensors = args
 
     def mark_non_differentiable(self, *args: Any) -> None:
-        """Say which outputs have no derivative.
+        """Mark outputs that have no derivative.
 
-        Their cotangent does not reach `backward`, which gets zeros in their place;
-        `jvp` returns None for them. Integer and bool outputs need no mark.
+        `backward` gets zeros for them; `jvp` returns None for them. Integer and bool
+        outputs need no mark.
 
         Args:
-            *args: outputs of forward, by identity.
+            *args: Outputs of forward, by identity.
 
         Raises:
-            TypeError: an argument is no array.
-            ValueError: an argument is no output of this call (torch ignores it).
-            RuntimeError: called while a derivative is computed.
+            TypeError: An argument is no array.
+            ValueError: An argument is no output of this call (torch ignores it).
+            RuntimeError: A derivative rule called it.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -174,18 +169,16 @@ class FunctionCtx:
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Choose what the rules get for a gradient or tangent that is zero.
-
-        True (the default): zeros of the output's shape and dtype. False: None for an
-        output that was not used or has no derivative, and for an input of `jvp` that
-        is not being differentiated.
+        """Choose whether the rules get zeros or None for a zero gradient or tangent.
 
         Args:
-            value: the choice.
+            value: True (the default) for zeros of the right shape and dtype. False for
+                None, if an output is unused or has no derivative, or if an input of
+                `jvp` is not differentiated.
 
         Raises:
             TypeError: `value` is not a bool.
-            RuntimeError: called while a derivative is computed.
+            RuntimeError: A derivative rule called it.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -205,7 +198,7 @@ class FunctionCtx:
         self.materialize_grads = value
 
     def mark_shared_storage(self, *_: Any) -> None:
-        """Do nothing but warn: torch deprecated it, and JAX arrays share nothing."""
+        """Warn, and do nothing: torch deprecated it, and JAX arrays are immutable."""
         warnings.warn(
             "`mark_shared_storage` is deprecated. Tensors with shared storages are "
             "automatically tracked. Note that calls to `set_()` are not tracked",

@@ -1,7 +1,7 @@
-"""The rules of a Function class as they are at one call.
+"""The rules of a Function class at one call.
 
-They are looked up at every call, all of them together: a rule assigned after the class
-was made counts from the next call on, and what was traced before keeps its own.
+jaxfn looks up all rules at every call. So a rule assigned later counts from the next
+call on, and earlier traces keep their rules.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from jaxfn._base import errors
 
 @dataclasses.dataclass(slots=True)
 class Definition:
-    """The rules that a class defines, and what it says of them.
+    """The rules and flags that a class defines; a rule is None if it is missing.
 
     Attributes:
-        cls: the class.
-        name: its name.
-        forward: the static method, bound through the class.
-        setup_context: the static method; None for the combined style.
-        vmap: the static method; None where JAX batches forward itself.
-        jvp: the static method; None where it is not defined.
-        backward: the static method, under whichever of its two names; None where there
-            is not just one.
-        boxed: whether backward gets the gradients in a list.
-        has_backward: whether backward or vjp is defined, or both.
-        once: whether backward is marked `once_differentiable`.
-        derive_jvp: whether the jvp is to be derived from backward.
+        cls: The class.
+        name: Name of the class.
+        forward: The static method.
+        setup_context: The static method; None in the combined style.
+        vmap: The static method; None if JAX batches forward.
+        jvp: The static method.
+        backward: The static method backward or vjp; None unless exactly one exists.
+        boxed: Whether backward gets the gradients in a list.
+        has_backward: Whether backward or vjp (or both) is defined.
+        once: Whether backward is marked `once_differentiable`.
+        derive_jvp: Whether the jvp is derived from backward.
     """
 
     cls: Any
@@ -46,14 +45,12 @@ class Definition:
 
     @classmethod
     def of(cls, function: Any, base: Any) -> Definition:
-        """Look up what `function` defines beyond `base`, whose rules all raise.
+        """Look up the rules of `function` that are not those of `base`.
 
         Raises:
-            RuntimeError: the rules contradict each other.
+            RuntimeError: The rules contradict each other.
         """
 
-        # A static method that is looked up on a class is the plain function: the same
-        # object for a class that only inherits it.
         def own(rule: str) -> bool:
             return getattr(function, rule) is not getattr(base, rule)
 
@@ -85,19 +82,16 @@ class Definition:
 
 
 def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
-    """Wrap the function of a rule, whether or not the rule is bound to a class already.
-
-    Decorators stand above or below `@staticmethod` and `@classmethod`, in any order.
-    """
+    """Wrap the function of a rule, also above `@staticmethod` or `@classmethod`."""
     if isinstance(rule, classmethod):
         return classmethod(wrap(rule.__func__))
     return wrap(rule.__func__ if isinstance(rule, staticmethod) else rule)
 
 
 def _vmap(function: Any) -> Callable[..., Any]:
-    """Return the vmap staticmethod, or one that raises where it is ambiguous.
+    """Return the vmap staticmethod, or one that raises if it is ambiguous.
 
-    torch raises when the Function is batched, and not at other calls; so do we.
+    Like torch, jaxfn raises when the Function is batched, not at other calls.
     """
     if not function.generate_vmap_rule:
         return function.vmap

@@ -1,4 +1,4 @@
-"""The saved-tensor hooks that are active."""
+"""The active saved-tensor hooks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from jaxfn._base import Scoped
 class Hooks:
     """A pair of saved-tensor hooks.
 
-    Two pairs of the same functions are equal: what was traced under the one serves the
-    other, also when a context is entered again and again.
+    Pairs of the same functions are equal, so entering a context again does not retrace.
 
     Attributes:
-        pack: from an array that is saved to what is kept instead, any pytree.
-        unpack: from what was kept to the array that backward finds.
+        pack: Function from a saved array to any pytree.
+        unpack: Function from this pytree to the array that backward reads.
     """
 
     pack: Callable[[Any], Any]
@@ -32,9 +31,8 @@ class Hooks:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        # A method is a new object at each access, so it is known by what it is made of.
-        # Any other callable is known by identity: it may have an == of its own that
-        # makes two different hooks equal, or no hash.
+        # A method is a new object at each access. Other callables compare by identity:
+        # their own == may equate different hooks, and they may have no hash.
         return tuple(
             (id(f.__self__), id(f.__func__)) if isinstance(f, MethodType) else id(f)
             for f in (self.pack, self.unpack)
@@ -43,11 +41,11 @@ class Hooks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """The pairs that are active, and the message with which new ones are refused.
+    """The active pairs.
 
     Attributes:
-        stack: the pairs, the innermost last.
-        disabled: the message; None where hooks are allowed.
+        stack: The pairs, the innermost last.
+        disabled: The message that refuses new pairs; None if they are allowed.
     """
 
     stack: tuple[Hooks, ...] = ()
@@ -58,17 +56,16 @@ _state = Scoped("saved-tensor hooks", State())
 
 
 def current() -> Hooks | None:
-    """Return the innermost pair; None outside of all."""
-    # Only this one packs, as in torch: an outer pair does not see what it made.
+    """Return the innermost pair, or None. Only this pair packs, as in torch."""
     stack = _state.get().stack
     return stack[-1] if stack else None
 
 
 def push(hooks: Hooks) -> Callable[[], None]:
-    """Make a pair the innermost; return what takes it off again.
+    """Push a pair; return a function that removes it.
 
     Raises:
-        RuntimeError: hooks are disabled here, with the message given there.
+        RuntimeError: Hooks are disabled.
     """
     state = _state.get()
     if state.disabled is not None:
@@ -78,9 +75,7 @@ def push(hooks: Hooks) -> Callable[[], None]:
 
 
 def _remove(hooks: Hooks) -> None:
-    """Take a pair off; it need not be the innermost."""
-    # Contexts that are held open by hand may be left in any order, so that the last
-    # pair need not be the one that leaves.
+    # Contexts that were entered by hand may exit in any order.
     stack = list(_state.get().stack)
     if hooks in stack:
         del stack[len(stack) - 1 - stack[::-1].index(hooks)]
@@ -88,10 +83,10 @@ def _remove(hooks: Hooks) -> None:
 
 
 def disable(message: str) -> Callable[[], None]:
-    """Refuse hooks from now on; return what allows them again.
+    """Refuse new hooks; return a function that allows them again.
 
     Raises:
-        RuntimeError: hooks are active.
+        RuntimeError: Hooks are active.
     """
     state = _state.get()
     if state.stack:

@@ -1,4 +1,4 @@
-"""What a context has in torch and can't have here: torch's graph of nodes."""
+"""The names of torch's graph, which a context refuses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ _GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
 
 
 class NoGraph:
-    """A base of contexts that refuses the names of torch's graph, saying why.
-
-    Otherwise a port that reads one would meet an AttributeError without a reason, and
-    one that assigns it would set an attribute that nothing reads.
-    """
+    """A base of contexts that refuses the names of torch's graph, and says why."""
 
     def __getattr__(self, attribute: str) -> Any:
-        """Refuse a name of torch's graph, and any other that was not found."""
-        # Python calls it for what was not found. What is no name of the graph gets
-        # Python's own words, with the class.
         if attribute in _GRAPH:
             raise _no_graph(self, attribute)
         raise AttributeError(
@@ -33,7 +26,6 @@ class NoGraph:
 
 
 def _no_graph(ctx: NoGraph, name: str) -> errors.NoGraphError:
-    """Make the error for a name of torch's graph."""
     return errors.NoGraphError(
         f"ctx.{name} of {type(ctx).__name__} belongs to torch's autograd graph: JAX "
         "has no graph of nodes, so there is nothing to read or to assign. For an "
@@ -42,14 +34,14 @@ def _no_graph(ctx: NoGraph, name: str) -> errors.NoGraphError:
 
 
 def _not_writable(name: str) -> property:
-    """Make a property that can be neither read nor assigned."""
+    """Make a property that refuses reading and assignment."""
 
     def refuse(ctx: NoGraph, _: Any) -> None:
         raise _no_graph(ctx, name)
 
     doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
-    # A property without a getter raises AttributeError, upon which Python calls
-    # __getattr__: reading has its refusal there.
+    # Reading a property without getter raises AttributeError; then Python calls
+    # __getattr__, which refuses it.
     return property(None, refuse, None, doc)
 
 

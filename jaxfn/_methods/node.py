@@ -17,24 +17,24 @@ STATE = frozenset(
     + ("_jaxfn_needs", "_jaxfn_needs_read", "_jaxfn_rule", "_jaxfn_saved")
     + ("_jaxfn_reads",)
 )
-"""Names in a context's `__dict__` that are its own; all others are the user's."""
+"""Names in a context's `__dict__` that are not the user's attributes."""
 
 
 class BackwardCFunction(FunctionCtx, NoGraph):
     """The context that `apply` passes to the rules.
 
-    Each Function has a subclass of its own, named `<Name>Backward`. Made by hand
-    (`F._backward_cls()`), a context lets a rule be tested without a transformation:
-    save, set attributes, and call `apply` or `apply_jvp`.
+    Each Function has its own subclass, named `<Name>Backward`. To test a rule without a
+    transformation, make a context (`F._backward_cls()`), save, set attributes, and call
+    `apply` or `apply_jvp`.
+
+    You may set any other attribute. jaxfn saves arrays in it like those given to
+    `save_for_backward`, also inside dicts, lists, registered pytrees, dataclasses and
+    SimpleNamespaces. `backward` and `jvp` get a fresh context with the same
+    attributes; writing to it is local.
 
     Attributes:
-        needs_input_grad: a bool for each argument of forward: whether it is being
-            differentiated. All False in a call that is not differentiated.
-
-    Any other attribute may be set. Arrays in it (also inside dicts, lists, registered
-    pytrees, dataclasses and SimpleNamespaces) are saved like those given to
-    `save_for_backward`; anything else travels beside them as it is. `backward` and
-    `jvp` get a fresh context with the same attributes; what they write there is local.
+        needs_input_grad: A bool for each argument of forward: whether it is
+            differentiated.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -128,29 +128,22 @@ class BackwardCFunction(FunctionCtx, NoGraph):
 
     @property
     def needs_input_grad(self) -> Any:
-        """For each argument of forward, whether it is being differentiated.
-
-        What is assigned to it is found in the rules, too.
-        """
+        """For each argument of forward, whether it is differentiated."""
         self._jaxfn_needs_read = True
         return self.__dict__.get("_jaxfn_own_needs", self._jaxfn_needs)
 
     @needs_input_grad.setter
     def needs_input_grad(self, value: Any) -> None:
-        # torch has one ctx for all rules, so what forward assigns is what backward
-        # reads. The name is not in STATE: it travels like a user's attribute.
+        # As in torch, backward reads the value that forward assigned. The name is not
+        # in STATE, so it travels like a user's attribute.
         self._jaxfn_own_needs = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What was saved for this rule.
-
-        In `backward` it is what `save_for_backward` got, in `jvp` what
-        `save_for_forward` got; in forward and in a context made by hand it is what was
-        saved so far.
+        """The arguments of `save_for_backward`; in `jvp`, those of `save_for_forward`.
 
         Raises:
-            RuntimeError: read twice in a backward whose class sets
+            RuntimeError: A backward reads it twice, and the class sets
                 `clear_saved_tensors_on_access`.
         """
         if self._jaxfn_rule == "backward" and _clears(self):
@@ -162,7 +155,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
                     "autograd.Function. Either access saved_tensors only once, or set "
                     f"clear_saved_tensors_on_access=False. (`{name_of(self)}.backward`)"
                 )
-        # Saved-tensor hooks are active: as in torch, unpack_hook runs at every read.
+        # As in torch, unpack_hook runs at every read.
         if callable(self._jaxfn_saved):
             return self._jaxfn_saved()
         if self._jaxfn_saved is not None:
@@ -177,14 +170,14 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             DeprecationWarning,
             stacklevel=2,
         )
-        # As in torch, it does not know of what save_for_forward got.
+        # As in torch, it ignores save_for_forward.
         return () if self._jaxfn_rule == "jvp" else self.saved_tensors
 
     def maybe_clear_saved_tensors(self) -> None:
-        """Do nothing: JAX frees residuals by itself."""
+        """Do nothing: JAX frees residuals."""
 
     def name(self) -> str:
-        """The name of the context's class: `<Name>Backward`."""
+        """Return `<Name>Backward`."""
         return type(self).__name__
 
     if TYPE_CHECKING:  # so that type checkers let a user set any attribute
@@ -197,22 +190,19 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         """Call the Function's `backward` (or `vjp`) with this context.
 
         Args:
-            *args: a gradient for each output of forward.
+            *args: A gradient for each output of forward.
 
         Returns:
-            What the rule returns, unchecked.
+            The unchecked result.
 
         Raises:
-            RuntimeError: both `backward` and `vjp` are defined.
-            NotImplementedError: neither is.
+            RuntimeError: Both `backward` and `vjp` are defined.
+            NotImplementedError: Neither is defined.
         """
         return self.apply_boxed(list(args))
 
     def apply_boxed(self, args: list[Any]) -> Any:
-        """Do the same as `apply`, with the gradients in a list.
-
-        A Function with `boxed_grads_call = True` gets the list itself.
-        """
+        """Call `backward` with a list of gradients, as `boxed_grads_call` asks."""
         cls = self._forward_cls
         return call_backward(cls._backward_rule(), cls.boxed_grads_call, self, args)
 
@@ -220,17 +210,16 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         """Call the Function's `jvp` with this context.
 
         Args:
-            *args: a tangent for each argument of forward.
+            *args: A tangent for each argument of forward.
 
         Returns:
-            What the rule returns, unchecked.
+            The unchecked result.
 
         Raises:
             NotImplementedError: `jvp` is not defined.
         """
         rule = self._forward_cls._jvp_rule()
-        # A context made by hand holds what was saved for both rules, and saved_tensors
-        # would give what was saved for backward.
+        # In a context made by hand, saved_tensors prefers those saved for backward.
         if self._jaxfn_saved is None:
             self.__dict__["_jaxfn_saved"] = self.saved_for_forward
             try:
@@ -248,7 +237,7 @@ _RECORDS = {
 }
 
 
-# Functions, not methods: a user's attribute may have any name.
+# The following are functions because a user's attribute may have any name.
 def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -> None:
     """Refuse a call in a derivative rule; warn of a second call in forward."""
     if ctx._jaxfn_rule is not None:
@@ -258,7 +247,6 @@ def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -
             "while the derivative is computed. Move the call there, or set an "
             "attribute of ctx."
         )
-    # Until a method is called, its record is a default: an attribute of the class.
     if once and _RECORDS[method] in ctx.__dict__:
         warnings.warn(
             f"{where(ctx)} called ctx.{method} more than once: only the last "
@@ -269,7 +257,6 @@ def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -
 
 
 def _clears(ctx: BackwardCFunction) -> bool:
-    """Does the class let backward read saved_tensors only once?"""
     value = ctx._forward_cls.clear_saved_tensors_on_access
     if not isinstance(value, bool):
         raise errors.RuleTypeError(
@@ -281,17 +268,16 @@ def _clears(ctx: BackwardCFunction) -> bool:
 
 
 def name_of(ctx: BackwardCFunction) -> str:
-    """The name of the Function."""
     return ctx._forward_cls.__name__
 
 
 def where(ctx: BackwardCFunction) -> str:
-    """The rule that may call the methods of ctx, for messages."""
+    """Name the rules that may call the methods of ctx, for messages."""
     return f"`{name_of(ctx)}.forward` (or setup_context)"
 
 
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
-    """Call the backward (or vjp) of a Function class, boxed if the class says so."""
+    """Call the backward (or vjp) of a Function class, with a list if `boxed`."""
     if not isinstance(boxed, bool):
         raise errors.RuleTypeError(
             f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "

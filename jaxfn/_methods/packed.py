@@ -1,4 +1,4 @@
-"""What saved-tensor hooks make of residuals, and how they are read back."""
+"""Residuals under saved-tensor hooks: packed after forward, unpacked in backward."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jaxfn._engine import attach, stop_gradient
 from jaxfn._methods.hooks import Hooks
 
 Put = Callable[[Any], Any]
-"""A template: given the leaves, the value with them in their places."""
+"""A template: a function from the leaves to the value that holds them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """What saved-tensor hooks made of the leaves, and how to read it.
+    """How to unpack the leaves.
 
     Attributes:
-        n: how many leaves there were before.
-        kept: the indices of those that were kept as they are; they come first.
-        specs: for each value saved for backward and each array in it, the spec of what
-            that was packed into, together with its witness (`_witness`).
-        unpack: the unpack hook.
-        name: the name of the Function.
+        n: Number of leaves before packing.
+        kept: Indices of the leaves that were not packed; they come first.
+        specs: For each array in each value saved for backward, the spec of the pair of
+            packed value and witness (`_witness`).
+        unpack: The unpack hook.
+        name: Name of the Function.
     """
 
     n: int
@@ -36,15 +36,14 @@ class Packed:
     name: str
 
     def restore(self, arrays: Sequence[Any]) -> list[Any]:
-        """Put the leaves that were kept in their old places, None in all others."""
+        """Return the leaves, with None for packed ones."""
         leaves: list[Any] = [None] * self.n
-        # Not strict: what the others were packed into comes after them.
         for i, x in zip(self.kept, arrays, strict=False):
             leaves[i] = x
         return leaves
 
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what was saved for backward, by calling the unpack hook."""
+        """Return the values saved for backward, by calling the unpack hook."""
         rest, values = iter(arrays[len(self.kept) :]), []
         for put, specs in zip(puts, self.specs, strict=True):
             leaves = [
@@ -55,12 +54,11 @@ class Packed:
         return tuple(values)
 
     def wholes(self, puts: Sequence[Put]) -> list[Any]:
-        """What was saved for backward, with the spec of each array in its place."""
+        """Return the values saved for backward, with a spec in place of each array."""
         pairs = zip(puts, self.specs, strict=True)
         return [put(_InTurn(specs)) for put, specs in pairs]
 
     def _unpacked(self, packed: Any) -> Any:
-        """One array, from what it was packed into and its witness."""
         value, witness = packed
         x = self.unpack(value)
         if not pytree.is_array(x):
@@ -70,15 +68,15 @@ class Packed:
                 "ctx.saved_tensors: expected arrays from unpack_hook, got "
                 f"{errors.shown(x)}."
             )
-        # Attached here, where backward reads, and not where the array was packed: a
-        # derivative of jvp, which never unpacks, loses nothing.
+        # Attach the refusal here, not in `pack`: jvp never unpacks, so its derivative
+        # loses nothing.
         if witness is not None:
             found = stop_gradient([x])
             (x,) = attach(self._refuse, [witness], found, name=self.name)
         return x
 
     def _refuse(self, *_: Any) -> Any:
-        """Stand for the derivative of an array that the hooks have lost."""
+        """Refuse the derivative of an array that the hooks have lost."""
         raise NotImplementedError(
             f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
             "integers: expected first derivatives only, got one of a saved array, "
@@ -94,24 +92,23 @@ def pack(
     *,
     name: str,
 ) -> tuple[list[Any], Packed]:
-    """Call the pack hook; return the new leaves, and how to read them.
-
-    What only backward needs is replaced by what the hook returned; an array that is an
-    attribute too is kept beside.
+    """Call the pack hook; return the new leaves, and how to unpack them.
 
     Args:
-        puts: templates of what was saved for backward.
-        leaves: the arrays.
-        shared: the indices of leaves that jvp or an attribute needs too.
-        hooks: the pair of hooks.
-        name: the name of the Function.
+        puts: Templates of the values saved for backward.
+        leaves: The arrays.
+        shared: Indices of leaves that jvp or an attribute needs unpacked.
+        hooks: The pair of hooks.
+        name: Name of the Function.
     """
     kept = tuple(sorted(shared))
     arrays = [leaves[i] for i in kept]
     specs: list[tuple[Spec, ...]] = []
     for put in puts:
         of_put: list[Spec] = []
-        for x in _asked(put, leaves):
+        noting = _Noting(leaves)
+        put(noting)
+        for x in noting.read:
             value = hooks.pack(x)
             found, spec = pytree.split((value, _witness(x, value)))
             arrays += found
@@ -120,27 +117,20 @@ def pack(
     return arrays, Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
 
 
-def _asked(put: Put, leaves: Sequence[Any]) -> list[Any]:
-    """The leaves that a template puts in place, in the order in which it asks."""
-    asked = _Noting(leaves)
-    put(asked)
-    return asked.given
-
-
 class _Noting:
-    """Leaves that note which of them are asked for."""
+    """Leaves that note which of them a template reads."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._leaves = leaves
-        self.given: list[Any] = []
+        self.read: list[Any] = []
 
     def __getitem__(self, i: int) -> Any:
-        self.given.append(self._leaves[i])
-        return self.given[-1]
+        self.read.append(self._leaves[i])
+        return self.read[-1]
 
 
 class _InTurn:
-    """Leaves that are given in turn, in the order that `_Noting` noted."""
+    """Leaves in the order in which a template reads them."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._rest = iter(leaves)
@@ -150,13 +140,13 @@ class _InTurn:
 
 
 def _witness(x: Any, packed: Any) -> Any:
-    """Return a zero that depends on `x`, or None where the hooks lose no derivative.
+    """Return a zero that depends on `x`, or None if the hooks lose no derivative.
 
-    Integers have no derivative: a second derivative would lose that of `x` in silence.
-    So what is unpacked raises where the witness, that is `x`, is differentiated.
+    Integers have no derivative: a second derivative would silently lose that of `x`.
+    So the unpacked array raises if the witness is differentiated.
     """
-    # A sum of no elements is differentiated wherever `x` is, but keeps none of its
-    # memory, which is what the hooks are there to save.
+    # A sum of no elements depends on `x` but doesn't keep its memory alive, which the
+    # hooks are meant to save.
     lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
     if not lossy or not pytree.is_inexact(x):
         return None

@@ -1,6 +1,6 @@
-"""The plain call: no argument is traced, so forward runs as it is.
+"""The plain call: no argument is traced, so forward runs without JAX definitions.
 
-No JAX definition is built or traced. This is the path that must be fast.
+This path must be fast.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from jaxfn._methods.running import explain, without_ctx
 from jaxfn._methods.styles import check_dirty, marks, setup
 
 CLOSED_OVER_TRACER = object()
-"""What `run` returns where forward closed over a tracer."""
+"""Result of `run` if forward closed over a tracer."""
 
 
 def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
-    """Run forward, and setup_context in the separate style; consume what is dirty.
+    """Run forward, and setup_context in the separate style; delete dirty inputs.
 
-    If a tracer comes out, forward closed over one, unless it only made constants of a
-    function that is being traced. To differentiate the body would give a gradient that
-    no rule knows of, so the result is dropped, and `CLOSED_OVER_TRACER` says that JAX's
-    definitions must decide. Where the derivative of the body is zero, as that of round,
-    no tracer comes out, and the closure itself tells.
+    If forward closed over a tracer, JAX would differentiate the body, not the rules.
+    Then `run` drops the result and returns `CLOSED_OVER_TRACER`. A tracer in the result
+    shows it, unless forward computed it from constants of a function being traced. If
+    the body has a zero derivative (round), the result has no tracer, so `run` searches
+    the closure too.
     """
-    # Though no argument is traced, the call may be inside a function that is. What JAX
-    # records from here on tells a tracer that forward made, of constants alone, from
-    # one that came from outside.
+    # The call may be inside a traced function. The recording distinguishes tracers that
+    # forward made of constants from those that it closed over.
     recording = compat.Recording()
     ctx = cls._backward_cls()
-    held = ctx.__dict__
-    held["_jaxfn_needs"] = (False,) * len(args)
+    ctx.__dict__["_jaxfn_needs"] = (False,) * len(args)
     try:
         if separate:
             out = _as_jax(cls.forward(*args, **kwargs))
@@ -66,7 +64,7 @@ _SIMPLE = frozenset((compat.ConcreteArray, int, float, bool, str, type(None)))
 
 def _is_concrete(value: Any) -> bool:
     """Is no array in `value` a tracer?"""
-    # The usual outputs are looked at by their type; JAX's flattening is the slow way.
+    # JAX's flattening is slow, so check the usual types first.
     kind = type(value)
     if kind in _SIMPLE:
         return True
@@ -79,15 +77,15 @@ def _is_concrete(value: Any) -> bool:
 
 
 def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
-    """Does forward, or a callable that it gets, hold a value being differentiated?"""
-    if not compat.is_transforming():  # the search takes time, and nothing could be lost
+    """Does forward, or a callable argument, close over a differentiated value?"""
+    if not compat.is_transforming():  # the search takes time
         return False
-    held = [getattr(forward, "__closure__", None), *filter(callable, args)]
-    return search.find(held, compat.is_lost) is not None
+    closures = [getattr(forward, "__closure__", None), *filter(callable, args)]
+    return search.find(closures, compat.is_lost) is not None
 
 
 def _as_jax(out: Any) -> Any:
-    """Put JAX arrays in place of NumPy ones, as transformed code would give them."""
+    """Convert NumPy arrays to JAX arrays, as in transformed code."""
     if type(out) is compat.ConcreteArray:
         return out
     arrays, spec = pytree.split(out)
@@ -97,9 +95,8 @@ def _as_jax(out: Any) -> Any:
 
 
 def _consume(ctx: BackwardCFunction, out: Any) -> None:
-    """Delete the inputs marked dirty, but for those that the call gives out."""
-    # Deleting frees the buffer, which another array may share (device_put of the input
-    # does). What the call returned or saved must stay readable.
+    """Delete the dirty inputs that the call neither returned nor saved."""
+    # Compare buffers, because arrays may share one (device_put of the input does).
     user = [x for name, x in ctx.__dict__.items() if name not in STATE]
     kept = pytree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
     buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
@@ -110,7 +107,6 @@ def _consume(ctx: BackwardCFunction, out: Any) -> None:
 
 
 def _buffers(x: Any) -> set[Any]:
-    """Say where the data of an array lies: two arrays may share it."""
     if not _has_buffers(x) or x.is_deleted():
         return set()
     return {
@@ -120,7 +116,7 @@ def _buffers(x: Any) -> set[Any]:
 
 
 def _has_buffers(x: Any) -> bool:
-    """Can `x` be deleted? Of the extended dtypes, JAX can delete only PRNG keys."""
+    """Can JAX delete `x`? Of the extended dtypes, only PRNG keys."""
     if not isinstance(x, jax.Array):
         return False
     return isinstance(x.dtype, np.dtype) or jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,4 +1,4 @@
-"""The autocast policy, and what `custom_fwd` makes of it."""
+"""The autocast policy, and its use by `custom_fwd`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Policy:
     """Whether autocast is on, and its dtype.
 
     Attributes:
-        enabled: whether it is on.
-        dtype: the dtype that `get_autocast_dtype` gives.
+        enabled: Whether autocast is on.
+        dtype: Result of `get_autocast_dtype`.
     """
 
     enabled: bool
@@ -28,17 +28,16 @@ _policy = Scoped("autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)
 
 
 def current() -> Policy:
-    """Return the policy that holds here."""
     return _policy.get()
 
 
 def enter(policy: Policy) -> Callable[[], None]:
-    """Make this the policy; return what puts the old one back."""
+    """Set the policy; return a function that restores the old one."""
     return _policy.set(policy)
 
 
 class using:  # noqa: N801  (used as a function is; a generator is slower)
-    """Make this the policy inside of a `with` block."""
+    """Set the policy inside a `with` block."""
 
     __slots__ = ("_policy", "_undo")
 
@@ -54,17 +53,16 @@ class using:  # noqa: N801  (used as a function is; a generator is slower)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Casting:
-    """The mark that `custom_fwd` leaves on a forward, as an attribute of the function.
+    """The mark of `custom_fwd` on a forward: an attribute of the function.
 
     Attributes:
-        dtype: the dtype to cast float inputs to where autocast is on; None to leave
-            them as they are.
+        dtype: Dtype to cast float inputs to if autocast is on; None for no cast.
     """
 
     dtype: Any
 
     def cast(self, values: Any) -> Any:
-        """Cast the values as forward is to see them under the current policy."""
+        """Cast the inputs of forward under the current policy."""
         if self.dtype is None or not current().enabled:
             return values
         arrays, spec = pytree.split(values)
@@ -75,24 +73,23 @@ class Casting:
         policy = current()
         if self.dtype is None:
             return policy
-        # Forward has its inputs in the dtype that it asked for: as in torch, nothing
-        # inside of it is cast again.
+        # As in torch, nothing inside forward is cast again.
         return Policy(enabled=False, dtype=policy.dtype)
 
     def _cast(self, x: Any) -> Any:
-        # torch leaves float64 as it is, too.
+        # torch doesn't cast float64 either.
         if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.float64:
             return x
         return jnp.asarray(x, self.dtype)
 
 
 def casting(forward: Callable[..., Any]) -> Casting | None:
-    """Return the mark of a forward that `custom_fwd` decorates, or None."""
+    """Return the mark of `custom_fwd` on a forward, or None."""
     return getattr(forward, "_jaxfn_casting", None)
 
 
 def note(ctx: Any, casting: Casting) -> None:
-    """Leave on ctx what `custom_bwd` will need, under torch's names."""
+    """Set the attributes of ctx that `custom_bwd` reads, with torch's names."""
     policy = casting.inside()
     ctx._dtype = policy.dtype
     ctx._fwd_used_autocast = policy.enabled

@@ -1,4 +1,4 @@
-"""What the vmap staticmethod of a class returned, checked and in normal form."""
+"""Check and normalize the result of a vmap staticmethod."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from jaxfn._methods.returns import Where, cast, is_complex
 def batch_outputs(
     result: Any, size: int, expected: OutSpec, avals: Sequence[Any], *, name: str
 ) -> tuple[Outputs, Outputs]:
-    """Check what the vmap staticmethod returned, and put it in custom_vmap's terms.
-
-    These are the outputs with the batch axis first, and for each whether it has one.
+    """Check the result of a vmap staticmethod, and convert it for custom_vmap.
 
     Args:
-        result: a pair of the output and its out_dims.
-        size: the size of the batch.
-        expected: the structure of what forward returns.
-        avals: the type of each output array of forward, without the batch.
-        name: the name of the Function.
+        result: A pair of the output and its out_dims.
+        size: Size of the batch.
+        expected: Structure of the output of forward.
+        avals: Type of each output array of forward, without batch axis.
+        name: Name of the Function.
+
+    Returns:
+        The outputs with the batch axis first, and for each whether it has one.
     """
     if not isinstance(result, tuple) or len(result) != 2:
         got = (
@@ -62,24 +63,21 @@ def batch_outputs(
         _batch(jnp.asarray(x), dim, size, aval, Where(name, f"output array {i}", i))
         for i, (x, dim, aval) in enumerate(zip(arrays, dims, avals, strict=True))
     ]
-    # With the static values of forward, not those of vmap: JAX compares the structures
-    # of the two, and code around the call was traced with forward's.
+    # JAX compares structures, and traced the caller with the static values of forward.
     return Outputs(moved, expected), Outputs([d is not None for d in dims], expected)
 
 
 def _sketch(spec: Spec) -> str:
-    """Write a structure for a message: `PyTreeDef((*, *)) of array, static`."""
+    """Show a structure in a message: `PyTreeDef((*, *)) of array, static`."""
     kinds = ["array" if leaf is ARRAY else "static" for leaf in spec.leaves]
     return f"{spec.treedef} of {', '.join(kinds)}"
 
 
 def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
-    """Check one output array of vmap, and move its batch axis to the front."""
     x = _to_front(x, dim, size, where)
     shape = x.shape if dim is None else x.shape[1:]
-    # custom_vmap checks neither shape nor dtype. Code around the call was traced for
-    # the type that forward gives, so another would go on in silence; complex numbers
-    # are refused, as casting them would drop a part.
+    # custom_vmap checks neither shape nor dtype. A cast of complex numbers would drop
+    # the imaginary part.
     if shape != aval.shape or (jnp.iscomplexobj(x) and not is_complex(aval)):
         raise errors.RuleValueError(
             f"`{where.name}.vmap` returned other values than forward for "
@@ -90,10 +88,9 @@ def _batch(x: Any, dim: Any, size: int, aval: Any, where: Where) -> Any:
 
 
 def _to_front(x: Any, dim: Any, size: int, where: Where) -> Any:
-    """Move a batch axis to the front, if `dim` names one of the right size."""
+    """Check one of out_dims, and move this axis to the front."""
     if dim is None:
         return x
-    # Python counts True as the integer 1, and would take it for the second axis.
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise errors.RuleTypeError(
             f"`{where.name}.vmap` returned a bad out_dims for {where.label}: expected "

@@ -1,4 +1,4 @@
-"""What backward returned, checked and brought into normal form."""
+"""Check and normalize the result of backward."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ def gradients(
     *,
     name: str,
 ) -> list[Any]:
-    """Make of what backward returned one cotangent (or None) for each array argument.
+    """Return a cotangent (or None) for each array argument.
 
     Args:
-        result: a tuple with a gradient for each argument, or the only gradient.
-        arguments: the arguments of the call.
-        avals: the type of each array argument.
-        perturbed: for each array argument, whether it is being differentiated; the
-            gradient of one that is not is ignored.
-        arrived: the cotangents that backward was called with, without zeros.
-        name: the name of the Function.
+        result: A tuple with a gradient for each argument, or the only gradient.
+        arguments: Arguments of the call.
+        avals: Type of each array argument.
+        perturbed: For each array argument, whether it is differentiated.
+        arrived: The nonzero cotangents that backward got.
+        name: Name of the Function.
     """
     n = len(arguments.specs)
     one = n == 1 and _is_whole(result, arguments.specs[0])
-    # A list is one gradient, for one argument that is a list; only a tuple is several.
+    # Only a tuple is several gradients; a list is the gradient of one list argument.
     found = list(result) if isinstance(result, tuple) and not one else [result]
-    # torch accepts further gradients at the end if they are None: a port that returns
-    # one None for every parameter, defaults included, keeps working.
+    # Like torch, accept extra None: some rules return one for each default value.
     if len(found) < n or any(x is not None for x in found[n:]):
         raise errors.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
@@ -55,7 +53,7 @@ def gradients(
         strict=True,
     )
     for position, (spec, arg_avals, wanted, grad) in enumerate(groups):
-        # The path that must be fast: one array, and a gradient that is as it should be.
+        # The fast path: one array, and a gradient of its type.
         if spec.is_array and (not wanted[0] or _is_cotangent(grad, arg_avals[0])):
             grads.append(grad if wanted[0] else None)
             continue
@@ -69,10 +67,10 @@ def gradients(
 
 
 def _is_whole(result: Any, spec: Spec) -> bool:
-    """Is a namedtuple that backward returned the gradient of one of its own type?
+    """Is the result a namedtuple of the same type as the only argument?
 
-    A tuple is a gradient for each argument, also a namedtuple, as in torch. But where
-    the only argument is a namedtuple, one of that type is its gradient.
+    Then it is the gradient of this argument. Any other tuple has a gradient for each
+    argument, as in torch.
     """
     kind = type(result)
     if kind is tuple or not isinstance(result, tuple):
@@ -82,7 +80,7 @@ def _is_whole(result: Any, spec: Spec) -> bool:
 
 
 def _same_type(grad: Any, spec: Spec) -> str:
-    """Say what to do where a gradient has the right type, with other static parts."""
+    """Advise on a gradient of the right type whose static parts differ."""
     mine, own = spec.treedef.node_data(), jax.tree.structure(grad).node_data()
     if mine is None or own is None or mine[0] is not own[0]:
         return ""
@@ -94,7 +92,7 @@ def _same_type(grad: Any, spec: Spec) -> str:
 
 
 def _is_cotangent(grad: Any, aval: Any) -> bool:
-    """Is `grad` just what is expected for an argument of type `aval`?"""
+    """Does `grad` fit an argument of type `aval` without a cast?"""
     return (
         isinstance(grad, jax.Array)
         and compat.has_type(grad, tangent_type(aval))
@@ -103,7 +101,7 @@ def _is_cotangent(grad: Any, aval: Any) -> bool:
 
 
 def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
-    """Find the leaves of one gradient that belong to the arrays of its argument."""
+    """Return the leaves of a gradient that belong to the arrays of its argument."""
     if grad is None:
         return [None] * spec.n_arrays
     if spec.is_array:
@@ -116,8 +114,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
             f"its argument at {where.label}: expected {spec.treedef} (or None in place "
             f"of any part), got {jax.tree.structure(grad)}.{_same_type(grad, spec)}"
         ) from error
-    # An argument without any leaf (None, an empty list) pairs with nothing: what was
-    # returned for it has to be looked for on its own.
+    # An argument without leaves (None, an empty list) has no pairs.
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
     if stray or (not spec.leaves and jax.tree.leaves(grad)):
         raise errors.RuleValueError(
@@ -130,13 +127,11 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
 
 
 def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
-    """Make of one array of a gradient a cotangent of an argument of type `aval`.
+    """Convert one array of a gradient to a cotangent of type `aval`.
 
-    As in torch, a shape that reduces to the argument's is summed and float and integer
-    dtypes are cast; a complex value for a real argument is refused. Mesh axes over
-    which only the gradient varies are summed over.
+    As in torch, sum a broadcast shape, and cast dtypes, but not complex to real. Sum
+    over the mesh axes that only the gradient varies over.
     """
-    # An integer takes no gradient, so what was returned for one is ignored.
     if grad is None or not pytree.is_inexact(aval):
         return None
     aval = tangent_type(aval)
@@ -174,15 +169,14 @@ def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any
 def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
     """Sum a gradient over the mesh axes that its argument does not vary over.
 
-    Inside a shard_map every device along such an axis uses the one value of the
-    argument, so the derivative is the sum of what they all find. JAX's own operations
-    get it from their transpose, psum; custom_vjp raises.
+    All devices along such an axis use the same argument, so the derivative is the sum
+    of their gradients. JAX's operations sum when transposed; custom_vjp raises.
     """
     extra = compat.varying_axes(grad) - compat.varying_axes(aval)
     if not extra:
         return grad
-    # All devices share a cotangent that does not vary. If the gradient has a part that
-    # is made of it, each device would add the whole of that part.
+    # If a cotangent does not vary along the axis, every device would add the whole of
+    # its contribution.
     shared = [x for x in arrived if not extra <= compat.varying_axes(x)]
     if shared:
         axes = ", ".join(sorted(map(repr, extra - compat.varying_axes(shared[0]))))

@@ -1,4 +1,4 @@
-"""What jvp returned, checked and brought into normal form."""
+"""Check and normalize the result of jvp."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def tangents(
     *,
     name: str,
 ) -> list[Any]:
-    """Make of what jvp returned one tangent (or None) for each output array.
+    """Return a tangent (or None) for each output array.
 
     Args:
-        result: a tuple with a tangent for each output, or the only tangent.
-        out: the structure of the outputs.
-        avals: the type of each output array.
-        differentiable: for each, whether it has a derivative.
-        name: the name of the Function.
+        result: A tuple with a tangent for each output, or the only tangent.
+        out: Structure of the outputs.
+        avals: Type of each output array.
+        differentiable: For each output array, whether it has a derivative.
+        name: Name of the Function.
     """
     found = list(result) if isinstance(result, tuple) else [result]
     n = len(out.parts)
-    # Unlike backward's gradients, tangents may not have a None too many in torch.
+    # Unlike for gradients, torch refuses extra None.
     if len(found) != n:
         raise errors.RuleValueError(
             "Function's jvp returned an invalid number of forward gradients (expected "
@@ -39,15 +39,14 @@ def tangents(
             f"output of forward: expected {n}, got {len(found)}. Return None for an "
             "output that has no derivative."
         )
-    # One entry for each array: what is static in an output has none.
-    dots: list[Any] = []
+    found_tangents: list[Any] = []
     rest = iter(zip(avals, differentiable, strict=True))
     for position, (spec, t) in enumerate(zip(out.parts, found, strict=True)):
         where = Where(name, f"output {position}", position)
         for leaf, own in _tangent_leaves(t, spec, where):
             if own is ARRAY:
-                dots.append(_tangent(leaf, *next(rest), where))
-    return dots
+                found_tangents.append(_tangent(leaf, *next(rest), where))
+    return found_tangents
 
 
 def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
@@ -65,10 +64,7 @@ def _tangent_leaves(t: Any, spec: Spec, where: Where) -> list[tuple[Any, Any]]:
 
 
 def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
-    """Make of one array of a tangent the tangent of an output of type `aval`.
-
-    Its shape must be right: unlike a gradient, torch sums no tangent to fit.
-    """
+    """Check one array of a tangent. Unlike a gradient, torch never sums it to fit."""
     if t is None:
         return None
     if not differentiable:
@@ -102,8 +98,8 @@ def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
         )
     what = f"`{where.name}.jvp` returned a tangent"
     check_sharding(t, aval, what, where)
-    # A tangent is not summed as a gradient is: an output that is the same on all
-    # devices moves in the same way on all of them, so here the rule itself is wrong.
+    # An output that is equal on all devices has a tangent that is equal on all devices.
+    # So unlike for a gradient, the rule is wrong.
     extra = compat.varying_axes(t) - compat.varying_axes(aval)
     if extra:
         raise errors.RuleTypeError(

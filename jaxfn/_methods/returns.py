@@ -1,8 +1,4 @@
-"""What the checks of all rules' results share: places for messages, dtypes, sharding.
-
-What torch accepts is accepted in them: None, gradients of a broadcast shape, other
-dtypes. What it refuses is refused in its words, where they are true.
-"""
+"""Shared checks of results: places for messages, dtypes, sharding."""
 
 from __future__ import annotations
 
@@ -15,12 +11,12 @@ from jaxfn._base import compat, errors, short
 
 
 class Where(NamedTuple):
-    """A place in what a rule returned, for messages.
+    """A place in the result of a rule, for messages.
 
     Attributes:
-        name: the name of the Function.
-        label: words for the argument or output.
-        position: its number, from 0.
+        name: Name of the Function.
+        label: Words for the argument or output.
+        position: Its index.
     """
 
     name: str
@@ -29,8 +25,7 @@ class Where(NamedTuple):
 
 
 def check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
-    """Refuse an array that is sharded in another way than its type says."""
-    # Only where types say it: elsewhere the compiler moves arrays by itself.
+    """Refuse an array whose type has another sharding than `aval`."""
     if compat.is_sharded_otherwise(x, aval):
         raise errors.RuleTypeError(
             f"{what} of another sharding for {where.label}: expected {short(aval)}, "
@@ -39,11 +34,7 @@ def check_sharding(x: Any, aval: Any, what: str, where: Where) -> None:
 
 
 def cast(x: Any, aval: Any, what: str, where: Where) -> Any:
-    """Cast `x` to the dtype of a type.
-
-    custom_vjp checks the shape of what bwd returns but not its dtype: a wrong one would
-    come out of `jax.grad`.
-    """
+    """Cast `x` to the dtype of a type, which custom_vjp doesn't check."""
     if x.dtype == aval.dtype:
         return x
     if is_extended(x) or is_extended(aval):
@@ -56,18 +47,13 @@ def cast(x: Any, aval: Any, what: str, where: Where) -> Any:
 
 
 def is_extended(x: Any) -> bool:
-    """Has `x`, an array or a type, a dtype that NumPy doesn't know?"""
     return not isinstance(x.dtype, np.dtype)
 
 
 def tangent_type(aval: Any) -> Any:
-    """Return the type of tangents and gradients of an array of this type.
-
-    That is the very type, except for extended dtypes, which may choose another.
-    """
+    """Return the type of tangents; only extended dtypes may have another type."""
     return compat.tangent_aval(aval) if is_extended(aval) else aval
 
 
 def is_complex(aval: Any) -> bool:
-    """Is the type that of complex numbers?"""
     return jnp.issubdtype(aval.dtype, jnp.complexfloating)

@@ -1,8 +1,4 @@
-"""Around the call of a user's rule: what its errors say beside what was raised.
-
-Whoever reads a message about a rule wants to know which rule of which class, where it
-stands, and what it should have been. JAX and Python say none of it.
-"""
+"""Better errors for a user's rule: which rule of which class, its place, what to do."""
 
 from __future__ import annotations
 
@@ -25,29 +21,24 @@ _PARAMETERS = {
     "vmap": "{n} argument{s}: info, in_dims, and the arguments of forward",
     "forward": "{n} argument{s}, those of apply, without ctx",
 }
-"""What each rule is called with; forward in the separate style."""
+"""Arguments of each rule; of forward in the separate style."""
 
 
 class running:  # noqa: N801  (used as a function is; a generator is slower)
-    """A `with` block in which a rule is called, and what it returned is checked.
+    """A `with` block that calls a rule and checks its result; it extends errors.
 
-    It lets errors pass, and says more in these:
-
-    - An error of ours tells the file and the line of the rule.
-    - Where the rule's parameters don't fit, Python counts arguments that the user never
-      wrote: the message says what they are.
-    - Without setup_context, ctx is forward's first argument: a forward that has no
-      parameter for it gets told of the two styles.
-    - Where NumPy meets a tracer, JAX tells to find where the array came from, which
-      says nothing to the author of a rule that has always worked eagerly: a note names
-      the way out.
+    - jaxfn's own errors get the file and line of the rule.
+    - If the parameters don't fit, Python counts arguments that the user never wrote;
+      the message names them.
+    - If forward has no parameter for ctx, the message explains the two styles.
+    - If NumPy gets a tracer, a note names the way out.
 
     Args:
-        name: of the Function.
-        rule: its name.
-        function: the rule.
-        given: what it is called with.
-        hint: gives what else to say where the parameters don't fit.
+        name: Name of the Function.
+        rule: Name of the rule.
+        function: The rule.
+        given: Arguments of the rule.
+        hint: Function that returns more advice, if the parameters don't fit.
     """
 
     __slots__ = ("_function", "_given", "_hint", "_name", "_rule")
@@ -67,12 +58,11 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         self._hint = hint
 
     def __enter__(self) -> None:
-        """Do nothing: all that this block does is done where an error leaves it."""
+        """Do nothing; `__exit__` does the work."""
 
     def __exit__(
         self, _: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say more in an error of a kind that is known; raise another where needed."""
         if error is None:
             return
         if isinstance(error, errors.RuleError):
@@ -87,8 +77,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             self._show_sizes(error)
 
     def _locate(self, error: errors.RuleError) -> None:
-        """Add the file and the line of the rule to an error of ours."""
-        # The innermost rule is the one that the message is about.
+        """Add file and line of the rule; the innermost rule comes first."""
         if self._function is None or "_located" in error.__dict__:
             return
         error.__dict__["_located"] = True
@@ -98,8 +87,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             error.args = (text, *error.args[1:])
 
     def _show_way_out(self, error: BaseException) -> None:
-        """Say what to write where NumPy was given a traced array."""
-        # The error passes every rule around it; the innermost has named itself.
+        """Advise on NumPy with a traced array; only the innermost rule does."""
         if _HOST in "".join(getattr(error, "__notes__", ())):
             return
         error.add_note(
@@ -111,7 +99,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         )
 
     def _show_ctx(self, error: TypeError | AttributeError) -> None:
-        """Say to a forward that took ctx for an array that it was ctx."""
+        """Explain a forward that takes ctx for an array."""
         ctx = next(iter(self._given), None)
         if self._rule != "forward" or not isinstance(ctx, BackwardCFunction):
             return
@@ -124,7 +112,7 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             )
 
     def _lacks_ctx(self, signature: inspect.Signature) -> bool:
-        """Say if it is a forward that would fit the arguments without ctx."""
+        """Is it a forward that would fit the arguments without ctx?"""
         if not isinstance(next(iter(self._given), None), BackwardCFunction):
             return False
         named = next(iter(signature.parameters), None) == "ctx"
@@ -137,13 +125,12 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
         return first == "ctx" and self._hint is without_ctx
 
     def _show_sizes(self, error: ValueError | IndexError) -> None:
-        """Say how much is in the tuples of a ctx, to a rule that wanted more."""
+        """Explain a rule that expects more elements in a tuple of ctx."""
         ctx = next(iter(self._given), None)
         if not isinstance(ctx, BackwardCFunction):
             return
         words = str(error)
-        # Python's words where a tuple is taken apart; an error of the user's own is not
-        # about a tuple of ours.
+        # Python's own messages: any other error is the user's.
         index = words == "tuple index out of range"
         unpacked = words.startswith("not enough values to unpack")
         if self._rule == "jvp" and ctx.saved_tensors == () and (index or unpacked):
@@ -161,8 +148,8 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
             )
 
     def _explain(self, error: TypeError) -> None:
-        """Raise in place of a TypeError of the call what the parameters should be."""
-        # Without arguments it is a block after the call, which looks at the context.
+        """Replace a TypeError of the call by one that names the arguments."""
+        # The block after setup_context checks the context; it has no arguments.
         if self._function is None or not self._given:
             return
         signature = inspect.signature(self._function)
@@ -195,15 +182,12 @@ class running:  # noqa: N801  (used as a function is; a generator is slower)
 
 
 def explain(error: Exception, *about: Any) -> None:
-    """Raise what says more than an error of a rule, or change it; see `running`.
-
-    For a caller that has no time to enter a `with` block.
-    """
+    """Extend an error as `running` does, without the cost of a `with` block."""
     running(*about).__exit__(None, error, error.__traceback__)
 
 
 def without_ctx() -> str:
-    """Say what to do about a forward with ctx beside a setup_context."""
+    """Advise on a forward with ctx beside a setup_context."""
     return (
         " There is a setup_context(ctx, inputs, output), which saves: remove ctx from "
         "the parameters of forward, or save in forward and remove setup_context."
@@ -211,7 +195,7 @@ def without_ctx() -> str:
 
 
 def _two_styles(forward: Callable[..., Any]) -> str:
-    """Say what to do about a forward without ctx and without a setup_context."""
+    """Advise on a forward without ctx and without a setup_context."""
     signature = inspect.signature(forward)
     own = str(signature.replace(return_annotation=signature.empty))[1:-1]
     combined = f"ctx, {own}" if own else "ctx"
@@ -223,7 +207,7 @@ def _two_styles(forward: Callable[..., Any]) -> str:
 
 
 def _takes(signature: inspect.Signature, given: Sequence[Any]) -> bool:
-    """Say if there are parameters enough; keywords are not among the given."""
+    """Are there enough parameters? `given` has no keywords."""
     try:
         signature.bind_partial(*given)
     except TypeError:
@@ -232,7 +216,7 @@ def _takes(signature: inspect.Signature, given: Sequence[Any]) -> bool:
 
 
 def several_outputs(out: OutSpec) -> str:
-    """Say why a namedtuple that forward returned has a gradient for each field."""
+    """Explain that an output that is a namedtuple has a gradient for each field."""
     kind = out.kind
     if kind is tuple or len(out.parts) < 2:
         return ""
@@ -245,9 +229,9 @@ def several_outputs(out: OutSpec) -> str:
 
 
 def _is_ours(trace: TracebackType | None) -> bool:
-    """Was the error raised at the call itself, and not inside of the rule?"""
-    # Where the arguments don't fit, Python makes no frame for the rule: the last frame
-    # is that of the call, in jaxfn.
+    """Did the call itself raise, and not the rule?"""
+    # If the arguments don't fit, Python makes no frame for the rule. The last frame is
+    # the call, in jaxfn.
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:

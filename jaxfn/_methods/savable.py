@@ -1,4 +1,4 @@
-"""What may be saved on a context, and what to do with anything else."""
+"""Which values a context can save."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from jaxfn._base import compat, pytree
 
 
 def unsavable(values: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Return those that can't be saved, each with its place."""
+    """Return the values that can't be saved, with their indices."""
     return [(i, x) for i, x in enumerate(values) if not _can_be_saved(x)]
 
 
 def _can_be_saved(x: Any) -> bool:
     """Is `x` an array, None, or a pytree that holds arrays?"""
-    # The first comparison decides nothing: it is quick, and mostly true.
+    # The first comparison is redundant, but fast.
     if type(x) is compat.ConcreteArray or x is None or pytree.is_array(x):
         return True
-    # An empty container holds no arrays and nothing else: there is nothing to lose.
     arrays, spec = pytree.split(x)
     return bool(arrays) or not spec.leaves
 
 
 def advice(x: Any) -> str:
-    """Say what to do with something that can't be saved."""
+    """Advise on a value that can't be saved."""
     if isinstance(x, (int, float, complex)):
         return (
             "A Python number that apply is given is static: it has no gradient. Pass "

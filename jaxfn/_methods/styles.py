@@ -1,8 +1,7 @@
-"""The two styles of forward, and what a context holds after them.
+"""The two styles of forward, each of which `_engine.onepass` runs once.
 
-In the combined style `forward(ctx, *args)` fills ctx while it computes. In the separate
-style `forward(*args)` only computes, and `setup_context(ctx, inputs, output)` is its
-second part. `_engine.onepass` runs either of them once.
+Combined: `forward(ctx, *args)`. Separate: `forward(*args)`, then
+`setup_context(ctx, inputs, output)`.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Record:
     """The static part of the residuals of one run.
 
     Attributes:
-        layout: the layout of the context.
-        perturbed: for each array argument, whether it is differentiated.
-        in_avals: the types of the array arguments.
-        out_avals: the types of the array outputs.
-        out: the structure of the outputs.
+        layout: Layout of the context.
+        perturbed: For each array argument, whether it is differentiated.
+        in_avals: Types of the array arguments.
+        out_avals: Types of the array outputs.
+        out: Structure of the outputs.
     """
 
     layout: Layout
@@ -51,13 +50,13 @@ class Record:
 
 
 class Style:
-    """Runs forward of a class, in the style that it has.
+    """Runs forward of a class in its style.
 
     Args:
-        definition: the rules of the class.
-        arguments: the arguments of the call.
-        rules: returns the `Rules` of the call, which are made from the style.
-        forward: Runs forward of the separate style on arrays.
+        definition: The rules of the class.
+        arguments: Arguments of the call.
+        rules: Function that returns the `Rules` of the call.
+        forward: Forward of the separate style, on arrays.
     """
 
     def __init__(
@@ -71,14 +70,13 @@ class Style:
         self._arguments = arguments
         self._rules = rules
         self._forward = forward
-        # Those that hold at the call: forward may be traced later, by a transformation,
-        # when the caller's `with` block is over.
+        # JAX may trace forward later, after the caller's `with` block.
         self._hooks = hooks.current()
         self._policy = policies.current()
 
     @property
     def once(self) -> OnePass:
-        """The one pass of forward, which has the `fwd` and the primal of `Rules`."""
+        """The one pass of forward, with the `fwd` and the primal of `Rules`."""
         name, parts = self._def.name, (self._residuals, self._rules)
         if self._def.setup_context is None:
             return OnePass(self._combined, *parts, rule=f"{name}.forward")
@@ -93,7 +91,6 @@ class Style:
     def _combined(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
-        """Run forward(ctx, *args)."""
         self._check_closure()
         ctx = self._ctx(perturbed)
         args = self._arguments.join(inputs)
@@ -110,7 +107,6 @@ class Style:
     def _separate(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
-        """Run forward(*args), which saves nothing."""
         self._check_closure()
         with policies.using(self._policy):
             outs = self._forward(inputs)
@@ -119,10 +115,9 @@ class Style:
     def _setup_context(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> tuple[list[Any], Run]:
-        """Run setup_context; return the leaves that it saved, and the rest."""
         assert self._def.setup_context is not None
-        # Marks are known by identity. Outside of a trace `x` and `stop_gradient(x)` are
-        # one object, and a mark on one of two such outputs would be on both.
+        # Marks go by identity. Outside a trace `x` and `stop_gradient(x)` are one
+        # object, so a mark on one output would mark both.
         ctx, outs = self._ctx(perturbed), distinct(outs)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         name, rule = self._def.name, self._def.setup_context
@@ -137,7 +132,6 @@ class Style:
         return leaves, run
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
-        """Make the context of one run."""
         ctx = self._def.cls._backward_cls()
         ctx.__dict__["_jaxfn_needs"] = self._arguments.any(perturbed)
         return ctx
@@ -145,9 +139,9 @@ class Style:
     def _check_closure(self) -> None:
         """Refuse a forward that closes over a tracer whose derivative would be lost."""
         specs = [spec for spec in self._arguments.specs if not spec.is_array]
-        held = [x for spec in specs for x in spec.leaves]
-        held += getattr(self._def.forward, "__closure__", None) or ()
-        if held and search.find(held, compat.is_lost) is not None:
+        closures = [x for spec in specs for x in spec.leaves]
+        closures += getattr(self._def.forward, "__closure__", None) or ()
+        if closures and search.find(closures, compat.is_lost) is not None:
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
 
     def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
@@ -159,7 +153,6 @@ class Style:
     def _ran(
         self, ctx: BackwardCFunction, layout: Layout, out: OutSpec, perturbed: Perturbed
     ) -> Run:
-        """Describe the run that filled this context."""
         opaque = tuple([f"ctx.{name}" for name in layout.opaque])
         numpy, asked = layout.numpy, ctx._jaxfn_needs_read
         return Run(out, perturbed, asked, layout, constants=numpy, opaque=opaque)
@@ -172,11 +165,11 @@ class Style:
         outs: Arrays,
         perturbed: Perturbed,
     ) -> Residuals:
-        """Make the residuals of one run, with what saved-tensor hooks make of them."""
+        """Make the residuals of one run; saved-tensor hooks pack them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
         layout: Layout = run.saved
-        # Where nothing is differentiated nothing is kept, and torch packs nothing.
+        # torch packs only if something is differentiated.
         if self._hooks is not None and any(perturbed):
             leaves, packed = pack(
                 layout.for_backward,
@@ -199,8 +192,8 @@ def setup(
     inputs: Any,
     output: Any,
 ) -> None:
-    """Call setup_context, under autocast with the inputs as forward saw them."""
-    # forward(*args) of this style has no ctx for `custom_fwd` to write on.
+    """Call setup_context; autocast casts its inputs as it does for forward."""
+    # `custom_fwd` can't write to ctx: forward of this style has none.
     casting = policies.casting(forward)
     if casting is not None:
         policies.note(ctx, casting)
@@ -214,7 +207,7 @@ def setup(
 
 
 def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
-    """Return the indices of the outputs that were marked non-differentiable."""
+    """Return the indices of the outputs marked non-differentiable."""
     if not ctx.non_differentiable:
         return frozenset()
     marked = {id(x) for x in ctx.non_differentiable}
@@ -229,7 +222,7 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
 
 
 def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
-    """Refuse a mark of something else than an input as dirty."""
+    """Refuse a dirty mark on a value that is no input."""
     if not ctx.dirty_tensors:
         return
     known = {id(x) for x in inputs}

@@ -1,8 +1,4 @@
-"""The traced call: some argument is traced, so forward runs where JAX wants it to.
-
-The other one is `plain`. Here the static methods become `Rules`, and the engine makes
-JAX's definitions of these: JAX calls forward now, and backward later.
-"""
+"""The traced call: the static methods become `Rules`, which the engine runs."""
 
 from __future__ import annotations
 
@@ -15,18 +11,18 @@ from jaxfn._methods.definition import Definition
 
 
 def run(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
-    """Run a Function under the transformations that are at work.
+    """Run a Function under JAX's transformations.
 
     Args:
-        cls: the class.
-        base: `Function`: what a class has of it is not defined.
-        arguments: of the call.
-        arrays: those among them.
+        cls: The class.
+        base: `Function`; a rule inherited from it counts as missing.
+        arguments: Arguments of the call.
+        arrays: The array arguments.
     """
     return call(ClassRules(Definition.of(cls, base), arguments).rules, arrays)
 
 
 def run_batched(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
-    """Run forward (of the separate style) with its vmap rule; JAX differentiates it."""
+    """Run forward of the separate style with its vmap rule; JAX differentiates it."""
     outs = ClassRules(Definition.of(cls, base), arguments).batched(*arrays)
     return outs.static.whole.join(outs.arrays)
