@@ -1,13 +1,9 @@
 """The face in torch's terms: the class `Function`, and its `apply`.
 
-Follow a call: in `function` (the class; `apply`), keywords and defaults are bound to
-positions by `binding`. If no argument is traced, `_methods.plain` runs the class's
-static methods at once. Else the arguments are taken apart (`Arguments`, of `_base`),
-and `_methods.traced` has `_engine` make a JAX function of the static methods: JAX calls
-forward now and backward later. `legacy` holds torch's older classes.
-
-What runs the static methods (ctx, what is saved on it, checks of what they return)
-belongs in `_methods`.
+In a call, `function` has `binding` bind keywords and defaults to positions. If no
+argument is traced, `_methods.plain` runs the static methods. Otherwise `Arguments` (of
+`_base`) takes the arguments apart, and `_methods.traced` passes the static methods to
+`_engine`. `legacy` holds torch's older classes.
 """
 
 from jaxfn._function.binding import bind, parameters

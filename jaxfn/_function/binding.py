@@ -1,4 +1,4 @@
-"""The arguments of a call, bound to positions by the names in forward's signature."""
+"""Bind the arguments of a call to positions, by the signature of forward."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ _parameters = weakref.WeakKeyDictionary()
 
 
 def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
-    """Return the parameters of `forward`, remembered as long as it lives."""
-    # A bound method (a classmethod) is a new object at each access: a weak reference
-    # to it would be dead at once.
+    """Return the parameters of `forward`, cached as long as it lives."""
+    # A bound method (a classmethod) is a new object at each access, which dies at once.
     key = getattr(forward, "__func__", forward)
     try:
         known = _parameters.setdefault(key, {})
-    except TypeError:  # not hashable, or no weak references: a callable object
+    except TypeError:  # a callable object without hash or weak references
         return _inspect(forward, has_ctx=has_ctx)
-    # One function may be static in one class and a classmethod in another.
+    # A function may be a static method in one class and a classmethod in another.
     kind = has_ctx, key is forward
     if kind not in known:
         known[kind] = _inspect(forward, has_ctx=has_ctx)
@@ -31,7 +30,6 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
-    """Read the parameters of `forward` from its signature."""
     own = _own_names if has_ctx else inspect.signature
     found = list(own(forward).parameters.values())
     places = _places(found)
@@ -48,7 +46,7 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 
 
 def _places(found: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Select the parameters that take positions."""
+    """Select the positional parameters."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p for p in found if p.kind in kinds]
 
@@ -56,14 +54,13 @@ def _places(found: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
 def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a forward with ctx, which may be decorated.
 
-    In this style torch binds keywords to the decorated function's own names, not to
-    those of what functools.wraps says that it wraps (in the separate style it does). A
-    decorator that has none beside ctx passes on whatever it gets: there torch refuses
-    all keywords, and here the names of what it wraps hold.
+    In this style torch binds keywords to the names of the decorator's function, not of
+    the function that it wraps. If the decorator has no names beside ctx, torch refuses
+    all keywords; jaxfn takes the names of the wrapped function.
     """
 
     def own_signature(f: Callable[..., Any]) -> inspect.Signature:
-        # A decorator below `@classmethod` wraps a function that gets the class, too.
+        # Below `@classmethod`, a decorator wraps a function that gets the class.
         if isinstance(forward, types.MethodType):
             f = types.MethodType(f, forward.__self__)
         return inspect.signature(f, follow_wrapped=False)
@@ -83,19 +80,19 @@ def bind(
     fill_defaults: bool,
     name: str,
 ) -> tuple[tuple[Any, ...], Kwargs]:
-    """Bind arguments to positions; those that are keyword-only stay beside.
+    """Bind arguments to positions; return keyword-only arguments apart.
 
     Args:
-        known: the parameters of forward.
-        args: the positional arguments of the call.
-        kwargs: its keyword arguments.
-        fill_defaults: whether defaults that were not passed count as arguments, as they
-            do in the separate style; in the combined style they are forward's own.
-        name: the name of the Function.
+        known: Parameters of forward.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        fill_defaults: Whether default values count as arguments, as in the separate
+            style.
+        name: Name of the Function.
 
     Raises:
-        TypeError: the arguments don't fit; in Python's words.
-        NotImplementedError: a keyword-only argument holds an array.
+        TypeError: The arguments don't fit; in Python's words.
+        NotImplementedError: A keyword-only argument holds an array.
     """
     if not kwargs and not (fill_defaults and known.defaults):
         return args, kwargs
@@ -109,7 +106,7 @@ def bind(
             raise TypeError(
                 f"{known.function}() got an unexpected keyword argument {key!r}"
             )
-    # Defaults belong to the last of the parameters: hence from the end.
+    # Defaults belong to the last parameters.
     by_default = dict(zip(names[::-1], known.defaults[::-1], strict=False))
     last = max((i for i, key in enumerate(names) if key in kwargs), default=-1)
     stop = len(names) if fill_defaults else last + 1
@@ -125,10 +122,10 @@ def bind(
                 f"(position {i})"
             )
         else:
-            break  # forward itself says what is missing
+            break  # forward raises
     only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
-    # inputs, needs_input_grad and gradients are positional: there is no place in them
-    # for an array that was passed by keyword, and its derivative would be lost.
+    # inputs, needs_input_grad and gradients are positional, so a keyword-only array
+    # would lose its derivative.
     for key, x in only.items():
         if pytree.split(x)[0]:
             raise NotImplementedError(

@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class FunctionMeta(type):
-    """The metaclass of `Function`: makes `<Name>Backward`, the class of its contexts.
+    """The metaclass of `Function`: makes `<Name>Backward`, its context class.
 
     Example:
         >>> import jaxfn
@@ -36,8 +36,6 @@ class FunctionMeta(type):
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
     ) -> None:
         super().__init__(name, bases, namespace)
-        # Each class has its own, as in torch: its name is in messages, and the context
-        # finds its Function by it.
         cls._backward_cls = type(
             f"{name}Backward",
             (cls._ctx_base,),
@@ -52,14 +50,14 @@ class FunctionMeta(type):
 
 
 class _Apply:
-    """Gives each class an `apply` of its own: one object, named after the class.
+    """Gives each class its own `apply`: one object, named after the class.
 
-    A bound classmethod would be a new object at every access, and `jax.jit` keeps its
-    compiled code by the identity of the function.
+    `jax.jit` caches by the identity of the function, and a bound classmethod is a new
+    object at every access.
     """
 
     def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
-        # Not getattr, which would find the apply of a base class, made earlier.
+        # getattr would find the apply of a base class.
         made = owner.__dict__.get("_jaxfn_apply")
         if made is None:
 
@@ -78,10 +76,7 @@ class _Apply:
 
 
 def _signature(cls: Any) -> inspect.Signature:
-    """Return the signature of `apply`: that of forward, without ctx.
-
-    JAX names arguments by it in its errors.
-    """
+    """Return the signature of forward without ctx, for the names in JAX's errors."""
     found = inspect.signature(cls.forward)
     places = list(found.parameters.values())
     separate = cls.setup_context is not Function.setup_context
@@ -90,41 +85,30 @@ def _signature(cls: Any) -> inspect.Signature:
     return found.replace(parameters=places[1:])
 
 
-def _no_instances(cls: type) -> str:
-    """Warn in torch's words of an instance of a Function."""
-    return (
-        f"{cls} should not be instantiated. Methods on autograd functions are all "
-        "static, so you should invoke them on the class itself. Instantiating an "
-        "autograd function will raise an error in a future version of PyTorch. "
-        f"Call `{cls.__name__}.apply(...)`."
-    )
-
-
 class Function(FunctionCtx, metaclass=FunctionMeta):
     """A function with its own derivatives: subclass it and define static methods.
 
-    - `forward(ctx, *args)` computes the value and saves in ctx what the derivatives
-      need (the combined style); or `forward(*args)` computes the value and
-      `setup_context(ctx, inputs, output)` saves (the separate style).
-    - `backward(ctx, *grads)` (or `vjp`, the same) is the reverse-mode derivative.
+    - `forward(ctx, *args)` computes the value and saves residuals in ctx (the combined
+      style). In the separate style, `forward(*args)` computes the value and
+      `setup_context(ctx, inputs, output)` saves.
+    - `backward(ctx, *grads)` (or `vjp`) is the reverse-mode derivative.
     - `jvp(ctx, *tangents)` is the forward-mode derivative.
     - `vmap(info, in_dims, *args)` is the batched forward (separate style only).
 
-    Then `apply(*args)` calls it, under any JAX transformation: `jax.jit`, `jax.grad`,
-    `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on, in any order.
+    Call it by `apply(*args)`, under any JAX transformations in any order: `jax.jit`,
+    `jax.grad`, `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on.
 
-    Arguments and results may be any Python values. Arrays (JAX, NumPy, PRNG keys), also
-    inside pytrees, take part in transformations; anything else (Python numbers,
-    strings, None, callables) is static and passed through. A tuple that forward returns
-    is several outputs.
+    Arguments and results may be any Python values. JAX transforms arrays (JAX, NumPy,
+    PRNG keys), also inside pytrees. Other values (Python numbers, strings, None,
+    callables) are static. If forward returns a tuple, each element is an output.
 
     Attributes:
-        generate_vmap_rule: batch by tracing forward. What JAX does anyway where `vmap`
-            is not defined; accepted so that code for torch runs.
-        generate_jvp_rule: use the transpose of `backward` for forward mode.
-        clear_saved_tensors_on_access: let `backward` read `ctx.saved_tensors` only
-            once.
-        boxed_grads_call: call `backward(ctx, grads)`, with the gradients in a list.
+        generate_vmap_rule: Has no effect, because JAX batches forward if `vmap` is
+            missing. It exists for torch code.
+        generate_jvp_rule: Whether forward mode transposes `backward`.
+        clear_saved_tensors_on_access: Whether `backward` may read `ctx.saved_tensors`
+            only once.
+        boxed_grads_call: Whether `backward(ctx, grads)` gets the gradients in a list.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -153,7 +137,15 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     apply: ClassVar[_Apply] = _Apply()
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        warnings.warn(_no_instances(type(self)), DeprecationWarning, stacklevel=2)
+        cls = type(self)
+        warnings.warn(
+            f"{cls} should not be instantiated. Methods on autograd functions are all "
+            "static, so you should invoke them on the class itself. Instantiating an "
+            "autograd function will raise an error in a future version of PyTorch. "
+            f"Call `{cls.__name__}.apply(...)`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError(
@@ -167,18 +159,18 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     def forward(*args: Any, **_: Any) -> Any:
         """Compute the value. Override it, in one of two styles.
 
-        Combined: `forward(ctx, *args)`, which also saves in `ctx` what the derivatives
-        need. Separate: `forward(*args)`, with `setup_context` overridden too.
+        Combined: `forward(ctx, *args)`, which also saves residuals in `ctx`. Separate:
+        `forward(*args)`, with `setup_context` overridden too.
 
         Args:
-            *args: those of `apply`; arrays of any shape and dtype, or any objects.
+            *args: Arguments of `apply`: arrays of any shape and dtype, or any objects.
 
         Returns:
-            The output; a tuple is several outputs. Arrays, pytrees of arrays, or
-            anything else, which has no gradient.
+            The output, or a tuple of outputs: arrays, pytrees of arrays, or other
+            values, which have no gradient.
 
         Raises:
-            NotImplementedError: not overridden.
+            NotImplementedError: Not overridden.
 
         Example:
             >>> import jax.numpy as jnp, jaxfn
@@ -195,17 +187,17 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
-        """Save in ctx what the derivatives need, after `forward(*args)`.
+        """Save residuals in ctx, after `forward(*args)`.
 
-        Overriding it, here or in a base class, chooses the separate style.
+        A class that overrides or inherits it has the separate style.
 
         Args:
-            ctx: the context.
-            inputs: the positional arguments of forward, with defaults filled in.
-            output: what forward returned.
+            ctx: The context.
+            inputs: Positional arguments of forward, with defaults filled in.
+            output: Result of forward.
 
         Returns:
-            Anything; it is ignored.
+            Any value; jaxfn ignores it.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -232,21 +224,20 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         """Compute the gradients of the inputs: the reverse-mode derivative.
 
         Args:
-            ctx: a context with what was saved; what is written on it is local.
-            *args: a gradient for each output, of its shape and dtype (and structure);
-                None for an output that is no array. Zeros for an output that was not
-                used or has no derivative (None with `set_materialize_grads(False)`).
+            ctx: A context with the saved values; writing to it is local.
+            *args: A gradient for each output, of its shape, dtype and structure; None
+                for an output that is no array. Zeros for an output that is unused or
+                has no derivative (None with `set_materialize_grads(False)`).
 
         Returns:
-            A gradient for each argument that forward was called with, in a tuple; for
-            one argument the gradient alone will do. None stands for zero, and is what
-            an argument that is no float or complex array has. As in torch, a gradient
-            that has a broadcast shape is summed, dtypes are cast, further None are
-            ignored; the gradient of complex numbers is the conjugate of JAX's
-            cotangent.
+            A tuple with a gradient for each argument of the call; for one argument,
+            the gradient alone suffices. None means zero; return it for an argument that
+            is no float or complex array. As in torch, jaxfn sums a broadcast shape,
+            casts dtypes and ignores extra None; a complex gradient is the conjugate of
+            JAX's cotangent.
 
         Raises:
-            NotImplementedError: neither `backward` nor `vjp` is overridden.
+            NotImplementedError: Neither `backward` nor `vjp` is overridden.
 
         Differs from torch: None means zeros, not "undefined".
 
@@ -274,22 +265,21 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         """Compute the tangents of the outputs: the forward-mode derivative.
 
         Args:
-            ctx: a context with what `save_for_forward` saved.
-            *args: a tangent for each argument, of its shape and dtype (and structure);
-                None for an argument that is no float or complex array. Zeros for an
-                argument that is not differentiated (None with
-                `set_materialize_grads(False)`).
+            ctx: A context with the values from `save_for_forward`.
+            *args: A tangent for each argument, of its shape, dtype and structure; None
+                for an argument that is no float or complex array. Zeros for an argument
+                that is not differentiated (None with `set_materialize_grads(False)`).
 
         Returns:
-            A tangent for each output, in a tuple; for one output the tangent alone will
-            do. None stands for zero, and is what an output that is integer or marked
-            non-differentiable must have.
+            A tuple with a tangent for each output; for one output, the tangent alone
+            suffices. None means zero; return it for an output that is integer or marked
+            non-differentiable.
 
         Raises:
-            NotImplementedError: not overridden.
+            NotImplementedError: Not overridden.
 
-        Differs from torch: a Function with `jvp` and without `backward` works in
-        reverse mode too (JAX transposes it); None means zeros.
+        Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode;
+        None means zeros.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -315,20 +305,20 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         """Compute forward for a batch, under `jax.vmap`. Needs the separate style.
 
         Args:
-            info: `info.batch_size`, and `info.randomness`, which is always "error".
-            in_dims: for each argument 0 if it has a batch axis, which is its first, or
-                None; in the structure of the arguments.
-            *args: those of forward, the batched ones with one axis more.
+            info: An object with `batch_size`, and with `randomness`, always "error".
+            in_dims: 0 for each batched argument, None for others, in the structure of
+                the arguments.
+            *args: Arguments of forward; the batch axis comes first.
 
         Returns:
             A pair of the output and its out_dims: for each output array the position of
-            its batch axis, or None for a value that all examples share.
+            its batch axis, or None if all examples share it.
 
         Raises:
-            NotImplementedError: not overridden.
+            NotImplementedError: Not overridden.
 
-        Differs from torch: batch axes are always first; a wrong batch size raises
-        ValueError; `grad(vmap(F))` uses the Function's own backward, batched.
+        Differs from torch: batch axes come first; a wrong batch size raises ValueError;
+        `grad(vmap(F))` batches the Function's own backward.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -353,7 +343,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @classmethod
     def _backward_rule(cls) -> Callable[..., Any]:
-        """Return the user's backward, under whichever of its two names it has."""
+        """Return the user's backward or vjp."""
         own_backward = cls.backward is not Function.backward
         own_vjp = cls.vjp is not Function.vjp
         if own_backward and own_vjp:
@@ -373,7 +363,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @classmethod
     def _jvp_rule(cls) -> Callable[..., Any]:
-        """Return the user's jvp."""
         if cls.jvp is Function.jvp:
             raise NotImplementedError(
                 f"{errors.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
@@ -383,15 +372,14 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
 
 def once_differentiable(fn: _F) -> _F:
-    """Mark a `backward` that must not be differentiated itself.
+    """Mark a `backward` that JAX must not differentiate.
 
     Args:
-        fn: the static method `backward` (or `vjp`); the decorator may stand above or
+        fn: The static method `backward` (or `vjp`). The decorator may stand above or
             below `@staticmethod` (or `@classmethod`).
 
     Returns:
-        A function that does the same. Differentiating it raises RuntimeError, with
-        respect to anything that it depends on.
+        The marked function. Its derivative raises RuntimeError.
 
     Differs from torch: it always raises (torch often gives a wrong second derivative).
 
@@ -416,8 +404,7 @@ def once_differentiable(fn: _F) -> _F:
 
 
 def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    # The mark is on a wrapper, so that `function` itself stays without. The engine
-    # reads it and sets the barrier up: here nothing can be seen of a derivative.
+    # Mark a wrapper, not the caller's `function`. The engine reads the mark.
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -431,22 +418,21 @@ def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
-    """Call the Function on these arguments.
+    """Call the Function.
 
     Args:
-        *args: the arguments of forward, without ctx. Arrays of any shape and dtype,
-            pytrees of them, or any other objects, which are static.
-        **kwargs: are bound to positions by the names in forward's signature.
-            Keyword-only parameters must be static.
+        *args: Arguments of forward, without ctx: arrays of any shape and dtype, pytrees
+            of them, or static objects.
+        **kwargs: Arguments by name. Keyword-only arguments must be static.
 
     Returns:
-        What forward returns; NumPy arrays in it become JAX arrays.
+        The result of forward, with JAX arrays in place of NumPy arrays.
 
     Raises:
-        TypeError: the arguments don't fit forward's signature.
-        NotImplementedError: forward is not defined, or a keyword-only argument holds an
+        TypeError: The arguments don't fit forward's signature.
+        NotImplementedError: forward is missing, or a keyword-only argument holds an
             array.
-        RuntimeError: a rule broke its contract; the message says which, and how.
+        RuntimeError: A rule broke its contract.
 
     Differs from torch: pytrees carry gradients; default values count as arguments only
     in the separate style.
@@ -480,8 +466,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
         args, kwargs = bind(
             known, args, kwargs, fill_defaults=separate, name=cls.__name__
         )
-    # The path that must be fast: if all arguments are arrays with values, there is
-    # nothing to unwrap, to take apart or to find traced.
+    # The fast path: all arguments are concrete arrays.
     for x in args:
         if type(x) is not compat.ConcreteArray:
             args = tuple([_unwrap(x) for x in args])
@@ -503,7 +488,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
 def parts(
     cls: Any, args: tuple[Any, ...], kwargs: Kwargs
 ) -> tuple[list[Any], Arguments]:
-    """Bind the arguments of a call, and separate their arrays from the rest."""
+    """Bind the arguments of a call, and split off their arrays."""
     separate = cls.setup_context is not Function.setup_context
     known = parameters(cls.forward, has_ctx=not separate)
     args, kwargs = bind(known, args, kwargs, fill_defaults=separate, name=cls.__name__)
@@ -511,19 +496,16 @@ def parts(
 
 
 def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
-    """Call forward (of the separate style) with its vmap rule alone.
+    """Call a Function of the separate style that has no rule but vmap.
 
-    JAX differentiates it. `custom_function` calls this where no derivative is defined.
+    `custom_function` calls this if no derivative is defined; JAX differentiates it.
     """
     arrays, arguments = parts(cls, args, kwargs)
     return traced.run_batched(cls, Function, arguments, arrays)
 
 
 def _unwrap(x: Any) -> Any:
-    """Return the array of an object that stands for one by `__jax_array__`.
-
-    JAX does it for its own functions; here the object would count as static.
-    """
+    """Return the array of an object with `__jax_array__`, as JAX's functions do."""
     if isinstance(x, jax.Array) or compat.is_tracer(x):
         return x
     if hasattr(type(x), "__jax_array__"):

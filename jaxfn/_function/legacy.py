@@ -1,4 +1,4 @@
-"""The classes that torch keeps for old code: `InplaceFunction`, `NestedIOFunction`."""
+"""Classes that torch keeps for old code: `InplaceFunction`, `NestedIOFunction`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from jaxfn._methods import BackwardCFunction, FunctionCtx
 
 
 class InplaceFunction(Function):
-    """A Function for operations that may work in place: only a name and a flag.
+    """A Function for operations that torch can do in place.
 
-    A subclass takes `inplace` as an argument of forward, and calls `ctx.mark_dirty`
-    where it is true. JAX arrays can't be changed: the result is a new array, and a
-    concrete input that was marked is consumed.
+    A subclass takes `inplace` as an argument of forward, and calls `ctx.mark_dirty` if
+    it is true. The result is a new array; jaxfn deletes a concrete marked input.
 
     Args:
-        inplace: kept as the attribute `inplace` of an instance. Making one warns.
+        inplace: The attribute `inplace` of an instance. Making one warns.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -45,16 +44,16 @@ class InplaceFunction(Function):
 
 
 class _Nesting(FunctionCtx):
-    """A base whose methods take nested containers, and hand on the arrays in them.
+    """A mixin that passes the arrays in nested containers to the methods of ctx.
 
-    It stands before the class whose methods get the arrays. That is the class of a
-    context, or, for an instance, the Function itself, which only records them.
+    The next class is that of a context or, for an instance, the Function itself, which
+    only records them.
     """
 
     _saved_spec: Any = None
 
     def save_for_backward(self, *args: Any) -> None:
-        """Save nested containers; `saved_tensors` gives them back as they were."""
+        """Save nested containers; `saved_tensors` returns them."""
         arrays, spec = _split(args, self.__class__.__name__)
         super().save_for_backward(*arrays)
         self._saved_spec = spec
@@ -64,41 +63,38 @@ class _Nesting(FunctionCtx):
         super().mark_dirty(*_split((args, kwargs), self.__class__.__name__)[0])
 
     def mark_non_differentiable(self, *args: Any, **kwargs: Any) -> None:
-        """Mark all arrays in these; see `FunctionCtx.mark_non_differentiable`."""
+        """Mark all arrays in them; see `FunctionCtx.mark_non_differentiable`."""
         arrays, _ = _split((args, kwargs), self.__class__.__name__)
         super().mark_non_differentiable(*arrays)
 
 
 class NestedCtx(_Nesting, BackwardCFunction):
-    """The context of a `NestedIOFunction`, whose methods take nested containers.
+    """The context of a `NestedIOFunction`, which is `self` in its rules.
 
-    It stands for the instance that `forward_extended` and `backward_extended` see as
-    `self`: attributes and methods of the class are found on it.
+    Therefore it has the attributes and methods of the Function and of its instance.
     """
 
     @property
     def saved_tensors(self) -> Any:
-        """What was saved, in its structure."""
+        """The saved values, in their structure."""
         saved = BackwardCFunction.saved_tensors.__get__(self)
         spec = self._saved_spec
         return saved if spec is None or self._jaxfn_rule == "jvp" else spec.join(saved)
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # super() without arguments, in a method of the class, refuses a `self` that is
-        # no instance of the class; it takes the word of this attribute.
+        # super() in a method of the class accepts `self` because of this attribute.
         return type(self)._forward_cls
 
     def __getattr__(self, attribute: str) -> Any:
         cls = type(self)._forward_cls
-        # Where the call was one of an instance, its attributes come first.
+        # If an instance was called, its attributes come first.
         instance = vars(cls).get("_instance")
         if instance is not None and attribute in vars(instance):
             return vars(instance)[attribute]
         for base in cls.__mro__:
             if attribute in base.__dict__ and base is not Function:
-                # Bound to the context by hand: a method, a property and a static
-                # method each have their own way, which `__get__` knows.
+                # Bind it to the context, by the descriptor protocol.
                 member = base.__dict__[attribute]
                 bind = getattr(type(member), "__get__", None)
                 return member if bind is None else bind(member, self, cls)
@@ -109,17 +105,16 @@ class NestedIOFunction(_Nesting, Function):
     """A Function of nested containers, with rules that are methods.
 
     A subclass defines `forward_extended(self, *inputs)` and
-    `backward_extended(self, *grads)`. Inputs and outputs are lists, tuples and dicts of
-    arrays and None, nested at will; `self` is the context of the call, with
-    `self.save_for_backward(...)`, `self.saved_tensors` and so on for such containers,
-    and with the attributes and methods of the class. It is called by `apply(*inputs)`,
-    or on an instance, whose attributes are found on `self` too. An instance has these
-    methods of its own as well: outside of a call they record what they are given.
+    `backward_extended(self, *grads)`. Inputs and outputs are nested lists, tuples and
+    dicts of arrays and None. `self` is the context of the call, whose methods take such
+    containers; it also has the attributes and methods of the class. Call
+    `apply(*inputs)` or an instance, whose attributes `self` has too. Outside a call,
+    the methods of an instance record their arguments.
 
     Args:
-        *args: what a subclass's `__init__` takes. Making an instance warns.
+        *args: Arguments of a subclass's `__init__`. Making an instance warns.
 
-    Differs from torch: it works (in torch it has not since rules became static).
+    Differs from torch: it works (in torch it broke when rules became static).
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -142,12 +137,12 @@ class NestedIOFunction(_Nesting, Function):
 
     @property
     def saved_tensors(self) -> Any:
-        """What `save_for_backward` got on this instance, in its structure.
+        """The arguments of `save_for_backward` on this instance.
 
         Raises:
-            AttributeError: it was not called.
+            AttributeError: Nothing was saved.
         """
-        if isinstance(self, NestedCtx):  # by super() in a rule, where self is a context
+        if isinstance(self, NestedCtx):  # by super() in a rule: self is a context
             return NestedCtx.saved_tensors.__get__(self)
         if self._saved_spec is None:
             raise AttributeError(
@@ -158,10 +153,9 @@ class NestedIOFunction(_Nesting, Function):
         return self._saved_spec.join(self.to_save)
 
     def __call__(self, *args: Any) -> Any:
-        """Call forward_extended on these inputs, with this instance's attributes."""
+        """Call forward_extended with this instance's attributes."""
         cls: Any = type(self)
-        # A context knows its class and nothing else of the call: so a class of this
-        # call's own carries the instance to it.
+        # A context knows only its class, so a subclass carries the instance.
         own = type(
             cls.__name__,
             (cls,),
@@ -177,12 +171,11 @@ class NestedIOFunction(_Nesting, Function):
     def forward(*args: Any, **_: Any) -> Any:
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
-        _split(inputs, ctx._forward_cls.__name__)  # refuses what is no array
+        _split(inputs, ctx._forward_cls.__name__)  # checks them
         ctx._nested_inputs = [pytree.split(x)[1] for x in inputs]
         out = ctx._forward_cls.forward_extended(ctx, *inputs)
         _split(out, ctx._forward_cls.__name__)
-        # A list is one output of a Function, but several of this kind: backward will
-        # find their gradients in one list.
+        # A list is one output of a Function, but several of a NestedIOFunction.
         ctx._spread = isinstance(out, list)
         return out
 
@@ -202,8 +195,7 @@ class NestedIOFunction(_Nesting, Function):
                 f"`{name}.backward_extended` must return a gradient (or None) "
                 "for each array in the inputs, in their order."
             )
-        # torch's old rules return gradients of arrays in any nesting; a backward here
-        # returns them in the structure of each argument.
+        # torch's old rules return gradients in any nesting.
         rest = iter(flat)
         return tuple(
             [
@@ -216,13 +208,13 @@ class NestedIOFunction(_Nesting, Function):
         """Compute the outputs. Override it.
 
         Args:
-            *input: nested lists, tuples and dicts of arrays and None.
+            *input: Nested lists, tuples and dicts of arrays and None.
 
         Returns:
-            The same kind; a tuple (or list) is several outputs.
+            Nested containers of arrays; a tuple (or list) is several outputs.
 
         Raises:
-            NotImplementedError: not overridden.
+            NotImplementedError: Not overridden.
         """
         raise NotImplementedError
 
@@ -230,23 +222,23 @@ class NestedIOFunction(_Nesting, Function):
         """Compute the gradients of the inputs. Override it.
 
         Args:
-            *grad_output: a gradient for each output, in its structure.
+            *grad_output: A gradient for each output, in its structure.
 
         Returns:
-            A gradient (or None) for each array in the inputs, in any nesting, in their
-            order: JAX takes dicts in the order of their sorted keys.
+            A gradient (or None) for each array in the inputs, in their order (dicts by
+            sorted keys), in any nesting.
 
         Raises:
-            NotImplementedError: not overridden.
+            NotImplementedError: Not overridden.
         """
         raise NotImplementedError
 
 
 def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
-    """Separate the arrays in nested containers from the containers.
+    """Split nested containers into arrays and their spec.
 
     Raises:
-        ValueError: there is something else than arrays and None in them.
+        ValueError: A leaf is neither an array nor None.
     """
     arrays, spec = pytree.split(values)
     for x in spec.leaves:
@@ -263,5 +255,5 @@ def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
 
 
 def _with_none(value: Any) -> Iterator[Any]:
-    """Yield the leaves of nested containers, None among them."""
+    """Yield the leaves of nested containers, including None."""
     yield from jax.tree.leaves(value, is_leaf=lambda x: x is None)
