@@ -1,10 +1,8 @@
-"""Exceptions, and messages that several modules share; others stand where they arise.
+"""Exceptions, and messages that several modules share.
 
-A mistake in a rule is reported as `` `Name.rule` did what: expected <what>, got
-<what>. What to do. `` Where torch has a first sentence that is known and true, it
-comes first. torch raises RuntimeError for most of these; the classes below are
-RuntimeErrors too, so that code written for torch catches them, and carry the
-builtin that says what kind of mistake it was.
+A message says: `` `Name.rule` did what: expected <what>, got <what>. What to do. ``
+torch's first sentence comes first, if it is true. The classes are RuntimeErrors, which
+code for torch catches, and the builtin for the kind of mistake.
 """
 
 from __future__ import annotations
@@ -39,27 +37,27 @@ class SecondDerivativeError(RuleError):
 
 
 class HostDerivativeError(NotImplementedError):
-    """What ran in NumPy, on the host, was differentiated."""
+    """A host callback was differentiated."""
 
 
 class GradcheckError(RuntimeError):
-    """A derivative is not what finite differences say. torch's name."""
+    """A derivative differs from finite differences. torch's name."""
 
 
 class OutputChangedError(GradcheckError, AssertionError):
-    """A function to check returned another kind of output where inputs were perturbed.
+    """The outputs of a checked function change kind when the inputs are perturbed.
 
-    torch raises an AssertionError for it, which raise_exception=False does not hide.
+    torch raises an AssertionError, even with raise_exception=False.
 
     Args:
-        what: what is no longer the same: "shape", "dtype" or "number".
-        eps: the step of the differences.
-        before: the shape, dtype or number at the inputs.
-        after: the same beside them.
-        of: words for the output, and the function.
+        what: The difference: "shape", "dtype" or "number".
+        eps: Step of the finite differences.
+        before: Shape, dtype or number at the inputs.
+        after: Shape, dtype or number at the perturbed inputs.
+        of: Words for the output and the function.
 
     Attributes:
-        index: the one element of the input that was perturbed, or None.
+        index: Index of the only perturbed element, or None.
     """
 
     def __init__(self, what: str, eps: float, before: Any, after: Any, of: str) -> None:
@@ -80,7 +78,7 @@ class OutputChangedError(GradcheckError, AssertionError):
 
 
 class NoGraphError(NotImplementedError, AttributeError):
-    """An attribute of ctx that only makes sense in torch's graph was read."""
+    """A rule used an attribute of ctx that belongs to torch's graph."""
 
 
 CLOSED_OVER = (
@@ -94,11 +92,10 @@ CLOSED_OVER = (
 )
 
 NOT_REPEATABLE = (
-    "`{name}` computes its result with that of an io_callback, or with a reference "
-    "(jax.new_ref) that it writes to, and its derivative was taken: expected rules "
-    "that give the same when they are evaluated again, got what would be called or "
-    "written once more, and may give something else. Do it outside of `{name}`, and "
-    "pass what it gives as an argument."
+    "`{name}` uses the result of an io_callback, or reads a reference (jax.new_ref) "
+    "that it writes to, and its derivative was taken. The derivative would evaluate "
+    "the rule again, with other values. Do it outside `{name}`, and pass the result as "
+    "an argument."
 )
 
 REFERENCE = (
@@ -122,9 +119,9 @@ OTHER_ARGUMENTS = (
 )
 
 OWN_DERIVATIVE = (
-    "`{name}` gave an output that all examples of a vmap share a derivative that "
-    "differs among them (by jax.lax.axis_index, say): expected the same for all. Pass "
-    "it something that the vmap batches."
+    "`{name}` has an output that all examples of a vmap share, with a derivative that "
+    "differs among them, for example because a rule calls jax.lax.axis_index. Pass an "
+    "argument that the vmap maps over, so that it batches the output."
 )
 
 JET = (
@@ -134,10 +131,9 @@ JET = (
 )
 
 BATCHED_CLOSURE = (
-    "`{name}` closes over a traced value that JAX batches (by jax.vmap, or since "
-    "examples take both branches of a cond), and has a batch rule (vmap, or of "
-    "def_vmap), which is told of arguments alone: expected every batched value as an "
-    "argument, got one that is closed over. Pass it as an argument, or to apply."
+    "`{name}` closes over a traced value that JAX batches (by jax.vmap, or because "
+    "examples take both branches of a cond). Its batch rule (vmap or def_vmap) gets "
+    "only arguments. Pass the value as an argument, or to apply."
 )
 
 LEAKED = (
@@ -185,7 +181,7 @@ ONCE = (
 
 
 def short(x: Any) -> str:
-    """Write the type of `x` for a message: `f32[3,4]` for an array, else its class."""
+    """Return the type of `x` for a message: `f32[3,4]` for an array, else its class."""
     if isinstance(x, core.AbstractValue):
         return x.str_short(short_dtypes=True)
     try:
@@ -195,7 +191,7 @@ def short(x: Any) -> str:
 
 
 def type_name(x: Any) -> str:
-    """Write the class of `x` as torch does: without the module for builtins."""
+    """Return the class of `x` as torch shows it: without the module for builtins."""
     cls = type(x)
     return (
         cls.__name__
@@ -205,10 +201,7 @@ def type_name(x: Any) -> str:
 
 
 def shown(x: Any) -> str:
-    """`x` in a message: never the contents of arrays, never more than a line or two.
-
-    A module with a thousand layers would fill pages else.
-    """
+    """Return `x` for a message: types of arrays, at most 200 characters."""
     if isinstance(x, (jax.Array, np.ndarray, np.generic)):
         return short(x)
     try:
@@ -222,12 +215,12 @@ _MOST = 200
 
 
 def _is_iterator(x: Any) -> bool:
-    # JAX takes one for a leaf, and warns that it will refuse it.
+    # JAX warns about an iterator as a leaf.
     return isinstance(x, Iterator)
 
 
 class _Type:
-    """Stands for a leaf of a value that is shown."""
+    """A leaf whose repr is short."""
 
     def __init__(self, leaf: Any) -> None:
         is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))

@@ -582,7 +582,7 @@ def test_the_draw_of_a_rule_is_not_made_again_for_its_derivative(engine, wrap):
         return jax.jvp(f, (x,), (ONE,))[1]
 
     assert wrap(tangent)(ONE) == 1
-    with pytest.raises(NotImplementedError, match="`F` computes its result with that"):
+    with pytest.raises(NotImplementedError, match="`F` uses the result"):
         wrap(lambda x: jax.jvp(tangent, (x,), (ONE,)))(ONE)
 
 
@@ -594,6 +594,6 @@ def test_the_draw_of_a_function_with_a_batch_rule_is_not_made_again(wrap, inner)
     f.def_vmap(lambda n, batched, x: (draw() * x * x, batched[0]))
     assert wrap(f)(ONE) == 1
     for g in (f, lambda x: jax.vmap(f)(x[None])[0]):
-        said = "computes its result with that of"
+        said = "uses the result of an io_callback"
         with pytest.raises(NotImplementedError, match=said):
             wrap(jax.value_and_grad(g))(ONE)
