@@ -1,14 +1,9 @@
-"""What all other rooms stand on; it imports none of them.
+"""The base of all other rooms; it imports none of them.
 
-Read `errors`, then `pytree` (array leaves and static leaves), `arguments` (those of a
-call, taken apart), `search` (arrays in objects that JAX does not look into) and
-`scoped` (settings of a `with` block). `compat`
-is a room of its own inside this one: the only place that knows versions of JAX, or
-anything of it that is not stable public API.
-
-What a Function does (rules, ctx, how a call is bound) does not belong here. Other rooms
-write `compat.`, `errors.`, `pytree.` and `search.` before most names; the few names
-below are said so often that they go without.
+`errors` has exceptions and messages, `pytree` splits values into array leaves and
+static leaves, `arguments` does so for a call, `search` finds arrays that JAX can't see,
+`scoped` has settings of a `with` block. `compat` is the only room that knows versions
+of JAX and its unstable API. Rules and ctx do not belong here.
 """
 
 from jaxfn._base import compat, errors, pytree, search

@@ -1,8 +1,4 @@
-"""The arguments of a call, taken apart: which arrays, which names, what is static.
-
-As `pytree.OutSpec` says how the outputs of a call are put together, `Arguments` says it
-of its inputs. Both outlive the call: a backward is run with them much later.
-"""
+"""The structure of the arguments of a call; `pytree.OutSpec` is that of its outputs."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ class Parameters:
     """The parameters of a forward, without ctx.
 
     Attributes:
-        names: the names of those that take positions.
-        defaults: the default values of the last of them.
-        keyword_only: the names of those that are keyword-only.
-        variadic: whether it takes `*args`.
-        function: the name of forward, for messages.
-        place: the file and line of forward.
+        names: Names of the positional parameters.
+        defaults: Default values of the last positional parameters.
+        keyword_only: Names of the keyword-only parameters.
+        variadic: Whether it takes `*args`.
+        function: Name of forward, for messages.
+        place: File and line of forward.
     """
 
     names: tuple[str, ...]
@@ -37,7 +33,6 @@ class Parameters:
     place: str
 
     def label(self, position: int) -> str:
-        """Name the argument at a position, for messages."""
         if position < len(self.names):
             return f"index {position} (`{self.names[position]}`)"
         return f"index {position}"
@@ -48,9 +43,9 @@ class Arguments:
     """The arguments of one call, without their arrays.
 
     Attributes:
-        specs: the spec of each positional argument.
-        kwargs: the keyword-only arguments, all static.
-        known: the parameters of forward, for names.
+        specs: Spec of each positional argument.
+        kwargs: Keyword-only arguments, all static.
+        known: Parameters of forward.
     """
 
     specs: tuple[Spec, ...]
@@ -61,10 +56,10 @@ class Arguments:
     def split(
         cls, args: Sequence[Any], kwargs: Kwargs, known: Parameters
     ) -> tuple[list[Any], Arguments]:
-        """Separate the array leaves of all arguments, in order, from the rest.
+        """Return the array leaves of all arguments, in order, and their structure.
 
         Raises:
-            TypeError: a mutable array is among them, traced.
+            TypeError: A leaf is a traced mutable array.
         """
         pairs = [pytree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
@@ -81,19 +76,18 @@ class Arguments:
         return arrays, cls(tuple([spec for _, spec in pairs]), kwargs, known)
 
     def split_output(self, out: Any, *, name: str) -> tuple[list[Any], OutSpec]:
-        """Separate the array leaves of what forward returned from the rest.
+        """Return the array leaves of the result of forward, and its structure.
 
         Raises:
-            TypeError: an object that is no pytree hides an array: its derivative would
-                be lost.
+            TypeError: An object that is no pytree hides an array, which would lose its
+                derivative.
         """
         arrays, spec = OutSpec.split(out)
         static = [x for x in spec.whole.leaves if x is not ARRAY]
-        # A static argument may come out again as it went in, whatever it holds: the
-        # rules have nothing to do with it.
-        given = static and {id(x) for arg in self.specs for x in arg.leaves}
+        # Forward may return a static argument, whatever it holds.
+        passed = static and {id(x) for arg in self.specs for x in arg.leaves}
         for leaf in static:
-            if id(leaf) not in given and search.hides_array(leaf):
+            if id(leaf) not in passed and search.hides_array(leaf):
                 raise errors.RuleTypeError(
                     f"`{name}.forward` returned an array inside an object of type "
                     f"{type(leaf).__name__}, where JAX can't see it: expected arrays, "
@@ -115,7 +109,7 @@ class Arguments:
         )
 
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Group values, one for each array, by the arguments that the arrays are in."""
+        """Group one value for each array by arguments."""
         groups, start = [], 0
         for spec in self.specs:
             stop = start + spec.n_arrays
@@ -124,15 +118,15 @@ class Arguments:
         return groups
 
     def any(self, values: Sequence[bool]) -> tuple[bool, ...]:
-        """Say for each argument whether the value of one of its arrays is True."""
+        """Return for each argument whether the value of any of its arrays is True."""
         return tuple([True in group for group in self.groups(values)])
 
     def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Put the arguments together with these arrays."""
+        """Return the arguments with these arrays."""
         groups = self.groups(arrays)
         return tuple([s.join(g) for s, g in zip(self.specs, groups, strict=True)])
 
     def join_only(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Put the arguments together with these arrays, and None for what is static."""
+        """Return the arguments with these arrays, and None for static leaves."""
         groups = self.groups(arrays)
         return tuple([s.join_only(g) for s, g in zip(self.specs, groups, strict=True)])

@@ -1,8 +1,7 @@
-"""Array leaves and static leaves: taking a value apart and putting it together.
+"""Array leaves and static leaves of a value.
 
-JAX carries arrays; a Function takes and returns anything. `split` separates the array
-leaves of a value from the rest, and the `Spec` it gives puts other leaves in their
-places: `spec.join(arrays)`.
+JAX carries arrays; a Function takes and returns anything. `split` returns the array
+leaves and a `Spec`; `spec.join(arrays)` is the inverse.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ Arrays = list[Any]
 
 
 def is_array(x: Any) -> bool:
-    """Say if `x` is an array leaf: of JAX (or a tracer, or a PRNG key) or of NumPy."""
+    """Is `x` an array leaf: of JAX (a tracer or PRNG key too) or of NumPy?"""
     if isinstance(x, (np.ndarray, np.generic)):
         return is_numeric(x.dtype)
     return isinstance(x, jax.Array)
 
 
 def as_jax(x: Any) -> jax.Array:
-    """Make an array one of JAX; `jnp.asarray` takes ten times as long to do nothing."""
+    """Convert an array to JAX; for a JAX array, ten times faster than `jnp.asarray`."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Say if JAX can hold this NumPy dtype: not strings, objects, dates, records."""
+    """Can JAX hold this NumPy dtype? Not strings, objects, dates, records."""
     return dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
 
 
@@ -42,28 +41,27 @@ _INEXACT = frozenset("fc")
 
 
 def is_inexact(x: Any) -> bool:
-    """Say if `x` (an array or a type) has tangents: is it float or complex?
+    """Does `x` (an array or a type) have tangents: is it float or complex?
 
-    An array of an extended dtype may have them too: PRNG keys have none, the scales of
-    8-bit training have.
+    Extended dtypes may have them too: PRNG keys don't, scales of 8-bit training do.
     """
-    kind = getattr(x.dtype, "kind", None)  # JAX takes longer to say the same
+    kind = getattr(x.dtype, "kind", None)  # faster than JAX
     return kind in _INEXACT or compat.tangent_dtype(x.dtype) != jax.dtypes.float0
 
 
 def is_number(x: Any) -> bool:
-    """Say if `x` is float or complex, so that NumPy can hold and compare its values."""
+    """Is `x` float or complex, so that NumPy can hold its values?"""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 @dataclasses.dataclass(slots=True)
 class Spec:
-    """What is left of a value without its array leaves.
+    """A value without its array leaves.
 
     Attributes:
-        treedef: the value's pytree structure.
-        leaves: its leaves in order, `ARRAY` standing for each array.
-        n_arrays: how many arrays there are.
+        treedef: Pytree structure of the value.
+        leaves: Leaves in order, with `ARRAY` in place of arrays.
+        n_arrays: Number of arrays.
     """
 
     treedef: Any
@@ -72,26 +70,25 @@ class Spec:
 
     @classmethod
     def of(cls, treedef: Any, leaves: Sequence[Any]) -> Spec:
-        """Make the spec with these leaves; that of one array is always one object."""
+        """Make a spec; the spec of a single array is always the same object."""
         if len(leaves) == 1 and leaves[0] is ARRAY and treedef == _ONE_ARRAY.treedef:
             return _ONE_ARRAY
         return cls(treedef, tuple(leaves), sum(x is ARRAY for x in leaves))
 
     def join(self, arrays: Sequence[Any]) -> Any:
-        """Put the value together with these array leaves."""
+        """Return the value with these array leaves."""
         if self is _ONE_ARRAY:
             return arrays[0]
         return self.treedef.unflatten(self._fill(arrays))
 
     def join_only(self, arrays: Sequence[Any]) -> Any:
-        """Put the value together, with None in place of every static leaf."""
+        """Return the value with these array leaves, and None for static leaves."""
         if self.n_arrays == len(self.leaves):
             return self.join(arrays)
         blank = tuple(x if x is ARRAY else None for x in self.leaves)
         return Spec(self.treedef, blank, self.n_arrays).join(arrays)
 
     def _fill(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Put the arrays among the static leaves, in order."""
         if len(arrays) == len(self.leaves):
             return arrays
         rest = iter(arrays)
@@ -99,12 +96,12 @@ class Spec:
 
     @property
     def is_array(self) -> bool:
-        """Is the value just one array?"""
+        """Is the value a single array?"""
         return self is _ONE_ARRAY
 
     @property
     def children(self) -> tuple[Spec, ...]:
-        """Return the specs of the elements, for a value that is a container."""
+        """The specs of the elements of a container."""
         specs, start = [], 0
         for child in self.treedef.children():
             stop = start + child.num_leaves
@@ -119,18 +116,18 @@ class _Array:
 
 
 ARRAY = _Array()
-"""Stands in a `Spec` for an array leaf."""
+"""An array leaf in a `Spec`."""
 
 _ONE_ARRAY = Spec(tree_util.tree_structure(0), (ARRAY,), 1)
 
 
 def split(value: Any) -> tuple[Arrays, Spec]:
-    """Separate the array leaves of `value` from what is left of it.
+    """Return the array leaves of `value`, and its spec.
 
-    A dict that JAX can't flatten, because its keys don't compare, is one static leaf.
+    A dict with keys that don't compare is one static leaf: JAX can't flatten it.
 
     Raises:
-        TypeError: such a dict holds an array, whose derivative would be lost.
+        TypeError: Such a dict holds an array, which would lose its derivative.
     """
     if isinstance(value, jax.Array):
         return [value], _ONE_ARRAY
@@ -153,14 +150,13 @@ def split(value: Any) -> tuple[Arrays, Spec]:
 
 @dataclasses.dataclass(slots=True)
 class OutSpec:
-    """What forward returned, without its arrays.
+    """The result of forward without its arrays.
 
     Attributes:
-        whole: the spec of the value.
-        parts: the spec of each output: of each element of a tuple, or of the one value.
-        kind: the type of what was returned.
-        marked: indices of the outputs that the rules marked as non-differentiable,
-            filled in when that is known.
+        whole: Spec of the result.
+        parts: Spec of each output: of each element of a tuple, or of the only value.
+        kind: Type of the result.
+        marked: Indices of the outputs marked non-differentiable; set later.
     """
 
     whole: Spec
@@ -170,19 +166,18 @@ class OutSpec:
 
     @classmethod
     def split(cls, out: Any) -> tuple[Arrays, OutSpec]:
-        """Separate the array leaves of what forward returned from the rest."""
         arrays, whole = split(out)
         parts = whole.children if isinstance(out, tuple) else (whole,)
         return arrays, cls(whole, parts, type(out))
 
     def differentiable(self, arrays: Sequence[Any]) -> tuple[bool, ...]:
-        """Say for each array output (or its type) whether it has a derivative."""
+        """Return for each array output (or its type) whether it has a derivative."""
         pairs = enumerate(map(is_inexact, arrays))
         return tuple([inexact and i not in self.marked for i, inexact in pairs])
 
 
 def _is_unsortable(x: Any) -> bool:
-    """Is `x` a dict that JAX can't flatten, as it takes dicts by sorted keys?"""
+    """Is `x` a dict whose keys JAX can't sort?"""
     if not isinstance(x, dict):
         return False
     try:
@@ -195,12 +190,11 @@ def _is_unsortable(x: Any) -> bool:
 class Box:
     """Aux data of a pytree that compares equal to any other box.
 
-    Two traces of one rule may give static values that differ or can't be compared (a
-    lambda made in forward). JAX compares the structures, but needs only that of the
-    trace at hand. A `_Same` or a `Named` would differ there, and JAX refuse the call.
+    JAX compares the structures of two traces, whose static values may differ or not
+    compare (a lambda made in forward). But it uses only those of the current trace.
 
-    A box must not stand in what JAX looks up in a cache, nor in residuals: a value of
-    another trace would be taken for this one in silence (see `Statics`).
+    Never put a box in residuals or in the key of a JAX cache: JAX would silently take
+    the value of another trace (see `Statics`).
     """
 
     __slots__ = ("value",)
@@ -218,11 +212,11 @@ class Box:
 @tree_util.register_pytree_node_class
 @dataclasses.dataclass(slots=True)
 class Outputs:
-    """What a call gives, as JAX sees it: array leaves, and anything else in a box.
+    """The result of a call as a pytree for JAX.
 
     Attributes:
-        arrays: the array leaves.
-        static: an `OutSpec`, which puts the value together.
+        arrays: The array leaves.
+        static: An `OutSpec`, in a box.
     """
 
     arrays: Arrays
@@ -237,27 +231,26 @@ class Outputs:
 
 
 def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
-    """Put the leaves of `value` beside the leaves of `spec` in whose places they are.
+    """Pair the leaves of `value` with the leaves of `spec`.
 
     `value` has the structure of `spec`, or one value (such as None) for any part of it.
 
     Raises:
-        ValueError: the structures don't match.
+        ValueError: The structures don't match.
     """
     leaves: list[Any] = []
 
     def put(x: Any, part: Any) -> None:
         leaves.extend([x] * len(tree_util.tree_leaves(part)))
 
-    # Plain objects, which JAX advises the checks of a custom node to let through. With
-    # anything else in place of leaves, a node may refuse a gradient that is right.
+    # JAX asks the checks of custom nodes to accept plain objects as leaves.
     whole = spec.treedef.unflatten([object()] * len(spec.leaves))
     tree_util.tree_map(put, value, whole, is_leaf=lambda x: x is None)
     return list(zip(leaves, spec.leaves, strict=True))
 
 
 def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
-    """Sum `x` to `shape`, the reverse of broadcasting; None if that is impossible."""
+    """Sum `x` to `shape`, the transpose of broadcasting; None if impossible."""
     if x.shape == shape:
         return x
     lead = x.ndim - len(shape)
@@ -272,6 +265,6 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
 
 
 def outputs(out: Any) -> Outputs:
-    """Make `Outputs` of what a function in JAX's terms returned: arrays, all of it."""
+    """Make `Outputs` of the result of a JAX function, whose leaves are all arrays."""
     leaves, spec = OutSpec.split(tree_util.tree_map(jnp.asarray, out))
     return Outputs(leaves, spec)

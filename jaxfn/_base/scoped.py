@@ -1,4 +1,4 @@
-"""Settings of a `with` block, for each thread and task, that caches of jit respect."""
+"""Settings of a `with` block, for each thread and task, that `jax.jit` respects."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class Scoped(Generic[T]):
-    """A setting with hashable values, which a `with` block changes and puts back.
+    """A setting with hashable values, which a `with` block changes and restores.
 
-    The value is that of a context variable, so each thread and each asynchronous task
-    has its own. A JAX user context follows it, so that what was traced under another
-    value is traced again. That context is the thread's: where tasks of one thread take
-    turns inside a `with`, it may be another task's. Then it is set right, or, where a
-    trace is under way whose result JAX would keep for that other task, refused.
+    A context variable holds it, so each thread and each asynchronous task has its own.
+    A JAX user context follows, so that JAX retraces under another value. But JAX's
+    context belongs to the thread: if tasks of one thread alternate inside a `with`, it
+    may hold another task's value. Then `get` corrects it, or raises during a trace that
+    JAX would cache for the other task.
 
-    The context is made at the first change: making one empties JAX's caches.
+    The first change makes JAX's context, because this empties JAX's caches.
 
     Args:
-        name: the name of the setting, for messages.
-        default: its value outside of all `with` blocks.
+        name: Name of the setting, for messages.
+        default: Value outside all `with` blocks.
     """
 
     def __init__(self, name: str, default: T) -> None:
@@ -38,17 +38,13 @@ class Scoped(Generic[T]):
         self._making = threading.Lock()
 
     def get(self) -> T:
-        """Return the value that holds here.
+        """Return the current value.
 
         Raises:
             RuntimeError: JAX is tracing under the value of another task.
         """
         value = self._variable.get(self._default)
-        # The two differ where another task of this thread took its turn inside a
-        # `with`: the variable is the task's own, JAX's context the thread's.
         if self._context is not None and self._context.value != value:
-            # What is traced now would be kept under JAX's context, so for the other
-            # task. Where nothing is kept, following is enough.
             if compat.is_staging():
                 raise RuntimeError(
                     f"A function is being compiled here under the {self._name} of "
@@ -61,12 +57,11 @@ class Scoped(Generic[T]):
         return value
 
     def set(self, value: T) -> Callable[[], None]:
-        """Change the value; return what puts the old one back."""
+        """Set the value; return a function that restores the old one."""
         old = self.get()
-        # JAX would find the same cache either way, but the first change of all makes
-        # the context, which empties its caches.
+        # Avoid making the context, which would empty JAX's caches.
         if value == old:
-            return _nothing
+            return lambda: None
         self._variable.set(value)
         self._follow(value)
 
@@ -77,14 +72,10 @@ class Scoped(Generic[T]):
         return undo
 
     def _follow(self, value: T) -> None:
-        """Give JAX's context of this thread the value."""
-        # JAX says of make_user_context that it is not safe to call from two threads.
+        """Set JAX's context of this thread."""
+        # jax.make_user_context is not thread-safe.
         with self._making:
             if self._context is None:
                 self._context = jax.make_user_context(self._default)
-        # Entered and never left: tasks may leave in another order than they entered.
+        # Never exit: tasks may exit in another order than they entered.
         self._context(value).__enter__()
-
-
-def _nothing() -> None:
-    """Put nothing back."""

@@ -1,8 +1,6 @@
-"""Looking for arrays inside objects where JAX does not look.
+"""Find arrays inside objects that are no pytrees, such as closures.
 
-JAX sees the leaves of pytrees. What hides in any other object (a closure, an attribute,
-a slot) takes no part in transformations, so its derivative would be lost: here it is
-found, so that its user can be told.
+JAX doesn't transform them, so they would lose their derivative.
 """
 
 from __future__ import annotations
@@ -19,17 +17,15 @@ from jaxfn._base import compat
 
 
 def hides_array(x: Any) -> bool:
-    """Does `x`, a static leaf, hold a JAX array where JAX can't see it?"""
+    """Does `x`, a static leaf, hold a JAX array?"""
     return find(x, lambda part: isinstance(part, jax.Array)) is not None
 
 
 def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
-    """Find an object inside `value`, however it is held, that is wanted.
+    """Find a `wanted` object inside `value`, or return None.
 
-    The result is None if there is none.
-
-    Looks into containers of all kinds, attributes, slots, closures, partial
-    applications and bound methods, but not into modules, classes and generators.
+    It searches containers, attributes, slots, closures, partial applications and bound
+    methods, but not modules, classes and generators.
     """
     seen: set[int] = set()
     todo = [value]
@@ -45,9 +41,7 @@ def find(value: Any, wanted: Callable[[Any], bool]) -> Any | None:
 
 
 def _is_plain(x: Any) -> bool:
-    """Is there nothing to look into?"""
-    # Arrays of numbers are skipped; one of objects may hold a JAX array.
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray):  # an array of objects may hold a JAX array
         return x.dtype.kind != "O"
     return isinstance(x, _PLAIN)
 
@@ -60,7 +54,6 @@ _MOST_OBJECTS = 1_000
 
 
 def _parts(x: Any) -> list[Any]:
-    """List the objects that `x` holds."""
     if isinstance(x, types.CellType):
         return [in_cell(x)]
     if isinstance(x, dict):
@@ -81,12 +74,11 @@ def _parts(x: Any) -> list[Any]:
     for cls in type.mro(type(x)):
         slots = cls.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
-        # A weak reference holds nothing; early releases of Python 3.11 raise TypeError
-        # where one asks a dataclass with slots for it, as JAX's equations are.
+        # Early releases of Python 3.11 raise TypeError for the __weakref__ of a
+        # dataclass with slots, such as JAX's equations.
         parts += [getattr(x, name, None) for name in names if name != "__weakref__"]
-    # A deque, a view of a dict or an iterator has neither attributes nor slots; the
-    # garbage collector knows what it holds. Of a function that would be all globals of
-    # its module, of a generator its frame.
+    # A deque, a view of a dict or an iterator has neither attributes nor slots. The
+    # referents of a function would include all globals of its module.
     if type(x).__module__ in _CONTAINERS and not (callable(x) or isinstance(x, _CODE)):
         parts += gc.get_referents(x)
     return parts
@@ -97,7 +89,7 @@ _CODE = (types.GeneratorType, types.CodeType, types.FrameType)
 
 
 def in_cell(cell: Any) -> Any:
-    """Return what a cell of a closure holds; None if it is empty."""
+    """Return the contents of a cell of a closure; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -80,7 +80,7 @@ class ClassRules:
     def _primal(self, *arrays: Any) -> Outputs:
         """Compute the value."""
         nothing = (False,) * len(arrays)
-        # Before 0.12, the reverse derivative of a scan keeps only the primal of a
+        # In such a JAX, the reverse derivative of a scan keeps only the primal of a
         # custom_jvp. `fwd` gives that primal our derivative, not the body's.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._fwd(arrays, nothing)[0]

@@ -1,20 +1,16 @@
-"""The only door to JAX that is not stable public API.
+"""The only door to the unstable API and the versions of JAX.
 
-What comments say of JAX, here and elsewhere, was checked on 0.10.2 (the newest for
-Python 3.11) and 0.12.0. What other modules need of JAX's internals has a name here;
-nothing else imports `jax.extend`, `jax.interpreters` or `jax._src`, and nothing else
-knows a version. To read in this order: `traces` (tracers), `values` and `jaxprs`, then
-`flow`, `staged`, `recording`, `primitives` and `interpreters`, on which our own
-primitives stand; `decorators` holds what JAX's three say and ask for: error texts,
-debug info, hidden frames, symbolic zeros.
+No other room imports `jax.extend`, `jax.interpreters` or `jax._src`. If versions of JAX
+behave differently, a constant says how (`SCAN_DROPS_JVP`). The comments in all rooms
+were checked on JAX 0.10.2 (the newest for Python 3.11) and 0.12.0.
 
-A name that JAX moved gets one name here: an import that is tried in both places. What
-behaves differently gets a constant that says how (`SCAN_DROPS_JVP`); no other module
-asks for a version. The tests run on an old JAX and on the newest, so they tell.
+Read `traces` (tracers), `values`, `jaxprs`, `flow`, `staged`, `recording`, `primitives`
+and `interpreters`. `decorators` adapts to JAX's three decorators: error texts, debug
+info, hidden frames, symbolic zeros.
 
-Names of operations, and forms of equations, are also known to those who read jaxprs:
-`linearity` and `derive` of `_engine`, `trace` of `_explain`, `jaxprs` and `flow` here.
-New methods of JAX's decorators are found by `_decorator.jax_own`.
+The readers of jaxprs also know names of operations: `linearity` and `derive` of
+`_engine`, and `trace` of `_explain`. `_decorator.jax_own` finds new methods of JAX's
+decorators.
 """
 
 # fmt: off

@@ -1,4 +1,4 @@
-"""Which operands of an equation get to which of its results."""
+"""Which operands of an equation reach which of its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from jaxfn._base.compat.jaxprs import has_named_axes, open_jaxpr
 
 PAIRED = frozenset(("device_put", "optimization_barrier"))
-"""Operations of many operands, each with a result of its own."""
+"""Operations of many operands, with a result for each."""
 
 # Their jaxpr has the inputs and outputs of the equation, in the same order.
 _CALLS = frozenset(
@@ -20,16 +20,16 @@ _CALLS = frozenset(
 
 
 def results(eqn: Any, operands: Sequence[int]) -> list[int]:
-    """Say for each result of an equation which bits of its operands surely get to it.
+    """Return for each result the bits of the operands that surely reach it.
 
-    A result is batched wherever such an operand is. Calls are followed. Loops and
-    branches may keep their operands apart, and a collective takes the axis of a vmap
-    away: they count for nothing.
+    The result is batched if such an operand is batched. Calls are followed. Loops and
+    branches may not mix their operands, and a collective removes the axis of a vmap, so
+    their results have no bits.
     """
     n, name, params = len(eqn.outvars), eqn.primitive.name, eqn.params
     if name in PAIRED:
         return list(operands)
-    # Its other operands are those of the derivative, which does not batch a result.
+    # The other operands belong to the derivative, which doesn't batch a result.
     if name == "attach":
         return list(operands[len(operands) - n :])
     if name in _CALLS:
@@ -40,9 +40,9 @@ def results(eqn: Any, operands: Sequence[int]) -> list[int]:
 
 
 def _through(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
-    """Say for each output of a jaxpr which bits of its inputs get to it."""
+    """Return for each output of a jaxpr the bits of the inputs that reach it."""
     opened, _ = open_jaxpr(jaxpr)
-    # By identity: a literal, which has no bits, can't be looked up by value.
+    # By identity, because a literal has no hash.
     env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
     for eqn in opened.eqns:
         found = results(eqn, [env.get(id(x), 0) for x in eqn.invars])
@@ -51,7 +51,7 @@ def _through(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
 
 
 def _holds_jaxpr(params: dict[str, Any]) -> bool:
-    """Does an equation with these parameters evaluate jaxprs?"""
+    """Do the parameters of an equation hold jaxprs?"""
     return (
         "branches" in params
         or "jaxprs" in params

@@ -1,13 +1,11 @@
-"""How JAX's other interpreters read our primitives.
+"""Rules of our primitives for JAX's other interpreters.
 
-Beside `jax.jit`, JAX has interpreters of its own for jaxprs: checkify, sparsify, the
-compilers of Pallas kernels. Each has a table of rules, and refuses what is not in it. A
-function that was traced (`linear`) is for each of them what a custom_jvp_call is whose
-rule is not needed: so the rule for that one is called, with our jaxpr. A primitive that
-only selects some of its arguments (`attach`) is done by selecting.
+checkify, sparsify and the compilers of Pallas kernels have tables of rules, and refuse
+other primitives. A traced function (`linear`) uses the rule of custom_jvp_call. A
+primitive that selects some of its arguments (`attach`) selects.
 
-None of these modules is imported here: whoever uses one has imported it before jaxfn's
-primitives are met (`meet`). Like all of `compat`, this module knows JAX's internals.
+This module imports none of the interpreters. Their users import them before a primitive
+is bound (`meet`).
 """
 
 from __future__ import annotations
@@ -31,24 +29,23 @@ _met: set[str] = set()
 
 
 def is_call(prim: Any) -> None:
-    """Say that `prim` evaluates its parameter `jaxpr`."""
+    """Register `prim`, which evaluates its parameter `jaxpr`."""
     _calls.add(prim)
-    # Each jaxpr equals only itself, so a cached lowering would hardly be met again, and
-    # would wrap each call in a function of its own.
+    # A jaxpr equals only itself, so a cache would have no hits, but would wrap each
+    # call in a function.
     rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule)
     mlir.register_lowering(prim, rule, cacheable=False)
 
 
 def is_selection(prim: Any, select: Callable[..., Sequence[Any]]) -> None:
-    """Say that `prim` returns `select(*args, **params)`, some of its arguments."""
+    """Register `prim`, which returns `select(*args, **params)`: some arguments."""
     _selections[prim] = select
-    # A cached lowering is a function in the program, one for each rule: too much for
-    # an operation that computes nothing.
+    # A cached lowering would add a function to the program.
     mlir.register_lowering(prim, _selecting(select), cacheable=False)
 
 
 def meet() -> None:
-    """Give our rules to the interpreters that were imported since the last call."""
+    """Add our rules to the interpreters imported since the last call."""
     for name, register in _INTERPRETERS.items():
         if name not in _met and name in sys.modules:
             _met.add(name)
@@ -56,11 +53,10 @@ def meet() -> None:
 
 
 def _as_call(rule: Rule) -> Rule:
-    """Make of the rule for a custom_jvp_call one for a primitive of ours."""
+    """Convert a rule of custom_jvp_call to a rule of our primitives."""
 
     def ours(ctx: Any, *args: Any, jaxpr: Any, **_: Any) -> Any:
-        # The derivative has been taken before an interpreter compiles: it never calls
-        # the jvp, and None will do.
+        # Interpreters that compile never call the jvp.
         return rule(
             ctx,
             *args,
@@ -74,7 +70,7 @@ def _as_call(rule: Rule) -> Rule:
 
 
 def _low(jaxpr: Any) -> Any:
-    """Lower the jaxpr from the form that JAX's next implementation traces into."""
+    """Lower the jaxpr from the form of JAX's next implementation."""
     is_high = getattr(getattr(jaxpr, "jaxpr", jaxpr), "is_high", False)
     return lower_jaxpr2(jaxpr) if is_high else jaxpr
 
@@ -85,14 +81,14 @@ def _selecting(select: Callable[..., Sequence[Any]]) -> Rule:
 
 def _fill(table: dict[Any, Rule]) -> None:
     """Add our primitives to a table of an interpreter that compiles calls."""
-    # A compiler that knows no custom_jvp_call refuses ours too, in its own words.
+    # A compiler without custom_jvp_call refuses our primitives too.
     known = table.get(custom_jvp_call_p)
     if known is not None:
         table.update({p: _as_call(known) for p in _calls})
     table.update({p: _selecting(select) for p, select in _selections.items()})
 
 
-# ---- Pallas: its compilers are imported when a kernel is compiled
+# ---- Pallas: JAX imports its compilers when it compiles a kernel
 
 
 def _meet_pallas() -> None:
@@ -102,18 +98,18 @@ def _meet_pallas() -> None:
 
 
 def _fill_tables(module: str, name: str) -> None:
-    """Add our primitives to all tables that a module has under this name."""
+    """Add our primitives to the tables in this attribute of a module."""
     try:
         tables = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):  # this JAX has no such compiler
         return
-    # Mosaic has a table for each kind of core or semantics, Triton one for all.
+    # Mosaic has a table for each kind of core; Triton has one table.
     nested = [x for x in tables.values() if isinstance(x, dict)]
     for table in nested or [tables]:
         _fill(table)
 
 
-# ---- checkify: what it checks is in the jaxpr, so that is what it must see
+# ---- checkify: it checks the operations inside the jaxpr
 
 
 def _meet_checkify() -> None:
@@ -137,10 +133,8 @@ def _meet_sparsify() -> None:
     sparse: Any = sys.modules["jax.experimental.sparse.transform"]
 
     def call_rule(prim: Any) -> Rule:
-        """Make the rule that evaluates the traced function on sparse values."""
-
         def rule(env: Any, *values: Any, **params: Any) -> Any:
-            # Dense values keep the primitive, and with it its derivative and transpose.
+            # With dense values, keep the primitive and so its derivative and transpose.
             if not any(x.is_sparse() for x in values):
                 arrays = sparse.spvalues_to_arrays(env, values)
                 return sparse.arrays_to_spvalues(env, prim.bind(*arrays, **params))

@@ -1,4 +1,4 @@
-"""Reading and evaluating jaxprs, whose form differs between versions."""
+"""Reading and evaluating jaxprs, whose form depends on the version."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 from jax._src.core import DebugInfo, jaxpr_as_fun
 from jax._src.interpreters import ad as _ad
@@ -17,15 +18,14 @@ from jax._src.interpreters.partial_eval import (
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
-from jax.extend.core import ClosedJaxpr, Primitive, primitives
+from jax.extend.core import Primitive, primitives
 from jax.interpreters import ad
 
 from jaxfn._base.compat.values import as_array, type_of
 
 COMPILE_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
-"""Options of `jax.jit`, on a CPU: compiled in half the time, or in a quarter."""
-if jax.__version_info__ < (0, 11):
-    # Later ones don't know this option, and refuse it.
+"""Options of `jax.jit` on a CPU that halve or quarter the compile time."""
+if jax.__version_info__ < (0, 11):  # later versions refuse it
     COMPILE_QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
@@ -39,19 +39,19 @@ _BATCHED_AS_TOLD = {
     *("pure_callback", "io_callback"),
 }
 _OF_JAX = {p for p in vars(primitives).values() if isinstance(p, Primitive)}
-_MORE = {  # of JAX, but not in that list; and ours, which JAX batches by what they hold
+_MORE = {  # others of JAX, and ours, which JAX batches by their jaxprs
     *("stack", "unstack", "random_wrap", "random_unwrap"),
     *("attach", "gate", "linear"),
 }
 
 
 def is_batched_by_jax(jaxpr: Any) -> bool:
-    """Has nobody but JAX a say in how a jaxpr is batched?"""
+    """Does only JAX decide how a jaxpr is batched?"""
     if isinstance(jaxpr, (tuple, list)):
         return all(map(is_batched_by_jax, jaxpr))
     try:
         eqns = getattr(open_jaxpr(jaxpr)[0], "eqns", ())
-    except Exception:  # noqa: BLE001  (of a rule that could not be traced: `Failed`)
+    except Exception:  # noqa: BLE001  (`Failed` raises)
         return False
     for eqn in eqns:
         known = eqn.primitive in _OF_JAX or eqn.primitive.name in _MORE
@@ -63,7 +63,7 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
 
 
 def count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, with those of the jaxprs inside."""
+    """Count the equations of a jaxpr, including nested jaxprs."""
     if isinstance(jaxpr, (tuple, list)):
         return sum(map(count_equations, jaxpr))
     eqns = getattr(open_jaxpr(jaxpr)[0], "eqns", ())
@@ -71,7 +71,7 @@ def count_equations(jaxpr: Any) -> int:
 
 
 def may_not_end(jaxpr: Any) -> bool:
-    """Is there a while_loop that only a float ends, and no count of its steps?"""
+    """Is there a while_loop whose condition compares floats but no integers?"""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(may_not_end, jaxpr))
     for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
@@ -85,7 +85,7 @@ def may_not_end(jaxpr: Any) -> bool:
 
 
 def _compared(jaxpr: Any) -> set[Any]:
-    """The dtypes of what a jaxpr compares."""
+    """Return the dtypes of the operands of comparisons."""
     if isinstance(jaxpr, (tuple, list)):
         return set().union(*map(_compared, jaxpr))
     found: set[Any] = set()
@@ -99,13 +99,11 @@ def _compared(jaxpr: Any) -> set[Any]:
 def trace_flat(
     fun: Callable[..., Sequence[Any]], args: Sequence[Any]
 ) -> tuple[Any, Sequence[Any]]:
-    """Trace `fun(*args)`, which takes arrays and returns a list of arrays.
-
-    If an argument is a type, an array of this type stands for it.
+    """Trace `fun(*args)`, which takes arrays or types and returns a list of arrays.
 
     Returns:
-        A closed jaxpr that takes first what `fun` closes over, and then the arguments;
-        and what `fun` closes over.
+        A closed jaxpr whose inputs are the closed-over values and then the arguments;
+        and these values.
     """
     jaxpr, consts = _trace(fun, args)
     return close_jaxpr(convert_constvars_jaxpr(jaxpr)), consts
@@ -114,7 +112,11 @@ def trace_flat(
 def make_jaxpr(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Any:
     """Trace in the same way; return a closed jaxpr of the arguments alone."""
     jaxpr, consts = _trace(fun, args)
-    return ClosedJaxpr(jaxpr, consts)
+    return _extend.ClosedJaxpr(jaxpr, consts)
+
+
+# By its module, because type checkers don't find the name there in each release.
+_extend: Any = jax.extend.core
 
 
 def _trace(
@@ -130,22 +132,21 @@ def _trace(
     return jaxpr, consts
 
 
-# What JAX's messages call the function that is traced.
+# The name of the traced function in JAX's messages.
 _TRACED = DebugInfo("jaxfn", "rule", None, None)
 
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    """Evaluate a closed jaxpr on these values."""
     return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
 
 
 def constants(jaxpr: Any) -> list[Any]:
-    """Return the constants of a closed jaxpr: what the function closed over."""
+    """Return the constants of a closed jaxpr."""
     return list(open_jaxpr(jaxpr)[1])
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """Return a jaxpr and the values of its constvars, whichever form it has.
+    """Return a jaxpr and the values of its constvars.
 
     Before 0.12 a ClosedJaxpr holds a Jaxpr and the values; since then a Jaxpr has both.
     """
@@ -153,23 +154,22 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def used_inputs(jaxpr: Any) -> list[bool]:
-    """Say for each input of a closed jaxpr whether an output or an effect needs it."""
+    """Return for each input of a closed jaxpr whether an output or effect uses it."""
     opened, _ = open_jaxpr(jaxpr)
     return list(dce_jaxpr(opened, [True] * len(opened.outvars))[1])
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """Count the constants and the carried values of a scan equation."""
-    # JAX 0.12 says it by the tree of the scan's arguments, not by two numbers.
-    if "num_consts" in params:
+    if "num_consts" in params:  # before JAX 0.12
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
 
 
 def has_named_axes(eqn: Any) -> bool:
-    """Is it a collective, or does it ask for the place along a mapped axis?"""
-    # Reductions have `axes` too, but theirs are positions: integers, not names.
+    """Does the equation use a named axis: is it a collective or an axis_index?"""
+    # Reductions have `axes` too, but as integers.
     axes = eqn.params.get("axis_name", eqn.params.get("axes"))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
     return any(not isinstance(x, (int, NoneType)) for x in named)

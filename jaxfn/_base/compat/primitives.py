@@ -18,11 +18,9 @@ from jaxfn._base.compat.values import as_array, as_tangent, tangent_aval, varyin
 
 
 class Named:
-    """A function as a parameter of a primitive: a jaxpr shows its name alone.
+    """A function as a parameter of a primitive, which a jaxpr shows by name.
 
-    The function itself would show its address, another one in every run. The package's
-    other carriers (`Box`, `_Same`) are aux data of pytrees; a parameter is no pytree,
-    but is called and printed as it is.
+    The other carriers (`Box`, `_Same`) are aux data of pytrees.
     """
 
     def __init__(self, name: str, fun: Callable[..., Any]) -> None:
@@ -37,25 +35,22 @@ class Named:
 
 
 class BatchAxis:
-    """The axis of a vmap, for which a batch rule is called."""
+    """The axis of a vmap, for a batch rule."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
 
     @property
     def name(self) -> Any:
-        """Its name, for collectives."""
         return self._data.name
 
     @property
     def size(self) -> Any:
-        """The number of examples."""
         return self._data.size
 
     def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
-        """Map `fun` by `jax.vmap` over this axis; the results have it first."""
-        # Without the names, a collective over the axis inside `fun`, or a sharding
-        # constraint, would not find it.
+        """Map `fun` by `jax.vmap` over this axis; it comes first in the results."""
+        # A collective or a sharding constraint inside `fun` needs the names.
         return jax.vmap(
             fun,
             in_axes=in_axes,
@@ -67,12 +62,11 @@ class BatchAxis:
     def around(
         self, fun: Callable[..., Sequence[Any]], *args: Any
     ) -> tuple[list[Any], list[bool]]:
-        """Call `fun` with nothing batched, where a collective finds this axis.
-
-        None among the results stays None.
+        """Call `fun` on unbatched arguments inside this vmap, for collectives.
 
         Returns:
-            The results, with the axis first, and whether each differs among examples.
+            The results (or None) with the axis first, and for each whether it differs
+            between examples.
         """
         differs: list[bool] = []
 
@@ -82,20 +76,19 @@ class BatchAxis:
             differs[:] = [not here.isdisjoint(batch_axes(x)) for x in found]
             return found
 
-        # The witness is batched over this axis and no other.
         return self.vmap(example, 0)(jnp.zeros(self._data.size)), differs
 
     def to_front(self, x: Any, dim: int | None) -> jax.Array:
-        """Move this axis of `x` to the front; repeat an unbatched `x` along it."""
+        """Move this axis of `x` to the front, or repeat an unbatched `x` along it."""
         return batching.bdim_at_front(
             x, dim, self._data.size, self._data.explicit_mesh_axis
         )
 
     def batched_aval(self, aval: Any, args: Sequence[Any]) -> Any:
-        """Return the type of a value with this axis first, from that of one example.
+        """Return the type of a batch from the type of one example.
 
-        It varies over the mesh axes of `spmd_axis_name`, which an example's type does
-        not show, if the arguments do: in a `shard_map` that checks them.
+        In a `shard_map` that checks types, the batch varies over the mesh axes of
+        `spmd_axis_name` if the arguments do. The type of an example doesn't show it.
         """
         batched: Any = unmapped_aval(
             self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
@@ -122,24 +115,21 @@ def define_primitive(
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results, and return the function that binds it.
 
-    All rules see a `jax.Array` in place of whatever constant JAX hands on, and None in
-    place of JAX's several kinds of zero.
+    Rules get a `jax.Array` in place of JAX's constants. None is a zero tangent or
+    cotangent, in arguments and results.
 
     Args:
-        name: as it shows in a jaxpr.
+        name: Name in a jaxpr.
         impl: `impl(*args, **params) -> outs`, in terms of JAX functions.
         abstract_eval: `abstract_eval(*avals, **params) -> avals`.
-        jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`, where None
-            stands for a zero tangent on both sides.
-        batch: `batch(axis, args, dims, **params) -> outs, dims`. Nothing is batched
-            only if the axis has a name, by which what `params` hold may use it.
-        transpose: `transpose(cts, args, **params) -> cts`, where the linear ones among
-            `args` are None, and None stands for a zero cotangent on both sides.
-        evaluates: Whether `impl` evaluates the traced function whose `parameter` is
-            `params["jaxpr"]`.
-        narrow: `narrow(used, n_args, params)`, for results of which some are used, says
-            which arguments these need, and the params for these alone; None if all.
-        selects: `impl` returns some of its arguments: there is nothing to compile.
+        jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`.
+        batch: `batch(axis, args, dims, **params) -> outs, dims`. If no argument is
+            batched, the axis has a name, which `params` may use.
+        transpose: `transpose(cts, args, **params) -> cts`; linear `args` are None.
+        evaluates: Whether `impl` evaluates the `Staged` in `params["jaxpr"]`.
+        narrow: `narrow(used, n_args, params) -> used_args, params`, if some results are
+            unused; None if all arguments are used.
+        selects: Whether `impl` returns some of its arguments.
     """
     prim = Primitive(name)
     prim.multiple_results = True
@@ -147,8 +137,8 @@ def define_primitive(
     if not evaluates:
         prim.def_abstract_eval(abstract_eval)
     else:
-        # JAX must be told of the effects of what was traced. An effect that it does not
-        # know of is dropped with an unused result; if ordered, it has no token to run.
+        # Without its effects, JAX would drop an equation with unused results, and give
+        # an ordered effect no token.
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),
@@ -166,7 +156,6 @@ def define_primitive(
         pe.dce_rules[prim] = _dce_rule(narrow)
 
     def bind(*args: Any, **params: Any) -> list[Any]:
-        # At every bind: an interpreter may have been imported since the last one.
         interpreters.meet()
         return prim.bind(*args, **params)
 
@@ -174,11 +163,12 @@ def define_primitive(
 
 
 def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a jvp rule with None for zeros into one of JAX."""
+    """Convert a jvp rule with None for zeros to JAX's form."""
 
     def rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
-        given = list(map(as_tangent, tangents))
-        outs, out_tangents = jvp([as_array(x) for x in primals], given, **params)
+        outs, out_tangents = jvp(
+            [as_array(x) for x in primals], list(map(as_tangent, tangents)), **params
+        )
         return outs, [
             ad.Zero(tangent_aval(o)) if t is None else t
             for o, t in zip(outs, out_tangents, strict=True)
@@ -188,12 +178,11 @@ def _jvp_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a batch rule of JAX, for the axis that it is told of."""
+    """Convert a batch rule to a "fancy" batcher of JAX, which gets the axis."""
 
     def rule(axis: Any, args: Any, dims: Any, /, **params: Any) -> Any:
-        # Registered as a "fancy" batcher, which is told of the axis. JAX also calls
-        # these with nothing batched; to answer that with a batch axis breaks
-        # jacfwd(jacfwd(f)). But a collective must not leave the vmap that it is over.
+        # JAX also calls a fancy batcher with unbatched arguments. A batched result
+        # would break jacfwd(jacfwd(f)). But a collective must stay inside its vmap.
         if all(d is None for d in dims) and axis.name is no_axis_name:
             outs = prim.bind(*args, **params)
             return outs, [None] * len(outs)
@@ -203,12 +192,11 @@ def _batch_rule(prim: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a transpose rule with None for zeros into one of JAX."""
+    """Convert a transpose rule with None for zeros to JAX's form."""
 
     def rule(cts: Any, /, *args: Any, **params: Any) -> Any:
         known = [None if ad.is_undefined_primal(a) else as_array(a) for a in args]
-        given = list(map(as_tangent, cts))
-        results = transpose(given, known, **params)
+        results = transpose(list(map(as_tangent, cts)), known, **params)
         return [
             ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r
             for a, r in zip(args, results, strict=True)
@@ -218,9 +206,9 @@ def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dce_rule(narrow: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a rule of JAX for an equation of whose results not all are used."""
+    """Make a dce rule of JAX."""
 
-    # JAX 0.12 says, before the equation, which arguments are live, too.
+    # JAX 0.12 also passes which arguments are live, before the equation.
     def rule(used: list[bool], *args: Any) -> Any:
         eqn = args[-1]
         n = len(eqn.invars)

@@ -1,4 +1,4 @@
-"""Which values were computed from which, while JAX records a jaxpr."""
+"""Dependencies between values while JAX traces a jaxpr."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ from jaxfn._base.compat.traces import (
 
 
 class Recording:
-    """A look at the equations that JAX records from the moment when this is made.
-
-    There are some only where JAX traces a function whose jaxpr it keeps.
+    """The equations that JAX traces from now on.
 
     Attributes:
-        active: whether it does so here.
+        active: Whether JAX is tracing a jaxpr, so that there are equations.
     """
 
     def __init__(self) -> None:
@@ -37,22 +35,22 @@ class Recording:
         self._constants = {} if trace is None else trace.frame.constvar_to_val
         self._known = len(self._constants)
         self._begin = len(self._equations)
-        self._start = self._begin  # of those that were not looked at yet
-        self._recorded: dict[int, Any] = {}  # by identity
+        self._start = self._begin  # of equations that `_traced` lacks
+        self._traced: dict[int, Any] = {}  # by identity
 
     def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
-        """Say for each output whether it is surely batched wherever an input is.
+        """Return for each output whether it is surely batched if any input is.
 
-        A vmap at work shows on the values. One that comes later batches some of the
-        traced inputs, and all that is computed from them.
+        The values show an active vmap. A later vmap batches some of the traced inputs
+        and all values computed from them.
         """
         axes = frozenset[int]().union(*map(batch_axes, inputs))
-        made: dict[int, int] = {}  # which inputs each variable was made of, by identity
+        made: dict[int, int] = {}  # bits of the inputs of each variable, by identity
         for j, x in enumerate(map(known_value, inputs)):
             if isinstance(x, DynamicJaxprTracer):
                 made[id(x.val)] = made.get(id(x.val), 0) | 1 << j
             elif is_tracer(x):
-                return [False] * len(outs)  # of a transformation that shows nothing
+                return [False] * len(outs)  # of another transformation
         whole = sum(set(made.values()))
         for eqn in map(_equation, self._equations[self._begin :] if whole else ()):
             operands = [made.get(id(x.val), 0) for x in eqn.in_tracers] if eqn else ()
@@ -70,13 +68,13 @@ class Recording:
         ]
 
     def _holds(self, eqn: Any) -> bool:
-        """Was this equation recorded since this was made?"""
+        """Is this equation in the recording?"""
         new, self._start = self._equations[self._start :], len(self._equations)
-        self._recorded.update((id(found), found) for found in map(_equation, new))
-        return id(eqn) in self._recorded
+        self._traced.update((id(found), found) for found in map(_equation, new))
+        return id(eqn) in self._traced
 
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Find the traced values, other than inputs, from which `values` came."""
+        """Find the tracers, other than inputs, that `values` depend on."""
         seen = {id(inside(x)) for x in inputs}
         found: list[Any] = []
         todo = [inside(x) for x in values]
@@ -88,7 +86,7 @@ class Recording:
             if isinstance(x, JaxprTracer) and x.parents:
                 todo += x.parents
             elif not isinstance(x, DynamicJaxprTracer):
-                found.append(x)  # of a transformation that shows no equations
+                found.append(x)  # of a transformation without equations
             elif x.parent is not None and self._holds(x.parent):
                 todo += x.parent.in_tracers
             elif is_tracer(_constant(x)):
@@ -96,11 +94,11 @@ class Recording:
         return found
 
     def loses_derivative(self, inputs: Sequence[Any]) -> bool:
-        """Has a value that can only go wrong (`is_lost`) been used since, but inputs?
+        """Has any value that loses its derivative (`is_lost`) been used, but inputs?
 
-        JAX finds out late, when it compiles, and not if nobody uses what came of it.
+        JAX raises only when it compiles, and only if the result is used.
         """
-        if len(self._constants) == self._known:  # as mostly: this is asked at each call
+        if len(self._constants) == self._known:  # fast path
             return False
         new = itertools.islice(self._constants.values(), self._known, None)
         lost = [x for x in map(inside, new) if is_lost(x)]
@@ -109,21 +107,17 @@ class Recording:
 
     @property
     def makes_references(self) -> bool:
-        """Has a reference (jax.new_ref) been made since?"""
+        """Does an equation make a reference (jax.new_ref)?"""
         for eqn in map(_equation, self._equations[self._begin :]):
             if eqn and eqn.effects and internal_mutable_array_effect in eqn.effects:
                 return True
         return False
 
     def outside(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Find what has come since from elsewhere than `inputs`.
+        """Find the values from outside, other than `inputs`.
 
-        These are the values from outside that equations used, and what they read from
-        references that were made outside; not these references.
-
-        Args:
-            values: the results, which may have been read too.
-            inputs: the inputs.
+        These are closed-over values and reads of closed-over references, but not the
+        references. `values`, the results, may be such reads too.
         """
         known, found = {id(inside(x)) for x in inputs}, {}
         eqns = filter(None, map(_equation, self._equations[self._begin :]))
@@ -141,14 +135,13 @@ class Recording:
 
 
 def _equation(entry: Any) -> Any:
-    """Return an equation that was recorded, or None where nothing uses it any more."""
-    # Some entries are weak references, which JAX calls to get the equation; in JAX
-    # 0.10.0 others are functions that return it.
+    """Return the equation of an entry, or None if it is unused."""
+    # Some entries are weak references. In JAX 0.10.0 others are functions.
     return entry() if callable(entry) else entry
 
 
 def _constant(x: Any) -> Any:
-    """Return the value that a traced constant stands for; `x` where it is none."""
+    """Return the value of a traced constant; `x` if it is none."""
     if not isinstance(x, DynamicJaxprTracer):
         return x
     if isinstance(x.val, Literal):
@@ -157,7 +150,7 @@ def _constant(x: Any) -> Any:
 
 
 def is_constant(x: Any) -> bool:
-    """Is `x` the same whatever is transformed: an array, or a tracer for a constant?"""
+    """Is `x` an array, or a tracer of a constant?"""
     while is_tracer(x):
         value = _constant(x)
         if value is x:

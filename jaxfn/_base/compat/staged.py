@@ -1,4 +1,4 @@
-"""Functions that have been traced, for primitives to carry to later stages."""
+"""Traced functions, as parameters of primitives."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from jaxfn._base.compat.traces import forgotten_axes
 
 
 class Staged:
-    """A function that has been traced: what a primitive may carry to later stages.
+    """A traced function, which a primitive may carry to later stages.
 
     Attributes:
-        jaxpr: of the function; it has no constants.
+        jaxpr: Its jaxpr, without constants.
     """
 
     def __init__(self, jaxpr: Any) -> None:
@@ -44,14 +44,14 @@ class Staged:
         """Trace `fun(*args)`, which closes over `values`.
 
         Returns:
-            The values, and whatever else `fun` closes over; and the traced function,
-            which takes first these and then the arguments.
+            The values and all other closed-over values; and the traced function, which
+            takes first these and then the arguments.
         """
-        # A collective can be traced only where the name of its axis is known.
+        # A collective needs the name of its axis.
         axes = forgotten_axes()
         with extend_axis_env_nd(axes) if axes else contextlib.nullcontext():
             closed, consts = trace_flat(fun, args)
-        # Of its own alone: those from outside would be discharged too.
+        # Discharging would include references from outside.
         if makes_references(closed) and not any(map(is_reference, consts)):
             closed = _without_references(closed)
         if not values:
@@ -59,8 +59,7 @@ class Staged:
         jaxpr, _ = open_jaxpr(closed)
         n = len(consts)
         own = {id(x): var for x, var in zip(consts, jaxpr.invars[:n], strict=True)}
-        # A value that `fun` did not use gets a variable that nothing reads: so the
-        # values stand first in every Staged, and callers need not know which were used.
+        # An unused value gets an unused variable, so the values always come first.
         of_values = [own.pop(id(x), None) or Var(jax.typeof(x)) for x in values]
         extra = [x for x in consts if id(x) in own]
         of_extra = [own[id(x)] for x in extra]
@@ -69,55 +68,53 @@ class Staged:
 
     @classmethod
     def of(cls, parameter: Any) -> Staged:
-        """Return the traced function that is this parameter of a primitive."""
+        """Return the traced function of a parameter of a primitive."""
         return parameter if isinstance(parameter, Failed) else cls(parameter)
 
     @property
     def parameter(self) -> Any:
-        """What a primitive carries: the jaxpr, because JAX looks for it there."""
+        """The parameter of a primitive: a jaxpr, because JAX looks for one."""
         return self.jaxpr
 
     def without_effects(self) -> Staged:
-        """Return the same, without equations of which no result is used.
+        """Remove equations with unused results.
 
-        What is written into a reference (jax.new_ref) is used if it is read later.
+        A write to a reference (jax.new_ref) is used if a later equation reads it.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         kept = _used(jaxpr)
         return self if kept is jaxpr else Staged(close_jaxpr(kept))
 
     def is_repeatable_after(self, first: Staged) -> bool:
-        """Does it give the same as `first`, of which it is a part, when that has run?
+        """Does this part of `first` return the same values again after `first` has run?
 
-        Not if it uses what an io_callback gives, or reads a reference that `first` has
-        written to.
+        Not if it uses the result of an io_callback, or reads a reference that `first`
+        writes to.
         """
         jaxpr, before = (open_jaxpr(x.jaxpr)[0] for x in (self, first))
         read, written = (
             {id(x) for eqn in found.eqns for x in _references(eqn, kinds)}
             for found, kinds in ((jaxpr, ReadEffect), (before, _WRITES))
         )
-        given = set(map(id, jaxpr.invars))
-        return not _uses_callbacks(jaxpr) and not given & read & written
+        inputs = set(map(id, jaxpr.invars))
+        return not _uses_callbacks(jaxpr) and not inputs & read & written
 
     @property
     def in_avals(self) -> Sequence[Any]:
-        """The types of what it is given."""
         return [x.aval for x in open_jaxpr(self.jaxpr)[0].invars]
 
     @property
     def out_avals(self) -> Sequence[Any]:
-        """The types of its results."""
         return [x.aval for x in open_jaxpr(self.jaxpr)[0].outvars]
 
     @property
     def effects(self) -> Any:
-        """What it does beside computing, but for reading what it is given."""
+        """Its effects, except on input references."""
         found = open_jaxpr(self.jaxpr)[0].effects
         return found - _on_inputs(found)
 
     def uses_axis(self, name: Any) -> bool:
-        """Does it use this axis of a vmap by its name, in a collective say?"""
+        """Does it use this named axis of a vmap, for example in a collective?"""
         return NamedAxisEffect(name) in self.effects
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -128,12 +125,12 @@ class Staged:
 
 
 def _used(jaxpr: Any, *, inside: bool = False) -> Any:
-    """Return a jaxpr without equations of which no result is used.
+    """Remove equations with unused results from a jaxpr.
 
     Args:
-        jaxpr: the jaxpr, without its constants.
-        inside: is it one of a call, a loop or a branch? Then nothing is known of who
-            reads what it writes into a reference.
+        jaxpr: The jaxpr, without its constants.
+        inside: Whether it belongs to a call, a loop or a branch. Then unknown equations
+            may read its references, so every write counts as used.
     """
     used = {id(x) for x in jaxpr.outvars}
     kept: list[Any] = []
@@ -143,7 +140,7 @@ def _used(jaxpr: Any, *, inside: bool = False) -> Any:
         if (written and inside) or any(id(var) in used for var in results):
             used |= {id(x) for x in eqn.invars}
             kept.append(_with_used(eqn))
-    # A branch of a cond states the effects of all branches, whatever it does itself.
+    # A branch of a cond has the effects of all branches.
     effects = frozenset(e for eqn in kept for e in eqn.effects)
     kept.reverse()
     same = len(kept) == len(jaxpr.eqns) and all(map(operator.is_, kept, jaxpr.eqns))
@@ -153,17 +150,16 @@ def _used(jaxpr: Any, *, inside: bool = False) -> Any:
 
 
 def _on_inputs(effects: Any) -> frozenset[Any]:
-    """Return those that are a use of a reference."""
     return frozenset(e for e in effects if isinstance(e, JaxprInputEffect))
 
 
-# Calls, loops and branches: their jaxprs say all that they do.
+# Calls, loops and branches, whose effects are those of their jaxprs.
 _HOLDERS = frozenset(("jit", "pjit", "closed_call", "remat2", "checkpoint", "cond"))
 _HOLDERS |= {"scan", "while"}
 
 
 def _with_used(eqn: Any) -> Any:
-    """Return an equation, with what is used of the jaxprs that it holds."""
+    """Remove unused equations from the jaxprs of an equation."""
     if not eqn.effects or eqn.primitive.name not in _HOLDERS:
         return eqn
     left = set(_on_inputs(eqn.effects))
@@ -195,24 +191,24 @@ _WRITES = WriteEffect, AccumEffect
 
 
 def _references(eqn: Any, kinds: Any) -> list[Any]:
-    """Return the references of an equation, if it has such an effect on any."""
+    """Return the references of an equation with such an effect."""
     has_effect = any(isinstance(effect, kinds) for effect in eqn.effects)
     return list(filter(is_reference, eqn.invars)) if has_effect else []
 
 
 def is_reference(x: Any) -> bool:
-    """Is this a reference (jax.new_ref), or a variable of a jaxpr that is one?"""
+    """Is `x` a reference (jax.new_ref), or a variable of that type?"""
     aval = x.aval if isinstance(x, Var) else jax.typeof(x)
     return isinstance(aval, AbstractRef)
 
 
 def makes_references(jaxpr: Any) -> bool:
-    """Does a jaxpr make references (jax.new_ref) of its own?"""
+    """Does a jaxpr make references (jax.new_ref)?"""
     return internal_mutable_array_effect in open_jaxpr(jaxpr)[0].effects
 
 
 def _uses_callbacks(jaxpr: Any) -> bool:
-    """Is a result of an io_callback used in a jaxpr, or in one inside of it?"""
+    """Does a jaxpr, or a nested one, use a result of an io_callback?"""
     used = {id(x) for x in jaxpr.outvars}
     used |= {id(x) for eqn in jaxpr.eqns for x in eqn.invars}
     for eqn in jaxpr.eqns:
@@ -225,13 +221,12 @@ def _uses_callbacks(jaxpr: Any) -> bool:
 
 
 def _without_references(closed: Any) -> Any:
-    """Put values in place of the references that a jaxpr makes for itself.
+    """Replace the references that a jaxpr makes by values.
 
-    JAX does so when it compiles, but only inside of the calls that it knows, and it
-    does not know ours.
+    JAX does this when it compiles, but not inside our primitives.
     """
-    # Not in a custom_jvp, for which JAX has no way to do it. Mostly nobody uses that
-    # here: a defjvp rule, say, computes the value too.
+    # JAX can't do it for a custom_jvp. First remove it if it is unused, as the value
+    # in a defjvp rule.
     jaxpr, _ = open_jaxpr(closed)
     jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
     used = close_jaxpr(jaxpr)
@@ -241,13 +236,13 @@ def _without_references(closed: Any) -> Any:
         discharge: Any = discharge_state  # of JAX 0.10.0
         return close_jaxpr(discharge(jaxpr, ())[0])
     except NotImplementedError:
-        return used  # it can be evaluated, but not compiled
+        return used  # JAX can evaluate it, but not compile it
 
 
 class Failed(Staged):
-    """A function that could not be traced: using it raises what tracing it raised.
+    """A function whose trace failed: using it raises the error of the trace.
 
-    The error keeps no frames: these hold tracers, which must not outlive their trace.
+    The error has no frames, because they hold tracers, which must not outlive a trace.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -259,7 +254,7 @@ class Failed(Staged):
         if frames:
             at = frames[-1]
             error.add_note(f"Raised in {at.name}, {at.filename}:{at.lineno}.")
-        # The errors that it came from have frames of their own.
+        # Its causes have frames too.
         self._error = error.with_traceback(None)
         self._error.__context__ = self._error.__cause__ = None
 
@@ -280,7 +275,7 @@ class Failed(Staged):
 
     @property
     def effects(self) -> Any:
-        # Asked when the equation is made, where nothing is to be raised yet.
+        # JAX reads it when it makes the equation, which must not raise yet.
         return set()
 
     def __repr__(self) -> str:

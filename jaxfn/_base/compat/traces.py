@@ -1,4 +1,4 @@
-"""Tracers: what they are, and which transformations are at work."""
+"""Tracers and active transformations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from jax._src.interpreters.partial_eval import DynamicJaxprTrace, JaxprTracer
 from jax.interpreters import ad
 
 ConcreteArray: type = ArrayImpl
-"""The class of an array that is no tracer.
+"""The exact type of an array that is no tracer.
 
-It is one exact type, so `type(x) is` is enough on the path that must be fast. It is
-imported, not found by making an array: that would start JAX's backend when jaxfn is
-imported, and jax.distributed must be set up before."""
-
+Making an array to find it would start JAX's backend before jax.distributed is set up.
+"""
 
 _DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
 
@@ -30,11 +28,11 @@ def is_tracer(x: Any) -> bool:
 
 
 def is_lost(x: Any) -> bool:
-    """Is `x` a tracer whose use in a forward can only go wrong, if it is closed over?
+    """Is `x` a tracer that no forward may close over?
 
-    Either it is being differentiated by a transformation that is under way (the rules
-    would lose its derivative), or its transformation is over. JAX raises for both, but
-    far away, and in words that don't help.
+    Either an active transformation differentiates it, and the rules would lose its
+    derivative; or its transformation is over. JAX raises for both, but later, and with
+    unhelpful messages.
     """
     return isinstance(x, _DIFFERENTIATED) or is_leaked(x)
 
@@ -45,14 +43,14 @@ def is_leaked(x: Any) -> bool:
         return False
     if not x._trace.is_valid():
         return True
-    # A trace that makes a jaxpr stays valid; at its end JAX puts an empty dict in place
-    # of a WeakValueDictionary.
+    # The trace of a jaxpr stays valid. At its end, JAX replaces a WeakValueDictionary
+    # by an empty dict.
     frame = getattr(x._trace, "frame", None)
     return isinstance(getattr(frame, "constid_to_tracer", None), dict)
 
 
 def inside(x: Any) -> Any:
-    """Take off a tracer the eager vmaps, and the wrapping of a value that JAX knows."""
+    """Unwrap eager vmaps and known values."""
     while True:
         if isinstance(x, BatchTracer):
             x = x.val
@@ -63,13 +61,13 @@ def inside(x: Any) -> Any:
 
 
 def is_differentiated(x: Any) -> bool:
-    """Is a transformation at work that differentiates `x` here and now?"""
+    """Does an active transformation differentiate `x`?"""
     return isinstance(inside(x), _DIFFERENTIATED)
 
 
 def in_kernel() -> bool:
-    """Is the body of a Pallas kernel being traced?"""
-    pallas: Any = sys.modules.get("jax._src.pallas.core")  # where somebody imported it
+    """Is JAX tracing the body of a Pallas kernel?"""
+    pallas: Any = sys.modules.get("jax._src.pallas.core")
     if pallas is None:
         return False
     if hasattr(pallas, "_grid_context"):
@@ -78,18 +76,17 @@ def in_kernel() -> bool:
 
 
 def is_final(arrays: Sequence[Any]) -> bool:
-    """Is no derivative with respect to these under way, nor to come?"""
+    """Are the values known, and not differentiated, so that no derivative follows?"""
     return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
 
 
 def batch_axes(x: Any) -> frozenset[int]:
-    """Return all vmaps at work that map over `x`, at whatever depth, as numbers."""
+    """Return the ids of all active vmaps that map over `x`, at any depth."""
     found: set[int] = set()
     while is_tracer(x):
         if isinstance(x, BatchTracer):
-            # By identity: all of JAX's tags compare equal, and two nested vmaps would
-            # count as one. What a custom_vjp gave is a tracer of the vmap even where it
-            # is not batched: then it has no batch dimension.
+            # By identity, because all tags of JAX compare equal. An unbatched result of
+            # a custom_vjp is a BatchTracer without batch dimension.
             if x.batch_dim is not None:
                 found.add(id(x._trace.tag))
             x = x.val
@@ -103,10 +100,10 @@ def batch_axes(x: Any) -> frozenset[int]:
 
 
 def forgotten_axes() -> list[tuple[Any, int]]:
-    """Return the axes with a name, and their sizes, that only the vmaps at work know.
+    """Return the named axes of active vmaps, with sizes, that JAX's axis env lacks.
 
-    JAX forgets the names of a vmap when it has traced it. A jvp rule may run later; it
-    runs at that vmap again, which knows its own.
+    JAX forgets the names after it has traced a vmap. A jvp rule may run later, inside
+    that vmap.
     """
     known, trace = get_axis_env(), trace_ctx.trace
     found: list[tuple[Any, int]] = []
@@ -120,17 +117,17 @@ def forgotten_axes() -> list[tuple[Any, int]]:
 
 
 def has_value(x: Any) -> bool:
-    """Is the value of `x` known, if only for each example of an eager vmap?"""
+    """Is the value of `x` known, perhaps inside an eager vmap?"""
     return not is_tracer(inside(x))
 
 
 def is_abstract(x: Any) -> bool:
-    """Is nothing known of `x` but its type, whatever transforms it?"""
+    """Is only the type of `x` known, under all transformations?"""
     return is_tracer(known_value(x))
 
 
 def known_value(x: Any) -> Any:
-    """Return the value of `x`, whatever transforms it; a tracer if it is not known."""
+    """Return the value of `x` under all transformations; a tracer if it is unknown."""
     while is_tracer(x):
         known = x.primal if isinstance(x, _DIFFERENTIATED) else inside(x)
         if known is x:
@@ -140,26 +137,22 @@ def known_value(x: Any) -> Any:
 
 
 def is_transforming() -> bool:
-    """Is a transformation under way, even if no argument of the call is a tracer?"""
+    """Is a transformation active, even if no argument is a tracer?"""
     return not isinstance(trace_ctx.trace, EvalTrace)
 
 
 def in_jet(arrays: Sequence[Any]) -> bool:
-    """Is one of these arrays traced by `jax.experimental.jet`?
-
-    By name, since to import that module takes time that nobody else needs.
-    """
+    """Does `jax.experimental.jet`, which is slow to import, trace any of the arrays?"""
     return any(type(x).__name__ == "JetTracer" for x in arrays)
 
 
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
-    """Is one of these differentiated by the innermost jvp, under vmaps or not?
+    """Does the innermost jvp, under vmaps or not, differentiate any of the arrays?
 
-    JAX refuses that for a custom_vjp function, but under jit only when it compiles: the
-    tangents may be transposed before.
+    JAX refuses this for a custom_vjp function, but under jit only when it compiles,
+    because it may transpose the tangents before.
     """
     trace = trace_ctx.trace
-    # Vmaps inside of the jvp: go down to it, and take their wrapping off the arrays.
     while isinstance(trace, BatchTrace):
         arrays = [x.val if isinstance(x, BatchTracer) else x for x in arrays]
         trace = trace.parent_trace
@@ -169,7 +162,7 @@ def in_forward_mode(arrays: Sequence[Any]) -> bool:
 
 
 def staging() -> Any:
-    """Find the trace that makes a jaxpr which JAX keeps, under jit or in a scan."""
+    """Return the active trace that makes a jaxpr (jit, scan), or None."""
     trace = trace_ctx.trace
     while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
@@ -177,5 +170,5 @@ def staging() -> Any:
 
 
 def is_staging() -> bool:
-    """Is JAX tracing a function whose jaxpr it will keep?"""
+    """Is JAX tracing a jaxpr?"""
     return staging() is not None

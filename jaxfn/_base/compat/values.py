@@ -1,4 +1,4 @@
-"""Values that JAX hands on, and their types."""
+"""Values from JAX, and their types."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 
 def as_array(x: Any) -> Any:
-    """Return `x` as a `jax.Array`: the boundary that every value from JAX passes.
+    """Return `x` as a `jax.Array` of the same type, weak or not.
 
-    JAX hands constants on as what they were: Python numbers (some with a dtype:
-    TypedFloat), NumPy arrays and scalars, typed NumPy arrays. A user's rule must not
-    see these: they have no `.at`, and numbers have no `.shape`. The type stays what
-    JAX says that it is, weak or not.
+    Every value from JAX passes through here. JAX passes on constants as Python numbers
+    (some with a dtype: TypedFloat), NumPy arrays and scalars, or typed NumPy arrays,
+    which lack `.at` or `.shape`.
     """
     if isinstance(x, jax.Array) or not isinstance(x, _CONSTANTS):
         return x
     value: Any = x
     aval = jax.typeof(value)
     if aval.dtype == jax.dtypes.float0:
-        return x  # a cotangent of integers; JAX itself keeps it in NumPy
+        return x  # a cotangent of integers, which JAX keeps in NumPy
     return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
 
 
@@ -41,20 +40,17 @@ _CONSTANTS = (int, float, complex, np.ndarray, np.generic)
 
 
 def is_zero(x: Any) -> bool:
-    """Is `x` a tangent or cotangent that JAX knows to be zero?"""
+    """Is `x` a symbolic zero of JAX?"""
     return type(x) is ad.Zero or type(x) is SymbolicZero
 
 
 def as_tangent(x: Any) -> Any:
-    """Return a tangent or cotangent of JAX's as a `jax.Array`; None if it is zero."""
+    """Return a tangent or cotangent from JAX as a `jax.Array`; None for a zero."""
     return None if is_zero(x) else as_array(x)
 
 
 def with_zeros(tangents: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-    """Return the tangents of outputs, with zeros that JAX can see in place of None.
-
-    JAX computes nothing with such a zero, and an integer has no other tangent.
-    """
+    """Return the tangents of outputs, with symbolic zeros in place of None."""
     return [
         SymbolicZero(tangent_aval(out)) if t is None else t
         for t, out in zip(tangents, outs, strict=True)
@@ -62,52 +58,51 @@ def with_zeros(tangents: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
 
 
 def type_of(x: Any) -> Any:
-    """Return the type of a value, or what is a type already."""
+    """Return the type of a value or type."""
     return x if isinstance(x, Aval) else jax.typeof(x)
 
 
 def tangent_dtype(dtype: Any) -> Any:
-    """Return the dtype of tangents of arrays of a dtype: float0 if they have none."""
+    """Return the dtype of tangents: float0 for integers."""
     return primal_dtype_to_tangent_dtype(dtype)
 
 
 def tangent_aval(x: Any) -> Aval:
-    """Return the type of a tangent of `x` (an array or a type): float0 for integers."""
+    """Return the type of tangents of `x`, an array or a type: float0 for integers."""
     return type_of(x).to_tangent_aval()
 
 
 def has_type(x: Any, aval: Any) -> bool:
-    """Has `x`, an array, this type, with its sharding and varying mesh axes, if any?"""
+    """Does `x` have this type, including sharding and varying mesh axes?"""
     if type(x) is ConcreteArray and aval.sharding.mesh.empty:
         return x.shape == aval.shape and x.dtype == aval.dtype
     return jax.typeof(x) == aval
 
 
 def zeros(aval: Any) -> jax.Array:
-    """Make zeros of exactly this type, with its sharding and varying mesh axes.
+    """Make zeros of this type, with its sharding and varying mesh axes.
 
-    `jnp.zeros` of the shape and dtype alone would have neither, and a `shard_map` that
-    checks types would refuse it as a cotangent.
+    A `shard_map` that checks types refuses `jnp.zeros`, which lacks them.
     """
     return ad.zeros_like_aval(aval)
 
 
 def varying_axes(x: Any) -> frozenset[Hashable]:
-    """Return the mesh axes over which `x` varies, in a `shard_map` that checks them."""
+    """Return the mesh axes that `x` varies over, in a `shard_map` that checks types."""
     mat = getattr(type_of(x), "mat", None)
     return frozenset() if mat is None else mat.varying
 
 
 def is_sharded(x: Any) -> bool:
-    """Does the type of `x` say how it is sharded, on a mesh?"""
+    """Does the type of `x` have an explicit sharding?"""
     explicit = jax.sharding.AxisType.Explicit
     return explicit in type_of(x).sharding.mesh.axis_types
 
 
 def is_unreduced(x: Any) -> bool:
-    """Does the type of `x` say that a sum over devices is due, of it or its cotangent?
+    """Is `x` unreduced or reduced: is it, or its cotangent, still to be summed?
 
-    JAX adds it to nothing whose type does not say the same.
+    JAX adds it only to values of the same kind.
     """
     aval = type_of(x)
     types = (aval.sharding.spec, getattr(aval, "mat", None))
@@ -115,17 +110,17 @@ def is_unreduced(x: Any) -> bool:
 
 
 def is_sharded_otherwise(x: Any, aval: Any) -> bool:
-    """Have the types other shardings, on a mesh where a type says its sharding?"""
+    """Do the types have different explicit shardings?"""
     have, want = type_of(x).sharding, aval.sharding
     explicit = jax.sharding.AxisType.Explicit
     return have != want and all(explicit in s.mesh.axis_types for s in (have, want))
 
 
 def match_varying(x: Any, like: Any) -> Any:
-    """Say of `x` that it varies over all mesh axes over which `like` does.
+    """Cast `x` to vary over the mesh axes that `like` varies over.
 
-    In a `shard_map` that checks types, the same value on every device has another type
-    than one that varies, and JAX wants a cotangent of the type of its argument.
+    In a `shard_map` that checks types, varying and unvarying values have different
+    types, and a cotangent must have the type of its argument.
     """
     missing = tuple(varying_axes(like) - varying_axes(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
