@@ -1,4 +1,4 @@
-"""A jvp that a scan keeps: JAX before 0.12 drops that of a custom_jvp there.
+"""A jvp that a scan keeps, for a JAX that drops that of a custom_jvp there.
 
 Such a scan goes on with the values of the primal. So the jvp is attached to these
 values (`attachment`).

@@ -13,17 +13,17 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 10_050,
-    ("_engine",): 2_550,
-    ("_base/compat",): 1_550,
-    ("_check",): 2_850,
+    CORE: 9_850,
+    ("_engine",): 2_650,
+    ("_base/compat",): 1_500,
+    ("_check",): 2_900,
     ("_explain",): 1_200,
     ("_gradcheck",): 800,
     ("_cli",): 700,
 }
 
 # Most files.
-FILES = {"_engine": 16}
+FILES = {"_engine": 13}
 
 
 def modules(part):
