@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxfn._base import Outputs, as_jax, compat, is_inexact, pytree, short
 from jaxfn._decorator.jax_rules import JaxRules
-from jaxfn._decorator.places import CustomVJPPrimal, along, is_pair, split
+from jaxfn._decorator.on_arrays import rule_name
+from jaxfn._decorator.places import CustomVJPPrimal, Places, along, is_pair, split
 from jaxfn._engine import (
     Arrays,
     OnePass,
@@ -29,13 +30,13 @@ from jaxfn._engine import (
 class Both:
     """One call of a function that has both kinds of derivative, as `Rules`."""
 
-    def __init__(self, d: JaxRules, tree: Any, arrays: Arrays) -> None:
+    def __init__(self, d: JaxRules, places: Places, tree: Any, arrays: Arrays) -> None:
         assert d.vjp is not None
         self._d = d
         self._fwd, self._bwd, options = d.vjp
         self._symbolic = options.get("symbolic_zeros", False)
         # The rules outlive the call, so they must not hold its arrays.
-        self._args = tree.unflatten
+        self._places, self._args = places, tree.unflatten
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._rule = getattr(self._fwd, "__name__", "fwd")
         self._returned: Any = None
@@ -122,8 +123,9 @@ class Both:
             for a, ct in zip(avals, cts, strict=True)
         ]
         res = spec.join(residuals.arrays[len(self._avals) :])
-        found = chain.from_iterable(self._bwd(res, out.whole.join(given)))
-        return list(map(self._cotangent, found, self._avals))
+        found = self._bwd(res, out.whole.join(given))
+        parts = self._places.cotangents(found, rule_name(self._bwd, self._d.name))
+        return list(map(self._cotangent, chain.from_iterable(parts), self._avals))
 
     def _zero(self, aval: Any) -> Any:
         """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
@@ -148,8 +150,8 @@ class Both:
         ct = pytree.as_jax(ct)
         if ct.shape != aval.shape:
             raise ValueError(
-                f"Custom VJP bwd rule {self._bwd.__name__} for function {self._d.name} "
-                "must produce cotangents of the shapes of the arguments: expected "
+                f"Custom VJP bwd rule {rule_name(self._bwd, self._d.name)} must "
+                "produce cotangents of the shapes of the arguments: expected "
                 f"{short(aval)}, got {short(ct)}."
             )
         return ct

@@ -34,7 +34,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     coerced, complex cotangents follow JAX's convention. With torch-style rules it is as
     in `jaxfn.Function`, complex gradients included. Arguments that JAX can't hold
     (strings, callables, objects) are static in both, without being declared; JAX-style
-    rules get them where they stand, and return None for them.
+    rules get them in their places, and return None for them.
 
     The installed JAX may have more: whatever `def*` methods, options and attributes its
     three decorators have are found here too, and do what they do there. A derivative
@@ -42,7 +42,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     static arguments are then declared, as in JAX.
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
-    batch rule, each where there is one; a forward rule alone is transposed for reverse
+    batch rule, each if there is one; a forward rule alone is transposed for reverse
     mode. With a batch rule alone, derivatives are those of the function.
 
     Args:
@@ -150,7 +150,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
                 nor where it is added to others: cast it, `ct.astype(x.dtype)`.
             symbolic_zeros: give fwd `CustomVJPPrimal` objects and bwd `SymbolicZero`
                 ones, as JAX does.
-            optimize_remat: as in JAX, where there is no forward rule beside it.
+            optimize_remat: as in JAX, if there is no forward rule.
             **options: further options that the installed JAX has.
 
         Raises:

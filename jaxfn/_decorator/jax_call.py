@@ -55,7 +55,7 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     # JAX's own matter.
     if d.vjp is not None and d.jvp is not None:
         arrays, tree = tree_util.tree_flatten(args)
-        return call_engine(Both(d, tree, arrays).rules, arrays)
+        return call_engine(Both(d, places, tree, arrays).rules, arrays)
     if d.has_reverse:
         return d.reverse(*args)
     return d.forward(*args) if d.has_forward else d.primal(*args)

@@ -20,7 +20,7 @@ from jaxfn._decorator import jax_own
 from jaxfn._decorator.kept import kept_jvp
 from jaxfn._decorator.on_arrays import (
     batch_on_arrays,
-    carrying_statics,
+    for_custom_vjp,
     jvps_on_arrays,
     named,
     vjp_on_arrays,
@@ -103,8 +103,9 @@ class JaxRules:
 
     def is_split(self, places: Places) -> bool:
         """Say if JAX gets only the arrays of this call (`on_arrays`)."""
-        if self.jvp is not None and not self._is_left_to(jax.custom_jvp):
-            return places.has_static or self.has_reverse or bool(places.nondiff)
+        has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
+        if has_own_jvp and places.nondiff:
+            return True
         # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
         refused = self.has_reverse and places.has_tracer
         return places.has_static and not refused
@@ -121,9 +122,9 @@ class JaxRules:
             still = {i: _still(x) for i, x in places.nondiff.items()}
             places = dataclasses.replace(places, nondiff=still)
         if vjp is not None:
-            fwd, bwd = vjp_on_arrays(places, *vjp[:2], name=self.name)
+            fwd, bwd = vjp_on_arrays(places, *vjp[:2])
             if jvp is None:
-                fwd, bwd = carrying_statics(fwd, bwd, name=self.name)
+                fwd, bwd = for_custom_vjp(places, fwd, bwd, name=self.name)
             vjp = fwd, bwd, vjp[2]
         if jvp is not None:
             jvp = jvp[0], tuple(jvps_on_arrays(places, *jvp[:2])), jvp[2]

@@ -27,27 +27,26 @@ def named(fun: Rule, rule: Rule) -> Rule:
     return fun
 
 
-def vjp_on_arrays(
-    places: Places, fwd: Rule, bwd: Rule, *, name: str
-) -> tuple[Rule, Rule]:
-    """Return fwd and bwd of a function of this name as rules on arrays."""
-    rule = f"{getattr(bwd, '__name__', 'bwd')} for function {name}"
+def vjp_on_arrays(places: Places, fwd: Rule, bwd: Rule) -> tuple[Rule, Rule]:
+    """Return fwd as a rule on arrays, and bwd without nondiff arguments."""
 
     def on_fwd(*xs: Any) -> Any:
         return fwd(*places.whole(xs))
 
     def on_bwd(saved: Any, cts: Any) -> Any:
-        return places.cotangents(bwd(*places.nondiff.values(), saved, cts), rule)
+        return bwd(*places.nondiff.values(), saved, cts)
 
     return named(on_fwd, fwd), named(on_bwd, bwd)
 
 
-def carrying_statics(fwd: Rule, bwd: Rule, *, name: str) -> tuple[Rule, Rule]:
-    """Let the residuals of fwd hold static leaves.
+def for_custom_vjp(
+    places: Places, fwd: Rule, bwd: Rule, *, name: str
+) -> tuple[Rule, Rule]:
+    """Let JAX see only the arrays in residuals, and in the cotangents of arguments.
 
-    They can't be part of the residuals' structure: see `Statics`.
+    Static residuals can't be part of the structure that JAX sees: see `Statics`.
     """
-    statics = Statics()
+    statics, rule = Statics(), rule_name(bwd, name)
 
     def on_fwd(*xs: Any) -> Any:
         result = fwd(*xs)
@@ -64,9 +63,15 @@ def carrying_statics(fwd: Rule, bwd: Rule, *, name: str) -> tuple[Rule, Rule]:
     def on_bwd(saved: Any, cts: Any) -> Any:
         arrays, key = saved
         found = statics.get(key, arrays, name)
-        return bwd(found.static.join(found.arrays), cts)
+        found = bwd(found.static.join(found.arrays), cts)
+        return places.cotangents(found, rule)
 
     return named(on_fwd, fwd), named(on_bwd, bwd)
+
+
+def rule_name(bwd: Rule, name: str) -> str:
+    """Name bwd of a function of this name, as JAX's messages do."""
+    return f"{getattr(bwd, '__name__', 'bwd')} for function {name}"
 
 
 def jvps_on_arrays(places: Places, method: str, rules: tuple[Any, ...]) -> list[Any]:

@@ -43,6 +43,8 @@ def split(value: Any) -> tuple[Arrays, Spec]:
 
     Python numbers count as arrays, as in JAX. (For `pytree.split` they are static.)
     """
+    if isinstance(value, jax.Array):
+        return pytree.split(value)
     leaves, tree = tree_util.tree_flatten(value)
     static = [x if is_static(x) else ARRAY for x in leaves]
     pairs = zip(leaves, static, strict=True)
