@@ -25,7 +25,7 @@ class Statics:
     a gradient would be lost in silence. What does travel with a trace is the shapes of
     its residuals. So the static part stays here under a key, and the key travels as the
     length of an array that has no elements. An eager call runs fwd once, and needs no
-    key. (`Box` and `Static` are aux data, so neither can serve here.)
+    key. (A `Box` is aux data, so it can't serve here.)
     """
 
     def __init__(self) -> None:

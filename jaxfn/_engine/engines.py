@@ -290,10 +290,8 @@ def jax_jvp(
     method: str,
     rules: tuple[Any, ...],
     options: dict[str, Any],
-    *,
-    nondiff: tuple[int, ...] = (),
 ) -> Rule:
     """Make a `jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
-    f = jax.custom_jvp(primal, nondiff_argnums=nondiff)
+    f = jax.custom_jvp(primal)
     getattr(f, method)(*rules, **options)
     return f

@@ -17,8 +17,8 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn._decorator import jax_rules
-from jaxfn._engine import attachment, carrying
+from jaxfn._decorator import places
+from jaxfn._engine import attachment, carrying, gate, tie
 from jaxfn._methods import class_rules
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
@@ -55,7 +55,7 @@ def without_tangents_of_intermediates() -> Any:
     """Saved intermediates have no derivative, as in torch."""
 
     closed = property(lambda _: False, lambda _, __: None)
-    return mock.patch.object(attachment.Gate, "open", closed, create=True)
+    return mock.patch.object(gate.Gate, "open", closed, create=True)
 
 
 def with_the_last_residuals() -> Any:
@@ -83,7 +83,7 @@ def with_late_rules() -> Any:
 
 def with_late_rules_of_both() -> Any:
     """The forward rule of a decorated function with both rules runs so."""
-    original = jax_rules.along
+    original = places.along
 
     def late(*args: Any) -> Any:
         return contextvars.Context().run(original, *args)
@@ -91,10 +91,20 @@ def with_late_rules_of_both() -> Any:
     return everywhere(original, late)
 
 
+def without_ties() -> Any:
+    """An output depends on the arguments that it was computed from, and no others."""
+
+    def tied(outs: Any, *_: Any, **__: Any) -> Any:
+        return list(outs)
+
+    return everywhere(tie.tied, tied)
+
+
 MUTANTS: dict[str, Mutant] = {
     "attached values without tangents": without_attached_tangents,
     "intermediates without tangents": without_tangents_of_intermediates,
     "residuals of the last trace": with_the_last_residuals,
+    "outputs that ignore an argument": without_ties,
     "rules of classes outside of their context": with_late_rules,
     "rules of decorators outside of their context": with_late_rules_of_both,
 }
