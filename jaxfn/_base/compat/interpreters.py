@@ -31,6 +31,9 @@ _met: set[str] = set()
 def is_call(prim: Any) -> None:
     """Register `prim`, which evaluates its parameter `jaxpr`."""
     _calls.add(prim)
+    # JAX's next implementation would ask it to lower a jaxpr of its higher form that it
+    # finds among the parameters. `_low` does so, when the operation is compiled.
+    prim.is_high = lambda *_, **__: False
     # A jaxpr equals only itself, so a cache would have no hits, but would wrap each
     # call in a function.
     rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule)
