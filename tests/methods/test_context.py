@@ -786,3 +786,31 @@ def test_a_container_may_be_held_twice():
 
     f = function("F", forward=forward, backward=backward).apply
     assert jax.grad(f)(3.0) == 6
+
+
+# ---- what setup_context computes from an output
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("second", [jax.grad, jax.jacfwd])
+@pytest.mark.parametrize("rules", ["backward", "both", "derived", "jvp"])
+def test_it_has_the_derivative_of_the_rules(rules, second, wrap):
+    """The rules say dy = 3 sin(y) dx, so that of sin(y) is cos(y) times this."""
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(jnp.sin(output))
+        ctx.save_for_forward(jnp.sin(output))
+
+    def rule(ctx, g):
+        return 3 * g * ctx.saved_tensors[0]
+
+    chosen = {
+        "backward": {"backward": rule},
+        "both": {"backward": rule, "jvp": rule},
+        "derived": {"backward": rule, "generate_jvp_rule": True},
+        "jvp": {"jvp": rule},
+    }[rules]
+    f = function(forward=lambda x: x**2, setup_context=setup_context, **chosen).apply
+    x = jnp.float32(0.5)
+    allclose(wrap(jax.grad(f))(x), 3 * np.sin(0.25))
+    allclose(wrap(second(jax.grad(f)))(x), 9 * np.sin(0.25) * np.cos(0.25))
