@@ -92,16 +92,17 @@ CLOSED_OVER = (
 )
 
 NOT_REPEATABLE = (
-    "`{name}` uses the result of an io_callback, or reads a reference (jax.new_ref) "
-    "that it writes to, and its derivative was taken. The derivative would evaluate "
-    "the rule again, with other values. Do it outside `{name}`, and pass the result as "
-    "an argument."
+    "`{name}` uses the result of an io_callback (or of another operation with an "
+    "effect), and its derivative was taken. The derivative would evaluate the rule "
+    "again, with other values. Do it outside `{name}`, and pass the result as an "
+    "argument."
 )
 
 REFERENCE = (
-    "`{name}` uses a reference from outside (jax.new_ref) in a rule that JAX compiles "
-    "as a part of an operation: expected arrays. Read it before, and pass the value as "
-    "an argument; write to it what `{name}` returns."
+    "`{name}` uses a reference from outside (jax.new_ref) in a rule that JAX "
+    "differentiates, batches or compiles as a part of an operation. Read the reference "
+    "before the call, and pass its value as an argument; write to it what `{name}` "
+    "returns."
 )
 
 BATCHED_IN_KERNEL = (

@@ -165,8 +165,10 @@ class _Traced:
         """Differentiate what the function did, which had its effects already."""
         if any(d is not None for d in dots[: len(self.fixed)]):
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self.name))
-        still = self.staged.without_effects()
-        if not still.is_repeatable_after(self.staged):
+        if any(map(compat.is_reference, inputs)):
+            raise NotImplementedError(errors.REFERENCE.format(name=self.name))
+        again = self.staged.repeated()
+        if again is None:
             raise NotImplementedError(errors.NOT_REPEATABLE.format(name=self.name))
         nonzero = [i for i, d in enumerate(dots) if d is not None]
         inexact = [is_inexact(o) for o in outs]
@@ -175,7 +177,7 @@ class _Traced:
             at = list(inputs)
             for i, x in zip(nonzero, some, strict=True):
                 at[i] = x
-            return [x for x, s in zip(still(*at), inexact, strict=True) if s]
+            return [x for x, s in zip(again(*at), inexact, strict=True) if s]
 
         primals = tuple(inputs[i] for i in nonzero)
         found = iter(jax.jvp(along, primals, tuple(dots[i] for i in nonzero))[1])

@@ -58,54 +58,6 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
     return Gate().enter(arrays)
 
 
-def through_references(
-    run: Callable[..., Any],
-    recording: compat.Recording,
-    inputs: Sequence[Any],
-    outs: Sequence[Any],
-) -> list[Any] | None:
-    """Return what else outputs were computed from, if references were made on the way.
-
-    Into a reference (jax.new_ref) of a forward derivatives come in spite of the gate:
-    JAX differentiates it, whatever is written to it. So the outputs have a derivative,
-    which is to be dropped. Whether forward also closed over a value whose derivative
-    would be lost can't be seen by it then, but by that of all values that forward used.
-
-    Args:
-        run: forward, `run(*inputs)`, which has run.
-        recording: begun before it ran.
-        inputs: behind the gate.
-        outs: what it gave.
-
-    Returns:
-        None if no reference was made, or one from outside is differentiated here.
-    """
-    if any(map(compat.is_differentiated, outs)):
-        # There JAX records nothing; to trace it tells.
-        try:
-            jaxpr = jax.make_jaxpr(run)(*inputs)
-        except Exception:  # noqa: BLE001  (what needs values may raise anything)
-            return None
-        if compat.makes_references(jaxpr):
-            return used_by(jaxpr)
-    elif recording.makes_references:
-        return recording.outside(outs, inputs)
-    return None
-
-
-def used_by(jaxpr: Any) -> list[Any] | None:
-    """Return the traced values that a forward closes over, but no references.
-
-    Returns:
-        None if one of the references is differentiated: that would be lost.
-    """
-    used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
-    references = filter(compat.is_reference, used)
-    if any(map(compat.is_differentiated, references)):
-        return None
-    return [x for x in used if not compat.is_reference(x)]
-
-
 def distinct(arrays: Sequence[Any]) -> list[Any]:
     """Return the arrays, each an object of its own, as they always are in a trace."""
     found: list[Any] = []

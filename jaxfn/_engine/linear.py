@@ -73,7 +73,7 @@ def linear(
 
     try:
         values, staged = compat.Staged.trace(run, residuals, *tangents)
-        if compat.is_staging() and any(map(compat.is_reference, values)):
+        if any(map(compat.is_reference, values)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
         # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
@@ -109,8 +109,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
     # Evaluating the outs has the effects of the rule; its derivative has none.
-    first, staged = staged, staged.without_effects()
-    if not staged.is_repeatable_after(first):
+    staged = staged.repeated()
+    if staged is None:
         name = params["transpose"].name
         raise NotImplementedError(errors.NOT_REPEATABLE.format(name=name))
     terms: list[Sequence[Any]] = []

@@ -32,7 +32,7 @@ import jax
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
-from jaxfn._engine.gate import Gate, stop_gradient, through_references, used_by
+from jaxfn._engine.gate import Gate, stop_gradient
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.runs import Run, check_untraceable
 from jaxfn._engine.tie import tied
@@ -197,9 +197,13 @@ class OnePass:
         gate.open = any(map(is_inexact, run.others(leaves)))
         if len({id(outs[i]) for i in run.out.marked}) != len(run.out.marked):
             run.out.marked = self._marks(arrays, perturbed)
-        again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
-        closed_over = through_references(again, recording, inside, outs)
-        if closed_over is None and gate.open:
+        closed_over = None
+        # JAX differentiates every reference (jax.new_ref), whatever is written to it.
+        # So outputs that came through one have a derivative behind a closed gate too.
+        if any(map(compat.is_differentiated, outs)):
+            again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
+            closed_over = _used_by_traced(again, inside)
+        elif gate.open or recording.makes_references:
             closed_over = recording.closed_over(outs, inside)
         return _Ran(run, outs, leaves, inside, recording, closed_over)
 
@@ -227,7 +231,7 @@ class OnePass:
             outs, leaves = found[:n], found[n:]
             # What else the values were computed from, for `attach`.
             own = gate.open or compat.makes_references(jaxpr)
-            closed_over = used_by(jaxpr) if own else None
+            closed_over = _used_by(jaxpr) if own else None
             return _Ran(run, outs, leaves, inside, recording, closed_over)
 
         return evaluated
@@ -299,3 +303,25 @@ class OnePass:
             check_untraceable(rule, run, still, again, may_be_numpy=False)
             leaves = run.refusing(leaves, arrays, rule, why)
         return run, run.others(leaves)
+
+
+def _used_by_traced(run: Callable[..., Any], inputs: Arrays) -> list[Any] | None:
+    """Trace a forward that makes references, to see what it closes over."""
+    try:
+        jaxpr = compat.make_jaxpr(run, inputs)
+    except Exception:  # noqa: BLE001  (what needs values may raise anything)
+        return None
+    return _used_by(jaxpr) if compat.makes_references(jaxpr) else None
+
+
+def _used_by(jaxpr: Any) -> list[Any] | None:
+    """Return the traced values that a forward closes over, but no references.
+
+    Returns:
+        None if one of the references is differentiated, which would be lost.
+    """
+    used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+    references = list(filter(compat.is_reference, used))
+    if any(map(compat.is_differentiated, references)):
+        return None
+    return [x for x in used if not compat.is_reference(x)]

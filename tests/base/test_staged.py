@@ -28,53 +28,37 @@ HOLDERS = {
 @pytest.mark.parametrize("fun", HOLDERS.values(), ids=HOLDERS)
 def test_effects_that_nothing_needs_are_left_out(fun):
     _, staged = compat.Staged.trace(lambda x: [fun(x)], (), X)
-    still = staged.without_effects()
+    again = staged.repeated()
     assert staged.effects
-    assert not still.effects
-    assert still(X) == staged(X) == [fun(X)]
+    assert not again.effects
+    assert again(X) == staged(X) == [fun(X)]
 
 
-def test_effects_that_something_needs_are_kept():
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_a_value_that_needs_an_effect_is_not_repeated(wrap):
     shape = jax.ShapeDtypeStruct((), jnp.float32)
-
-    asked = []
-
-    def ask(x):
-        asked.append(float(x))
-        return 3 * x
-
-    @jax.jit
-    def asking(x):
-        io_callback(ask, shape, 2 * x)
-        return io_callback(ask, shape, x)
-
-    _, staged = compat.Staged.trace(lambda x: [asking(x)], (), X)
-    still = staged.without_effects()
-    assert still.effects == staged.effects != set()
-    assert still(X) == [1.5]
-    jax.effects_barrier()
-    assert asked == [0.5]
+    ask = wrap(lambda x: io_callback(lambda x: 3 * x, shape, x))
+    for asking in (lambda x: [ask(x)], lambda x: [2 * x, ask(x)]):
+        assert compat.Staged.trace(asking, (), X)[1].repeated() is None
+    _, staged = compat.Staged.trace(lambda x: [ask(x), 2 * x][1:], (), X)
+    assert not staged.repeated().effects
 
 
 def test_what_has_no_effects_stays_as_it_is():
     _, staged = compat.Staged.trace(lambda x: [jax.jit(jnp.sin)(x)], (), X)
-    assert staged.without_effects() is staged
+    assert staged.repeated() is staged
 
 
 def test_what_is_written_inside_of_a_call_may_be_read_outside():
-    def fun(ref, x):
-        @jax.jit
-        def write(ref, x):
-            ref[...] = 3 * x
-            return x
+    @jax.jit
+    def write(ref, x):
+        ref[...] = 3 * x
+        return x
 
+    def fun(x):
+        ref = jax.new_ref(x)
         write(ref, x)
         return [ref[...] + x]
 
-    outside = jax.new_ref(X)
-    held, staged = compat.Staged.trace(lambda x: fun(outside, x), (), X)
-    still = staged.without_effects()
-    assert still(*held, X) == [2]
-    # It reads nothing that was there before.
-    outside[...] = 7.0
-    assert still(*held, X) == [2]
+    _, staged = compat.Staged.trace(fun, (), X)
+    assert staged.repeated()(X) == [2]

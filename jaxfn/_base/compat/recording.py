@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax._src.core import Literal, internal_mutable_array_effect
-from jax._src.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
+from jax._src.interpreters.partial_eval import DynamicJaxprTracer
 
 from jaxfn._base.compat.flow import results
 from jaxfn._base.compat.staged import is_reference
@@ -35,8 +35,6 @@ class Recording:
         self._constants = {} if trace is None else trace.frame.constvar_to_val
         self._known = len(self._constants)
         self._begin = len(self._equations)
-        self._start = self._begin  # of equations that `_traced` lacks
-        self._traced: dict[int, Any] = {}  # by identity
 
     def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
         """Return for each output whether it is surely batched if any input is.
@@ -67,31 +65,29 @@ class Recording:
             for x in outs
         ]
 
-    def _holds(self, eqn: Any) -> bool:
-        """Is this equation in the recording?"""
-        new, self._start = self._equations[self._start :], len(self._equations)
-        self._traced.update((id(found), found) for found in map(_equation, new))
-        return id(eqn) in self._traced
-
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Find the tracers, other than inputs, that `values` depend on."""
-        seen = {id(inside(x)) for x in inputs}
-        found: list[Any] = []
-        todo = [inside(x) for x in values]
-        while todo:
-            x = todo.pop()
-            if id(x) in seen or not is_tracer(x):
+        """Find the tracers from outside, other than `inputs`, that have been used.
+
+        Not the references (jax.new_ref) from outside, but what has been read from them.
+        `values`, the results, count as used.
+        """
+        known = {id(inside(x)) for x in inputs}
+        eqns = list(filter(None, map(_equation, self._equations[self._begin :])))
+        made = set(map(id, eqns))
+
+        def is_outside(x: Any) -> bool:
+            parent = getattr(x, "parent", None)
+            return id(x) not in known and (parent is None or id(parent) not in made)
+
+        found: dict[int, Any] = {}
+        for x in [*[x for eqn in eqns for x in eqn.in_tracers], *map(inside, values)]:
+            if not is_tracer(_constant(x)) or is_reference(x):
                 continue
-            seen.add(id(x))
-            if isinstance(x, JaxprTracer) and x.parents:
-                todo += x.parents
-            elif not isinstance(x, DynamicJaxprTracer):
-                found.append(x)  # of a transformation without equations
-            elif x.parent is not None and self._holds(x.parent):
-                todo += x.parent.in_tracers
-            elif is_tracer(_constant(x)):
-                found.append(x)
-        return found
+            parent = getattr(x, "parent", None)
+            read = () if parent is None else filter(is_reference, parent.in_tracers)
+            if is_outside(x) or any(map(is_outside, read)):
+                found[id(x)] = x
+        return list(found.values())
 
     def loses_derivative(self, inputs: Sequence[Any]) -> bool:
         """Has any value that loses its derivative (`is_lost`) been used, but inputs?
@@ -112,26 +108,6 @@ class Recording:
             if eqn and eqn.effects and internal_mutable_array_effect in eqn.effects:
                 return True
         return False
-
-    def outside(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Find the values from outside, other than `inputs`.
-
-        These are closed-over values and reads of closed-over references, but not the
-        references. `values`, the results, may be such reads too.
-        """
-        known, found = {id(inside(x)) for x in inputs}, {}
-        eqns = filter(None, map(_equation, self._equations[self._begin :]))
-        used = [x for eqn in eqns for x in eqn.in_tracers]
-
-        def is_outside(x: Any) -> bool:
-            made_here = x.parent is not None and self._holds(x.parent)
-            return not made_here and id(x) not in known
-
-        for x in (*used, *filter(is_tracer, map(inside, values))):
-            read = () if x.parent is None else filter(is_reference, x.parent.in_tracers)
-            if not is_reference(x) and (is_outside(x) or any(map(is_outside, read))):
-                found[id(x)] = x
-        return list(found.values())
 
 
 def _equation(entry: Any) -> Any:

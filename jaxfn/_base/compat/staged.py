@@ -16,12 +16,11 @@ from jax._src.core import (
     Var,
     extend_axis_env_nd,
     internal_mutable_array_effect,
-    jaxprs_in_params,
 )
 from jax._src.effects import JaxprInputEffect
 from jax._src.interpreters.partial_eval import close_jaxpr, dce_jaxpr
 from jax._src.state.discharge import discharge_state
-from jax._src.state.types import AbstractRef, AccumEffect, ReadEffect, WriteEffect
+from jax._src.state.types import AbstractRef
 
 from jaxfn._base.compat.jaxprs import evaluate, open_jaxpr, trace_flat
 from jaxfn._base.compat.traces import forgotten_axes
@@ -76,28 +75,17 @@ class Staged:
         """The parameter of a primitive: a jaxpr, because JAX looks for one."""
         return self.jaxpr
 
-    def without_effects(self) -> Staged:
-        """Remove equations with unused results.
+    def repeated(self) -> Staged | None:
+        """Return what gives the same values once more, without effects.
 
-        A write to a reference (jax.new_ref) is used if a later equation reads it.
+        Returns:
+            None if a value needs an effect: an io_callback may give another result.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         kept = _used(jaxpr)
+        if any(not _is_harmless(effect) for effect in kept.effects):
+            return None
         return self if kept is jaxpr else Staged(close_jaxpr(kept))
-
-    def is_repeatable_after(self, first: Staged) -> bool:
-        """Does this part of `first` return the same values again after `first` has run?
-
-        Not if it uses the result of an io_callback, or reads a reference that `first`
-        writes to.
-        """
-        jaxpr, before = (open_jaxpr(x.jaxpr)[0] for x in (self, first))
-        read, written = (
-            {id(x) for eqn in found.eqns for x in _references(eqn, kinds)}
-            for found, kinds in ((jaxpr, ReadEffect), (before, _WRITES))
-        )
-        inputs = set(map(id, jaxpr.invars))
-        return not _uses_callbacks(jaxpr) and not inputs & read & written
 
     @property
     def in_avals(self) -> Sequence[Any]:
@@ -109,9 +97,7 @@ class Staged:
 
     @property
     def effects(self) -> Any:
-        """Its effects, except on input references."""
-        found = open_jaxpr(self.jaxpr)[0].effects
-        return found - _on_inputs(found)
+        return open_jaxpr(self.jaxpr)[0].effects
 
     def uses_axis(self, name: Any) -> bool:
         """Does it use this named axis of a vmap, for example in a collective?"""
@@ -124,20 +110,14 @@ class Staged:
         return str(self.jaxpr)
 
 
-def _used(jaxpr: Any, *, inside: bool = False) -> Any:
-    """Remove equations with unused results from a jaxpr.
-
-    Args:
-        jaxpr: The jaxpr, without its constants.
-        inside: Whether it belongs to a call, a loop or a branch. Then unknown equations
-            may read its references, so every write counts as used.
-    """
+def _used(jaxpr: Any) -> Any:
+    """Remove equations with unused results from a jaxpr without constants."""
     used = {id(x) for x in jaxpr.outvars}
     kept: list[Any] = []
     for eqn in reversed(jaxpr.eqns):
-        written = _references(eqn, _WRITES)
-        results = (*eqn.outvars, *written)
-        if (written and inside) or any(id(var) in used for var in results):
+        # A later equation may read what this one writes to a reference.
+        on_references = any(isinstance(e, JaxprInputEffect) for e in eqn.effects)
+        if on_references or any(id(var) in used for var in eqn.outvars):
             used |= {id(x) for x in eqn.invars}
             kept.append(_with_used(eqn))
     # A branch of a cond has the effects of all branches.
@@ -149,8 +129,12 @@ def _used(jaxpr: Any, *, inside: bool = False) -> Any:
     return jaxpr.replace(eqns=kept, effects=effects)
 
 
-def _on_inputs(effects: Any) -> frozenset[Any]:
-    return frozenset(e for e in effects if isinstance(e, JaxprInputEffect))
+def _is_harmless(effect: Any) -> bool:
+    """Is it a name of an axis, or an effect on references that the function made?"""
+    own = (
+        isinstance(effect, JaxprInputEffect) or effect is internal_mutable_array_effect
+    )
+    return own or isinstance(effect, NamedAxisEffect)
 
 
 # Calls, loops and branches, whose effects are those of their jaxprs.
@@ -162,12 +146,12 @@ def _with_used(eqn: Any) -> Any:
     """Remove unused equations from the jaxprs of an equation."""
     if not eqn.effects or eqn.primitive.name not in _HOLDERS:
         return eqn
-    left = set(_on_inputs(eqn.effects))
+    left = {e for e in eqn.effects if isinstance(e, JaxprInputEffect)}
 
     def used(x: Any) -> Any:
         if _is_jaxpr(x):
             opened, _ = open_jaxpr(x)
-            kept = _used(opened, inside=True)
+            kept = _used(opened)
             left.update(eqn.effects & kept.effects)
             if kept is opened:
                 return x
@@ -187,15 +171,6 @@ def _is_jaxpr(x: Any) -> bool:
     return hasattr(x, "eqns")
 
 
-_WRITES = WriteEffect, AccumEffect
-
-
-def _references(eqn: Any, kinds: Any) -> list[Any]:
-    """Return the references of an equation with such an effect."""
-    has_effect = any(isinstance(effect, kinds) for effect in eqn.effects)
-    return list(filter(is_reference, eqn.invars)) if has_effect else []
-
-
 def is_reference(x: Any) -> bool:
     """Is `x` a reference (jax.new_ref), or a variable of that type?"""
     aval = x.aval if isinstance(x, Var) else jax.typeof(x)
@@ -205,19 +180,6 @@ def is_reference(x: Any) -> bool:
 def makes_references(jaxpr: Any) -> bool:
     """Does a jaxpr make references (jax.new_ref)?"""
     return internal_mutable_array_effect in open_jaxpr(jaxpr)[0].effects
-
-
-def _uses_callbacks(jaxpr: Any) -> bool:
-    """Does a jaxpr, or a nested one, use a result of an io_callback?"""
-    used = {id(x) for x in jaxpr.outvars}
-    used |= {id(x) for eqn in jaxpr.eqns for x in eqn.invars}
-    for eqn in jaxpr.eqns:
-        is_used = any(id(x) in used for x in eqn.outvars)
-        if eqn.primitive.name == "io_callback" and is_used:
-            return True
-        if any(map(_uses_callbacks, jaxprs_in_params(eqn.params))):
-            return True
-    return False
 
 
 def _without_references(closed: Any) -> Any:
@@ -266,12 +228,8 @@ class Failed(Staged):
     def parameter(self) -> Any:
         return self
 
-    def without_effects(self) -> Staged:
+    def repeated(self) -> Staged:
         return self
-
-    def is_repeatable_after(self, first: Staged) -> bool:
-        del first
-        return True
 
     @property
     def effects(self) -> Any:
