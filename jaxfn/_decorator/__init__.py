@@ -3,8 +3,9 @@
 Read `decorator` (the object; its `def*` methods), `jax_rules` (what they define),
 `jax_call` (a call) and `both` (rules of both kinds, as `Rules`, and their checks, as
 strict as JAX's). `places` takes arguments apart, and `on_arrays` makes rules of which
-JAX sees only arrays. `kept` is for an older JAX; `jax_own` is what only the installed
-JAX's own decorators have. Rules in torch's terms make a class (`torch_rules`).
+JAX sees only arrays. `vmapped` puts a batch rule around a function. `kept` is for an
+older JAX; `jax_own` is what only the installed JAX's own decorators have. Rules in
+torch's terms make a class (`torch_rules`).
 
 How rules of either kind become JAX functions belongs in `_engine`, ctx in `_methods`.
 """

@@ -26,7 +26,8 @@ from jaxfn._decorator.on_arrays import (
     vjp_on_arrays,
 )
 from jaxfn._decorator.places import Places, Rule
-from jaxfn._engine import jax_jvp, jax_vjp, vmapped
+from jaxfn._decorator.vmapped import vmapped
+from jaxfn._engine import jax_jvp, jax_vjp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,14 +10,12 @@ custom_vmap, in front of its own.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax import tree_util
 
-from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact, pytree
+from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import jax_jvp
 from jaxfn._engine.gate import stop_gradient
@@ -192,65 +190,3 @@ def _named(fun: Fun, name: str) -> Fun:
 
     call.__name__ = name
     return call
-
-
-# ---- in the terms of `jax.custom_batching.custom_vmap`
-
-
-def vmapped(
-    fun: Callable[..., Any], rule: Callable[..., Any], *, has_derivative: bool
-) -> Callable[..., Any]:
-    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly when JAX's traces.
-
-    Args:
-        fun: the function.
-        rule: `rule(axis_size, in_batched, *args) -> out, out_batched`.
-        has_derivative: Whether the function has derivative rules. Then these are the
-            only derivatives that it can have; else it has those of `fun`.
-    """
-    name = getattr(fun, "__name__", type(fun).__name__)
-
-    @functools.wraps(fun)
-    def call(*args: Any) -> Any:
-        leaves, tree = tree_util.tree_flatten(args)
-        if not any(compat.is_tracer(x) for x in leaves):
-            return fun(*tree.unflatten(map(compat.as_array, leaves)))
-        structure: list[Any] = []
-
-        def flat(*arrays: Any) -> Outputs:
-            out = fun(*tree.unflatten(arrays))
-            structure[:] = [tree_util.tree_structure(out)]
-            return pytree.outputs(out)
-
-        def batch(
-            size: int, batched: Sequence[bool], arrays: list[Any]
-        ) -> tuple[Outputs, Outputs]:
-            args, flags = tree.unflatten(arrays), tree.unflatten(batched)
-            out, out_batched = rule(size, list(flags), *args)
-            _check(rule, structure[0], out, out_batched)
-            found = pytree.outputs(out)
-            return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
-
-        make = custom_vmap if has_derivative else differentiable
-        outs = make(flat, batch, name=name)(*leaves)
-        return outs.static.whole.join(outs.arrays)
-
-    return call
-
-
-def _check(rule: Callable[..., Any], expected: Any, out: Any, batched: Any) -> None:
-    """Check what a rule returned, as JAX does, in its words."""
-    name = getattr(rule, "__name__", "<unnamed rule>")
-    got, of_flags = map(tree_util.tree_structure, (out, batched))
-    if got != of_flags:
-        raise ValueError(
-            "structure of output value and output batching specification returned by "
-            f"custom vmap rule ({name}) do not match: expected for each output whether "
-            f"it is batched, in the structure {got}, got {of_flags}."
-        )
-    if got != expected:
-        raise ValueError(
-            f"structure of output returned by custom vmap rule ({name}) does not match "
-            "that of original custom-vmapped function: expected the structure "
-            f"{expected}, got {got}."
-        )
