@@ -100,7 +100,7 @@ class Both:
         return outs.arrays, leaves, Run(outs.static, perturbed, self._symbolic, spec)
 
     def _residuals(
-        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays, _: Perturbed
+        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
     ) -> Residuals:
         avals = [compat.tangent_aval(x) for x in outs]
         smooth = tuple([is_inexact(x) for x in outs])

@@ -45,8 +45,8 @@ from jaxfn._engine.engines import (
     jax_vjp,
     push_forward,
 )
-from jaxfn._engine.gate import distinct, stop_gradient
-from jaxfn._engine.onepass import OnePass
+from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.onepass import OnePass, Run
 from jaxfn._engine.rules import (
     Arrays,
     Batch,
@@ -56,5 +56,4 @@ from jaxfn._engine.rules import (
     Residuals,
     Rules,
 )
-from jaxfn._engine.runs import Run, check_untraceable
 from jaxfn._engine.tie import tied

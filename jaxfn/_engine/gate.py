@@ -59,7 +59,11 @@ def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays, each an object of its own, as they always are in a trace."""
+    """Return the arrays, each an object of its own, as they always are in a trace.
+
+    Marks and saved arrays are known by identity. Outside of a trace `x` and
+    `lax.stop_gradient(x)` are one object, so a mark on one would mark both.
+    """
     found: list[Any] = []
     for x in arrays:
         found.append(_own(x, found) if any(x is known for known in found) else x)

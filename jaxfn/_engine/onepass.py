@@ -7,8 +7,7 @@ runs behind a gate (`gate.Gate`), which opens if such a value was saved.
 
 If a derivative is taken while forward runs, JAX asks the gate before forward has ended.
 Then forward is traced first, and the jaxpr is evaluated, which runs no Python. A body
-that can't be traced, because it needs values, runs with them; then the derivative of
-what it saved on its way is refused.
+that can't be traced, because it needs values, runs with them (`untraceable`).
 
 A forward may have a second part, which saves from inputs and outputs (torch's
 setup_context). Whatever it computes has its true derivative, also with respect to the
@@ -23,19 +22,93 @@ traced to see.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-import jax
 
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
-from jaxfn._engine.gate import Gate, stop_gradient
+from jaxfn._engine.gate import Gate, distinct, stop_gradient
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
-from jaxfn._engine.runs import Run, check_untraceable
 from jaxfn._engine.tie import tied
+from jaxfn._engine.untraceable import attempt, without_derivative
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """What one run of forward gave, without the arrays, because it outlives the trace.
+
+    Attributes:
+        out: Structure of the outputs.
+        perturbed: For each array argument, whether it is differentiated.
+        pattern_used: Whether what was saved may depend on `perturbed`.
+        saved: What was saved; of the face's own kind.
+        constants: Names of what holds NumPy values of float type.
+        opaque: Names of what holds objects that hide arrays.
+        sources: For each leaf that was saved where its value comes from: ("input", i),
+            ("output", i) or ("other", i), counting within each kind. Filled in last.
+        staged: The traced function that computes the other leaves, from what it closes
+            over, inputs and outputs; None if they have been computed.
+    """
+
+    out: OutSpec
+    perturbed: Perturbed
+    pattern_used: bool
+    saved: Any
+    constants: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+    sources: tuple[tuple[str, int], ...] = ()
+    staged: compat.Staged | None = None
+
+    def note_sources(self, leaves: Arrays, inputs: Arrays, outs: Arrays) -> None:
+        """Note, by identity, where each leaf comes from."""
+        places = {id(x): ("output", i) for i, x in enumerate(outs)}
+        # Inputs last, and the first of them at the very end: a dict keeps the last of
+        # equal keys, and an input that is returned as it is counts as the input.
+        places |= {id(x): ("input", i) for i, x in reversed(list(enumerate(inputs)))}
+        sources, n_other = [], 0
+        for leaf in leaves:
+            source = places.get(id(leaf))
+            if source is None:
+                source = ("other", n_other)
+                n_other += 1
+            sources.append(source)
+        self.sources = tuple(sources)
+
+    def leaves(self, inputs: Arrays, outs: Arrays, others: Arrays) -> list[Any]:
+        """Return the leaves, with these arrays in the places of their sources."""
+        if self.staged is not None:
+            others = self.staged(*others, *inputs, *outs)
+        of_kind = {"input": inputs, "output": outs, "other": others}
+        return [of_kind[kind][i] for kind, i in self.sources]
+
+    def others(self, leaves: Arrays) -> list[Any]:
+        """Return the leaves that are neither inputs nor outputs."""
+        pairs = zip(leaves, self.sources, strict=True)
+        return [leaf for leaf, (kind, _) in pairs if kind == "other"]
+
+    def for_derivative(self, perturbed: Sequence[bool], rule: str) -> Run:
+        """Return what the rules are given for a derivative by these arguments.
+
+        A run that has asked saved what the arguments of its call need, and its rules
+        are told of these. (The face leaves out what it gives for others.)
+
+        Raises:
+            RuntimeError: The run may have saved too little.
+            NotImplementedError: What it saved needs an effect.
+        """
+        staged = None if self.staged is None else self.staged.repeated()
+        if staged is None and self.staged is not None:
+            raise NotImplementedError(errors.NOT_REPEATABLE.format(name=rule))
+        told = tuple(perturbed)
+        if self.pattern_used:
+            pairs = zip(perturbed, self.perturbed, strict=True)
+            if any(needed and not known for needed, known in pairs):
+                raise errors.RuleError(errors.OTHER_ARGUMENTS.format(rule=rule))
+            told = self.perturbed
+        return dataclasses.replace(self, perturbed=told, staged=staged)
+
 
 First = Callable[[Arrays, Perturbed], tuple[Arrays, list[Any], Run]]
 """Runs forward: `(inputs, perturbed) -> outputs, leaves saved, Run`."""
@@ -73,7 +146,7 @@ class OnePass:
 
     Args:
         first: Runs forward.
-        residuals: `residuals(run, leaves, inputs, outputs, perturbed)`.
+        residuals: `residuals(run, leaves, inputs, outputs)`.
         rules: Returns the rules of the call; a function, because `fwd` is one of them.
         rule: Name of forward, for messages.
         second: The second part of forward, if it has one.
@@ -83,7 +156,7 @@ class OnePass:
     def __init__(
         self,
         first: First,
-        residuals: Callable[..., Residuals],
+        residuals: Callable[[Run, Arrays, Arrays, Arrays], Residuals],
         rules: Callable[[], Rules],
         *,
         rule: str,
@@ -111,17 +184,16 @@ class OnePass:
             name=self._rules().name,
             closed_over=ran.closed_over,
         )
-        residuals = self._substituted(run, arrays, others, perturbed, outs)
-        return Outputs(outs, run.out), residuals
+        return Outputs(outs, run.out), self._substituted(run, arrays, others, outs)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
         """Return the outputs alone, for a call that nobody differentiates."""
         recording = compat.Recording()
         outs, _, run = self._run(arrays, perturbed)
-        # Called although nothing is kept, as in torch: it may have effects, and its
+        # Called although nothing is saved, as in torch: it may have effects, and its
         # mistakes are to be reported here too.
         if self._second is not None:
-            self._second(run.out, arrays, outs, perturbed)
+            self._second(run.out, arrays, distinct(outs), perturbed)
         return Outputs(self._tied(run.out, outs, arrays, recording), run.out)
 
     def _tangents(
@@ -132,21 +204,15 @@ class OnePass:
         # the rules give the whole derivative.
         arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
         rule = self._second_rule or self._rule
-        perturbed = run.pattern([d is not None for d in dots], rule)
-        residuals = self._substituted(run, arrays, others, perturbed, outs)
+        run = run.for_derivative([d is not None for d in dots], rule)
+        residuals = self._substituted(run, arrays, others, outs)
         return push_forward(self._rules(), residuals, outs, dots)
 
     def _substituted(
-        self,
-        run: Run,
-        arrays: Arrays,
-        others: Arrays,
-        perturbed: Perturbed,
-        outs: Arrays,
+        self, run: Run, arrays: Arrays, others: Arrays, outs: Arrays
     ) -> Residuals:
         """Return what was saved, with real inputs and attached outputs in place."""
-        leaves = run.leaves(arrays, outs, others)
-        return self._residuals(run, leaves, arrays, outs, perturbed)
+        return self._residuals(run, run.leaves(arrays, outs, others), arrays, outs)
 
     def _tied(
         self, out: OutSpec, outs: Arrays, inputs: Arrays, recording: compat.Recording
@@ -167,29 +233,24 @@ class OnePass:
 
     def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Ran:
         """Run forward once, so that what it saved has the derivative of what ran."""
-        live = any(map(compat.is_differentiated, arrays))
-        if self._second is not None or not live:
+        if self._second is not None or not any(map(compat.is_differentiated, arrays)):
             # The gate is asked when forward has ended, or stays closed.
-            return self._behind(Gate(), arrays, perturbed)
-        try:
-            traced = self._trace(arrays, perturbed)
-        except errors.RuleError:
-            raise
-        except Exception as error:  # noqa: BLE001  (a body that needs values: anything)
-            why = type(error).__name__
-        else:
-            return traced(arrays)
+            return self._behind(arrays, perturbed)
+        traced, why = attempt(lambda: self._trace(arrays, perturbed))
+        if traced is not None:
+            return self._evaluated(*traced, arrays)
         # With values, and with no derivative: it would be that of the body, and there
         # is no gate that could open in time.
-        still, recording = stop_gradient(arrays), compat.Recording()
-        outs, leaves, run = self._run(still, perturbed)
+        inputs, recording = stop_gradient(arrays), compat.Recording()
+        outs, leaves, run = self._run(inputs, perturbed)
         again = lambda xs: self._run(xs, perturbed)[2]  # noqa: E731
-        check_untraceable(self._rule, run, still, again, may_be_numpy=True)
-        leaves = run.refusing(leaves, arrays, self._rule, why)
+        about = self._rule, why, run, leaves, inputs, arrays, again
+        leaves = without_derivative(*about, may_be_numpy=True)
         return _Ran(run, outs, leaves, arrays, recording, None)
 
-    def _behind(self, gate: Gate, arrays: Arrays, perturbed: Perturbed) -> _Ran:
-        """Run forward behind the gate, and open it if an intermediate was saved."""
+    def _behind(self, arrays: Arrays, perturbed: Perturbed) -> _Ran:
+        """Run forward behind a gate, and open it if an intermediate was saved."""
+        gate = Gate()
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._run(inside, perturbed)
         # A saved intermediate has the derivative of the body: it must come through. The
@@ -200,41 +261,39 @@ class OnePass:
         closed_over = None
         # JAX differentiates every reference (jax.new_ref), whatever is written to it.
         # So outputs that came through one have a derivative behind a closed gate too.
-        if any(map(compat.is_differentiated, outs)):
-            again = lambda *xs: self._run(list(xs), perturbed)[0]  # noqa: E731
-            closed_over = _used_by_traced(again, inside)
+        if any(map(compat.is_differentiated, outs)):  # no recording shows what ran
+            traced, _ = attempt(lambda: self._trace(inside, perturbed))
+            if traced is not None and compat.makes_references(traced[0]):
+                closed_over = _used_by(traced[0])
         elif gate.open or recording.makes_references:
             closed_over = recording.closed_over(outs, inside)
         return _Ran(run, outs, leaves, inside, recording, closed_over)
 
-    def _trace(self, arrays: Arrays, perturbed: Perturbed) -> Callable[[Arrays], _Ran]:
-        """Run forward in a trace of its own; return what evaluates that trace.
-
-        Its equations run when forward has ended, behind a gate which is then asked with
-        the answer known.
-        """
+    def _trace(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Any, Run]:
+        """Trace forward; return a jaxpr of outputs and leaves, and the run."""
         runs: list[Run] = []
 
         def trace(*values: Any) -> list[Any]:
-            outs, leaves, run = self._run(values, perturbed)
+            outs, leaves, run = self._run(list(values), perturbed)
             runs.append(run)
             return [*outs, *leaves]
 
-        jaxpr = compat.make_jaxpr(trace, arrays)
+        return compat.make_jaxpr(trace, arrays), runs[-1]
 
-        def evaluated(arrays: Arrays) -> _Ran:
-            run, gate, avals = runs[-1], Gate(), compat.Staged(jaxpr).out_avals
-            n = len(avals) - len(run.sources)
-            gate.open = any(map(is_inexact, run.others(avals[n:])))
-            inside, recording = gate.enter(arrays), compat.Recording()
-            found = compat.evaluate(jaxpr, inside)
-            outs, leaves = found[:n], found[n:]
-            # What else the values were computed from, for `attach`.
-            own = gate.open or compat.makes_references(jaxpr)
-            closed_over = _used_by(jaxpr) if own else None
-            return _Ran(run, outs, leaves, inside, recording, closed_over)
+    def _evaluated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Ran:
+        """Evaluate a forward that was traced.
 
-        return evaluated
+        Forward has ended, so the gate is asked with the answer known.
+        """
+        gate, avals = Gate(), compat.Staged(jaxpr).out_avals
+        n = len(avals) - len(run.sources)
+        gate.open = any(map(is_inexact, run.others(avals[n:])))
+        inside, recording = gate.enter(arrays), compat.Recording()
+        found = compat.evaluate(jaxpr, inside)
+        # What else the values were computed from, for `attach`.
+        own = gate.open or compat.makes_references(jaxpr)
+        closed_over = _used_by(jaxpr) if own else None
+        return _Ran(run, found[:n], found[n:], inside, recording, closed_over)
 
     def _marks(self, arrays: Arrays, perturbed: Perturbed) -> frozenset[int]:
         """Say which outputs forward marks; it is traced, and nothing else comes of it.
@@ -242,25 +301,15 @@ class OnePass:
         Outside of a trace an output and what lax.stop_gradient makes of it are one
         object: then both count as marked. In a trace they are two.
         """
-        runs: list[Run] = []
-
-        def trace(*values: Any) -> list[Any]:
-            outs, _, run = self._run(list(values), perturbed)
-            runs.append(run)
-            return outs
-
-        try:
-            jax.make_jaxpr(trace)(*arrays)
-        except errors.RuleError:
-            raise  # a value was marked that is not an output
-        except Exception as error:  # a body that needs values may raise anything
+        traced, why = attempt(lambda: self._trace(arrays, perturbed))
+        if traced is None:
             raise errors.RuleValueError(
                 f"`{self._rule}` marked an output that is the same object as another "
-                "(outside of a trace lax.stop_gradient(x) is x), and it can't be "
-                "traced: expected to see which output is marked. Return a copy of it, "
-                "jnp.copy(x)."
-            ) from error
-        return runs[-1].out.marked
+                f"(outside of a trace lax.stop_gradient(x) is x), and tracing it "
+                f"raised {why}, so jaxfn can't tell which of the two is marked. Return "
+                "a copy of it, jnp.copy(x)."
+            )
+        return traced[1].out.marked
 
     # ---- its second part
 
@@ -273,45 +322,46 @@ class OnePass:
             What it gave, and the values that its leaves are made of beside inputs and
             outputs.
         """
-        assert self._second is not None
-        n, why, second = len(arrays), "", self._second
+        n, why = len(arrays), ""
 
         def save(values: Arrays) -> tuple[list[Any], Run]:
-            return second(out, values[:n], values[n:], perturbed)
+            assert self._second is not None
+            inputs, outs = values[:n], distinct(values[n:])
+            leaves, run = self._second(out, inputs, outs, perturbed)
+            run.note_sources(leaves, inputs, outs)
+            return leaves, run
 
         # If no derivative can come, it runs as it is.
         if not compat.is_final(arrays):
-            runs: list[Run] = []
-
-            def trace(*values: Any) -> list[Any]:
-                leaves, run = save(values)
-                runs.append(run)
-                return run.others(leaves)
-
-            try:
-                closed_over, staged = compat.Staged.trace(trace, (), *arrays, *outs)
-            except errors.RuleError:  # ours: it says what is wrong with the rule
-                raise
-            except Exception as error:  # noqa: BLE001  (what needs values: anything)
-                why = type(error).__name__
-            else:
-                return runs[-1], runs[-1].begin(staged, closed_over, arrays, outs)
+            traced, why = attempt(lambda: _trace_second(save, [*arrays, *outs]))
+            if traced is not None:
+                return traced
         still = stop_gradient([*arrays, *outs])
         leaves, run = save(still)
         if any(map(compat.is_differentiated, arrays)):
-            rule, again = self._second_rule, lambda xs: save(xs)[1]
-            check_untraceable(rule, run, still, again, may_be_numpy=False)
-            leaves = run.refusing(leaves, arrays, rule, why)
+            again = lambda xs: save(xs)[1]  # noqa: E731
+            about = self._second_rule, why, run, leaves, still, arrays, again
+            leaves = without_derivative(*about, may_be_numpy=False)
         return run, run.others(leaves)
 
 
-def _used_by_traced(run: Callable[..., Any], inputs: Arrays) -> list[Any] | None:
-    """Trace a forward that makes references, to see what it closes over."""
-    try:
-        jaxpr = compat.make_jaxpr(run, inputs)
-    except Exception:  # noqa: BLE001  (what needs values may raise anything)
-        return None
-    return _used_by(jaxpr) if compat.makes_references(jaxpr) else None
+def _trace_second(
+    save: Callable[[Arrays], tuple[list[Any], Run]], values: Arrays
+) -> tuple[Run, Arrays]:
+    """Trace the second part; return what it gave, and what it closes over."""
+    runs: list[Run] = []
+
+    def trace(*values: Any) -> list[Any]:
+        leaves, run = save(list(values))
+        runs.append(run)
+        return run.others(leaves)
+
+    closed_over, staged = compat.Staged.trace(trace, (), *values)
+    # Mostly every leaf is an input or an output, so that there is nothing to evaluate.
+    if not staged.out_avals and not staged.effects:
+        return runs[-1], []
+    runs[-1].staged = staged
+    return runs[-1], closed_over
 
 
 def _used_by(jaxpr: Any) -> list[Any] | None:

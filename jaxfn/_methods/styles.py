@@ -20,7 +20,6 @@ from jaxfn._engine import (
     Residuals,
     Rules,
     Run,
-    distinct,
 )
 from jaxfn._methods import hooks, policies
 from jaxfn._methods.capture import Layout, capture
@@ -116,9 +115,7 @@ class Style:
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> tuple[list[Any], Run]:
         assert self._def.setup_context is not None
-        # Marks go by identity. Outside a trace `x` and `stop_gradient(x)` are one
-        # object, so a mark on one output would mark both.
-        ctx, outs = self._ctx(perturbed), distinct(outs)
+        ctx = self._ctx(perturbed)
         inputs, output = self._arguments.join(arrays), out.whole.join(outs)
         name, rule = self._def.name, self._def.setup_context
         with policies.using(self._policy):
@@ -127,9 +124,7 @@ class Style:
             check_dirty(ctx, arrays)
             leaves, layout = self._capture(ctx)
             out.marked = marks(ctx, outs)
-        run = self._ran(ctx, layout, out, perturbed)
-        run.note_sources(leaves, arrays, outs)
-        return leaves, run
+        return leaves, self._ran(ctx, layout, out, perturbed)
 
     def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
         ctx = self._def.cls._backward_cls()
@@ -163,14 +158,13 @@ class Style:
         leaves: Arrays,
         arrays: Arrays,
         outs: Arrays,
-        perturbed: Perturbed,
     ) -> Residuals:
         """Make the residuals of one run; saved-tensor hooks pack them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
         layout: Layout = run.saved
         # torch packs only if something is differentiated.
-        if self._hooks is not None and any(perturbed):
+        if self._hooks is not None and any(run.perturbed):
             leaves, packed = pack(
                 layout.for_backward,
                 leaves,
@@ -179,7 +173,7 @@ class Style:
                 name=self._def.name,
             )
             layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, perturbed, in_avals, out_avals, run.out)
+        record = Record(layout, run.perturbed, in_avals, out_avals, run.out)
         differentiable = run.out.differentiable(out_avals)
         return Residuals(leaves, record, differentiable, run.pattern_used)
 

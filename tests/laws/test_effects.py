@@ -5,8 +5,11 @@ program in plain JAX says what is right: the numbers, what one sees of the effec
 how often the Python of each rule runs. `--full` has a bigger sample.
 """
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from tests.build import function
 from tests.laws.effects import EFFECTS
 from tests.laws.placements import (
     AXES,
@@ -140,3 +143,43 @@ def test_jax_refuses(refused, words):
     assert is_refused(refused)
     with pytest.raises((ValueError, NotImplementedError), match=words):
         refused.plain(EFFECTS[refused.acts])
+
+
+# ---- an effect of setup_context, of which no saved value is made, or an output is
+
+
+def printing(ctx, inputs, output):
+    jax.debug.callback(PRINTED.append, output)
+    ctx.save_for_backward(*inputs)
+
+
+def printing_and_computing(ctx, inputs, output):
+    printing(ctx, inputs, output)
+    ctx.twice = 2 * output
+
+
+PRINTED = []
+PROGRAMS = {
+    "value": lambda f: f,
+    "jit": jax.jit,
+    "grad": jax.grad,
+    "jit grad": lambda f: jax.jit(jax.grad(f)),
+    "grad grad": lambda f: jax.grad(jax.grad(f)),
+    "jit grad grad": lambda f: jax.jit(jax.grad(jax.grad(f))),
+    "grad grad jit": lambda f: jax.grad(jax.grad(jax.jit(f))),
+    "jvp grad": lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (x,))[1],
+}
+
+
+@pytest.mark.parametrize("setup_context", [printing, printing_and_computing])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_an_effect_of_setup_context_happens_once(program, setup_context):
+    f = function(
+        forward=lambda x: jnp.sin(x),
+        setup_context=setup_context,
+        backward=lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0]),
+    ).apply
+    PRINTED.clear()
+    program(f)(jnp.float32(0.5))
+    jax.effects_barrier()
+    assert len(PRINTED) == 1

@@ -308,7 +308,7 @@ SECOND = {
 }
 LOST = {
     keep_saved: r"`F.setup_context` saved a value that it computed, can't be traced",
-    keep_attributes: r"`F.setup_context` was .* kept NumPy values in ctx.mask",
+    keep_attributes: r"`F.setup_context` was .* saved NumPy values in ctx.mask",
 }
 
 
