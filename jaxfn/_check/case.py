@@ -14,6 +14,7 @@ from jax import tree_util
 from jaxfn._base import compat, pytree, short
 from jaxfn._check import numbers, shared
 from jaxfn._check.compile import Call, Once, Program, Together
+from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
 from jaxfn._decorator import custom_function
@@ -201,7 +202,7 @@ class Case:
     @property
     def may_not_end(self) -> bool:
         """Whether it iterates until a float is small, without a limit of steps."""
-        return self.is_traced and any(map(compat.may_not_end, self._jaxprs()))
+        return self.is_traced and any(map(may_not_end, self._jaxprs()))
 
     def _jaxprs(self) -> Iterator[Any]:
         """Of the function and the derivatives of which it is known that they trace."""

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import jax
 
 from jaxfn._base import compat
+from jaxfn._check.jaxprs import count_equations
 
 MANY = 300
 ALIKE = 12
@@ -88,7 +89,7 @@ class Together:
                 if _is_repetitive(traced.jaxpr):
                     self._found[key] = _evaluated(traced, args)
                     continue
-                more = compat.count_equations(traced.jaxpr)
+                more = count_equations(traced.jaxpr)
                 if size + more > MOST:
                     self._run(group)
                     group, size = {}, 0

@@ -21,7 +21,7 @@ def kept_jvp(
 ) -> Rule:
     """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
     # Under vmap each example has its own derivative.
-    attached = functools.partial(attach, name=name, reads=False, spreads=True)
+    attached = functools.partial(attach, name=name, spreads=True)
 
     @functools.wraps(fun)
     def primal(*args: Any) -> Any:

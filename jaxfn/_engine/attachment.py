@@ -18,7 +18,6 @@ The calling convention of the equation  `*outs = attach[...] *inputs *closed *va
     tangents    tangents(inputs, outs, dots) -> tangents of the outs. A None stands for
                 zero in both directions. It is a Python callable, and runs only if
                 somebody differentiates.
-    reads       Whether `tangents` reads the outs.
     spreads     Whether a vmap gives each example a value of its own.
 
 The invariants: `tangents` holds no array and no tracer, because it outlives the trace;
@@ -54,7 +53,6 @@ def attach(
     *,
     name: str,
     closed_over: Sequence[Any] | None = None,
-    reads: bool = True,
     spreads: bool = False,
 ) -> list[Any]:
     """Return the values, with the derivative that `tangents` gives; see the module.
@@ -66,8 +64,6 @@ def attach(
         name: of the Function or rule, for messages and in jaxprs.
         closed_over: what else the values were computed from. To be given where the
             values have a derivative of their own, which is to be dropped.
-        reads: does the rule read the outs? If not, one that nobody uses need not be
-            computed for it.
         spreads: Whether each example of a vmap gets a value of its own, even if the
             value is the same for all (see `tie`). Else the values must be batched
             wherever their derivative is.
@@ -82,7 +78,6 @@ def attach(
         tangents=_Rule(name, tangents),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(closed_over),
-        reads=reads,
         spreads=spreads,
     )
 
@@ -204,7 +199,6 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
         values,
         name=rule.name,
         closed_over=None if n_closed is None else args[n_in:start],
-        reads=params["reads"],
         spreads=params["spreads"],
     )
     return outs, out_dims
@@ -240,26 +234,6 @@ def _transpose(cts: Sequence[Any], args: Any, **_: Any) -> Any:
     return [None] * (len(args) - len(cts)) + list(cts)
 
 
-# ---- outs that nobody uses
-
-
-def _narrow(
-    used: Sequence[bool], n_args: int, params: dict[str, Any]
-) -> tuple[list[bool], dict[str, Any]] | None:
-    """Leave out what is not used; None if the rule reads it."""
-    if params["reads"]:
-        return None
-    whole: _Rule = params["tangents"]
-
-    def tangents(inputs: list[Any], outs: list[Any], dots: list[Any]) -> list[Any]:
-        some = iter(outs)
-        found = whole(inputs, [next(some) if u else None for u in used], dots)
-        return [t for t, u in zip(found, used, strict=True) if u]
-
-    kept = [True] * (n_args - len(used)) + list(used)
-    return kept, {**params, "tangents": _Rule(whole.name, tangents)}
-
-
 _bind = compat.define_primitive(
     "attach",
     impl=_impl,
@@ -267,6 +241,5 @@ _bind = compat.define_primitive(
     jvp=_jvp,
     batch=_batch,
     transpose=_transpose,
-    narrow=_narrow,
     selects=True,
 )

@@ -79,9 +79,7 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
             return dots[: len(outs)]
 
         still = stop_gradient(outs)
-        return attach(
-            alike, [*outs, *inputs], still, name=name, reads=False, spreads=True
-        )
+        return attach(alike, [*outs, *inputs], still, name=name, spreads=True)
     return _with_nothing(list(outs), list(inputs))
 
 

@@ -16,7 +16,7 @@ LINES = {
     CORE: 9_850,
     ("_engine",): 2_650,
     ("_base/compat",): 1_510,
-    ("_check",): 2_900,
+    ("_check",): 2_920,
     ("_explain",): 1_200,
     ("_gradcheck",): 800,
     ("_cli",): 700,

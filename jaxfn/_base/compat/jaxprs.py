@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import NoneType
 from typing import Any
 
 import jax
 import jax.extend.core
-import jax.numpy as jnp
 from jax._src.core import DebugInfo, jaxpr_as_fun
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     close_jaxpr,
     convert_constvars_jaxpr,
-    dce_jaxpr,
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
@@ -60,40 +57,6 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
         if not all(map(is_batched_by_jax, eqn.params.values())):
             return False
     return True
-
-
-def count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, including nested jaxprs."""
-    if isinstance(jaxpr, (tuple, list)):
-        return sum(map(count_equations, jaxpr))
-    eqns = getattr(open_jaxpr(jaxpr)[0], "eqns", ())
-    return sum(1 + count_equations(list(eqn.params.values())) for eqn in eqns)
-
-
-def may_not_end(jaxpr: Any) -> bool:
-    """Is there a while_loop whose condition compares floats but no integers?"""
-    if isinstance(jaxpr, (tuple, list)):
-        return any(map(may_not_end, jaxpr))
-    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
-        if eqn.primitive.name == "while":
-            compared = _compared(eqn.params["cond_jaxpr"])
-            if compared and not any(jnp.issubdtype(d, jnp.integer) for d in compared):
-                return True
-        if any(map(may_not_end, eqn.params.values())):
-            return True
-    return False
-
-
-def _compared(jaxpr: Any) -> set[Any]:
-    """Return the dtypes of the operands of comparisons."""
-    if isinstance(jaxpr, (tuple, list)):
-        return set().union(*map(_compared, jaxpr))
-    found: set[Any] = set()
-    for eqn in getattr(open_jaxpr(jaxpr)[0], "eqns", ()):
-        if eqn.primitive.name in ("lt", "le", "gt", "ge", "eq", "ne"):
-            found |= {x.aval.dtype for x in eqn.invars}
-        found |= _compared(list(eqn.params.values()))
-    return found
 
 
 def trace_flat(
@@ -153,23 +116,9 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
-def used_inputs(jaxpr: Any) -> list[bool]:
-    """Return for each input of a closed jaxpr whether an output or effect uses it."""
-    opened, _ = open_jaxpr(jaxpr)
-    return list(dce_jaxpr(opened, [True] * len(opened.outvars))[1])
-
-
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """Count the constants and the carried values of a scan equation."""
     if "num_consts" in params:  # before JAX 0.12
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
-
-
-def has_named_axes(eqn: Any) -> bool:
-    """Does the equation use a named axis: is it a collective or an axis_index?"""
-    # Reductions have `axes` too, but as integers.
-    axes = eqn.params.get("axis_name", eqn.params.get("axes"))
-    named = axes if isinstance(axes, (tuple, list)) else (axes,)
-    return any(not isinstance(x, (int, NoneType)) for x in named)

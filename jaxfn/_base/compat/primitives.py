@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax._src.core import Primitive, no_axis_name, unmapped_aval
-from jax._src.interpreters import partial_eval as pe
 from jax.interpreters import ad, batching
 
 from jaxfn._base.compat import interpreters
@@ -110,7 +109,6 @@ def define_primitive(
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]] | None = None,
     evaluates: bool = False,
-    narrow: Callable[..., Any] | None = None,
     selects: bool = False,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results, and return the function that binds it.
@@ -127,8 +125,6 @@ def define_primitive(
             batched, the axis has a name, which `params` may use.
         transpose: `transpose(cts, args, **params) -> cts`; linear `args` are None.
         evaluates: Whether `impl` evaluates the `Staged` in `params["jaxpr"]`.
-        narrow: `narrow(used, n_args, params) -> used_args, params`, if some results are
-            unused; None if all arguments are used.
         selects: Whether `impl` returns some of its arguments.
     """
     prim = Primitive(name)
@@ -152,8 +148,6 @@ def define_primitive(
     batching.fancy_primitive_batchers[prim] = _batch_rule(prim, batch)
     if transpose is not None:
         ad.primitive_transposes[prim] = _transpose_rule(transpose)
-    if narrow is not None:
-        pe.dce_rules[prim] = _dce_rule(narrow)
 
     def bind(*args: Any, **params: Any) -> list[Any]:
         interpreters.meet()
@@ -201,27 +195,5 @@ def _transpose_rule(transpose: Callable[..., Any]) -> Callable[..., Any]:
             ad.Zero(a.aval) if ad.is_undefined_primal(a) and r is None else r
             for a, r in zip(args, results, strict=True)
         ]
-
-    return rule
-
-
-def _dce_rule(narrow: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a dce rule of JAX."""
-
-    # JAX 0.12 also passes which arguments are live, before the equation.
-    def rule(used: list[bool], *args: Any) -> Any:
-        eqn = args[-1]
-        n = len(eqn.invars)
-        if not any(used):
-            return [False] * n, None
-        found = None if all(used) else narrow(used, n, eqn.params)
-        if found is None:
-            return [True] * n, eqn
-        kept, params = found
-        invars, outvars = (
-            [x for x, keep in zip(xs, keeps, strict=True) if keep]
-            for xs, keeps in ((eqn.invars, kept), (eqn.outvars, used))
-        )
-        return kept, eqn.replace(invars=invars, outvars=outvars, params=params)
 
     return rule

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from jax._src.core import Literal, internal_mutable_array_effect
 from jax._src.interpreters.partial_eval import DynamicJaxprTracer
 
-from jaxfn._base.compat.flow import results
+from jaxfn._base.compat.jaxprs import open_jaxpr
 from jaxfn._base.compat.staged import is_reference
 from jaxfn._base.compat.traces import (
     batch_axes,
@@ -54,7 +57,7 @@ class Recording:
             operands = [made.get(id(x.val), 0) for x in eqn.in_tracers] if eqn else ()
             if any(operands):
                 made.update(
-                    zip(map(id, eqn.outvars), results(eqn, operands), strict=True)
+                    zip(map(id, eqn.outvars), _results(eqn, operands), strict=True)
                 )
 
         def is_made_of_all(x: Any) -> bool:
@@ -133,3 +136,63 @@ def is_constant(x: Any) -> bool:
             return False
         x = value
     return True
+
+
+# ---- which operands of an equation reach which of its results
+
+PAIRED = frozenset(("device_put", "optimization_barrier"))
+"""Operations of many operands, with a result for each."""
+
+# Their jaxpr has the inputs and outputs of the equation, in the same order.
+_CALLS = frozenset(
+    ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+    + ("remat2", "checkpoint")
+)
+
+
+def _results(eqn: Any, operands: Sequence[int]) -> list[int]:
+    """Return for each result the bits of the operands that surely reach it.
+
+    The result is batched if such an operand is batched. Calls are followed. Loops and
+    branches may not mix their operands, and a collective removes the axis of a vmap, so
+    their results have no bits.
+    """
+    n, name, params = len(eqn.outvars), eqn.primitive.name, eqn.params
+    if name in PAIRED:
+        return list(operands)
+    # The other operands belong to the derivative, which doesn't batch a result.
+    if name == "attach":
+        return list(operands[len(operands) - n :])
+    if name in _CALLS:
+        return _through(params.get("jaxpr") or params["call_jaxpr"], operands)
+    if name != "linear" and (_holds_jaxpr(params) or _has_named_axes(eqn)):
+        return [0] * n
+    return [functools.reduce(operator.or_, operands, 0)] * n
+
+
+def _through(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
+    """Return for each output of a jaxpr the bits of the inputs that reach it."""
+    opened, _ = open_jaxpr(jaxpr)
+    # By identity, because a literal has no hash.
+    env = {id(var): bits for var, bits in zip(opened.invars, inputs, strict=True)}
+    for eqn in opened.eqns:
+        found = _results(eqn, [env.get(id(x), 0) for x in eqn.invars])
+        env.update(zip(map(id, eqn.outvars), found, strict=True))
+    return [env.get(id(x), 0) for x in opened.outvars]
+
+
+def _holds_jaxpr(params: dict[str, Any]) -> bool:
+    """Do the parameters of an equation hold jaxprs?"""
+    return (
+        "branches" in params
+        or "jaxprs" in params
+        or any(hasattr(x, "eqns") or hasattr(x, "jaxpr") for x in params.values())
+    )
+
+
+def _has_named_axes(eqn: Any) -> bool:
+    """Does the equation use a named axis: is it a collective or an axis_index?"""
+    # Reductions have `axes` too, but as integers.
+    axes = eqn.params.get("axis_name", eqn.params.get("axes"))
+    named = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return any(not isinstance(x, (int, NoneType)) for x in named)
