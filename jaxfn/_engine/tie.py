@@ -64,72 +64,55 @@ def tied(
 def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     """Return the outputs, made to depend on all of the inputs too.
 
-    For an output y and inputs a and b this is  concatenate([y, a[:0], b[:0]]),  which
-    is y. JAX batches it wherever any of its parts is batched. What stands behind y has
-    no elements, so XLA drops it again. Every operation here can be transposed, which
+    For an output y and inputs a and b this is  y - (sum(a[:0]) + sum(b[:0])),  which is
+    y, also if y is -0.0. JAX batches it wherever any of its parts is batched. XLA drops
+    a difference with zero. Every operation here can be transposed, which
     `jax.linear_transpose` of a call needs.
     """
     # In a Pallas kernel for TPU no array is empty, JAX adds nothing to a sum that is
-    # due, and no number can stand behind an array of an extended dtype. There `attach`,
-    # which leaves its values as they are, batches them.
+    # due, and no number can be taken from an array of an extended dtype. There
+    # `attach`, which leaves its values as they are, batches them.
     unreduced = any(map(compat.is_unreduced, (*outs, *inputs)))
     if compat.in_kernel() or unreduced or any(map(_is_extended, outs)):
 
         def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
             return dots[: len(outs)]
 
-        still = stop_gradient(outs)
-        return attach(alike, [*outs, *inputs], still, name=name, spreads=True)
-    return _with_nothing(list(outs), list(inputs))
+        values = stop_gradient(outs)
+        return attach(alike, [*outs, *inputs], values, name=name, spreads=True)
+    return _less_nothing(list(outs), list(inputs))
 
 
 # One operation to whoever traces the call: what it holds is traced once for the types.
 @jax.jit
-def _with_nothing(outs: list[Any], inputs: list[Any]) -> list[Any]:
-    """Return the outputs, with nothing of the inputs behind them."""
-    if any(map(compat.is_sharded, (*outs, *inputs))):
-        return [_less_nothing(out, inputs) for out in outs]
-    tails: dict[Any, Any] = {}
+def _less_nothing(outs: list[Any], inputs: list[Any]) -> list[Any]:
+    """Return the outputs, less nothing of the inputs."""
+    zeros: dict[Any, Any] = {}
     found = []
     for out in outs:
         kind = (out.dtype, compat.varying_axes(out))
-        if kind not in tails:
-            parts = [lax.reshape(_empty(x, out), (0,)) for x in inputs]
-            tails[kind] = lax.concatenate(parts, 0)
-        flat = lax.concatenate([lax.reshape(out, (out.size,)), tails[kind]], 0)
-        found.append(lax.reshape(flat, out.shape))
+        if kind not in zeros:
+            sums = [_sum_of_none(x, out) for x in inputs]
+            zeros[kind] = functools.reduce(lax.add, sums)
+        found.append(lax.sub(out, zeros[kind]))
     return found
 
 
-def _less_nothing(out: Any, inputs: Arrays) -> Any:
-    """Return y - (sum(a[:0]) + sum(b[:0])), which is y, also if that is -0.0.
-
-    On a mesh whose types say how arrays are sharded, to flatten y would change its
-    sharding. XLA drops a difference with zero.
-    """
-    empty = [_empty(x, out) for x in inputs]
-    sums = [lax.reduce_sum(x, tuple(range(x.ndim))) for x in empty]
-    return lax.sub(out, functools.reduce(lax.add, sums))
-
-
-def _empty(x: Any, out: Any) -> Any:
-    """Return an array without elements, made of `x`, that can be put behind `out`."""
+def _sum_of_none(x: Any, out: Any) -> Any:
+    """Return the sum of no elements of `x`: a zero that can be taken from `out`."""
     # The values of a PRNG key are no numbers, but they can be compared.
     if _is_extended(x):
         x = lax.eq(x, x)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
-    x = _cast(lax.slice(x, (0,) * x.ndim, (0,) * x.ndim), out.dtype)
+    x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
+    if jnp.iscomplexobj(x) and not jnp.iscomplexobj(out):
+        x = lax.real(x)  # it has no elements, so no value is lost
+    x = lax.convert_element_type(x, out.dtype)
     # In a shard_map the output would vary over all mesh axes over which this varies.
     extra = compat.varying_axes(x) - compat.varying_axes(out)
-    return lax.psum(x, tuple(extra)) if extra else x
+    x = lax.psum(x, tuple(extra)) if extra else x
+    return lax.reduce_sum(x, tuple(range(x.ndim)))
 
 
 def _is_extended(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.extended)
-
-
-def _cast(x: Any, dtype: Any) -> Any:
-    """Cast an array that has no elements, so that no value is lost."""
-    if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        x = lax.real(x)
-    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
