@@ -206,14 +206,24 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 
 def _within(axis: Any, rule: _Rule) -> _Rule:
     """Return the rule, for values that all examples share: it may use the axis."""
+    return _Rule(rule.name, shared(axis, rule, rule.name))
 
-    def tangents(*args: Any) -> list[Any]:
-        found, differs = axis.around(rule, *args)
+
+def shared(axis: Any, fun: Callable[..., Sequence[Any]], name: str) -> Any:
+    """Return `fun` for a whole batch that shares its arguments and its results.
+
+    It runs inside the vmap, so it may use the axis, in a collective for example. What
+    it gives is a derivative of a value that all examples share: if each example gives
+    the value a factor of its own, nobody can tell its part.
+    """
+
+    def call(*args: Any) -> list[Any]:
+        found, differs = axis.around(fun, *args)
         if any(differs):
-            raise errors.RuleError(errors.OWN_DERIVATIVE.format(name=rule.name))
+            raise errors.RuleError(errors.OWN_DERIVATIVE.format(name=name))
         return [None if t is None else t[0] for t in found]
 
-    return _Rule(rule.name, tangents)
+    return call
 
 
 def _like(t: Any, dim: int | None) -> Any:

@@ -38,6 +38,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import compat, errors
+from jaxfn._engine.attachment import shared
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -183,14 +184,7 @@ def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])
 
-    # The cotangents of what all examples share are a sum already: if each example
-    # gives it a factor of its own, nobody can tell its part.
-    def pull(values: list[Any], cts: list[Any]) -> list[Any]:
-        found, differs = axis.around(transpose, values, cts)
-        if any(differs):
-            raise errors.RuleError(errors.OWN_DERIVATIVE.format(name=transpose.name))
-        return [None if ct is None else ct[0] for ct in found]
-
+    pull = shared(axis, transpose, transpose.name)
     if not staged.uses_axis(axis.name):
         named = compat.Named(transpose.name, pull)
         return _bind(*args, **{**params, "transpose": named})
