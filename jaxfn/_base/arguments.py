@@ -65,7 +65,7 @@ class Arguments:
         arrays = [x for leaves, _ in pairs for x in leaves]
         static = [x for _, s in pairs if not s.is_array for x in s.leaves]
         # A traced jax.Ref is a tracer and no jax.Array, so it counts as static.
-        if any(compat.is_tracer(x) for x in static):
+        if any(map(compat.is_tracer, static)):
             raise errors.RuleTypeError(
                 f"apply got a mutable array (jax.Ref) for {known.function}, where it "
                 "is traced: expected arrays, which have derivatives, got a reference. "
@@ -99,14 +99,13 @@ class Arguments:
     def names(self) -> tuple[str, ...]:
         """Name each array, for JAX's errors."""
         names, n = self.known.names, len(self.specs)
-        if n <= len(names) and all(spec.is_array for spec in self.specs):
-            return names[:n]
         names += tuple([f"args[{i}]" for i in range(len(names), n)])
-        return tuple(
-            name if spec.is_array else f"{name}[{i}]"
-            for name, spec in zip(names, self.specs, strict=False)
-            for i in range(spec.n_arrays)
-        )
+        pairs = zip(names, self.specs, strict=False)
+        nested = [
+            [name] if spec.is_array else [f"{name}[{i}]" for i in range(spec.n_arrays)]
+            for name, spec in pairs
+        ]
+        return tuple([name for part in nested for name in part])
 
     def groups(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Group one value for each array by arguments."""

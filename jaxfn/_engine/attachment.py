@@ -62,14 +62,14 @@ def attach(
         inputs: arrays.
         values: arrays; returned as they are if nothing here is a tracer.
         name: of the Function or rule, for messages and in jaxprs.
-        closed_over: what else the values were computed from. To be given where the
-            values have a derivative of their own, which is to be dropped.
+        closed_over: what else the values were computed from. Give it if the values have
+            a derivative of their own, which is to be dropped.
         spreads: Whether each example of a vmap gets a value of its own, even if the
             value is the same for all (see `tie`). Else the values must be batched
             wherever their derivative is.
     """
-    # Where nothing is traced, nobody can differentiate what comes of it.
-    if not any(compat.is_tracer(x) for x in (*inputs, *values)):
+    # If nothing is traced, nobody can differentiate the values.
+    if not any(map(compat.is_tracer, (*inputs, *values))):
         return list(values)
     return _bind(
         *inputs,
@@ -85,10 +85,10 @@ def attach(
 class _Rule(compat.Named):
     """The rule of one call, which is asked only once for the same types.
 
-    JAX differentiates a branch, and the body of a loop, several times: until it knows
-    which of its results have a tangent. It remembers what the rule of a custom_jvp
-    gave. This class does the same, with a jaxpr of the rule. Where values are known the
-    rule gets them instead, and runs each time.
+    JAX differentiates a branch or the body of a loop several times, until it knows
+    which of its results have a tangent. It remembers the result of the rule of a
+    custom_jvp. This class remembers a jaxpr of the rule. If values are known, the rule
+    gets them instead, and runs each time.
     """
 
     def __init__(self, name: str, fun: Tangents) -> None:
@@ -110,8 +110,7 @@ class _Rule(compat.Named):
         key = (*map(jax.typeof, values), *nonzero)
         traced = self._traced.get(key) or self._trace(nonzero, inputs, outs, values)
         closed_over, staged, present = traced
-        # The rule may have closed over a tracer, which must not be remembered:
-        # it would outlive its trace.
+        # A tracer that the rule closed over must not outlive its trace.
         if not any(map(compat.is_tracer, closed_over)):
             self._traced[key] = traced
         found = iter(staged(*closed_over, *values))
@@ -152,15 +151,15 @@ def _impl(*args: Any, n_in: int, n_closed: int | None, **_: Any) -> list[Any]:
 def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     n_in, n_closed = params["n_in"], params["n_closed"]
     # The values were computed from inputs without derivative. If they have one all the
-    # same, forward closed over what it came from, and the rule would lose it. Where
-    # they have the body's own (closed_over is given), its sources are looked at.
+    # same, forward closed over its source, and the rule would lose it. If they have
+    # that of the body (closed_over is given), the sources tell.
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
         raise errors.ClosedOverError(
             errors.CLOSED_OVER.format(name=params["tangents"].name)
         )
     outs = _bind(*primals, **{**params, "tangents": params["tangents"].next})
-    # Only the values move, by the body's derivative, which is dropped.
+    # The derivative of the body alone, which is dropped.
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
     found = params["tangents"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
@@ -168,8 +167,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 
 
 # The rule of a batch is the rule under vmap: each example's tangents come from its own
-# inputs and outs. A value keeps its batch axis where it is: JAX compares it with that
-# of the function which was not differentiated.
+# inputs and outs. The batch axis of a value stays in its place, because JAX compares it
+# with that of the function which was not differentiated.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
     start = n_in + (n_closed or 0)
@@ -227,9 +226,9 @@ def shared(axis: Any, fun: Callable[..., Sequence[Any]], name: str) -> Any:
 
 
 def _like(t: Any, dim: int | None) -> Any:
-    """Move the batch axis of a tangent from the front to where that of the value is.
+    """Move the batch axis of a tangent from the front to the axis `dim` of its value.
 
-    The tangent of a value that all examples share is the same for all: any will do.
+    The tangent of a value that all examples share is the same for all: take the first.
     """
     return t[0] if dim is None else jnp.moveaxis(t, 0, dim)
 

@@ -1,10 +1,10 @@
 """A user's batch rule into `jax.custom_batching.custom_vmap`.
 
-JAX asserts that no value that such a function closes over is batched, and says no more.
-But it batches a constant together with everything else if it computes both branches of
-a cond; and whoever closes over a value that differs among examples is to be told so.
-Therefore a function is traced first, and what it closes over becomes arguments of the
-custom_vmap, in front of its own.
+JAX asserts, without a message, that no value that such a function closes over is
+batched. But it batches a constant together with everything else if it computes both
+branches of a cond; and whoever closes over a value that differs among examples needs a
+message. Therefore a function is traced first, and the values that it closes over become
+arguments of the custom_vmap, in front of its own.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
     """Return `fun(*arrays)` with a batch rule; its derivative is that of `fun`.
 
     A custom_vmap alone has no reverse mode in JAX. Around it stands a custom_jvp whose
-    rule differentiates what `fun` did: the trace, without its effects, which the value
-    has had.
+    rule differentiates the trace of `fun`, without the effects, which happen with the
+    value.
     """
 
     def call(*arrays: Any) -> Outputs:
@@ -160,7 +160,7 @@ class _Traced:
         return _named(call, self.name)
 
     def tangents(self, inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
-        """Differentiate what the function did, which had its effects already."""
+        """Differentiate the trace of the function, whose effects have happened."""
         if any(d is not None for d in dots[: len(self.fixed)]):
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self.name))
         if any(map(compat.is_reference, inputs)):

@@ -19,13 +19,13 @@ class Statics:
     """Takes the static part of residuals from fwd to the bwd of the same trace.
 
     JAX keeps one structure of residuals for each custom_vjp call, that of the last
-    trace of fwd. But one call in a jitted function is traced again for each set of
-    perturbed arguments, and all these traces are in use at once. If the static part
-    were aux data of the residuals' pytree, it would reach the bwd of another trace, and
-    a gradient would be lost in silence. What does travel with a trace is the shapes of
-    its residuals. So the static part stays here under a key, and the key travels as the
+    trace of fwd. But JAX traces one call in a jitted function again for each set of
+    perturbed arguments, and all these traces are in use at once. As aux data of the
+    residuals' pytree (in a `Box`), the static part would reach the bwd of another
+    trace, and a gradient would be silently lost. The shapes of residuals do travel with
+    a trace. So the static part stays here under a key, and the key travels as the
     length of an array that has no elements. An eager call runs fwd once, and needs no
-    key. (A `Box` is aux data, so it can't serve here.)
+    key.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Statics:
         """Keep the static part; return the key that is to travel with the arrays."""
         eager = None not in self._items and not any(map(compat.is_tracer, args))
         key = None if eager else next(self._next)
-        # Shapes in place of the arrays, which would not outlive their trace: bwd can
-        # see whether it was given those of its own trace.
+        # Shapes in place of the arrays, which must not outlive their trace. They show
+        # whether bwd was given the arrays of its own trace.
         self._items[key] = Residuals(
             [_shape(x) for x in residuals.arrays],
             residuals.static,
@@ -63,8 +63,8 @@ class Statics:
 def _nothing(*shape: int) -> Any:
     """An array without elements, made in the trace that carries it.
 
-    A constant from outside would be one that a Pallas kernel captures, which it refuses
-    as soon as a loop or a checkpoint in the kernel carries it.
+    A Pallas kernel refuses a constant from outside if a loop or a checkpoint in the
+    kernel carries it.
     """
     return lax.broadcast(np.False_, shape)  # a third of what jnp.zeros costs
 
@@ -79,13 +79,11 @@ _ROOM = 16
 class Width:
     """Keeps the number of residuals of one call the same for all its traces.
 
-    For the reason told in `Statics`, JAX fails if the number differs. It can only
-    differ if the rule asks which inputs are perturbed. Then the first trace
-    leaves places free, filled with arrays that have no elements: for another set of
-    inputs, of which nothing is known yet, other arrays may be saved. (To run forward
-    for that set, in order to see, would be to run it for a derivative that nobody
-    takes.) A rule that looks saves some of what the full set needs, and that is rarely
-    more than its arguments and a few values beside.
+    For the reason told in `Statics`, JAX fails if the number differs. It can differ
+    only if forward asks which inputs are perturbed. Then the first trace leaves places
+    free, filled with arrays that have no elements, because forward may save more for
+    another set of inputs. It rarely saves more than its arguments and a few values
+    beside.
     """
 
     def __init__(self, rules: Rules) -> None:

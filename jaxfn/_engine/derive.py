@@ -44,8 +44,8 @@ def transposed(
 
     def of_cts(*cts: Any) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.differentiable))
-        # bwd returns None for zero. Here it must be an array: each tangent is to meet
-        # the gradient of its argument, also one that is zero.
+        # bwd returns None for zero. Here it must be an array, because each tangent
+        # meets the gradient of its argument.
         return [
             compat.zeros(compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
             for i, t in zip(nonzero, tangents, strict=True)
@@ -59,16 +59,16 @@ def transposed(
         raise NotImplementedError(
             errors.REFERENCE.format(name=f"{rules.name}.backward")
         )
-    # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and drops c in
-    # silence; of one that ignores ct it makes zero. Both are no derivative of anything.
+    # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and silently drops
+    # c. Of one that ignores ct it makes zero. Neither is a derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):
         got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
         raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
         return _transpose(jaxpr, example, list(tangents))
     except Exception as error:  # JAX raises errors of many kinds
-        # Without generate_jvp_rule the transpose is wanted by forward mode over reverse
-        # mode. That is a second derivative, which this Function refuses anyway.
+        # Without generate_jvp_rule only forward mode over reverse mode asks for the
+        # transpose. That is a second derivative, which this Function refuses anyway.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
         expected = (
@@ -79,9 +79,9 @@ def transposed(
 
 
 def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) -> Any:
-    """Trace backward. It may need values, for example for an `if`, but no cotangents'.
+    """Trace backward, which may need the values of residuals, but of no cotangents.
 
-    What it computes from values alone is computed at once then.
+    In that case JAX computes at once what depends on residuals alone.
     """
     try:
         return compat.make_jaxpr(of_cts, example)
@@ -97,11 +97,11 @@ def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) 
 
 
 def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
-    """Apply the transpose of a jaxpr, found in either of two ways.
+    """Apply the transpose of a jaxpr, found in one of two ways.
 
-    Where both fail, what is raised is JAX's error in the first.
+    If both fail, it raises JAX's error of the first.
     """
-    # Both start from the jaxpr, so that backward's Python runs once.
+    # Both start from the jaxpr, so that the Python of backward runs once.
 
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
@@ -112,7 +112,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     try:
         if not compat.open_jaxpr(jaxpr)[0].effects:
             return by_jax(tangents)
-        # Traced first: if it fails on its way, no effect has happened.
+        # Traced first, so that no effect has happened if it fails.
         return compat.evaluate(jax.make_jaxpr(by_jax)(tangents), tangents)
     except Exception:
         found = _by_derivative(jaxpr, example, tangents)
@@ -124,10 +124,9 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
 def _by_derivative(
     jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
-    """Apply the transpose if JAX has none of some operation; None without a proof.
+    """Apply a transpose made of the reverse derivative; None without a proof.
 
-    A scatter that sets, or a sort, has no transpose in JAX, but it has a derivative in
-    reverse mode, from which the transpose is made.
+    A scatter that sets, or a sort, has a reverse derivative in JAX, but no transpose.
     """
 
     # For B linear, the derivative of B at any ct is B itself, and its transpose, the
@@ -136,7 +135,7 @@ def _by_derivative(
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
         return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
-    if not _is_smooth(jaxpr):
+    if not _proves_affine(jaxpr):
         return None
     try:
         pulled = jax.make_jaxpr(pull)(example, tangents)
@@ -147,7 +146,7 @@ def _by_derivative(
     return compat.evaluate(pulled, [*example, *tangents])
 
 
-# Their authors say what their derivatives are.
+# Their authors chose their derivatives.
 _CHOSEN = (
     *("gate", "attach", "linear"),
     *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
@@ -155,13 +154,13 @@ _CHOSEN = (
 )
 
 
-def _is_smooth(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
-    """Is the function one whose derivative, if that is constant, proves it affine?
+def _proves_affine(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
+    """Would a constant derivative prove that the function is affine?
 
-    It is not if an operation is constant in pieces (sign has the derivative 0), or
-    has a derivative that its author chose (custom_jvp, and ours). So all operations
-    that its inputs reach must be some that JAX can transpose, or scatters that set and
-    sorts, which JAX differentiates but does not transpose.
+    Not if an operation is constant in pieces (sign has the derivative 0), or has a
+    derivative that its author chose (custom_jvp, and ours). JAX must be able to
+    transpose every operation that the inputs reach, but for scatters that set and
+    sorts, which it only differentiates.
 
     Args:
         jaxpr: of the function.
@@ -181,13 +180,15 @@ def _is_smooth(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
         known = name in ("scatter", "sort") or compat.has_transpose(eqn.primitive)
         if name in _CHOSEN or not known:
             return False
-        if not all(_is_smooth(body, given) for body, given in _bodies(eqn, reaches)):
+        if not all(
+            _proves_affine(body, given) for body, given in _bodies(eqn, reaches)
+        ):
             return False
     return True
 
 
 def _bodies(eqn: Any, reaches: list[bool]) -> list[tuple[Any, list[bool] | None]]:
-    """List the jaxprs that an equation runs, each with which of its inputs count."""
+    """List the jaxprs that an equation runs, and which of their inputs count."""
     params = eqn.params
     if "branches" in params:
         return [(branch, reaches[1:]) for branch in params["branches"]]
@@ -199,7 +200,7 @@ def _bodies(eqn: Any, reaches: list[bool]) -> list[tuple[Any, list[bool] | None]
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:
-    """Say what JAX could not transpose; give its error if it tells a user something."""
+    """Name what JAX could not transpose; return its error if it helps a user."""
     said = str(error)
     if compat.is_refused_solve(error):
         return (

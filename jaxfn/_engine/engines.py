@@ -51,8 +51,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
             error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     found = list(outs.arrays)
-    # All examples of a vmap share a marked output. JAX refuses a cotangent of what is
-    # shared, so none may arrive at a custom_vjp. (A custom_jvp gives it no tangent.)
+    # All examples of a vmap share a marked output. JAX refuses a cotangent of a shared
+    # output of a custom_vjp, so none may arrive. (A custom_jvp gives it no tangent.)
     if not has_forward_mode(rules):
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
@@ -73,7 +73,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """Make the primal, under the name that jaxprs and profiles show."""
 
     def primal(*args: Any) -> Outputs:
-        # JAX hands constants on as numbers and NumPy arrays; rules get JAX arrays.
+        # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
         arrays = list(map(compat.as_array, args))
         return _closed(rules.name, lambda arrays: rules.primal(*arrays), arrays)
 
@@ -84,7 +84,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 def _closed(
     name: str, run: Callable[..., Any], arrays: Sequence[Any], *args: Any
 ) -> Any:
-    """Call what runs forward, which must not close over what is differentiated."""
+    """Call `run`, which runs forward; refuse a closed-over derivative."""
     recording = compat.Recording()
     found = run(arrays, *args)
     if recording.loses_derivative(arrays):
@@ -100,14 +100,13 @@ _JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
 def _described(
     fun: Rule, rules: Rules, rule: str, signature: inspect.Signature
 ) -> Rule:
-    """Tell JAX what it would look up about a function, and return the function.
+    """Tell JAX the signature, name, file and line of a function, and return it.
 
-    JAX inspects every function that it is given: its signature, its name, and its file
-    and line, which jaxprs and errors show. Told here, it shows the Function's name for
-    the function itself and `Name.rule` for a rule, with the user's file and line.
+    JAX would inspect the function for them. Jaxprs and errors show the name of the
+    Function, or `Name.rule`, with the user's file and line.
     """
-    # `inspect.signature` reads this attribute first. Without it, it takes longer than
-    # everything else that is done here.
+    # `inspect.signature` reads this attribute first. To inspect the function takes
+    # longer than everything else here.
     fun.__dict__["__signature__"] = signature
     if rules.origin is not None:
         place = rules.origin.sources.get(rule or "forward")
@@ -118,11 +117,11 @@ def _described(
 
 
 def _needed(args: Arrays, perturbed: Sequence[bool]) -> Perturbed:
-    """Say which arguments are differentiated, by any transformation around the call.
+    """Return which arguments any transformation around the call differentiates.
 
     In torch, too, an argument needs a gradient whoever takes it. A gradient penalty
-    differentiates by one argument inside and by another outside, and what forward saves
-    must do for both.
+    differentiates by one argument inside and by another outside; forward saves for
+    both.
     """
     # JAX's next implementation says of integers, too, that they are perturbed.
     return tuple(
@@ -190,17 +189,16 @@ def push_forward(
 ) -> Arrays:
     """Return the tangents of the outputs, transposable by the Function's own backward.
 
-    These are J t, for the Jacobian J of the Function. Where there is a backward,
+    These are J t, for the Jacobian J of the Function. If there is a backward,
     ct -> J^T ct, the two are bound together as one linear map and its transpose.
 
-    This is the derivative of the Function wherever JAX needs one beside the first: in
-    the engines above, and for outputs that a derivative rule computed (`attachment`).
+    The custom_jvp above and the outputs of fwd (`attachment`) have this derivative.
     """
     if rules.bwd is None:
         assert rules.jvp is not None
         # JAX transposes what the jvp computes.
         return rules.jvp(residuals, tangents)
-    # What the functions below close over outlives this trace: no arrays among it.
+    # The functions below outlive this trace, so they close over no arrays.
     static, differentiable = residuals.static, residuals.differentiable
     n_args = len(tangents)
     nonzero = [i for i, t in enumerate(tangents) if t is not None]
@@ -210,8 +208,8 @@ def push_forward(
     if not nonzero or not avals:
         return [None] * len(outs)
 
-    # The arrays are arguments of the linear map: if it is batched or differentiated,
-    # they are not those that it was made from.
+    # The linear map gets the arrays as arguments, because they are others if it is
+    # batched or differentiated.
     def rebuild(arrays: Arrays) -> Residuals:
         return Residuals(arrays, static, differentiable)
 
@@ -225,8 +223,8 @@ def push_forward(
             def derived(arrays: Arrays) -> Arrays:
                 return transposed(rules, rebuild(arrays), nonzero, ts, avals)
 
-            # J t may be transposed. With respect to what was saved, its derivative is
-            # one of backward, which refuses.
+            # J t may be transposed. Its derivative by a residual is one of backward,
+            # which refuses.
             if rules.once:
                 return once(derived, arrays, name=rules.name)
             return derived(arrays)
@@ -248,14 +246,12 @@ def push_forward(
 def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     """Return the cotangents of the arguments, by the Function's own backward.
 
-    The backward of a `once_differentiable` Function runs without derivative, and what
-    it returns raises if it is differentiated.
+    The gradients of a `once_differentiable` backward raise if they are differentiated.
     """
     assert rules.bwd is not None
     if not rules.once:
         return rules.bwd(residuals, cts)
-    # Its result depends on the cotangents as well as on what was saved: a derivative
-    # with respect to either is one of backward.
+    # A derivative of its result by a residual or a cotangent is one of backward.
     given = [ct is not None for ct in cts]
     inputs = [*residuals.arrays, *[ct for ct in cts if ct is not None]]
     n_res = len(residuals.arrays)

@@ -14,27 +14,26 @@ from jaxfn._engine.rules import Arrays, spread
 
 
 class Gate:
-    """Lets derivatives into a forward, or keeps them out: decided after it has run.
+    """Lets derivatives into a forward, or keeps them out; decided after it has run.
 
-    The outputs of a Function have the derivative of its rules, so none may enter its
-    body, which may not even have one (a host callback). But what forward saved on its
-    way has the derivative of the body, and then it must. Whether anything of the kind
-    was saved is known when forward has run; JAX asks later, when it differentiates.
+    The outputs of a Function have the derivative of its rules, so no derivative may
+    enter its body, which may not even have one (a host callback). But an intermediate
+    that forward saved has the derivative of the body, which must then come in. Whether
+    there is one is known when forward has run; JAX asks later, when it differentiates.
 
     Attributes:
-        open: do derivatives pass?
+        open: Whether derivatives pass.
     """
 
     def __init__(self) -> None:
         self.open = False
 
     def enter(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the arrays behind the gate; one that is no tracer is passed as it is.
+        """Return the arrays behind the gate; one that is no tracer passes as it is.
 
-        What was saved is found by identity. Under eager transformations a concrete
-        array stands behind a tracer, and perhaps it is used elsewhere too: as another
-        argument, for example. So a tracer's array is made an object of its own (with
-        the same buffer).
+        `onepass` finds saved values by identity. Under eager transformations the array
+        of a tracer may be in use elsewhere too, as another argument for example.
+        So it becomes an object of its own, with the same buffer.
         """
         traced = [compat.is_tracer(x) for x in arrays]
         if not any(traced):
@@ -86,8 +85,7 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
     return y
 
 
-# y = x, and  dy = dx  if the gate is open, dy = 0 if it is closed. Which of them
-# is asked here, when JAX differentiates, and not when x passed: see `Gate`.
+# y = x, and  dy = dx  if the gate is open when JAX differentiates, else  dy = 0.
 def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
     return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
 
@@ -110,10 +108,10 @@ _bind_gate = compat.define_primitive(
 def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
     """Return the arrays, with tangents that can be transposed but not computed.
 
-    JAX, too, refuses to compute the tangents of a custom_vjp, but without its name if
-    that happens when it compiles. To refuse earlier than JAX would be wrong: tangents
-    that are traced may be transposed yet, as in `jax.grad` of a function whose own rule
-    calls `jax.jvp`.
+    JAX, too, refuses to compute the tangents of a custom_vjp, but does not name it if
+    that happens when it compiles. To refuse earlier would be wrong: JAX may yet
+    transpose traced tangents, in `jax.grad` of a function whose rule calls `jax.jvp`
+    for example.
     """
 
     def refuse(*_: Any) -> Arrays:
@@ -121,8 +119,8 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
         error.add_note(errors.NO_JVP_NOTE.format(name=name))
         raise error
 
-    # The tangent map is t -> t, so that its transpose is ct -> ct. Evaluated, it
-    # raises: at once if the tangents have values, else when it is compiled.
+    # The tangent map is t -> t, with the transpose ct -> ct. To evaluate it raises, at
+    # once if the tangents have values, else when it is compiled.
     def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
         given = [d for d in dots if d is not None]
         avals = [jax.typeof(d) for d in given]
@@ -138,9 +136,8 @@ def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Ar
     def refuse(*_: Any) -> Arrays:
         raise refused_once(name)
 
-    # JAX never differentiates what runs here, since its inputs have no derivative; the
-    # rule that is attached instead raises. To transpose is not to differentiate:
-    # cotangents pass through both primitives, so a jvp can be derived from `run`.
+    # The inputs of `run` have no derivative, and the rule that its results get raises.
+    # Cotangents pass through both primitives, so a jvp can be derived from `run`.
     results = run(stop_gradient(inputs))
     kept = [r for r in results if r is not None]
     kept = attach(refuse, inputs, kept, name=f"{name}.backward")

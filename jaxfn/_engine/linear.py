@@ -1,8 +1,8 @@
 """The transposable linear primitive: a linear map given with its transpose.
 
-A Function with both `jvp` and `backward` has a tangent map t -> J t computed by the one
-and a transpose ct -> J^T ct computed by the other. JAX has no public way to say so,
-thus a primitive: evaluated, batched or lowered it is `evaluate`; transposed it is
+A Function with both rules has a tangent map t -> J t, its `jvp`, and the transpose of
+this map, ct -> J^T ct, its `backward`. JAX has no public way to bind the two together,
+hence this primitive: evaluated, batched or lowered it is `evaluate`; transposed it is
 `transpose`.
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
@@ -23,11 +23,11 @@ The calling convention of the equation  `*outs = linear[...] *values *tangents`:
                 it runs when JAX transposes.
 
 The invariant: neither the jaxpr nor `transpose` holds an array or a tracer. What they
-need of the call is among `values`, because these change when the equation is batched or
+need of the call is among `values`, which change when the equation is batched or
 differentiated.
 
-`evaluate` runs at once, inside the caller's contexts, as the rule of a custom_jvp does.
-If anything is traced, it is traced too, with its effects: later stages run no Python.
+`evaluate` runs at once, inside the caller's contexts, like the rule of a custom_jvp. If
+anything is traced, it is traced too, with its effects: later stages run no Python.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def linear(
         out_avals: the types of the outs.
         name: of the Function, for messages and in jaxprs.
     """
-    # Nothing is traced, so nobody can transpose, batch or compile what comes of it: the
-    # rule runs on values, and may be written in NumPy.
+    # If nothing is traced, nobody can transpose, batch or compile the map. The rule
+    # runs on values, and may be written in NumPy.
     if not any(map(compat.is_tracer, (*residuals, *tangents))):
         return list(evaluate(list(residuals), list(tangents)))
     n_res = len(residuals)
@@ -77,8 +77,8 @@ def linear(
         if any(map(compat.is_reference, values)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
-        # In reverse mode nobody evaluates, and no rule is asked for that is not needed:
-        # a jvp in NumPy, for example, which can't be traced.
+        # Reverse mode evaluates nothing, so that a jvp in NumPy, for example, which
+        # can't be traced, does no harm there.
         values, staged = residuals, compat.Failed(error)
     return _bind(
         *values,
@@ -102,14 +102,13 @@ def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
-# The first term is this primitive again. The second differentiates the jvp rule's own
-# code, as it ran, with respect to what it saved: that is what makes second derivatives
-# right.
+# The first term is this primitive again. The second differentiates what the jvp rule
+# computed with respect to the residuals, which makes second derivatives right.
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     staged, n = compat.Staged.of(params["jaxpr"]), params["n"]
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
-    # Evaluating the outs has the effects of the rule; its derivative has none.
+    # The effects of the rule happen with the outs, and not again.
     staged = staged.repeated()
     if staged is None:
         name = params["transpose"].name
@@ -124,7 +123,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         terms.append(_bind(*values, *dots, **{**params, "jaxpr": staged.parameter}))
     nonzero = [i for i, d in enumerate(tangents[:n]) if d is not None]
     if nonzero:
-        # (dE(r) dr) t, along those of the values that move.
+        # (dE(r) dr) t, along the values that have a tangent.
         def of_values(*some: Any) -> list[Any]:
             at = list(values)
             for i, value in zip(nonzero, some, strict=True):
@@ -152,9 +151,9 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     return [None] * n + list(params["transpose"](list(args[:n]), cts))
 
 
-# Of a batch y_i = E(r_i) t_i, so both directions are those of one example under vmap.
-# Linear arguments that are not batched are repeated first, as an operation of their
-# own: its transpose is the sum over the batch, so `transpose` needs no case for it.
+# For a batch y_i = E(r_i) t_i, both directions are those of one example under vmap.
+# An operation of its own first repeats tangents that are not batched. Its transpose is
+# the sum over the batch, so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])
@@ -178,8 +177,8 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     """Bind the primitive for arguments that are not batched, in an axis with a name.
 
-    Both directions may use the axis, in a collective over it. Returns None if an
-    out differs among the examples.
+    Both directions may use the axis, in a collective. Returns None if an out differs
+    among the examples.
     """
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])

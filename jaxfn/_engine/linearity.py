@@ -4,7 +4,7 @@
 takes `2*g + 1` and drops the 1, and it takes `ones_like(x)` and gives zero. A function
 made of operations that it transposes is affine, f(x) = A x + f(0), unless one of them
 rounds (`astype(int)`, of which it makes zero). Such a function is linear if f(0) = 0.
-That is what is proved here, by following zeros through the jaxpr:
+This module proves it by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero if the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero;
@@ -52,7 +52,7 @@ class Fact(NamedTuple):
 
 
 def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
-    """Find the outputs that are not proved zero if all inputs are: (index, why)."""
+    """Find the outputs that may be nonzero if all inputs are zero: (index, why)."""
     n_in = len(compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
     return [
@@ -99,7 +99,7 @@ def body_of(eqn: Any) -> Any:
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
-    """Say what is known of the outputs of a jaxpr, from what is of its inputs."""
+    """Return the facts about the outputs of a jaxpr, given those of its inputs."""
     jaxpr, consts = compat.open_jaxpr(jaxpr)
     env: dict[Any, Fact] = dict(zip(jaxpr.invars, ins, strict=True))
     for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -120,7 +120,7 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
 
 
 def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """Say what is known of the results of an equation."""
+    """Return the facts about the results of an equation."""
     name, params = eqn.primitive.name, eqn.params
     if name == "attach":
         # It returns the last of its arguments, the values.
@@ -154,7 +154,7 @@ def _is_permuted(eqn: Any, ins: list[Fact]) -> bool:
 
 
 def _plain(eqn: Any, ins: list[Fact]) -> Fact:
-    """Say what is known of the results of an operation that holds no jaxpr."""
+    """Return the fact about the results of an operation that holds no jaxpr."""
     name = eqn.primitive.name
     depends = any(fact.depends for fact in ins)
     if depends and name == "while":
@@ -184,22 +184,22 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
 def _is_filled(params: dict[str, Any]) -> bool:
     """Does a gather give a number if an index is out of bounds?
 
-    The NaN that it gives as a rule is not such a number: it stands for a mistake.
+    NaN, the default, is no number: it shows a mistake.
     """
     fill = params["fill_value"]
     return fill is not None and not np.isnan(fill) and fill != 0
 
 
 def _why(facts: Sequence[Fact]) -> str:
-    """The first reason that there is."""
+    """Return the first reason."""
     return next((fact.why for fact in facts if fact.why), "")
 
 
 def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """Say what is known of a linear solve, which maps its right-hand side linearly.
+    """Return the facts about a linear solve, which is linear in its right-hand side.
 
-    That is the contract of lax.custom_linear_solve. How the solver does it, with a
-    while loop as a rule, is not looked at.
+    That is the contract of lax.custom_linear_solve; the solver itself is often a while
+    loop, of which nothing can be proved.
     """
     n_consts = sum(eqn.params["const_lengths"])
     b = ins[n_consts:]
@@ -232,11 +232,11 @@ def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 
 def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
-    """Say what is known of a scan, at the end of any number of steps."""
+    """Return the facts about a scan of any number of steps."""
     n_consts, n_carry = compat.scan_counts(params)
     n_head = n_consts + n_carry
     consts, carry, xs = ins[:n_consts], ins[n_consts:n_head], ins[n_head:]
-    while True:  # facts only ever change from zero to not, so this ends
+    while True:  # facts only change from zero to not zero, so this ends
         outs = _outputs(params["jaxpr"], [*consts, *carry, *xs])
         # What holds of the carry must hold before the first step and after each.
         joined = [_join(a, b) for a, b in zip(carry, outs[:n_carry], strict=True)]
@@ -246,7 +246,7 @@ def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
 
 
 def _join(*facts: Fact) -> Fact:
-    """Say what is known of a value that may be any one of several."""
+    """Return the fact about a value that may be any of several."""
     return Fact(
         depends=any(fact.depends for fact in facts),
         zero=all(fact.zero for fact in facts),

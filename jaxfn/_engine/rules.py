@@ -41,7 +41,7 @@ class Residuals:
         arrays: JAX arrays.
         static: anything else; never an array or a tracer.
         differentiable: for each output array, whether it has a derivative.
-        pattern_used: whether what was saved may depend on which inputs are perturbed.
+        pattern_used: Whether the saved values may depend on which inputs are perturbed.
     """
 
     arrays: Arrays
@@ -77,7 +77,7 @@ class Rules:
         derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
         once: refuse to differentiate `bwd`.
         refuses: Whether `bwd` only says that there is no derivative.
-        origin: of the arguments, for JAX's errors.
+        origin: Names and places, for JAX's errors.
     """
 
     name: str

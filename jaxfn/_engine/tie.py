@@ -7,9 +7,9 @@ and `scale` batched). JAX sums the cotangents g_i of a shared y before it calls 
 rule, which then gives  scale_i * sum(g)  for each example i, where  scale_i * g_i  is
 right. (The same happens to a custom_vjp; newer releases of JAX refuse it.)
 
-So an output with a derivative is made to depend on every array argument, in a way that
-costs nothing when compiled. Then each example has an output of its own, and its rule
-runs alone. Marked and integer outputs, which have no derivative, stay as they are.
+So `tied` makes an output with a derivative depend on every array argument, at no cost
+when compiled. Then each example has an output of its own, and its rule runs alone.
+Marked and integer outputs, which have no derivative, stay as they are.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     return _less_nothing(list(outs), list(inputs))
 
 
-# One operation to whoever traces the call: what it holds is traced once for the types.
+# A jit, so that JAX traces the operations once for the same types.
 @jax.jit
 def _less_nothing(outs: list[Any], inputs: list[Any]) -> list[Any]:
     """Return the outputs, less nothing of the inputs."""
