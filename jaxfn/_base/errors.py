@@ -1,8 +1,8 @@
 """Exceptions, and messages that several modules share.
 
-A message says: `` `Name.rule` did what: expected <what>, got <what>. What to do. ``
-torch's first sentence comes first, if it is true. The classes are RuntimeErrors, which
-code for torch catches, and the builtin for the kind of mistake.
+A message says what happened in `` `Name.rule` ``, what it expected and got, and what to
+do. torch's first sentence comes first, if it is true. The classes are RuntimeErrors,
+which code for torch catches, and the builtin for the kind of mistake.
 """
 
 from __future__ import annotations
@@ -83,12 +83,11 @@ class NoGraphError(NotImplementedError, AttributeError):
 
 CLOSED_OVER = (
     "`{name}` used a traced value that was not passed to apply, and that value is "
-    "being differentiated: expected every traced value that forward uses to be an "
-    "argument, got one that is closed over (or leaked from a finished "
+    "being differentiated. Forward closed over it (or it leaked from a finished "
     "transformation). The rules say nothing about it, so its gradient would be lost. "
     "Pass it to apply, and return its gradient from backward (its tangent from jvp). "
-    "(If forward makes a reference, by jax.new_ref, that is what JAX differentiates "
-    "here: put the code that uses it under jax.jit.)"
+    "(If forward makes a reference by jax.new_ref, JAX differentiates the reference "
+    "here. Put the code that uses it under jax.jit.)"
 )
 
 NOT_REPEATABLE = (
@@ -126,9 +125,9 @@ OWN_DERIVATIVE = (
 )
 
 JET = (
-    "`{name}` was called inside of jet, JAX's Taylor mode, which can't go through "
-    "custom rules (JAX's own custom_jvp and custom_vjp fail in it too): expected one "
-    "of JAX's other transformations. For derivatives of higher order nest jax.jvp."
+    "`{name}` was called inside of jet, JAX's Taylor mode, which accepts no custom "
+    "rules (JAX's own custom_jvp and custom_vjp fail in it too). For derivatives of "
+    "higher order nest jax.jvp."
 )
 
 BATCHED_CLOSURE = (
@@ -139,8 +138,7 @@ BATCHED_CLOSURE = (
 
 LEAKED = (
     "`{name}.{rule}` closes over a traced value of a transformation (a scan, a vmap) "
-    "that is over when it runs: expected values that were saved on ctx, or passed to "
-    "apply. Pass it to apply, and save it."
+    "that was over when the rule ran. Pass the value to apply, and save it on ctx."
 )
 
 NOT_TRANSPOSED = "can't be transposed"

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import pickle
 
 import jax
@@ -710,3 +711,37 @@ def test_a_derivative_taken_under_x64_and_used_without(wrap, rules):
     (got,) = pull(one)
     assert got == 3
     assert got.dtype == jnp.float32
+
+
+LEAKS = {
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "jvp of jit": lambda f: lambda x: jax.jvp(jax.jit(f), (x,), (x,)),
+    "grad of scan": lambda f: jax.grad(
+        lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
+    ),
+    "hessian of jit": lambda f: jax.hessian(jax.jit(f)),
+    "linearize": lambda f: lambda x: jax.linearize(jax.jit(f), x)[1](x),
+}
+
+
+BACKWARD_ALONE = "grad of jit", "jit of grad", "grad of scan"
+
+
+@pytest.mark.parametrize(
+    ("rules", "program"),
+    [
+        *[("defvjp", program) for program in BACKWARD_ALONE],
+        *itertools.product(["defjvp", "both", "defjvp def_vmap"], LEAKS),
+    ],
+)
+def test_no_tracer_outlives_its_trace(rules, program):
+    f = jaxfn.custom_function(lambda x: jnp.sin(x))
+    if rules != "defvjp":
+        f.defjvp(lambda p, t: (f(*p), jnp.cos(p[0]) * t[0]))
+    if rules in ("defvjp", "both"):
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (g * jnp.cos(x),))
+    if "def_vmap" in rules:
+        f.def_vmap(lambda n, batched, x: (jnp.sin(x), batched[0]))
+    with checking_leaks():
+        LEAKS[program](f)(jnp.float32(0.5))

@@ -185,7 +185,7 @@ def _holds_jaxpr(params: dict[str, Any]) -> bool:
     """Do the parameters of an equation hold jaxprs?"""
     if "branches" in params or "jaxprs" in params:
         return True
-    return any([hasattr(x, "eqns") or hasattr(x, "jaxpr") for x in params.values()])
+    return any(hasattr(x, "eqns") or hasattr(x, "jaxpr") for x in params.values())
 
 
 def _has_named_axes(eqn: Any) -> bool:
@@ -193,4 +193,4 @@ def _has_named_axes(eqn: Any) -> bool:
     # Reductions have `axes` too, but as integers.
     axes = eqn.params.get("axis_name", eqn.params.get("axes"))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
-    return any([not isinstance(x, (int, NoneType)) for x in named])
+    return any(not isinstance(x, (int, NoneType)) for x in named)
