@@ -26,8 +26,9 @@ What happens to a call, with the module of each step:
 
 So forward runs once, a derivative of any order meets the rules and never the body of
 forward, and under vmap each example's rule runs alone. `batching` puts a user's batch
-rule around forward. `linearity` proves that a backward may be transposed. `rules` says
-what a Function is in JAX's terms: read it first.
+rule around forward. `linearity` proves that a backward may be transposed. `untraceable`
+is for a forward that needs values. Read `rules` first: it defines what a Function is in
+JAX's terms.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces, `_function` and `_decorator`, are for.
