@@ -169,12 +169,12 @@ def _saved_names(layout: Layout, n: int) -> list[str]:
     if packed is not None:
         rest = iter(marks[len(packed.kept) :])
         # The rest of the residuals is what the hooks packed, array by array.
+        places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs}
         for i, whole in enumerate(packed.wholes(layout.for_backward)):
-            places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs[i]}
             _note(places, whole, f"saved_tensors[{i}]")
-            for spec in packed.specs[i]:
-                value = [next(rest) for _ in range(spec.n_arrays)]
-                _note(found, value, f"{', '.join(places[id(spec)])}, packed")
+        for spec in packed.specs:
+            value = [next(rest) for _ in range(spec.n_arrays)]
+            _note(found, value, f"{', '.join(places[id(spec)])}, packed")
     for name, put in layout.attributes.items():
         _note(found, put(at), f"ctx.{name}")
     return [", ".join(found[id(mark)]) for mark in marks]

@@ -11,13 +11,15 @@ import dataclasses
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import compat, errors, pytree, search, type_name
+from jaxfn._base import OutSpec, compat, errors, pytree, search, type_name
+from jaxfn._engine import Perturbed, Residuals, Rules, Run
 from jaxfn._methods.node import STATE, BackwardCFunction
 from jaxfn._methods.packed import Packed, Put
 
@@ -33,8 +35,6 @@ class Layout:
         shared: Indices of the leaves in `for_forward` or `attributes`.
         materialize: Whether the rules get zeros in place of None.
         materialize_non_diff: The same for outputs without derivative.
-        opaque: Names of attributes that hide JAX arrays in opaque objects.
-        numpy: Names of attributes that hold inexact NumPy values.
         packed: How saved-tensor hooks changed the leaves.
     """
 
@@ -44,51 +44,73 @@ class Layout:
     shared: frozenset[int]
     materialize: bool
     materialize_non_diff: bool
-    opaque: tuple[str, ...]
-    numpy: tuple[str, ...]
     packed: Packed | None = None
 
 
+@dataclasses.dataclass(slots=True)
+class Record:
+    """The static part of the residuals of one run.
+
+    Attributes:
+        layout: Layout of the context.
+        perturbed: For each array argument, whether it is differentiated.
+        in_avals: Types of the array arguments.
+        out_avals: Types of the array outputs.
+        out: Structure of the outputs.
+    """
+
+    layout: Layout
+    perturbed: Perturbed
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    out: OutSpec
+
+
 def capture(
-    ctx: BackwardCFunction, *, backward: bool, forward: bool
-) -> tuple[list[Any], Layout]:
-    """Flatten a context after forward; `backward` and `forward` select what was saved.
+    ctx: BackwardCFunction, rules: Rules, out: OutSpec, perturbed: Perturbed
+) -> tuple[list[Any], Run]:
+    """Flatten a context after forward, with what was saved for the rules that exist.
 
     Returns:
-        The array leaves and their layout.
+        The array leaves, and the run with their layout.
     """
     # Values saved for backward come last. Saved-tensor hooks may replace a leaf only if
     # nothing else needs it.
     leaves = _Leaves(type(ctx).__name__)
-    for_forward = leaves.take_all(ctx.saved_for_forward) if forward else ()
+    for_forward = () if rules.jvp is None else leaves.take_saved(ctx.saved_for_forward)
     attributes = {
         name: leaves.take(value, name)
         for name, value in ctx.__dict__.items()
         if name not in STATE
     }
     shared = frozenset(range(len(leaves.arrays)))
-    for_backward = leaves.take_all(ctx.to_save) if backward else ()
-    return leaves.arrays, Layout(
+    for_backward = () if rules.bwd is None else leaves.take_saved(ctx.to_save)
+    layout = Layout(
         for_backward,
         for_forward,
         attributes,
         shared,
         ctx.materialize_grads,
         ctx._materialize_non_diff_grads,
-        tuple(leaves.opaque),
-        tuple(dict.fromkeys(leaves.numpy)),
+    )
+    return leaves.arrays, Run(
+        out,
+        perturbed,
+        ctx._jaxfn_needs_read,
+        layout,
+        constants=tuple(dict.fromkeys(leaves.numpy)),
+        opaque=tuple(leaves.opaque),
     )
 
 
 def rebuild(
     cls: type[BackwardCFunction],
-    layout: Layout,
-    leaves: Sequence[Any],
-    *,
     rule: str,
-    needs: tuple[bool, ...] | None,
+    residuals: Residuals,
+    needs: tuple[bool, ...],
 ) -> BackwardCFunction:
     """Make a fresh context for `rule` ("backward" or "jvp")."""
+    layout, leaves = residuals.static.layout, residuals.arrays
     packed = layout.packed
     at = leaves if packed is None else packed.restore(leaves)
     if rule == "jvp":
@@ -119,8 +141,8 @@ class _Leaves:
         self._inside: list[int] = []
         self._ctx_name = ctx_name
 
-    def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
-        return tuple(self.take(x, "saved_tensors") for x in values)
+    def take_saved(self, values: Sequence[Any]) -> tuple[Put, ...]:
+        return tuple([self.take(x, "saved_tensors") for x in values])
 
     def take(self, value: Any, name: str) -> Put:
         """Make the template of the value of attribute `name`."""
@@ -131,7 +153,12 @@ class _Leaves:
         if isinstance(value, _SIMPLE):
             return _Constant(value)
         if isinstance(value, jax.Array):
-            return self._leaf(value)
+            # An array saved twice is one leaf. `arrays` keeps it alive, so ids are
+            # unique.
+            i = self._index.setdefault(id(value), len(self.arrays))
+            if i == len(self.arrays):
+                self.arrays.append(value)
+            return itemgetter(i)
         if isinstance(value, np.ndarray):
             if value.dtype == object:
                 self._check_opaque(value, name)
@@ -174,13 +201,6 @@ class _Leaves:
             return _Constant(value)
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
-    def _leaf(self, array: Any) -> Put:
-        # An array saved twice is one leaf. `arrays` keeps it alive, so ids are unique.
-        i = self._index.setdefault(id(array), len(self.arrays))
-        if i == len(self.arrays):
-            self.arrays.append(array)
-        return lambda leaves: leaves[i]
-
     def _record(self, value: Any, name: str) -> Put:
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
         if _is_frozen(value) and _all_constant(puts.values()):
@@ -202,14 +222,14 @@ class _Leaves:
         if search.find(value, compat.is_tracer) is not None:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
-                f"of type {type(value).__name__}, where it can't be saved: expected "
+                f"of type {type(value).__name__}, so jaxfn can't save it: expected "
                 "arrays in save_for_backward, or in an attribute that is an array, a "
                 "dict, list, tuple, registered pytree, dataclass or SimpleNamespace. "
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
         if search.hides_array(value):
-            self.opaque.append(name)
+            self.opaque.append(f"ctx.{name}")
 
 
 class _Constant:

@@ -50,33 +50,35 @@ class Definition:
         Raises:
             RuntimeError: The rules contradict each other.
         """
-
-        def own(rule: str) -> bool:
-            return getattr(function, rule) is not getattr(base, rule)
-
-        name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
-        has_jvp, names = own("jvp"), [x for x in ("vjp", "backward") if own(x)]
-        if has_vmap and not separate:
+        name, own = function.__name__, {}
+        for rule in ("setup_context", "vmap", "jvp", "vjp", "backward"):
+            found = getattr(function, rule)
+            if found is not getattr(base, rule):
+                own[rule] = found
+        if "vmap" in own and "setup_context" not in own:
             raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
-        if function.generate_jvp_rule and (has_jvp or not names):
-            got = "an overridden jvp staticmethod" if has_jvp else "no backward"
+        jvp, backwards = (
+            own.get("jvp"),
+            [own[x] for x in ("vjp", "backward") if x in own],
+        )
+        if function.generate_jvp_rule and (jvp is not None or not backwards):
+            got = "no backward" if jvp is None else "an overridden jvp staticmethod"
             raise errors.RuleError(
                 f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
                 "to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False or change the rules."
             )
-        backwards = [getattr(function, x) for x in names]
         return cls(
             cls=function,
             name=name,
             forward=function.forward,
-            setup_context=function.setup_context if separate else None,
-            vmap=_vmap(function) if has_vmap else None,
-            jvp=function.jvp if has_jvp else None,
+            setup_context=own.get("setup_context"),
+            vmap=_vmap(function) if "vmap" in own else None,
+            jvp=jvp,
             backward=backwards[0] if len(backwards) == 1 else None,
             boxed=function.boxed_grads_call,
             has_backward=bool(backwards),
-            once=getattr(next(iter(backwards), None), "_jaxfn_once", False),
+            once=bool(backwards) and getattr(backwards[0], "_jaxfn_once", False),
             derive_jvp=function.generate_jvp_rule,
         )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxfn._base import Spec, errors, pytree, type_name
 from jaxfn._engine import attach, stop_gradient
-from jaxfn._methods.hooks import Hooks
+from jaxfn._methods.settings import Hooks
 
 Put = Callable[[Any], Any]
 """A template: a function from the leaves to the value that holds them."""
@@ -23,15 +23,15 @@ class Packed:
     Attributes:
         n: Number of leaves before packing.
         kept: Indices of the leaves that were not packed; they come first.
-        specs: For each array in each value saved for backward, the spec of the pair of
-            packed value and witness (`_witness`).
+        specs: For each array saved for backward, the spec of the pair of packed value
+            and witness (`_witness`).
         unpack: The unpack hook.
         name: Name of the Function.
     """
 
     n: int
     kept: tuple[int, ...]
-    specs: tuple[tuple[Spec, ...], ...]
+    specs: tuple[Spec, ...]
     unpack: Callable[[Any], Any]
     name: str
 
@@ -44,19 +44,17 @@ class Packed:
 
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values saved for backward, by calling the unpack hook."""
-        rest, values = iter(arrays[len(self.kept) :]), []
-        for put, specs in zip(puts, self.specs, strict=True):
-            leaves = [
-                self._unpacked(spec.join([next(rest) for _ in range(spec.n_arrays)]))
-                for spec in specs
-            ]
-            values.append(put(_InTurn(leaves)))
-        return tuple(values)
+        rest = iter(arrays[len(self.kept) :])
+        in_turn = _InTurn(
+            self._unpacked(spec.join([next(rest) for _ in range(spec.n_arrays)]))
+            for spec in self.specs
+        )
+        return tuple([put(in_turn) for put in puts])
 
     def wholes(self, puts: Sequence[Put]) -> list[Any]:
         """Return the values saved for backward, with a spec in place of each array."""
-        pairs = zip(puts, self.specs, strict=True)
-        return [put(_InTurn(specs)) for put, specs in pairs]
+        in_turn = _InTurn(self.specs)
+        return [put(in_turn) for put in puts]
 
     def _unpacked(self, packed: Any) -> Any:
         value, witness = packed
@@ -78,7 +76,7 @@ class Packed:
     def _refuse(self, *_: Any) -> Any:
         """Refuse the derivative of an array that the hooks have lost."""
         raise NotImplementedError(
-            f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
+            f"`{self.name}.backward` was differentiated, and saved-tensor hooks keep "
             "integers: expected first derivatives only, got one of a saved array, "
             "which the hooks would lose. Use hooks that keep floats, or none."
         )
@@ -103,17 +101,15 @@ def pack(
     """
     kept = tuple(sorted(shared))
     arrays = [leaves[i] for i in kept]
-    specs: list[tuple[Spec, ...]] = []
+    specs: list[Spec] = []
     for put in puts:
-        of_put: list[Spec] = []
         noting = _Noting(leaves)
         put(noting)
         for x in noting.read:
             value = hooks.pack(x)
             found, spec = pytree.split((value, _witness(x, value)))
             arrays += found
-            of_put.append(spec)
-        specs.append(tuple(of_put))
+            specs.append(spec)
     return arrays, Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
 
 
@@ -132,7 +128,7 @@ class _Noting:
 class _InTurn:
     """Leaves in the order in which a template reads them."""
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
+    def __init__(self, leaves: Iterable[Any]) -> None:
         self._rest = iter(leaves)
 
     def __getitem__(self, _: int) -> Any:

@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxfn._base import Kwargs, compat, pytree, search
 from jaxfn._methods.node import STATE, BackwardCFunction
-from jaxfn._methods.running import explain, without_ctx
-from jaxfn._methods.styles import check_dirty, marks, setup
+from jaxfn._methods.rule_errors import explain
+from jaxfn._methods.styles import marks, setup
 
 CLOSED_OVER_TRACER = object()
 """Result of `run` if forward closed over a tracer."""
@@ -34,27 +34,24 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     recording = compat.Recording()
     ctx = cls._backward_cls()
     ctx.__dict__["_jaxfn_needs"] = (False,) * len(args)
+    rule, function, given = "forward", cls.forward, args if separate else (ctx, *args)
     try:
+        out = cls.forward(*given, **kwargs)
         if separate:
-            out = _as_jax(cls.forward(*args, **kwargs))
-        else:
-            out = cls.forward(ctx, *args, **kwargs)
+            out = _as_jax(out)
+            rule, function, given = "setup_context", cls.setup_context, (ctx, args, out)
+            setup(cls.forward, function, *given)
     except Exception as error:
-        given = args if separate else (ctx, *args)
-        about = cls.__name__, "forward", cls.forward, given
-        explain(error, *about, *((without_ctx,) if separate else ()))
+        explain(error, cls.__name__, rule, function, given)
         raise
-    if separate:
-        setup(cls.__name__, cls.forward, cls.setup_context, ctx, args, out)
     if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
         return CLOSED_OVER_TRACER
     if _closes_over_lost(cls.forward, args):
         return CLOSED_OVER_TRACER
-    if ctx.non_differentiable:
-        marks(ctx, pytree.split(out)[0])
+    if ctx.non_differentiable or ctx.dirty_tensors:
+        marks(ctx, pytree.split(args)[0], pytree.split(out)[0])
     out = _as_jax(out)
     if ctx.dirty_tensors:
-        check_dirty(ctx, pytree.split(args)[0])
         _consume(ctx, out)
     return out
 
