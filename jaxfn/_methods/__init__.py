@@ -3,7 +3,7 @@
 If no argument is traced, `plain` runs forward. Otherwise `definition` looks up the
 rules of the class, `class_rules` makes `Rules` of them for `_engine`, and `styles` runs
 forward. `node` is the ctx that rules get, `ctx` its public part. `returned_*` check
-results, with `returns` in common; `rule_errors` explains errors of a rule. `settings`
+results; `rule_errors` explains errors of a rule. `settings`
 has what a `with` block sets: saved-tensor hooks and the autocast policy.
 
 The way of a saved array: `node.save_for_backward`, `capture`, `_engine.onepass` (gives
@@ -12,8 +12,9 @@ it its derivative), `styles` (puts it in `Residuals`; hooks see it in `packed`),
 """
 
 from jaxfn._methods import plain, settings
-from jaxfn._methods.capture import Layout, fields, is_record
+from jaxfn._methods.capture import Record, fields, is_record
 from jaxfn._methods.class_rules import ClassRules, run_batched, run_traced
 from jaxfn._methods.ctx import FunctionCtx
 from jaxfn._methods.definition import Definition, rewrapped
 from jaxfn._methods.node import BackwardCFunction
+from jaxfn._methods.packed import filled

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import OutSpec, compat, errors, pytree, search, type_name
+from jaxfn._base import Arguments, OutSpec, compat, errors, pytree, search, type_name
 from jaxfn._engine import Perturbed, Residuals, Rules, Run
 from jaxfn._methods.node import STATE, BackwardCFunction
 from jaxfn._methods.packed import Packed, Put
@@ -32,19 +32,19 @@ class Layout:
         for_backward: A template of each value saved for backward.
         for_forward: A template of each value saved for jvp.
         attributes: Templates of the user's attributes, by name.
-        shared: Indices of the leaves in `for_forward` or `attributes`.
+        shared: Number of leaves in `for_forward` or `attributes`; they come first.
+        reads: Index of each leaf that `for_backward` reads, in order.
         materialize: Whether the rules get zeros in place of None.
         materialize_non_diff: The same for outputs without derivative.
-        packed: How saved-tensor hooks changed the leaves.
     """
 
     for_backward: tuple[Put, ...]
     for_forward: tuple[Put, ...]
     attributes: dict[str, Put]
-    shared: frozenset[int]
+    shared: int
+    reads: tuple[int, ...]
     materialize: bool
     materialize_non_diff: bool
-    packed: Packed | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,6 +53,7 @@ class Record:
 
     Attributes:
         layout: Layout of the context.
+        packed: How saved-tensor hooks changed the leaves; None without hooks.
         perturbed: For each array argument, whether it is differentiated.
         in_avals: Types of the array arguments.
         out_avals: Types of the array outputs.
@@ -60,6 +61,7 @@ class Record:
     """
 
     layout: Layout
+    packed: Packed | None
     perturbed: Perturbed
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
@@ -83,13 +85,14 @@ def capture(
         for name, value in ctx.__dict__.items()
         if name not in STATE
     }
-    shared = frozenset(range(len(leaves.arrays)))
+    shared, before = len(leaves.arrays), len(leaves.reads)
     for_backward = () if rules.bwd is None else leaves.take_saved(ctx.to_save)
     layout = Layout(
         for_backward,
         for_forward,
         attributes,
         shared,
+        tuple(leaves.reads[before:]),
         ctx.materialize_grads,
         ctx._materialize_non_diff_grads,
     )
@@ -104,25 +107,21 @@ def capture(
 
 
 def rebuild(
-    cls: type[BackwardCFunction],
-    rule: str,
-    residuals: Residuals,
-    needs: tuple[bool, ...],
+    cls: type[BackwardCFunction], rule: str, residuals: Residuals, arguments: Arguments
 ) -> BackwardCFunction:
     """Make a fresh context for `rule` ("backward" or "jvp")."""
-    layout, leaves = residuals.static.layout, residuals.arrays
-    packed = layout.packed
-    at = leaves if packed is None else packed.restore(leaves)
+    record, leaves = residuals.static, residuals.arrays
+    layout, packed = record.layout, record.packed
     if rule == "jvp":
-        saved = tuple([put(at) for put in layout.for_forward])
+        saved = tuple([put(leaves) for put in layout.for_forward])
     elif packed is None:
-        saved = tuple([put(at) for put in layout.for_backward])
+        saved = tuple([put(leaves) for put in layout.for_backward])
     else:
         saved = partial(packed.read, layout.for_backward, leaves)
     ctx = cls()
     ctx.__dict__.update(
-        {name: put(at) for name, put in layout.attributes.items()},
-        _jaxfn_needs=needs,
+        {name: put(leaves) for name, put in layout.attributes.items()},
+        _jaxfn_needs=arguments.any(record.perturbed),
         _jaxfn_rule=rule,
         _jaxfn_saved=saved,
         materialize_grads=layout.materialize,
@@ -135,6 +134,7 @@ class _Leaves:
 
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
+        self.reads: list[int] = []
         self.opaque: list[str] = []
         self.numpy: list[str] = []
         self._index: dict[int, int] = {}
@@ -158,6 +158,7 @@ class _Leaves:
             i = self._index.setdefault(id(value), len(self.arrays))
             if i == len(self.arrays):
                 self.arrays.append(value)
+            self.reads.append(i)
             return itemgetter(i)
         if isinstance(value, np.ndarray):
             if value.dtype == object:

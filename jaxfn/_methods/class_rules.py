@@ -20,9 +20,9 @@ from jaxfn._engine import (
 )
 from jaxfn._methods.capture import Record, rebuild
 from jaxfn._methods.definition import Definition
-from jaxfn._methods.node import BackwardCFunction, call_backward
+from jaxfn._methods.node import call_backward
 from jaxfn._methods.returned_gradients import gradients
-from jaxfn._methods.returned_tangents import tangents as out_tangents
+from jaxfn._methods.returned_outputs import tangents as out_tangents
 from jaxfn._methods.rule_errors import explain
 from jaxfn._methods.styles import Style
 
@@ -36,12 +36,12 @@ def run_traced(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> An
         arguments: Arguments of the call.
         arrays: The array arguments.
     """
-    return call(ClassRules(Definition.of(cls, base), arguments).rules, arrays)
+    return call(ClassRules(Definition(cls, base), arguments).rules, arrays)
 
 
 def run_batched(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
     """Run forward of the separate style with its vmap rule; JAX differentiates it."""
-    definition = Definition.of(cls, base)
+    definition = Definition(cls, base)
     forward, batch = ClassRules(definition, arguments).style.batchable()
     assert batch is not None
     outs = differentiable(forward, batch, name=definition.name)(*arrays)
@@ -108,12 +108,14 @@ class ClassRules:
                 given.append(_zeros(record.out_avals[i]))
             else:
                 given.append(None)
-        ctx = self._ctx("backward", residuals)
-        grads, start = [], 0
-        for part in record.out.parts:
-            stop = start + part.n_arrays
-            grads.append(part.join_only(given[start:stop]))
-            start = stop
+        ctx = rebuild(
+            self._def.cls._backward_cls, "backward", residuals, self._arguments
+        )
+        rest = iter(given)
+        grads = [
+            part.join_only([next(rest) for _ in range(part.n_arrays)])
+            for part in record.out.parts
+        ]
         # `_backward_rule` raises unless exactly one of backward and vjp is defined.
         rule = self._def.backward or self._def.cls._backward_rule()
         self._check_closure(rule, "backward")
@@ -136,7 +138,7 @@ class ClassRules:
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
         """Call the user's jvp with the tangents of the arguments."""
         record: Record = residuals.static
-        ctx = self._ctx("jvp", residuals)
+        ctx = rebuild(self._def.cls._backward_cls, "jvp", residuals, self._arguments)
         # An integer has no tangent: users see None, not JAX's float0. Torch and JAX
         # agree on complex tangents, so nothing is conjugated.
         given = [
@@ -167,10 +169,6 @@ class ClassRules:
             if compat.is_leaked(search.in_cell(cell)):
                 message = errors.LEAKED.format(name=self._def.name, rule=which)
                 raise errors.ClosedOverError(message)
-
-    def _ctx(self, rule: str, residuals: Residuals) -> BackwardCFunction:
-        needs = self._arguments.any(residuals.static.perturbed)
-        return rebuild(self._def.cls._backward_cls, rule, residuals, needs)
 
 
 def conj(x: Any) -> Any:

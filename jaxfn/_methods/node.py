@@ -224,13 +224,12 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         """
         rule = self._forward_cls._jvp_rule()
         # In a context made by hand, saved_tensors prefers those saved for backward.
-        if self._jaxfn_saved is None:
-            self.__dict__["_jaxfn_saved"] = self.saved_for_forward
-            try:
-                return rule(self, *args)
-            finally:
-                self.__dict__["_jaxfn_saved"] = None
-        return rule(self, *args)
+        saved = self._jaxfn_saved
+        self._jaxfn_saved = self.saved_for_forward if saved is None else saved
+        try:
+            return rule(self, *args)
+        finally:
+            self._jaxfn_saved = saved
 
 
 _RECORDS = {

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -56,7 +56,7 @@ def explain(
         _locate(error, name, rule, function)
     elif isinstance(error, jax.errors.TracerArrayConversionError):
         _show_way_out(error, name, rule)
-    elif isinstance(error, TypeError) and _is_ours(error.__traceback__):
+    elif isinstance(error, TypeError) and _is_ours(error):
         message = given and _misfit(name, rule, function, given, out)
         if message:
             misfit = errors.RuleTypeError(f"{error}. {message}")
@@ -138,8 +138,9 @@ def _misfit(
     if rule == "forward":
         has_ctx = isinstance(given[0], BackwardCFunction)
         takes_ctx = next(iter(signature.parameters), None) == "ctx"
-        fits, fits_without = (_takes(signature, given[i:]) for i in (0, 1))
-        if has_ctx and not takes_ctx and fits_without and not fits:
+        takes = signature.bind_partial
+        without = _fits(takes, given[1:]) and not _fits(takes, given)
+        if has_ctx and not takes_ctx and without:
             return (
                 f"`{name}.forward` is called with ctx and the arguments of apply, "
                 f"{len(given)} in all; got forward{signature}." + _two_styles(function)
@@ -152,16 +153,14 @@ def _misfit(
             "setup_context."
         )
     # Parameters that take what was given are not what the error is about.
-    try:
-        signature.bind(*given)
-    except TypeError:
-        n = len(given)
-        expected = _PARAMETERS[rule].format(n=n, s="" if n == 1 else "s")
-        return (
-            f"`{name}.{rule}` is called with {expected}; expected parameters for "
-            f"these, got {rule}{signature}.{hint}"
-        )
-    return ""
+    if _fits(signature.bind, given):
+        return ""
+    n = len(given)
+    expected = _PARAMETERS[rule].format(n=n, s="" if n == 1 else "s")
+    return (
+        f"`{name}.{rule}` is called with {expected}; expected parameters for these, "
+        f"got {rule}{signature}.{hint}"
+    )
 
 
 def _two_styles(forward: Callable[..., Any]) -> str:
@@ -176,10 +175,10 @@ def _two_styles(forward: Callable[..., Any]) -> str:
     )
 
 
-def _takes(signature: inspect.Signature, given: Sequence[Any]) -> bool:
-    """Are there enough parameters? `given` has no keywords."""
+def _fits(bind: Callable[..., Any], given: Sequence[Any]) -> bool:
+    """Does this method of a signature accept the arguments?"""
     try:
-        signature.bind_partial(*given)
+        bind(*given)
     except TypeError:
         return False
     return True
@@ -198,12 +197,9 @@ def _several_outputs(out: OutSpec) -> str:
     )
 
 
-def _is_ours(trace: TracebackType | None) -> bool:
+def _is_ours(error: BaseException) -> bool:
     """Did the call itself raise, and not the rule?"""
     # If the arguments don't fit, Python makes no frame for the rule. The last frame is
     # the call, in jaxfn.
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    return trace.tb_frame.f_globals.get("__name__", "").startswith("jaxfn.")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "").startswith("jaxfn.")

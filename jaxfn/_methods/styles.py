@@ -6,7 +6,6 @@ Combined: `forward(ctx, *args)`. Separate: `forward(*args)`, then
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,11 +25,11 @@ from jaxfn._engine import (
     with_batch_rule,
 )
 from jaxfn._methods import settings
-from jaxfn._methods.capture import Layout, Record, capture
+from jaxfn._methods.capture import Record, capture
 from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
-from jaxfn._methods.returned_batch import batch_outputs
+from jaxfn._methods.returned_outputs import batch_outputs
 from jaxfn._methods.rule_errors import explain
 
 
@@ -56,10 +55,7 @@ class Style:
     """
 
     def __init__(
-        self,
-        definition: Definition,
-        arguments: Arguments,
-        rules: Callable[[], Rules],
+        self, definition: Definition, arguments: Arguments, rules: Callable[[], Rules]
     ) -> None:
         self._def = definition
         self._arguments = arguments
@@ -155,6 +151,8 @@ class Style:
             args = (info, in_dims, *arguments.join(arrays))
             vmap: Any = d.vmap
             try:
+                if d.vmap_twice:
+                    raise errors.RuleError(errors.VMAP_TWICE.format(name=d.name))
                 result = vmap(*args, **arguments.kwargs)
                 return batch_outputs(result, size, *seen, name=d.name)
             except Exception as error:
@@ -165,10 +163,8 @@ class Style:
 
     def _check_closure(self) -> None:
         """Refuse a forward that closes over a tracer whose derivative would be lost."""
-        specs = [spec for spec in self._arguments.specs if not spec.is_array]
-        closures = [x for spec in specs for x in spec.leaves]
-        closures += getattr(self._def.forward, "__closure__", None) or ()
-        if closures and search.find(closures, compat.is_lost) is not None:
+        static = [s.leaves for s in self._arguments.specs if not s.is_array]
+        if closes_over_lost(self._def.forward, static):
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
 
     def _residuals(
@@ -182,29 +178,23 @@ class Style:
         """Make the residuals of one run; saved-tensor hooks pack them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
-        layout: Layout = run.saved
+        layout, packed = run.saved, None
         # torch packs only if something is differentiated.
         if self._hooks and True in perturbed:
-            leaves, packed = pack(
-                layout.for_backward,
-                leaves,
-                layout.shared,
-                self._hooks[-1],
-                name=self._def.name,
-            )
-            layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, perturbed, in_avals, out_avals, run.out)
+            kept, reads, hooks = layout.shared, layout.reads, self._hooks[-1]
+            leaves, packed = pack(leaves, kept, reads, hooks, name=self._def.name)
+        record = Record(layout, packed, perturbed, in_avals, out_avals, run.out)
         differentiable = run.out.differentiable(out_avals)
         return Residuals(leaves, record, differentiable, run.pattern_used)
 
 
-def setup(
-    forward: Any,
-    setup_context: Any,
-    ctx: BackwardCFunction,
-    inputs: Any,
-    output: Any,
-) -> None:
+def closes_over_lost(forward: Any, values: Sequence[Any]) -> bool:
+    """Does forward, or one of these values, hold a tracer whose derivative is lost?"""
+    held = [*values, *(getattr(forward, "__closure__", None) or ())]
+    return bool(held) and search.find(held, compat.is_lost) is not None
+
+
+def setup(forward: Any, setup_context: Any, ctx: Any, inputs: Any, output: Any) -> None:
     """Call setup_context; autocast casts its inputs as it does for forward."""
     # `custom_fwd` can't write to ctx: forward of this style has none.
     casting = getattr(forward, "_jaxfn_casting", None)
