@@ -204,7 +204,8 @@ class _Leaves:
 
     def _record(self, value: Any, name: str) -> Put:
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
-        if _is_frozen(value) and _all_constant(puts.values()):
+        params = getattr(type(value), "__dataclass_params__", None)
+        if getattr(params, "frozen", False) and _all_constant(puts.values()):
             return _Constant(value)
         shell = copy.copy(value)  # without the arrays: the layout must not keep them
         for key in puts:
@@ -262,11 +263,6 @@ def is_record(value: Any) -> bool:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return tree_util.all_leaves([value])
-
-
-def _is_frozen(value: Any) -> bool:
-    params = getattr(type(value), "__dataclass_params__", None)
-    return params is not None and params.frozen
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -28,14 +28,7 @@ from jaxfn._methods.styles import Style
 
 
 def run_traced(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
-    """Run a Function under JAX's transformations.
-
-    Args:
-        cls: The class.
-        base: `Function`; a rule inherited from it counts as missing.
-        arguments: Arguments of the call.
-        arrays: The array arguments.
-    """
+    """Run a Function under JAX's transformations; see `Definition` for `base`."""
     return call(ClassRules(Definition(cls, base), arguments).rules, arrays)
 
 
@@ -89,44 +82,39 @@ class ClassRules:
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call the user's backward (or vjp) with the cotangents of the outputs."""
         record: Record = residuals.static
-        differentiable = residuals.differentiable
-        arrived = [
-            s and ct is not None for ct, s in zip(cts, differentiable, strict=True)
-        ]
+        layout, differentiable = record.layout, residuals.differentiable
+        pairs = zip(cts, differentiable, strict=True)
+        arrived = [ct for ct, s in pairs if s and ct is not None]
         # JAX calls bwd even if no differentiable output has a cotangent. A backward is
         # linear in its cotangents, so the result is zero.
-        if True not in arrived:
+        if not arrived:
             return [None] * len(record.perturbed)
-        layout = record.layout
         given: list[Any] = []
-        for i, ct in enumerate(cts):
-            if arrived[i]:
+        for ct, s, aval in zip(cts, differentiable, record.out_avals, strict=True):
+            if s and ct is not None:
                 given.append(conj(ct))  # to torch's convention
-            elif layout.materialize and (
-                differentiable[i] or layout.materialize_non_diff
-            ):
-                given.append(_zeros(record.out_avals[i]))
+            elif layout.materialize and (s or layout.materialize_non_diff):
+                given.append(_zeros(aval))
             else:
                 given.append(None)
-        ctx = rebuild(
-            self._def.cls._backward_cls, "backward", residuals, self._arguments
-        )
+        cls, arguments = self._def.cls, self._arguments
+        ctx = rebuild(cls._backward_cls, "backward", residuals, arguments)
         rest = iter(given)
         grads = [
             part.join_only([next(rest) for _ in range(part.n_arrays)])
             for part in record.out.parts
         ]
         # `_backward_rule` raises unless exactly one of backward and vjp is defined.
-        rule = self._def.backward or self._def.cls._backward_rule()
+        rule = self._def.backward or cls._backward_rule()
         self._check_closure(rule, "backward")
         try:
             result = call_backward(rule, self._def.boxed, ctx, grads)
             found = gradients(
                 result,
-                self._arguments,
+                arguments,
                 record.in_avals,
                 record.perturbed,
-                [ct for ct, is_there in zip(cts, arrived, strict=True) if is_there],
+                arrived,
                 name=self._def.name,
             )
         except Exception as error:
@@ -147,8 +135,7 @@ class ClassRules:
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
-        rule = self._def.jvp
-        assert rule is not None
+        rule: Any = self._def.jvp
         self._check_closure(rule, "jvp")
         args = (ctx, *self._arguments.join_only(given))
         try:

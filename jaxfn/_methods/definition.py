@@ -16,14 +16,13 @@ class Definition:
     """The rules and flags that a class defines; a rule is None if it is missing.
 
     Args:
-        cls: The class.
+        cls: The class; an attribute too.
         base: `Function`; a rule inherited from it counts as missing.
 
     Raises:
         RuntimeError: The rules contradict each other.
 
     Attributes:
-        cls: The class.
         name: Name of the class.
         forward: The static method.
         setup_context: The static method; None in the combined style.

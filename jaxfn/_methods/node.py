@@ -71,7 +71,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
-        _expect_forward(self, "save_for_backward")
+        _expect_forward(self, "save_for_backward", "to_save")
         for i, x in enumerate(tensors):
             if not _can_be_saved(x):
                 raise errors.RuleTypeError(
@@ -82,7 +82,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        _expect_forward(self, "save_for_forward")
+        _expect_forward(self, "save_for_forward", "saved_for_forward")
         for i, x in enumerate(tensors):
             if not _can_be_saved(x):
                 raise AssertionError(
@@ -94,7 +94,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
-        _expect_forward(self, "mark_dirty")
+        _expect_forward(self, "mark_dirty", "dirty_tensors")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
@@ -105,7 +105,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.dirty_tensors = args
 
     def mark_non_differentiable(self, *args: Any) -> None:
-        _expect_forward(self, "mark_non_differentiable")
+        _expect_forward(self, "mark_non_differentiable", "non_differentiable")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
@@ -116,7 +116,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
-        _expect_forward(self, "set_materialize_grads", once=False)
+        _expect_forward(self, "set_materialize_grads")
         if not isinstance(value, bool):
             raise errors.RuleTypeError(
                 f"set_materialize_grads in {where(self)} expected a bool, got "
@@ -150,8 +150,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             clears = self._forward_cls.clear_saved_tensors_on_access
             if not isinstance(clears, bool):
                 raise _not_bool(self, "clear_saved_tensors_on_access", clears)
-            self._jaxfn_reads += clears
-            if self._jaxfn_reads > 1:
+            if clears and self._jaxfn_reads:
                 raise errors.RuleError(
                     "saved_tensors can only be accessed once when "
                     "clear_saved_tensors_on_access=True is set on the "
@@ -159,6 +158,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
                     "clear_saved_tensors_on_access=False. "
                     f"(`{self._forward_cls.__name__}.backward`)"
                 )
+            self._jaxfn_reads += clears
         # As in torch, unpack_hook runs at every read.
         if callable(self._jaxfn_saved):
             return self._jaxfn_saved()
@@ -232,24 +232,16 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             self._jaxfn_saved = saved
 
 
-_RECORDS = {
-    "save_for_backward": "to_save",
-    "save_for_forward": "saved_for_forward",
-    "mark_dirty": "dirty_tensors",
-    "mark_non_differentiable": "non_differentiable",
-}
-
-
 # The following are functions because a user's attribute may have any name.
-def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -> None:
-    """Refuse a call in a derivative rule; warn of a second call in forward."""
+def _expect_forward(ctx: BackwardCFunction, method: str, attribute: str = "") -> None:
+    """Refuse a call in a derivative rule; warn if forward has set the attribute."""
     if ctx._jaxfn_rule is not None:
         raise errors.RuleError(
             f"`{ctx._forward_cls.__name__}.{ctx._jaxfn_rule}` called ctx.{method}, "
             "which has an effect only in forward or setup_context. Move the call "
             "there, or set an attribute of ctx."
         )
-    if once and _RECORDS[method] in ctx.__dict__:
+    if attribute in ctx.__dict__:
         warnings.warn(
             f"{where(ctx)} called ctx.{method} more than once: only the last "
             "call counts. Give it everything in one call.",

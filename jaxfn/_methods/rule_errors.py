@@ -62,11 +62,17 @@ def explain(
             misfit = errors.RuleTypeError(f"{error}. {message}")
             _locate(misfit, name, rule, function)
             raise misfit from error
-    elif ctx is not None and isinstance(error, (TypeError, AttributeError)):
-        if rule == "forward":
-            _show_ctx(error, name, function, ctx)
-    elif ctx is not None and isinstance(error, (ValueError, IndexError)):
+    elif ctx is None:
+        return
+    elif isinstance(error, (ValueError, IndexError)):
         _show_sizes(error, name, rule, ctx)
+    elif isinstance(error, (TypeError, AttributeError)) and rule == "forward":
+        first = next(iter(inspect.signature(function).parameters), "ctx")
+        if first != "ctx" and type(ctx).__name__ in str(error):
+            error.add_note(
+                f"`{name}.forward` got ctx for its first parameter, `{first}`."
+                + _two_styles(function)
+            )
 
 
 def _locate(error: errors.RuleError, name: str, rule: str, function: Any) -> None:
@@ -90,16 +96,6 @@ def _show_way_out(error: Exception, name: str, rule: str) -> None:
         f"while it is traced. Write it in jax.numpy, or wrap the NumPy part: {_HOST}fn)"
         " makes of a function of NumPy arrays one that JAX calls when the program runs."
     )
-
-
-def _show_ctx(error: Exception, name: str, forward: Any, ctx: Any) -> None:
-    """Explain a forward that takes ctx for an array."""
-    first = next(iter(inspect.signature(forward).parameters), "ctx")
-    if first != "ctx" and type(ctx).__name__ in str(error):
-        error.add_note(
-            f"`{name}.forward` got ctx for its first parameter, `{first}`."
-            + _two_styles(forward)
-        )
 
 
 def _show_sizes(

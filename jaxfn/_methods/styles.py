@@ -99,8 +99,7 @@ class Style:
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
         self._check_closure()
-        forward, batch = self.batchable()
-        forward = with_batch_rule(forward, batch, name=self._def.name)
+        forward = with_batch_rule(*self.batchable(), name=self._def.name)
         outs = settings.under(self._policy, forward, *inputs)
         return outs.arrays, [], Run(outs.static, perturbed, False, None)
 
