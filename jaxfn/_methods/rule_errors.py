@@ -98,9 +98,7 @@ def _show_way_out(error: Exception, name: str, rule: str) -> None:
     )
 
 
-def _show_sizes(
-    error: ValueError | IndexError, name: str, rule: str, ctx: BackwardCFunction
-) -> None:
+def _show_sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) -> None:
     """Explain a rule that expects more elements in a tuple of ctx."""
     words = str(error)
     # Python's own messages: any other error is the user's.
