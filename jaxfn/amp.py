@@ -7,6 +7,7 @@ concerns the Functions whose rules `custom_fwd` and `custom_bwd` decorate.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from types import TracebackType
@@ -14,7 +15,8 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn._methods import Casting, FunctionCtx, Policy, policies, rewrapped
+from jaxfn._base import pytree
+from jaxfn._methods import FunctionCtx, rewrapped, settings
 
 __all__ = [
     "autocast",
@@ -64,13 +66,13 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
             _check_device_type(device_type)
         if dtype is None:
             dtype = jnp.float16 if device_type == "cuda" else jnp.bfloat16
-        self._policy = Policy(enabled=bool(enabled), dtype=jnp.dtype(dtype))
+        self._policy = settings.Policy(enabled=bool(enabled), dtype=jnp.dtype(dtype))
         # A list, since one object may be entered again inside of itself: as a decorator
         # of a function that calls itself, it is.
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
-        self._leave.append(policies.enter(self._policy))
+        self._leave.append(settings.policy.set(self._policy))
         return self
 
     def __exit__(
@@ -97,7 +99,7 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
         False
     """
     del device_type
-    return policies.current().enabled
+    return settings.policy.get().enabled
 
 
 def get_autocast_dtype(device_type: str | None = None) -> Any:
@@ -115,7 +117,7 @@ def get_autocast_dtype(device_type: str | None = None) -> Any:
         bfloat16
     """
     del device_type
-    return policies.current().dtype
+    return settings.policy.get().dtype
 
 
 def custom_fwd(
@@ -173,20 +175,57 @@ def custom_fwd(
         return functools.partial(
             custom_fwd, device_type=device_type, cast_inputs=cast_inputs
         )
-    casting = Casting(None if cast_inputs is None else jnp.dtype(cast_inputs))
+    casting = _Casting(None if cast_inputs is None else jnp.dtype(cast_inputs))
     return rewrapped(fwd, functools.partial(_cast, casting=casting))
 
 
-def _cast(forward: Callable[..., Any], *, casting: Casting) -> Callable[..., Any]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Casting:
+    """The mark of `custom_fwd` on a forward: its attribute `_jaxfn_casting`.
+
+    Attributes:
+        dtype: Dtype to cast float inputs to if autocast is on; None for no cast.
+    """
+
+    dtype: Any
+
+    def note(self, ctx: Any) -> None:
+        """Set the attributes of ctx that `custom_bwd` reads, with torch's names."""
+        policy = self.inside()
+        ctx._dtype = policy.dtype
+        ctx._fwd_used_autocast = policy.enabled
+
+    def cast(self, values: Any) -> Any:
+        """Cast the inputs of forward under the current policy."""
+        if self.dtype is None or not settings.policy.get().enabled:
+            return values
+        arrays, spec = pytree.split(values)
+        return spec.join([self._cast(x) for x in arrays])
+
+    def inside(self) -> settings.Policy:
+        """Return the policy under which forward and backward run."""
+        policy = settings.policy.get()
+        if self.dtype is None:
+            return policy
+        # As in torch, nothing inside forward is cast again.
+        return settings.Policy(enabled=False, dtype=policy.dtype)
+
+    def _cast(self, x: Any) -> Any:
+        # torch doesn't cast float64 either.
+        if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.float64:
+            return x
+        return jnp.asarray(x, self.dtype)
+
+
+def _cast(forward: Callable[..., Any], *, casting: _Casting) -> Callable[..., Any]:
     @functools.wraps(forward)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         ctx = _first(args)
         # In the separate style forward has no ctx: `setup` writes on it later.
         if isinstance(ctx, FunctionCtx):
-            policies.note(ctx, casting)
+            casting.note(ctx)
         args, kwargs = casting.cast((args, kwargs))
-        with policies.using(casting.inside()):
-            return forward(*args, **kwargs)
+        return settings.under(casting.inside(), forward, *args, **kwargs)
 
     marked: Any = decorated
     marked._jaxfn_casting = casting
@@ -241,9 +280,8 @@ def _under_policy_of_forward(backward: Callable[..., Any]) -> Callable[..., Any]
             )
         # Not the policy here: backward runs later, when the `with` of its forward is
         # over, or inside of another.
-        policy = Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
-        with policies.using(policy):
-            return backward(*args, **kwargs)
+        policy = settings.Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
+        return settings.under(policy, backward, *args, **kwargs)
 
     return decorated
 

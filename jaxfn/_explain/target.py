@@ -22,7 +22,7 @@ from jaxfn._decorator import (
 from jaxfn._decorator import call as jax_call
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._function import Function, bind, parameters, parts
-from jaxfn._methods import ClassRules, Definition, Layout, fields, is_record
+from jaxfn._methods import ClassRules, Definition, Record, fields, filled, is_record
 
 Tag = Callable[[Any, str], Any]
 """Called with each array that a rule saves and with its name; gives the array back."""
@@ -117,14 +117,14 @@ def _of_class(
     cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Target:
     arrays, arguments = parts(cls, args, kwargs)
-    definition = Definition.of(cls, Function)
+    definition = Definition(cls, Function)
 
     def tagged(tag: Tag) -> Callable[..., Any]:
         rules = ClassRules(definition, arguments).rules
 
         def fwd(xs: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
             outs, found = rules.fwd(xs, perturbed)
-            names = _saved_names(found.static.layout, len(found.arrays))
+            names = _saved_names(found.static, len(found.arrays))
             kept = [tag(x, n) for x, n in zip(found.arrays, names, strict=True)]
             return outs, dataclasses.replace(found, arrays=kept)
 
@@ -150,7 +150,7 @@ def _of_class(
     return Target(name, engine, _arguments(arguments, arrays), arrays, tagged, plain)
 
 
-def _saved_names(layout: Layout, n: int) -> list[str]:
+def _saved_names(record: Record, n: int) -> list[str]:
     """Say what a rule calls each of its `n` residuals: `ctx.scale`, say.
 
     A residual that is reached in several ways has all its names, and one that no rule
@@ -158,25 +158,24 @@ def _saved_names(layout: Layout, n: int) -> list[str]:
     """
     # The templates of the layout are filled with marks in place of arrays. Where a mark
     # turns up, by identity, is where the array will be.
-    packed = layout.packed
+    layout, packed = record.layout, record.packed
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
-    at: Sequence[Any] = marks if packed is None else packed.restore(marks)
     # With saved-tensor hooks backward gets what the hooks unpack, which is named below.
     for puts in (layout.for_forward, () if packed else layout.for_backward):
         for i, put in enumerate(puts):
-            _note(found, put(at), f"saved_tensors[{i}]")
+            _note(found, put(marks), f"saved_tensors[{i}]")
     if packed is not None:
-        rest = iter(marks[len(packed.kept) :])
+        rest = iter(marks[packed.kept :])
         # The rest of the residuals is what the hooks packed, array by array.
-        for i, whole in enumerate(packed.wholes(layout.for_backward)):
-            places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs[i]}
+        places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs}
+        for i, whole in enumerate(filled(layout.for_backward, packed.specs)):
             _note(places, whole, f"saved_tensors[{i}]")
-            for spec in packed.specs[i]:
-                value = [next(rest) for _ in range(spec.n_arrays)]
-                _note(found, value, f"{', '.join(places[id(spec)])}, packed")
+        for spec in packed.specs:
+            value = [next(rest) for _ in range(spec.n_arrays)]
+            _note(found, value, f"{', '.join(places[id(spec)])}, packed")
     for name, put in layout.attributes.items():
-        _note(found, put(at), f"ctx.{name}")
+        _note(found, put(marks), f"ctx.{name}")
     return [", ".join(found[id(mark)]) for mark in marks]
 
 

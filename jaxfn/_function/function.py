@@ -13,7 +13,14 @@ import jax
 
 from jaxfn._base import Arguments, Kwargs, compat, errors, pytree
 from jaxfn._function.binding import bind, parameters
-from jaxfn._methods import BackwardCFunction, FunctionCtx, plain, rewrapped, traced
+from jaxfn._methods import (
+    BackwardCFunction,
+    FunctionCtx,
+    plain,
+    rewrapped,
+    run_batched,
+    run_traced,
+)
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -482,7 +489,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
             return out
     known = parameters(cls.forward, has_ctx=not separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
-    return traced.run(cls, Function, arguments, arrays)
+    return run_traced(cls, Function, arguments, arrays)
 
 
 def parts(
@@ -501,7 +508,7 @@ def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
     `custom_function` calls this if no derivative is defined; JAX differentiates it.
     """
     arrays, arguments = parts(cls, args, kwargs)
-    return traced.run_batched(cls, Function, arguments, arrays)
+    return run_batched(cls, Function, arguments, arrays)
 
 
 def _unwrap(x: Any) -> Any:

@@ -11,13 +11,15 @@ import dataclasses
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import compat, errors, pytree, search, type_name
+from jaxfn._base import Arguments, OutSpec, compat, errors, pytree, search, type_name
+from jaxfn._engine import Perturbed, Residuals, Rules, Run
 from jaxfn._methods.node import STATE, BackwardCFunction
 from jaxfn._methods.packed import Packed, Put
 
@@ -30,77 +32,96 @@ class Layout:
         for_backward: A template of each value saved for backward.
         for_forward: A template of each value saved for jvp.
         attributes: Templates of the user's attributes, by name.
-        shared: Indices of the leaves in `for_forward` or `attributes`.
+        shared: Number of leaves in `for_forward` or `attributes`; they come first.
+        reads: Index of each leaf that `for_backward` reads, in order.
         materialize: Whether the rules get zeros in place of None.
         materialize_non_diff: The same for outputs without derivative.
-        opaque: Names of attributes that hide JAX arrays in opaque objects.
-        numpy: Names of attributes that hold inexact NumPy values.
-        packed: How saved-tensor hooks changed the leaves.
     """
 
     for_backward: tuple[Put, ...]
     for_forward: tuple[Put, ...]
     attributes: dict[str, Put]
-    shared: frozenset[int]
+    shared: int
+    reads: tuple[int, ...]
     materialize: bool
     materialize_non_diff: bool
-    opaque: tuple[str, ...]
-    numpy: tuple[str, ...]
-    packed: Packed | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """The static part of the residuals of one run.
+
+    Attributes:
+        layout: Layout of the context.
+        packed: How saved-tensor hooks changed the leaves; None without hooks.
+        perturbed: For each array argument, whether it is differentiated.
+        in_avals: Types of the array arguments.
+        out_avals: Types of the array outputs.
+        out: Structure of the outputs.
+    """
+
+    layout: Layout
+    packed: Packed | None
+    perturbed: Perturbed
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    out: OutSpec
 
 
 def capture(
-    ctx: BackwardCFunction, *, backward: bool, forward: bool
-) -> tuple[list[Any], Layout]:
-    """Flatten a context after forward; `backward` and `forward` select what was saved.
+    ctx: BackwardCFunction, rules: Rules, out: OutSpec, perturbed: Perturbed
+) -> tuple[list[Any], Run]:
+    """Flatten a context after forward, with what was saved for the rules that exist.
 
     Returns:
-        The array leaves and their layout.
+        The array leaves, and the run with their layout.
     """
     # Values saved for backward come last. Saved-tensor hooks may replace a leaf only if
     # nothing else needs it.
     leaves = _Leaves(type(ctx).__name__)
-    for_forward = leaves.take_all(ctx.saved_for_forward) if forward else ()
+    for_forward = () if rules.jvp is None else leaves.take_saved(ctx.saved_for_forward)
     attributes = {
         name: leaves.take(value, name)
         for name, value in ctx.__dict__.items()
         if name not in STATE
     }
-    shared = frozenset(range(len(leaves.arrays)))
-    for_backward = leaves.take_all(ctx.to_save) if backward else ()
-    return leaves.arrays, Layout(
+    shared, before = len(leaves.arrays), len(leaves.reads)
+    for_backward = () if rules.bwd is None else leaves.take_saved(ctx.to_save)
+    layout = Layout(
         for_backward,
         for_forward,
         attributes,
         shared,
+        tuple(leaves.reads[before:]),
         ctx.materialize_grads,
         ctx._materialize_non_diff_grads,
-        tuple(leaves.opaque),
-        tuple(dict.fromkeys(leaves.numpy)),
+    )
+    return leaves.arrays, Run(
+        out,
+        perturbed,
+        ctx._jaxfn_needs_read,
+        layout,
+        constants=tuple(dict.fromkeys(leaves.numpy)),
+        opaque=tuple(leaves.opaque),
     )
 
 
 def rebuild(
-    cls: type[BackwardCFunction],
-    layout: Layout,
-    leaves: Sequence[Any],
-    *,
-    rule: str,
-    needs: tuple[bool, ...] | None,
+    cls: type[BackwardCFunction], rule: str, residuals: Residuals, arguments: Arguments
 ) -> BackwardCFunction:
     """Make a fresh context for `rule` ("backward" or "jvp")."""
-    packed = layout.packed
-    at = leaves if packed is None else packed.restore(leaves)
+    record, leaves = residuals.static, residuals.arrays
+    layout, packed = record.layout, record.packed
     if rule == "jvp":
-        saved = tuple([put(at) for put in layout.for_forward])
+        saved = tuple([put(leaves) for put in layout.for_forward])
     elif packed is None:
-        saved = tuple([put(at) for put in layout.for_backward])
+        saved = tuple([put(leaves) for put in layout.for_backward])
     else:
         saved = partial(packed.read, layout.for_backward, leaves)
     ctx = cls()
     ctx.__dict__.update(
-        {name: put(at) for name, put in layout.attributes.items()},
-        _jaxfn_needs=needs,
+        {name: put(leaves) for name, put in layout.attributes.items()},
+        _jaxfn_needs=arguments.any(record.perturbed),
         _jaxfn_rule=rule,
         _jaxfn_saved=saved,
         materialize_grads=layout.materialize,
@@ -113,14 +134,15 @@ class _Leaves:
 
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
+        self.reads: list[int] = []
         self.opaque: list[str] = []
         self.numpy: list[str] = []
         self._index: dict[int, int] = {}
         self._inside: list[int] = []
         self._ctx_name = ctx_name
 
-    def take_all(self, values: Sequence[Any]) -> tuple[Put, ...]:
-        return tuple(self.take(x, "saved_tensors") for x in values)
+    def take_saved(self, values: Sequence[Any]) -> tuple[Put, ...]:
+        return tuple([self.take(x, "saved_tensors") for x in values])
 
     def take(self, value: Any, name: str) -> Put:
         """Make the template of the value of attribute `name`."""
@@ -131,7 +153,13 @@ class _Leaves:
         if isinstance(value, _SIMPLE):
             return _Constant(value)
         if isinstance(value, jax.Array):
-            return self._leaf(value)
+            # An array saved twice is one leaf. `arrays` keeps it alive, so ids are
+            # unique.
+            i = self._index.setdefault(id(value), len(self.arrays))
+            if i == len(self.arrays):
+                self.arrays.append(value)
+            self.reads.append(i)
+            return itemgetter(i)
         if isinstance(value, np.ndarray):
             if value.dtype == object:
                 self._check_opaque(value, name)
@@ -174,16 +202,10 @@ class _Leaves:
             return _Constant(value)
         return lambda leaves: treedef.unflatten([put(leaves) for put in puts])
 
-    def _leaf(self, array: Any) -> Put:
-        # An array saved twice is one leaf. `arrays` keeps it alive, so ids are unique.
-        i = self._index.setdefault(id(array), len(self.arrays))
-        if i == len(self.arrays):
-            self.arrays.append(array)
-        return lambda leaves: leaves[i]
-
     def _record(self, value: Any, name: str) -> Put:
         puts = {key: self.take(x, name) for key, x in fields(value).items()}
-        if _is_frozen(value) and _all_constant(puts.values()):
+        params = getattr(type(value), "__dataclass_params__", None)
+        if getattr(params, "frozen", False) and _all_constant(puts.values()):
             return _Constant(value)
         shell = copy.copy(value)  # without the arrays: the layout must not keep them
         for key in puts:
@@ -202,14 +224,14 @@ class _Leaves:
         if search.find(value, compat.is_tracer) is not None:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
-                f"of type {type(value).__name__}, where it can't be saved: expected "
+                f"of type {type(value).__name__}, so jaxfn can't save it: expected "
                 "arrays in save_for_backward, or in an attribute that is an array, a "
                 "dict, list, tuple, registered pytree, dataclass or SimpleNamespace. "
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
         if search.hides_array(value):
-            self.opaque.append(name)
+            self.opaque.append(f"ctx.{name}")
 
 
 class _Constant:
@@ -241,11 +263,6 @@ def is_record(value: Any) -> bool:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return tree_util.all_leaves([value])
-
-
-def _is_frozen(value: Any) -> bool:
-    params = getattr(type(value), "__dataclass_params__", None)
-    return params is not None and params.frozen
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxfn._base import (
-    Arguments,
-    Outputs,
-    OutSpec,
-    as_jax,
-    compat,
-    errors,
-    pytree,
-    search,
-)
+from jaxfn._base import Arguments, Outputs, compat, errors, pytree, search
 from jaxfn._engine import (
     Arrays,
-    Batch,
-    Fun,
     Origin,
     Perturbed,
     Residuals,
     Rules,
+    call,
     differentiable,
     has_forward_mode,
-    with_batch_rule,
 )
-from jaxfn._methods.capture import rebuild
+from jaxfn._methods.capture import Record, rebuild
 from jaxfn._methods.definition import Definition
-from jaxfn._methods.node import BackwardCFunction, call_backward
-from jaxfn._methods.returned_batch import batch_outputs
+from jaxfn._methods.node import call_backward
 from jaxfn._methods.returned_gradients import gradients
-from jaxfn._methods.returned_tangents import tangents as out_tangents
-from jaxfn._methods.running import running, several_outputs, without_ctx
-from jaxfn._methods.styles import Record, Style
+from jaxfn._methods.returned_outputs import tangents as out_tangents
+from jaxfn._methods.rule_errors import explain
+from jaxfn._methods.styles import Style
 
 
-class VmapInfo(NamedTuple):
-    """The first argument of a vmap staticmethod.
+def run_traced(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
+    """Run a Function under JAX's transformations; see `Definition` for `base`."""
+    return call(ClassRules(Definition(cls, base), arguments).rules, arrays)
 
-    Attributes:
-        batch_size: Size of the mapped axis.
-        randomness: Always "error": JAX's random numbers have explicit keys.
-    """
 
-    batch_size: int
-    randomness: str
+def run_batched(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:
+    """Run forward of the separate style with its vmap rule; JAX differentiates it."""
+    definition = Definition(cls, base)
+    forward, batch = ClassRules(definition, arguments).style.batchable()
+    assert batch is not None
+    outs = differentiable(forward, batch, name=definition.name)(*arrays)
+    return outs.static.whole.join(outs.arrays)
 
 
 class ClassRules:
@@ -60,7 +48,11 @@ class ClassRules:
         self._def = d = definition
         self._arguments = arguments
         # `rules` needs the style, and the style needs `rules`, but only when it runs.
-        self._style = Style(definition, arguments, lambda: self.rules, self._forward)
+        self.style = Style(definition, arguments, lambda: self.rules)
+        places = {"forward": arguments.known.place}
+        for name, rule in (("backward", d.backward), ("jvp", d.jvp)):
+            if rule is not None:
+                places[name] = compat.place_of(rule)
         self.rules = Rules(
             name=d.name,
             primal=self._primal,
@@ -72,10 +64,8 @@ class ClassRules:
             derive_jvp=d.derive_jvp,
             once=d.once,
             refuses=not d.has_backward and d.jvp is None,
-            origin=Origin(arguments.names(), places(d, arguments.known.place)),
+            origin=Origin(arguments.names(), places),
         )
-
-    # ---- forward
 
     def _primal(self, *arrays: Any) -> Outputs:
         """Compute the value."""
@@ -84,114 +74,59 @@ class ClassRules:
         # custom_jvp. `fwd` gives that primal our derivative, not the body's.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._fwd(arrays, nothing)[0]
-        return self._style.once.primal(arrays, nothing)
+        return self.style.once.primal(arrays, nothing)
 
     def _fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        return self._style.once.fwd(arrays, perturbed)
-
-    def _forward(self, inputs: Arrays) -> Outputs:
-        """Run forward of the separate style, with the vmap rule."""
-        forward, batch = self._batchable()
-        return with_batch_rule(forward, batch, name=self._def.name)(*inputs)
-
-    def batched(self, *inputs: Any) -> Outputs:
-        """Run forward with the vmap rule, and let JAX differentiate it."""
-        forward, batch = self._batchable()
-        assert batch is not None
-        return differentiable(forward, batch, name=self._def.name)(*inputs)
-
-    def _batchable(self) -> tuple[Fun, Batch | None]:
-        """Return forward of the separate style on flat arrays, and its batch rule."""
-        # JAX traces forward before it calls the rule, whose result must match. Types
-        # and structure only: the list outlives the trace.
-        seen: list[Any] = []
-
-        def forward(*inputs: Any) -> Outputs:
-            args = self._arguments.join(inputs)
-            rule, name = self._def.forward, self._def.name
-            with running(name, "forward", rule, args, without_ctx):
-                result = rule(*args, **self._arguments.kwargs)
-                found, out = self._arguments.split_output(result, name=name)
-            arrays = [as_jax(x) for x in found]
-            seen[:] = out, [jax.typeof(x) for x in arrays]
-            return Outputs(arrays, out)
-
-        def batch(
-            size: int, batched: Sequence[bool], arrays: list[Any]
-        ) -> tuple[Outputs, Outputs]:
-            return self._batch(size, batched, arrays, *seen)
-
-        return forward, None if self._def.vmap is None else batch
-
-    def _batch(
-        self,
-        size: int,
-        batched: Sequence[bool],
-        arrays: list[Any],
-        out: OutSpec,
-        avals: Sequence[Any],
-    ) -> tuple[Outputs, Outputs]:
-        """Call the vmap staticmethod, and check its result."""
-        d, arguments = self._def, self._arguments
-        assert d.vmap is not None
-        info = VmapInfo(batch_size=size, randomness="error")
-        in_dims = arguments.join_only([0 if b else None for b in batched])
-        args = arguments.join(arrays)
-        with running(d.name, "vmap", d.vmap, (info, in_dims, *args)):
-            result = d.vmap(info, in_dims, *args, **arguments.kwargs)
-            return batch_outputs(result, size, out, avals, name=d.name)
-
-    # ---- backward and jvp
+        return self.style.once.fwd(arrays, perturbed)
 
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call the user's backward (or vjp) with the cotangents of the outputs."""
         record: Record = residuals.static
-        differentiable = residuals.differentiable
-        arrived = [
-            s and ct is not None for ct, s in zip(cts, differentiable, strict=True)
-        ]
+        layout, differentiable = record.layout, residuals.differentiable
+        pairs = zip(cts, differentiable, strict=True)
+        arrived = [ct for ct, s in pairs if s and ct is not None]
         # JAX calls bwd even if no differentiable output has a cotangent. A backward is
         # linear in its cotangents, so the result is zero.
-        if True not in arrived:
+        if not arrived:
             return [None] * len(record.perturbed)
-        layout = record.layout
         given: list[Any] = []
-        for i, ct in enumerate(cts):
-            if arrived[i]:
+        for ct, s, aval in zip(cts, differentiable, record.out_avals, strict=True):
+            if s and ct is not None:
                 given.append(conj(ct))  # to torch's convention
-            elif layout.materialize and (
-                differentiable[i] or layout.materialize_non_diff
-            ):
-                given.append(_zeros(record.out_avals[i]))
+            elif layout.materialize and (s or layout.materialize_non_diff):
+                given.append(_zeros(aval))
             else:
                 given.append(None)
-        ctx = self._rebuild("backward", residuals)
-        grads, start = [], 0
-        for part in record.out.parts:
-            stop = start + part.n_arrays
-            grads.append(part.join_only(given[start:stop]))
-            start = stop
+        cls, arguments = self._def.cls, self._arguments
+        ctx = rebuild(cls._backward_cls, "backward", residuals, arguments)
+        rest = iter(given)
+        grads = [
+            part.join_only([next(rest) for _ in range(part.n_arrays)])
+            for part in record.out.parts
+        ]
         # `_backward_rule` raises unless exactly one of backward and vjp is defined.
-        rule = self._def.backward or self._def.cls._backward_rule()
+        rule = self._def.backward or cls._backward_rule()
         self._check_closure(rule, "backward")
-        passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
-        hint = partial(several_outputs, record.out)
-        with running(self._def.name, "backward", rule, passed, hint):
+        try:
             result = call_backward(rule, self._def.boxed, ctx, grads)
             found = gradients(
                 result,
-                self._arguments,
+                arguments,
                 record.in_avals,
                 record.perturbed,
-                [ct for ct, is_there in zip(cts, arrived, strict=True) if is_there],
+                arrived,
                 name=self._def.name,
             )
+        except Exception as error:
+            passed = (ctx, grads) if self._def.boxed else (ctx, *grads)
+            explain(error, self._def.name, "backward", rule, passed, record.out)
+            raise
         return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
         """Call the user's jvp with the tangents of the arguments."""
         record: Record = residuals.static
-        ctx = self._rebuild("jvp", residuals)
+        ctx = rebuild(self._def.cls._backward_cls, "jvp", residuals, self._arguments)
         # An integer has no tangent: users see None, not JAX's float0. Torch and JAX
         # agree on complex tangents, so nothing is conjugated.
         given = [
@@ -200,46 +135,27 @@ class ClassRules:
             else t
             for t, aval in zip(tangents, record.in_avals, strict=True)
         ]
-        rule = self._def.jvp
-        assert rule is not None
+        rule: Any = self._def.jvp
         self._check_closure(rule, "jvp")
-        args = self._arguments.join_only(given)
-        with running(self._def.name, "jvp", rule, (ctx, *args)):
-            result = rule(ctx, *args)
+        args = (ctx, *self._arguments.join_only(given))
+        try:
             return out_tangents(
-                result,
+                rule(*args),
                 record.out,
                 record.out_avals,
                 residuals.differentiable,
                 name=self._def.name,
             )
+        except Exception as error:
+            explain(error, self._def.name, "jvp", rule, args)
+            raise
 
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that closes over a tracer of a finished transformation."""
-        cells = getattr(rule, "__closure__", None) or ()
-        if any(compat.is_leaked(search.in_cell(cell)) for cell in cells):
-            raise errors.ClosedOverError(
-                errors.LEAKED.format(name=self._def.name, rule=which)
-            )
-
-    def _rebuild(self, rule: str, residuals: Residuals) -> BackwardCFunction:
-        record: Record = residuals.static
-        return rebuild(
-            self._def.cls._backward_cls,
-            record.layout,
-            residuals.arrays,
-            rule=rule,
-            needs=self._arguments.any(record.perturbed),
-        )
-
-
-def places(d: Definition, forward: str) -> dict[str, str]:
-    """Return file and line of each rule."""
-    found = {"forward": forward}
-    for name, rule in (("backward", d.backward), ("jvp", d.jvp)):
-        if rule is not None:
-            found[name] = compat.place_of(rule)
-    return found
+        for cell in getattr(rule, "__closure__", None) or ():
+            if compat.is_leaked(search.in_cell(cell)):
+                message = errors.LEAKED.format(name=self._def.name, rule=which)
+                raise errors.ClosedOverError(message)
 
 
 def conj(x: Any) -> Any:

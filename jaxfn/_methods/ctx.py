@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from jaxfn._base import errors
+
 
 class FunctionCtx:
     """The methods of a context that forward (or `setup_context`) calls.
@@ -205,3 +207,34 @@ class FunctionCtx:
             FutureWarning,
             stacklevel=2,
         )
+
+
+_READ_ONLY = ("next_functions", "metadata", "requires_grad") + (
+    ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
+)
+_GRAPH = frozenset((*_READ_ONLY, "register_hook", "register_prehook"))
+
+
+class NoGraph:
+    """A base of contexts that refuses the names of torch's graph, and says why."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute not in _GRAPH:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {attribute!r}",
+                name=attribute,
+                obj=self,
+            )
+        raise errors.NoGraphError(
+            f"ctx.{attribute} of {type(self).__name__} belongs to torch's autograd "
+            "graph: JAX has no graph of nodes, so there is nothing to read or to "
+            "assign. For an attribute of your own take another name."
+        )
+
+
+for _name in _READ_ONLY:
+    # Reading a property without getter raises AttributeError; then Python calls
+    # __getattr__, which refuses it.
+    _refuse = lambda ctx, _, name=_name: NoGraph.__getattr__(ctx, name)  # noqa: E731
+    _doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
+    setattr(NoGraph, _name, property(None, _refuse, None, _doc))

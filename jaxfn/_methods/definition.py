@@ -6,23 +6,29 @@ call on, and earlier traces keep their rules.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from jaxfn._base import errors
 
 
-@dataclasses.dataclass(slots=True)
 class Definition:
     """The rules and flags that a class defines; a rule is None if it is missing.
 
+    Args:
+        cls: The class; an attribute too.
+        base: `Function`; a rule inherited from it counts as missing.
+
+    Raises:
+        RuntimeError: The rules contradict each other.
+
     Attributes:
-        cls: The class.
         name: Name of the class.
         forward: The static method.
         setup_context: The static method; None in the combined style.
         vmap: The static method; None if JAX batches forward.
+        vmap_twice: Whether a vmap contradicts `generate_vmap_rule`. Like torch, jaxfn
+            raises when the Function is batched, not at other calls.
         jvp: The static method.
         backward: The static method backward or vjp; None unless exactly one exists.
         boxed: Whether backward gets the gradients in a list.
@@ -31,54 +37,29 @@ class Definition:
         derive_jvp: Whether the jvp is derived from backward.
     """
 
-    cls: Any
-    name: str
-    forward: Callable[..., Any]
-    setup_context: Callable[..., Any] | None
-    vmap: Callable[..., Any] | None
-    jvp: Callable[..., Any] | None
-    backward: Callable[..., Any] | None
-    boxed: Any
-    has_backward: bool
-    once: bool
-    derive_jvp: bool
-
-    @classmethod
-    def of(cls, function: Any, base: Any) -> Definition:
-        """Look up the rules of `function` that are not those of `base`.
-
-        Raises:
-            RuntimeError: The rules contradict each other.
-        """
-
-        def own(rule: str) -> bool:
-            return getattr(function, rule) is not getattr(base, rule)
-
-        name, separate, has_vmap = function.__name__, own("setup_context"), own("vmap")
-        has_jvp, names = own("jvp"), [x for x in ("vjp", "backward") if own(x)]
-        if has_vmap and not separate:
-            raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
-        if function.generate_jvp_rule and (has_jvp or not names):
-            got = "an overridden jvp staticmethod" if has_jvp else "no backward"
+    def __init__(self, cls: Any, base: Any) -> None:
+        own = {}
+        for rule in ("setup_context", "vmap", "jvp", "vjp", "backward"):
+            found = getattr(cls, rule)
+            if found is not getattr(base, rule):
+                own[rule] = found
+        backwards = [own[rule] for rule in ("vjp", "backward") if rule in own]
+        self.cls, self.name, self.forward = cls, cls.__name__, cls.forward
+        self.setup_context, self.jvp = own.get("setup_context"), own.get("jvp")
+        self.vmap, self.vmap_twice = own.get("vmap"), cls.generate_vmap_rule
+        self.backward = backwards[0] if len(backwards) == 1 else None
+        self.boxed, self.derive_jvp = cls.boxed_grads_call, cls.generate_jvp_rule
+        self.has_backward = bool(backwards)
+        self.once = bool(backwards) and getattr(backwards[0], "_jaxfn_once", False)
+        if "vmap" in own and "setup_context" not in own:
+            raise errors.RuleError(errors.VMAP_COMBINED.format(name=self.name))
+        if self.derive_jvp and ("jvp" in own or not backwards):
+            got = "an overridden jvp staticmethod" if "jvp" in own else "no backward"
             raise errors.RuleError(
-                f"`{name}` has generate_jvp_rule=True and {got}: expected a backward "
-                "to derive the jvp from, and no other jvp. Set "
+                f"`{self.name}` has generate_jvp_rule=True and {got}: expected a "
+                "backward to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False or change the rules."
             )
-        backwards = [getattr(function, x) for x in names]
-        return cls(
-            cls=function,
-            name=name,
-            forward=function.forward,
-            setup_context=function.setup_context if separate else None,
-            vmap=_vmap(function) if has_vmap else None,
-            jvp=function.jvp if has_jvp else None,
-            backward=backwards[0] if len(backwards) == 1 else None,
-            boxed=function.boxed_grads_call,
-            has_backward=bool(backwards),
-            once=getattr(next(iter(backwards), None), "_jaxfn_once", False),
-            derive_jvp=function.generate_jvp_rule,
-        )
 
 
 def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
@@ -86,17 +67,3 @@ def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
     if isinstance(rule, classmethod):
         return classmethod(wrap(rule.__func__))
     return wrap(rule.__func__ if isinstance(rule, staticmethod) else rule)
-
-
-def _vmap(function: Any) -> Callable[..., Any]:
-    """Return the vmap staticmethod, or one that raises if it is ambiguous.
-
-    Like torch, jaxfn raises when the Function is batched, not at other calls.
-    """
-    if not function.generate_vmap_rule:
-        return function.vmap
-
-    def ambiguous(*_: Any, **__: Any) -> Any:
-        raise errors.RuleError(errors.VMAP_TWICE.format(name=function.__name__))
-
-    return ambiguous

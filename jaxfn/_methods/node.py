@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxfn._base import errors, pytree, type_name
-from jaxfn._methods.ctx import FunctionCtx
-from jaxfn._methods.no_graph import NoGraph
-from jaxfn._methods.savable import advice, unsavable
+from jaxfn._base import compat, errors, pytree, type_name
+from jaxfn._methods.ctx import FunctionCtx, NoGraph
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
@@ -73,28 +71,30 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
-        _expect_forward(self, "save_for_backward")
-        for i, x in unsavable(tensors):
-            raise errors.RuleTypeError(
-                f"save_for_backward can only save variables, but argument {i} is of "
-                f"type {type_name(x)}. Expected arrays, pytrees of arrays or None, got "
-                f"{errors.shown(x)}, in {where(self)}. {advice(x)}"
-            )
+        _expect_forward(self, "save_for_backward", "to_save")
+        for i, x in enumerate(tensors):
+            if not _can_be_saved(x):
+                raise errors.RuleTypeError(
+                    f"save_for_backward can only save variables, but argument {i} is "
+                    f"of type {type_name(x)}. Expected arrays, pytrees of arrays or "
+                    f"None, got {errors.shown(x)}, in {where(self)}. {_advice(x)}"
+                )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        _expect_forward(self, "save_for_forward")
-        for i, x in unsavable(tensors):
-            raise AssertionError(
-                "save_for_forward expects all arguments to be tensors; you should "
-                "save non-tensors as attributes on ctx. Expected arrays, pytrees of "
-                f"arrays or None, got {errors.shown(x)} as argument {i}, in "
-                f"{where(self)}. {advice(x)}"
-            )
+        _expect_forward(self, "save_for_forward", "saved_for_forward")
+        for i, x in enumerate(tensors):
+            if not _can_be_saved(x):
+                raise AssertionError(
+                    "save_for_forward expects all arguments to be tensors; you should "
+                    "save non-tensors as attributes on ctx. Expected arrays, pytrees "
+                    f"of arrays or None, got {errors.shown(x)} as argument {i}, in "
+                    f"{where(self)}. {_advice(x)}"
+                )
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
-        _expect_forward(self, "mark_dirty")
+        _expect_forward(self, "mark_dirty", "dirty_tensors")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
@@ -105,7 +105,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.dirty_tensors = args
 
     def mark_non_differentiable(self, *args: Any) -> None:
-        _expect_forward(self, "mark_non_differentiable")
+        _expect_forward(self, "mark_non_differentiable", "non_differentiable")
         for i, x in enumerate(args):
             if not pytree.is_array(x):
                 raise errors.RuleTypeError(
@@ -116,7 +116,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
-        _expect_forward(self, "set_materialize_grads", once=False)
+        _expect_forward(self, "set_materialize_grads")
         if not isinstance(value, bool):
             raise errors.RuleTypeError(
                 f"set_materialize_grads in {where(self)} expected a bool, got "
@@ -146,15 +146,19 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             RuntimeError: A backward reads it twice, and the class sets
                 `clear_saved_tensors_on_access`.
         """
-        if self._jaxfn_rule == "backward" and _clears(self):
-            self._jaxfn_reads += 1
-            if self._jaxfn_reads > 1:
+        if self._jaxfn_rule == "backward":
+            clears = self._forward_cls.clear_saved_tensors_on_access
+            if not isinstance(clears, bool):
+                raise _not_bool(self, "clear_saved_tensors_on_access", clears)
+            if clears and self._jaxfn_reads:
                 raise errors.RuleError(
                     "saved_tensors can only be accessed once when "
                     "clear_saved_tensors_on_access=True is set on the "
                     "autograd.Function. Either access saved_tensors only once, or set "
-                    f"clear_saved_tensors_on_access=False. (`{name_of(self)}.backward`)"
+                    "clear_saved_tensors_on_access=False. "
+                    f"(`{self._forward_cls.__name__}.backward`)"
                 )
+            self._jaxfn_reads += clears
         # As in torch, unpack_hook runs at every read.
         if callable(self._jaxfn_saved):
             return self._jaxfn_saved()
@@ -220,34 +224,24 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         """
         rule = self._forward_cls._jvp_rule()
         # In a context made by hand, saved_tensors prefers those saved for backward.
-        if self._jaxfn_saved is None:
-            self.__dict__["_jaxfn_saved"] = self.saved_for_forward
-            try:
-                return rule(self, *args)
-            finally:
-                self.__dict__["_jaxfn_saved"] = None
-        return rule(self, *args)
-
-
-_RECORDS = {
-    "save_for_backward": "to_save",
-    "save_for_forward": "saved_for_forward",
-    "mark_dirty": "dirty_tensors",
-    "mark_non_differentiable": "non_differentiable",
-}
+        saved = self._jaxfn_saved
+        self._jaxfn_saved = self.saved_for_forward if saved is None else saved
+        try:
+            return rule(self, *args)
+        finally:
+            self._jaxfn_saved = saved
 
 
 # The following are functions because a user's attribute may have any name.
-def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -> None:
-    """Refuse a call in a derivative rule; warn of a second call in forward."""
+def _expect_forward(ctx: BackwardCFunction, method: str, attribute: str = "") -> None:
+    """Refuse a call in a derivative rule; warn if forward has set the attribute."""
     if ctx._jaxfn_rule is not None:
         raise errors.RuleError(
-            f"`{name_of(ctx)}.{ctx._jaxfn_rule}` called ctx.{method}: expected it to "
-            "be called in forward or setup_context, where it takes effect, got a call "
-            "while the derivative is computed. Move the call there, or set an "
-            "attribute of ctx."
+            f"`{ctx._forward_cls.__name__}.{ctx._jaxfn_rule}` called ctx.{method}, "
+            "which has an effect only in forward or setup_context. Move the call "
+            "there, or set an attribute of ctx."
         )
-    if once and _RECORDS[method] in ctx.__dict__:
+    if attribute in ctx.__dict__:
         warnings.warn(
             f"{where(ctx)} called ctx.{method} more than once: only the last "
             "call counts. Give it everything in one call.",
@@ -256,31 +250,40 @@ def _expect_forward(ctx: BackwardCFunction, method: str, *, once: bool = True) -
         )
 
 
-def _clears(ctx: BackwardCFunction) -> bool:
-    value = ctx._forward_cls.clear_saved_tensors_on_access
-    if not isinstance(value, bool):
-        raise errors.RuleTypeError(
-            "clear_saved_tensors_on_access must be a bool, got "
-            f"{type_name(value)}. Set "
-            f"`{name_of(ctx)}.clear_saved_tensors_on_access` to True or False."
+def _can_be_saved(x: Any) -> bool:
+    """Is `x` an array, None, or a pytree that holds arrays?"""
+    # The first comparison is redundant, but fast.
+    if type(x) is compat.ConcreteArray or x is None or pytree.is_array(x):
+        return True
+    arrays, spec = pytree.split(x)
+    return bool(arrays) or not spec.leaves
+
+
+def _advice(x: Any) -> str:
+    """Advise on a value that can't be saved."""
+    if isinstance(x, (int, float, complex)):
+        return (
+            "A Python number that apply is given is static: it has no gradient. Pass "
+            "jnp.asarray(x) to apply if it needs one; else keep it in an attribute: "
+            "ctx.<name> = ..."
         )
-    return value
+    return "Save it as an attribute: ctx.<name> = ..."
 
 
-def name_of(ctx: BackwardCFunction) -> str:
-    return ctx._forward_cls.__name__
+def _not_bool(ctx: BackwardCFunction, flag: str, value: Any) -> errors.RuleTypeError:
+    return errors.RuleTypeError(
+        f"{flag} must be a bool, got {type_name(value)}. Set "
+        f"`{ctx._forward_cls.__name__}.{flag}` to True or False."
+    )
 
 
 def where(ctx: BackwardCFunction) -> str:
     """Name the rules that may call the methods of ctx, for messages."""
-    return f"`{name_of(ctx)}.forward` (or setup_context)"
+    return f"`{ctx._forward_cls.__name__}.forward` (or setup_context)"
 
 
 def call_backward(rule: Callable[..., Any], boxed: Any, ctx: Any, grads: Any) -> Any:
     """Call the backward (or vjp) of a Function class, with a list if `boxed`."""
     if not isinstance(boxed, bool):
-        raise errors.RuleTypeError(
-            f"boxed_grads_call must be a bool, got {type_name(boxed)}. Set "
-            f"`{name_of(ctx)}.boxed_grads_call` to True or False."
-        )
+        raise _not_bool(ctx, "boxed_grads_call", boxed)
     return rule(ctx, grads) if boxed else rule(ctx, *grads)

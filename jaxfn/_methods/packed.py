@@ -10,10 +10,26 @@ import jax.numpy as jnp
 
 from jaxfn._base import Spec, errors, pytree, type_name
 from jaxfn._engine import attach, stop_gradient
-from jaxfn._methods.hooks import Hooks
+from jaxfn._methods.settings import Hooks
 
 Put = Callable[[Any], Any]
 """A template: a function from the leaves to the value that holds them."""
+
+
+def filled(puts: Sequence[Put], values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what templates make of values, in the order in which they read leaves."""
+    in_turn = _InTurn(values)
+    return tuple([put(in_turn) for put in puts])
+
+
+class _InTurn:
+    """Leaves in the order in which templates read them."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._rest = iter(values)
+
+    def __getitem__(self, _: int) -> Any:
+        return next(self._rest)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,42 +37,25 @@ class Packed:
     """How to unpack the leaves.
 
     Attributes:
-        n: Number of leaves before packing.
-        kept: Indices of the leaves that were not packed; they come first.
-        specs: For each array in each value saved for backward, the spec of the pair of
-            packed value and witness (`_witness`).
+        kept: Number of leaves that were not packed; they come first.
+        specs: For each array saved for backward, the spec of the pair of packed value
+            and witness (`_witness`).
         unpack: The unpack hook.
         name: Name of the Function.
     """
 
-    n: int
-    kept: tuple[int, ...]
-    specs: tuple[tuple[Spec, ...], ...]
+    kept: int
+    specs: tuple[Spec, ...]
     unpack: Callable[[Any], Any]
     name: str
 
-    def restore(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the leaves, with None for packed ones."""
-        leaves: list[Any] = [None] * self.n
-        for i, x in zip(self.kept, arrays, strict=False):
-            leaves[i] = x
-        return leaves
-
     def read(self, puts: Sequence[Put], arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values saved for backward, by calling the unpack hook."""
-        rest, values = iter(arrays[len(self.kept) :]), []
-        for put, specs in zip(puts, self.specs, strict=True):
-            leaves = [
-                self._unpacked(spec.join([next(rest) for _ in range(spec.n_arrays)]))
-                for spec in specs
-            ]
-            values.append(put(_InTurn(leaves)))
-        return tuple(values)
-
-    def wholes(self, puts: Sequence[Put]) -> list[Any]:
-        """Return the values saved for backward, with a spec in place of each array."""
-        pairs = zip(puts, self.specs, strict=True)
-        return [put(_InTurn(specs)) for put, specs in pairs]
+        rest = iter(arrays[self.kept :])
+        pairs = (
+            spec.join([next(rest) for _ in range(spec.n_arrays)]) for spec in self.specs
+        )
+        return filled(puts, map(self._unpacked, pairs))
 
     def _unpacked(self, packed: Any) -> Any:
         value, witness = packed
@@ -78,65 +77,31 @@ class Packed:
     def _refuse(self, *_: Any) -> Any:
         """Refuse the derivative of an array that the hooks have lost."""
         raise NotImplementedError(
-            f"`{self.name}.backward` was differentiated where saved-tensor hooks keep "
+            f"`{self.name}.backward` was differentiated, and saved-tensor hooks keep "
             "integers: expected first derivatives only, got one of a saved array, "
             "which the hooks would lose. Use hooks that keep floats, or none."
         )
 
 
 def pack(
-    puts: Sequence[Put],
-    leaves: Sequence[Any],
-    shared: Iterable[int],
-    hooks: Hooks,
-    *,
-    name: str,
+    leaves: Sequence[Any], kept: int, reads: Sequence[int], hooks: Hooks, *, name: str
 ) -> tuple[list[Any], Packed]:
     """Call the pack hook; return the new leaves, and how to unpack them.
 
     Args:
-        puts: Templates of the values saved for backward.
         leaves: The arrays.
-        shared: Indices of leaves that jvp or an attribute needs unpacked.
+        kept: Number of leaves that jvp or an attribute needs unpacked; they come first.
+        reads: Index of each leaf that backward reads.
         hooks: The pair of hooks.
         name: Name of the Function.
     """
-    kept = tuple(sorted(shared))
-    arrays = [leaves[i] for i in kept]
-    specs: list[tuple[Spec, ...]] = []
-    for put in puts:
-        of_put: list[Spec] = []
-        noting = _Noting(leaves)
-        put(noting)
-        for x in noting.read:
-            value = hooks.pack(x)
-            found, spec = pytree.split((value, _witness(x, value)))
-            arrays += found
-            of_put.append(spec)
-        specs.append(tuple(of_put))
-    return arrays, Packed(len(leaves), kept, tuple(specs), hooks.unpack, name)
-
-
-class _Noting:
-    """Leaves that note which of them a template reads."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._leaves = leaves
-        self.read: list[Any] = []
-
-    def __getitem__(self, i: int) -> Any:
-        self.read.append(self._leaves[i])
-        return self.read[-1]
-
-
-class _InTurn:
-    """Leaves in the order in which a template reads them."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._rest = iter(leaves)
-
-    def __getitem__(self, _: int) -> Any:
-        return next(self._rest)
+    arrays, specs = list(leaves[:kept]), []
+    for i in reads:
+        value = hooks.pack(leaves[i])
+        found, spec = pytree.split((value, _witness(leaves[i], value)))
+        arrays += found
+        specs.append(spec)
+    return arrays, Packed(kept, tuple(specs), hooks.unpack, name)
 
 
 def _witness(x: Any, packed: Any) -> Any:

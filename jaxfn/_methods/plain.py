@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import Kwargs, compat, pytree, search
+from jaxfn._base import Kwargs, compat, pytree
 from jaxfn._methods.node import STATE, BackwardCFunction
-from jaxfn._methods.running import explain, without_ctx
-from jaxfn._methods.styles import check_dirty, marks, setup
+from jaxfn._methods.rule_errors import explain
+from jaxfn._methods.styles import closes_over_lost, marks, setup
 
 CLOSED_OVER_TRACER = object()
 """Result of `run` if forward closed over a tracer."""
@@ -34,27 +34,27 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     recording = compat.Recording()
     ctx = cls._backward_cls()
     ctx.__dict__["_jaxfn_needs"] = (False,) * len(args)
+    rule, function, given = "forward", cls.forward, args if separate else (ctx, *args)
     try:
+        out = cls.forward(*given, **kwargs)
         if separate:
-            out = _as_jax(cls.forward(*args, **kwargs))
-        else:
-            out = cls.forward(ctx, *args, **kwargs)
+            out = _as_jax(out)
+            rule, function, given = "setup_context", cls.setup_context, (ctx, args, out)
+            setup(cls.forward, function, *given)
     except Exception as error:
-        given = args if separate else (ctx, *args)
-        about = cls.__name__, "forward", cls.forward, given
-        explain(error, *about, *((without_ctx,) if separate else ()))
+        explain(error, cls.__name__, rule, function, given)
         raise
-    if separate:
-        setup(cls.__name__, cls.forward, cls.setup_context, ctx, args, out)
     if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
         return CLOSED_OVER_TRACER
-    if _closes_over_lost(cls.forward, args):
+    # The search takes time.
+    if compat.is_transforming() and closes_over_lost(
+        cls.forward, [*filter(callable, args)]
+    ):
         return CLOSED_OVER_TRACER
-    if ctx.non_differentiable:
-        marks(ctx, pytree.split(out)[0])
+    if ctx.non_differentiable or ctx.dirty_tensors:
+        marks(ctx, pytree.split(args)[0], pytree.split(out)[0])
     out = _as_jax(out)
     if ctx.dirty_tensors:
-        check_dirty(ctx, pytree.split(args)[0])
         _consume(ctx, out)
     return out
 
@@ -76,14 +76,6 @@ def _is_concrete(value: Any) -> bool:
     return not any(compat.is_tracer(x) for x in pytree.split(value)[0])
 
 
-def _closes_over_lost(forward: Any, args: tuple[Any, ...]) -> bool:
-    """Does forward, or a callable argument, close over a differentiated value?"""
-    if not compat.is_transforming():  # the search takes time
-        return False
-    closures = [getattr(forward, "__closure__", None), *filter(callable, args)]
-    return search.find(closures, compat.is_lost) is not None
-
-
 def _as_jax(out: Any) -> Any:
     """Convert NumPy arrays to JAX arrays, as in transformed code."""
     if type(out) is compat.ConcreteArray:
@@ -96,27 +88,23 @@ def _as_jax(out: Any) -> Any:
 
 def _consume(ctx: BackwardCFunction, out: Any) -> None:
     """Delete the dirty inputs that the call neither returned nor saved."""
-    # Compare buffers, because arrays may share one (device_put of the input does).
     user = [x for name, x in ctx.__dict__.items() if name not in STATE]
     kept = pytree.split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
-    buffers = {id(x) for x in kept} | {b for x in kept for b in _buffers(x)}
+    buffers = {b for x in kept for b in _buffers(x)}
     for x in ctx.dirty_tensors:
-        mine = {id(x), *_buffers(x)}
-        if _has_buffers(x) and not mine & buffers and not x.is_deleted():
+        mine = _buffers(x)
+        if mine and not mine & buffers:
             x.delete()
 
 
 def _buffers(x: Any) -> set[Any]:
-    if not _has_buffers(x) or x.is_deleted():
+    """Return what identifies the buffers of `x`; nothing if JAX can't delete it."""
+    # Of the extended dtypes, JAX can delete only PRNG keys.
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not isinstance(x, jax.Array) or not (isinstance(x.dtype, np.dtype) or is_key):
         return set()
-    return {
-        (shard.device, shard.data.unsafe_buffer_pointer())
-        for shard in x.addressable_shards
-    }
-
-
-def _has_buffers(x: Any) -> bool:
-    """Can JAX delete `x`? Of the extended dtypes, only PRNG keys."""
-    if not isinstance(x, jax.Array):
-        return False
-    return isinstance(x.dtype, np.dtype) or jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if x.is_deleted():
+        return set()
+    # Compare buffers, because arrays may share one (device_put of the input does).
+    shards = [(s.device, s.data.unsafe_buffer_pointer()) for s in x.addressable_shards]
+    return {id(x), *shards}

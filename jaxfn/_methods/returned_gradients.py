@@ -1,15 +1,29 @@
-"""Check and normalize the result of backward."""
+"""Check and normalize the result of backward; checks that all results share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxfn._base import ARRAY, Arguments, Spec, compat, errors, pytree, short, type_name
-from jaxfn._methods.returns import Where, cast, check_sharding, is_complex, tangent_type
+
+
+class Where(NamedTuple):
+    """A place in the result of a rule, for messages.
+
+    Attributes:
+        name: Name of the Function.
+        label: Words for the argument or output.
+        position: Its index.
+    """
+
+    name: str
+    label: str
+    position: int
 
 
 def gradients(
@@ -32,11 +46,13 @@ def gradients(
         name: Name of the Function.
     """
     n = len(arguments.specs)
-    one = n == 1 and _is_whole(result, arguments.specs[0])
     # Only a tuple is several gradients; a list is the gradient of one list argument.
-    found = list(result) if isinstance(result, tuple) and not one else [result]
+    one = not isinstance(result, tuple) or (
+        n == 1 and _is_whole(result, arguments.specs[0])
+    )
+    found = [result] if one else list(result)
     # Like torch, accept extra None: some rules return one for each default value.
-    if len(found) < n or any(x is not None for x in found[n:]):
+    if len(found) < n or [x for x in found[n:] if x is not None]:
         raise errors.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
             f"(expected {n}, got {len(found)}). `{name}.backward` must return a tuple "
@@ -66,29 +82,15 @@ def gradients(
     return grads
 
 
-def _is_whole(result: Any, spec: Spec) -> bool:
+def _is_whole(result: tuple[Any, ...], spec: Spec) -> bool:
     """Is the result a namedtuple of the same type as the only argument?
 
     Then it is the gradient of this argument. Any other tuple has a gradient for each
     argument, as in torch.
     """
-    kind = type(result)
-    if kind is tuple or not isinstance(result, tuple):
-        return False
     node = spec.treedef.node_data()
-    return node is not None and node[0] is kind
-
-
-def _same_type(grad: Any, spec: Spec) -> str:
-    """Advise on a gradient of the right type whose static parts differ."""
-    mine, own = spec.treedef.node_data(), jax.tree.structure(grad).node_data()
-    if mine is None or own is None or mine[0] is not own[0]:
-        return ""
-    return (
-        f" Both are a {mine[0].__name__}, which differ in what they hold beside their "
-        "arrays: make the gradient from the argument, with jax.tree.map or "
-        "jax.tree.unflatten(jax.tree.structure(argument), leaves)."
-    )
+    kind = type(result)
+    return kind is not tuple and node is not None and node[0] is kind
 
 
 def _is_cotangent(grad: Any, aval: Any) -> bool:
@@ -109,10 +111,19 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
     try:
         pairs = pytree.pair(grad, spec)
     except ValueError as error:
+        got, hint = jax.tree.structure(grad), ""
+        mine, own = spec.treedef.node_data(), got.node_data()
+        if mine is not None and own is not None and mine[0] is own[0]:
+            hint = (
+                f" Both are a {mine[0].__name__}, which differ in what they hold "
+                "beside their arrays: make the gradient from the argument, with "
+                "jax.tree.map or "
+                "jax.tree.unflatten(jax.tree.structure(argument), leaves)."
+            )
         raise errors.RuleValueError(
             f"`{where.name}.backward` returned a gradient of another structure than "
             f"its argument at {where.label}: expected {spec.treedef} (or None in place "
-            f"of any part), got {jax.tree.structure(grad)}.{_same_type(grad, spec)}"
+            f"of any part), got {got}.{hint}"
         ) from error
     # An argument without leaves (None, an empty list) has no pairs.
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
@@ -154,16 +165,14 @@ def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any
             f"{where.label}: expected {short(aval)} (or a shape to which it "
             f"broadcasts, which is summed), got {short(ct)}."
         )
-    if jnp.iscomplexobj(summed) and not is_complex(aval):
+    if loses_imaginary(ct, aval):
         raise errors.RuleTypeError(
             f"`{where.name}.backward` returned a complex gradient for a real argument "
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
             "real part."
         )
-    what = f"`{where.name}.backward` returned a gradient"
-    check_sharding(summed, aval, what, where)
     summed = _over_devices(summed, aval, arrived, where)
-    return compat.match_varying(cast(summed, aval, what, where), aval)
+    return conform(summed, aval, f"`{where.name}.backward` returned a gradient", where)
 
 
 def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
@@ -189,3 +198,39 @@ def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) ->
             f"between the devices: jax.lax.psum(..., {axes})."
         )
     return jax.lax.psum(grad, tuple(extra))
+
+
+# ---- shared
+
+
+def conform(x: Any, aval: Any, what: str, where: Where) -> Any:
+    """Convert an array of the right shape to type `aval`."""
+    if compat.is_sharded_otherwise(x, aval):
+        raise errors.RuleTypeError(
+            f"{what} of another sharding for {where.label}: expected {short(aval)}, "
+            f"got {short(x)}. Give it that sharding: jax.sharding.reshard."
+        )
+    return compat.match_varying(cast(x, aval, what, where), aval)
+
+
+def cast(x: Any, aval: Any, what: str, where: Where) -> Any:
+    """Cast `x` to the dtype of a type, which custom_vjp doesn't check."""
+    if x.dtype == aval.dtype:
+        return x
+    if not (isinstance(x.dtype, np.dtype) and isinstance(aval.dtype, np.dtype)):
+        raise errors.RuleTypeError(
+            f"{what} of another dtype for {where.label}: expected {short(aval)}, got "
+            f"{short(x)}. Only ordinary dtypes are cast. Convert it with "
+            "jax.lax.convert_element_type."
+        )
+    return x.astype(aval.dtype)
+
+
+def loses_imaginary(x: Any, aval: Any) -> bool:
+    """Would a cast of `x` to the dtype of a type drop an imaginary part?"""
+    return jnp.iscomplexobj(x) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
+
+
+def tangent_type(aval: Any) -> Any:
+    """Return the type of tangents; only extended dtypes may have another type."""
+    return aval if isinstance(aval.dtype, np.dtype) else compat.tangent_aval(aval)

@@ -6,46 +6,42 @@ Combined: `forward(ctx, *args)`. Separate: `forward(*args)`, then
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from jaxfn._base import Arguments, Outputs, OutSpec, compat, errors, search
+from jaxfn._base import Arguments, Outputs, OutSpec, as_jax, compat, errors, search
 from jaxfn._engine import (
     Arrays,
+    Batch,
+    Fun,
     OnePass,
     Perturbed,
     Residuals,
     Rules,
     Run,
+    with_batch_rule,
 )
-from jaxfn._methods import hooks, policies
-from jaxfn._methods.capture import Layout, capture
+from jaxfn._methods import settings
+from jaxfn._methods.capture import Record, capture
 from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
-from jaxfn._methods.running import explain, running
+from jaxfn._methods.returned_outputs import batch_outputs
+from jaxfn._methods.rule_errors import explain
 
 
-@dataclasses.dataclass(slots=True)
-class Record:
-    """The static part of the residuals of one run.
+class VmapInfo(NamedTuple):
+    """The first argument of a vmap staticmethod.
 
     Attributes:
-        layout: Layout of the context.
-        perturbed: For each array argument, whether it is differentiated.
-        in_avals: Types of the array arguments.
-        out_avals: Types of the array outputs.
-        out: Structure of the outputs.
+        batch_size: Size of the mapped axis.
+        randomness: Always "error": JAX's random numbers have explicit keys.
     """
 
-    layout: Layout
-    perturbed: Perturbed
-    in_avals: tuple[Any, ...]
-    out_avals: tuple[Any, ...]
-    out: OutSpec
+    batch_size: int
+    randomness: str
 
 
 class Style:
@@ -55,102 +51,114 @@ class Style:
         definition: The rules of the class.
         arguments: Arguments of the call.
         rules: Function that returns the `Rules` of the call.
-        forward: Forward of the separate style, on arrays.
     """
 
     def __init__(
-        self,
-        definition: Definition,
-        arguments: Arguments,
-        rules: Callable[[], Rules],
-        forward: Callable[[Arrays], Outputs],
+        self, definition: Definition, arguments: Arguments, rules: Callable[[], Rules]
     ) -> None:
         self._def = definition
         self._arguments = arguments
         self._rules = rules
-        self._forward = forward
         # JAX may trace forward later, after the caller's `with` block.
-        self._hooks = hooks.current()
-        self._policy = policies.current()
+        self._hooks = settings.hooks.get().stack
+        self._policy = settings.policy.get()
 
     @property
     def once(self) -> OnePass:
         """The one pass of forward, with the `fwd` and the primal of `Rules`."""
-        name, parts = self._def.name, (self._residuals, self._rules)
-        if self._def.setup_context is None:
-            return OnePass(self._combined, *parts, rule=f"{name}.forward")
+        name, separate = self._def.name, self._def.setup_context is not None
         return OnePass(
-            self._separate,
-            *parts,
+            self._separate if separate else self._combined,
+            self._residuals,
+            self._rules,
             rule=f"{name}.forward",
-            second=self._setup_context,
-            second_rule=f"{name}.setup_context",
+            second=self._setup_context if separate else None,
+            second_rule=f"{name}.setup_context" if separate else "",
         )
 
     def _combined(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
+        d, arguments = self._def, self._arguments
         self._check_closure()
-        ctx = self._ctx(perturbed)
-        args = self._arguments.join(inputs)
-        forward, given = self._def.forward, (ctx, *args)
-        with running(self._def.name, "forward", forward, given):
-            with policies.using(self._policy):
-                result = forward(ctx, *args, **self._arguments.kwargs)
-            found, out = self._arguments.split_output(result, name=self._def.name)
-            check_dirty(ctx, inputs)
-            leaves, layout = self._capture(ctx)
-            out.marked = marks(ctx, found)
-        return found, leaves, self._ran(ctx, layout, out, perturbed)
+        ctx = d.cls._backward_cls()
+        ctx.__dict__["_jaxfn_needs"] = arguments.any(perturbed)
+        args = (ctx, *arguments.join(inputs))
+        try:
+            result = settings.under(self._policy, d.forward, *args, **arguments.kwargs)
+            found, out = arguments.split_output(result, name=d.name)
+            out.marked = marks(ctx, inputs, found)
+            leaves, run = capture(ctx, self._rules(), out, perturbed)
+        except Exception as error:
+            explain(error, d.name, "forward", d.forward, args)
+            raise
+        return found, leaves, run
 
     def _separate(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[Arrays, list[Any], Run]:
         self._check_closure()
-        with policies.using(self._policy):
-            outs = self._forward(inputs)
+        forward = with_batch_rule(*self.batchable(), name=self._def.name)
+        outs = settings.under(self._policy, forward, *inputs)
         return outs.arrays, [], Run(outs.static, perturbed, False, None)
 
     def _setup_context(
         self, out: OutSpec, arrays: Arrays, outs: Arrays, perturbed: Perturbed
     ) -> tuple[list[Any], Run]:
-        assert self._def.setup_context is not None
-        ctx = self._ctx(perturbed)
-        inputs, output = self._arguments.join(arrays), out.whole.join(outs)
-        name, rule = self._def.name, self._def.setup_context
-        with policies.using(self._policy):
-            setup(name, self._def.forward, rule, ctx, inputs, output)
-        with running(name, "setup_context", rule):
-            check_dirty(ctx, arrays)
-            leaves, layout = self._capture(ctx)
-            out.marked = marks(ctx, outs)
-        return leaves, self._ran(ctx, layout, out, perturbed)
+        d, arguments = self._def, self._arguments
+        ctx = d.cls._backward_cls()
+        ctx.__dict__["_jaxfn_needs"] = arguments.any(perturbed)
+        given = ctx, arguments.join(arrays), out.whole.join(outs)
+        try:
+            settings.under(self._policy, setup, d.forward, d.setup_context, *given)
+            out.marked = marks(ctx, arrays, outs)
+            return capture(ctx, self._rules(), out, perturbed)
+        except Exception as error:
+            explain(error, d.name, "setup_context", d.setup_context, given)
+            raise
 
-    def _ctx(self, perturbed: Perturbed) -> BackwardCFunction:
-        ctx = self._def.cls._backward_cls()
-        ctx.__dict__["_jaxfn_needs"] = self._arguments.any(perturbed)
-        return ctx
+    def batchable(self) -> tuple[Fun, Batch | None]:
+        """Return forward of the separate style on flat arrays, and its batch rule."""
+        d, arguments = self._def, self._arguments
+        # JAX traces forward before it calls the rule, whose result must match. Types
+        # and structure only: the list outlives the trace.
+        seen: list[Any] = []
+
+        def forward(*inputs: Any) -> Outputs:
+            args = arguments.join(inputs)
+            try:
+                result = d.forward(*args, **arguments.kwargs)
+                found, out = arguments.split_output(result, name=d.name)
+            except Exception as error:
+                explain(error, d.name, "forward", d.forward, args)
+                raise
+            arrays = [as_jax(x) for x in found]
+            seen[:] = out, [jax.typeof(x) for x in arrays]
+            return Outputs(arrays, out)
+
+        def batch(
+            size: int, batched: Sequence[bool], arrays: list[Any]
+        ) -> tuple[Outputs, Outputs]:
+            info = VmapInfo(batch_size=size, randomness="error")
+            in_dims = arguments.join_only([0 if b else None for b in batched])
+            args = (info, in_dims, *arguments.join(arrays))
+            vmap: Any = d.vmap
+            try:
+                if d.vmap_twice:
+                    raise errors.RuleError(errors.VMAP_TWICE.format(name=d.name))
+                result = vmap(*args, **arguments.kwargs)
+                return batch_outputs(result, size, *seen, name=d.name)
+            except Exception as error:
+                explain(error, d.name, "vmap", vmap, args)
+                raise
+
+        return forward, None if d.vmap is None else batch
 
     def _check_closure(self) -> None:
         """Refuse a forward that closes over a tracer whose derivative would be lost."""
-        specs = [spec for spec in self._arguments.specs if not spec.is_array]
-        closures = [x for spec in specs for x in spec.leaves]
-        closures += getattr(self._def.forward, "__closure__", None) or ()
-        if closures and search.find(closures, compat.is_lost) is not None:
+        static = [s.leaves for s in self._arguments.specs if not s.is_array]
+        if closes_over_lost(self._def.forward, static):
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
-
-    def _capture(self, ctx: BackwardCFunction) -> tuple[list[Any], Layout]:
-        rules = self._rules()
-        return capture(
-            ctx, backward=rules.bwd is not None, forward=rules.jvp is not None
-        )
-
-    def _ran(
-        self, ctx: BackwardCFunction, layout: Layout, out: OutSpec, perturbed: Perturbed
-    ) -> Run:
-        opaque = tuple([f"ctx.{name}" for name in layout.opaque])
-        numpy, asked = layout.numpy, ctx._jaxfn_needs_read
-        return Run(out, perturbed, asked, layout, constants=numpy, opaque=opaque)
 
     def _residuals(
         self,
@@ -162,50 +170,53 @@ class Style:
         """Make the residuals of one run; saved-tensor hooks pack them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
         in_avals = tuple([jax.typeof(x) for x in arrays])
-        layout: Layout = run.saved
+        layout, packed = run.saved, None
         # torch packs only if something is differentiated.
-        if self._hooks is not None and any(run.perturbed):
-            leaves, packed = pack(
-                layout.for_backward,
-                leaves,
-                layout.shared,
-                self._hooks,
-                name=self._def.name,
-            )
-            layout = dataclasses.replace(layout, packed=packed)
-        record = Record(layout, run.perturbed, in_avals, out_avals, run.out)
+        if self._hooks and True in run.perturbed:
+            kept, reads, hooks = layout.shared, layout.reads, self._hooks[-1]
+            leaves, packed = pack(leaves, kept, reads, hooks, name=self._def.name)
+        record = Record(layout, packed, run.perturbed, in_avals, out_avals, run.out)
         differentiable = run.out.differentiable(out_avals)
         return Residuals(leaves, record, differentiable, run.pattern_used)
 
 
-def setup(
-    name: str,
-    forward: Any,
-    setup_context: Any,
-    ctx: BackwardCFunction,
-    inputs: Any,
-    output: Any,
-) -> None:
+def closes_over_lost(forward: Any, values: Sequence[Any]) -> bool:
+    """Does forward, or one of these values, hold a tracer whose derivative is lost?"""
+    held = [*values, *(getattr(forward, "__closure__", None) or ())]
+    return bool(held) and search.find(held, compat.is_lost) is not None
+
+
+def setup(forward: Any, setup_context: Any, ctx: Any, inputs: Any, output: Any) -> None:
     """Call setup_context; autocast casts its inputs as it does for forward."""
     # `custom_fwd` can't write to ctx: forward of this style has none.
-    casting = policies.casting(forward)
+    casting = getattr(forward, "_jaxfn_casting", None)
     if casting is not None:
-        policies.note(ctx, casting)
+        casting.note(ctx)
         inputs = casting.cast(inputs)
-    try:
-        setup_context(ctx, inputs, output)
-    except Exception as error:
-        given = ctx, inputs, output
-        explain(error, name, "setup_context", setup_context, given)
-        raise
+    setup_context(ctx, inputs, output)
 
 
-def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
-    """Return the indices of the outputs marked non-differentiable."""
+def marks(
+    ctx: BackwardCFunction, inputs: Sequence[Any], outs: Sequence[Any]
+) -> frozenset[int]:
+    """Return the indices of the outputs marked non-differentiable.
+
+    Raises:
+        ValueError: A dirty value is no input, or a non-differentiable one no output.
+    """
+    if ctx.dirty_tensors:
+        known = {id(x) for x in inputs}
+        if any(id(x) not in known for x in ctx.dirty_tensors):
+            raise errors.RuleValueError(
+                "ctx.mark_dirty() received a tensor that was not an input. Only input "
+                "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
+                f"{where(ctx)}: expected arguments of forward, by identity; return the "
+                "new value instead of marking it."
+            )
     if not ctx.non_differentiable:
         return frozenset()
     marked = {id(x) for x in ctx.non_differentiable}
-    indices = frozenset(i for i, x in enumerate(outs) if id(x) in marked)
+    indices = frozenset([i for i, x in enumerate(outs) if id(x) in marked])
     if len({id(outs[i]) for i in indices}) != len(marked):
         raise errors.RuleValueError(
             f"{where(ctx)} called ctx.mark_non_differentiable with a value that is "
@@ -213,17 +224,3 @@ def marks(ctx: BackwardCFunction, outs: Sequence[Any]) -> frozenset[int]:
             "(JAX operations give new arrays). Mark what you return."
         )
     return indices
-
-
-def check_dirty(ctx: BackwardCFunction, inputs: Sequence[Any]) -> None:
-    """Refuse a dirty mark on a value that is no input."""
-    if not ctx.dirty_tensors:
-        return
-    known = {id(x) for x in inputs}
-    if any(id(x) not in known for x in ctx.dirty_tensors):
-        raise errors.RuleValueError(
-            "ctx.mark_dirty() received a tensor that was not an input. Only input "
-            "Tensors that have been mutated should be passed to ctx.mark_dirty(). "
-            f"{where(ctx)}: expected arguments of forward, by identity; return the "
-            "new value instead of marking it."
-        )

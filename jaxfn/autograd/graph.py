@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._methods import BackwardCFunction, hooks
+from jaxfn._methods import BackwardCFunction, settings
 
 __all__ = [
     "Node",
@@ -76,8 +76,8 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
-        pair = hooks.Hooks(self.pack_hook, self.unpack_hook)
-        self._leave.append(hooks.push(pair))
+        pair = settings.Hooks(self.pack_hook, self.unpack_hook)
+        self._leave.append(settings.push(pair))
 
     def __exit__(self, *_: object) -> None:  # torch's tests call it without arguments
         # Left once too often, there is nothing to take off. torch would take off the
@@ -114,7 +114,7 @@ class disable_saved_tensors_hooks(contextlib.ContextDecorator):  # noqa: N801  (
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
-        self._leave.append(hooks.disable(self.error_message))
+        self._leave.append(settings.disable(self.error_message))
 
     def __exit__(
         self,

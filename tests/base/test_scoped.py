@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._methods import policies
+from jaxfn._base import Scoped
+from jaxfn._methods import settings
 from jaxfn.autograd import graph
 from tests.build import function
 
@@ -105,8 +106,8 @@ def test_other_settings_trace_again():
 
 def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     # As in a new process: at the first change of a setting JAX's caches are emptied.
-    unused = policies.Scoped("autocast", policies.current())
-    monkeypatch.setattr(policies, "_policy", unused)
+    unused = Scoped("autocast", settings.policy.get())
+    monkeypatch.setattr(settings, "policy", unused)
     f, traces = counted(lambda x: x + 1)
     f(X)
     plain = function(

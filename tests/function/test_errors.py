@@ -629,6 +629,7 @@ def test_both_vmap_and_generate_vmap_rule():
         RuntimeError,
         "You tried to vmap over Batch, but it has both generate_vmap_rule=True and an "
         "overridden vmap staticmethod",
+        r"\(`Batch.vmap` is at \S*test_errors\.py:\d+\.\)",
     ):
         batched(lambda info, in_dims, x: (x, 0), generate_vmap_rule=True)
 

@@ -1,4 +1,4 @@
-"""The active saved-tensor hooks."""
+"""Settings of a `with` block: the autocast policy and the saved-tensor hooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,34 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxfn._base import Scoped
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """Whether autocast is on, and its dtype.
+
+    Attributes:
+        enabled: Whether autocast is on.
+        dtype: Result of `get_autocast_dtype`.
+    """
+
+    enabled: bool
+    dtype: Any
+
+
+policy = Scoped("autocast", Policy(enabled=False, dtype=jnp.dtype(jnp.bfloat16)))
+
+
+def under(value: Policy, function: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
+    """Call a function under this policy."""
+    undo = policy.set(value)
+    try:
+        return function(*args, **kw)
+    finally:
+        undo()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +67,11 @@ class Hooks:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class ActiveHooks:
     """The active pairs.
 
     Attributes:
-        stack: The pairs, the innermost last.
+        stack: The pairs, the innermost last: only this one packs, as in torch.
         disabled: The message that refuses new pairs; None if they are allowed.
     """
 
@@ -52,34 +79,28 @@ class State:
     disabled: str | None = None
 
 
-_state = Scoped("saved-tensor hooks", State())
+hooks = Scoped("saved-tensor hooks", ActiveHooks())
 
 
-def current() -> Hooks | None:
-    """Return the innermost pair, or None. Only this pair packs, as in torch."""
-    stack = _state.get().stack
-    return stack[-1] if stack else None
-
-
-def push(hooks: Hooks) -> Callable[[], None]:
-    """Push a pair; return a function that removes it.
+def push(pair: Hooks) -> Callable[[], None]:
+    """Push a pair of hooks; return a function that removes it.
 
     Raises:
         RuntimeError: Hooks are disabled.
     """
-    state = _state.get()
-    if state.disabled is not None:
-        raise RuntimeError(state.disabled)
-    _state.set(State((*state.stack, hooks), None))
-    return lambda: _remove(hooks)
+    active = hooks.get()
+    if active.disabled is not None:
+        raise RuntimeError(active.disabled)
+    hooks.set(ActiveHooks((*active.stack, pair)))
 
+    def remove() -> None:
+        # Contexts that were entered by hand may exit in any order.
+        stack = list(hooks.get().stack)
+        if pair in stack:
+            del stack[len(stack) - 1 - stack[::-1].index(pair)]
+        hooks.set(ActiveHooks(tuple(stack)))
 
-def _remove(hooks: Hooks) -> None:
-    # Contexts that were entered by hand may exit in any order.
-    stack = list(_state.get().stack)
-    if hooks in stack:
-        del stack[len(stack) - 1 - stack[::-1].index(hooks)]
-    _state.set(State(tuple(stack), None))
+    return remove
 
 
 def disable(message: str) -> Callable[[], None]:
@@ -88,7 +109,6 @@ def disable(message: str) -> Callable[[], None]:
     Raises:
         RuntimeError: Hooks are active.
     """
-    state = _state.get()
-    if state.stack:
+    if hooks.get().stack:
         raise RuntimeError(message)
-    return _state.set(State((), message))
+    return hooks.set(ActiveHooks((), message))
