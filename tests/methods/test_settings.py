@@ -1,4 +1,4 @@
-"""Settings inside a `with`, and JAX's caches: `scoped`, under hooks and autocast."""
+"""Settings inside a `with`, and JAX's caches, under hooks and autocast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._base import Scoped
 from jaxfn._methods import settings
 from jaxfn.autograd import graph
 from tests.build import function
@@ -106,7 +105,7 @@ def test_other_settings_trace_again():
 
 def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     # As in a new process: at the first change of a setting JAX's caches are emptied.
-    unused = Scoped("autocast", settings.policy.get())
+    unused = settings.Scoped("autocast", settings.policy.get())
     monkeypatch.setattr(settings, "policy", unused)
     f, traces = counted(lambda x: x + 1)
     f(X)
