@@ -2,7 +2,7 @@
 
 JAX's own decorators get a derivative of one kind, so everything is as JAX has it. If
 there are both kinds, which JAX does not combine, they become `Rules` for the engine
-that has both (`both`).
+that has both (`jax_call`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import tree_util
 
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
 from jaxfn._decorator.kept import kept_jvp
-from jaxfn._decorator.on_arrays import (
-    batch_on_arrays,
-    for_custom_vjp,
-    jvps_on_arrays,
-    named,
-    vjp_on_arrays,
-)
-from jaxfn._decorator.places import Places, Rule
+from jaxfn._decorator.places import Places, Rule, named
 from jaxfn._decorator.vmapped import vmapped
 from jaxfn._engine import jax_jvp, jax_vjp
 
@@ -71,9 +65,6 @@ class JaxRules:
         """Say if JAX's decorator gets the calls themselves, and not the rules."""
         return any(call.decorator is decorator for call in self.foreign)
 
-    def _by_jax(self, decorator: Any, fun: Rule) -> Rule:
-        return jax_own.decorated(decorator, fun, self.nondiff, self.calls)
-
     @property
     def has_reverse(self) -> bool:
         """Say if there is a reverse rule."""
@@ -92,57 +83,45 @@ class JaxRules:
         """
         # A later defvjp replaces an earlier one; of other methods nobody knows.
         last = {c.method: c for c in self.calls}.values()
-        foreign = [c for c in last if c.is_foreign and c.decorator in _DERIVATIVES]
+        kinds = (jax.custom_vjp, jax.custom_jvp)
+        foreign = [c for c in last if c.is_foreign and c.decorator in kinds]
         return bool(foreign) and self.has_reverse and self.has_forward
 
-    @property
-    def decorator(self) -> str:
-        """The name of JAX's decorator for the first rule, for words of JAX's errors."""
-        return jax_own.decorator_of(self.kinds[0]).__name__
+    # ---- by JAX's decorators
 
-    # ---- a call
+    def by_jax(self, decorator: Any, fun: Rule) -> Any:
+        """Put JAX's decorator around `fun`, and make those calls that are its own.
 
-    def is_split(self, places: Places) -> bool:
-        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
-        has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
-        if has_own_jvp and places.nondiff:
-            return True
-        # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
-        refused = self.has_reverse and places.has_tracer
-        return places.has_static and not refused
-
-    def on_arrays(self, places: Places) -> JaxRules:
-        """Return these rules as rules on arrays, which close over the rest of the call.
-
-        Each call makes new functions. So JAX never reuses what it traced or compiled
-        for other static values.
+        Only JAX knows what its method does to the decorator. So the calls are the
+        user's, in their order.
         """
-        fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
-        if vjp is None and jvp is not None:
-            # As in jax.custom_jvp.
-            still = {i: _still(x) for i, x in places.nondiff.items()}
-            places = dataclasses.replace(places, nondiff=still)
-        if vjp is not None:
-            fwd, bwd = vjp_on_arrays(places, *vjp[:2])
-            if jvp is None:
-                fwd, bwd = for_custom_vjp(places, fwd, bwd, name=self.name)
-            vjp = fwd, bwd, vjp[2]
-        if jvp is not None:
-            jvp = jvp[0], tuple(jvps_on_arrays(places, *jvp[:2])), jvp[2]
-        if batch is not None:
-            batch = batch_on_arrays(places, batch)
-        elif self._is_left_to(jax_own.custom_vmap):
-            fun = self.primal
-        on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
-        on_arrays.__name__ = self.name
-        calls = [c for c in self.calls if c.decorator is not jax_own.custom_vmap]
-        return JaxRules(on_arrays, (), vjp, jvp, batch, tuple(calls))
+        has_nondiff = decorator is not jax_own.custom_vmap
+        f = decorator(fun, **({"nondiff_argnums": self.nondiff} if has_nondiff else {}))
+        for call in self.calls:
+            if call.decorator is decorator:
+                getattr(f, call.method)(*call.args, **call.options)
+        return f
+
+    def attribute(self, name: str) -> Any:
+        """Return the value that JAX's decorators give this attribute after the calls.
+
+        If several have one of that name, the first whose rule is defined counts.
+
+        Raises:
+            AttributeError: None has it.
+        """
+        having = [d for d in jax_own.DECORATORS if name in jax_own.names(d)]
+        if not having:
+            raise AttributeError(name)
+        used = {call.decorator for call in self.calls}
+        first = next((d for d in having if d in used), having[0])
+        return getattr(self.by_jax(first, self.fun), name)
 
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
         if self._is_left_to(jax_own.custom_vmap):
-            return self._by_jax(jax_own.custom_vmap, self.fun)
+            return self.by_jax(jax_own.custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
         if not self.nondiff:
@@ -161,7 +140,7 @@ class JaxRules:
     def forward(self) -> Rule:
         """The function with its jvp, as JAX makes it."""
         if self._is_left_to(jax.custom_jvp):
-            return self._by_jax(jax.custom_jvp, self.primal)
+            return self.by_jax(jax.custom_jvp, self.primal)
         assert self.jvp is not None
         if compat.SCAN_DROPS_JVP:
             return kept_jvp(self.name, self.primal, *self.jvp)
@@ -171,16 +150,49 @@ class JaxRules:
     def reverse(self) -> Rule:
         """The function with its vjp, as JAX makes it."""
         if self._is_left_to(jax.custom_vjp):
-            return self._by_jax(jax.custom_vjp, self.primal)
+            return self.by_jax(jax.custom_vjp, self.primal)
         assert self.vjp is not None
         return jax_vjp(self.primal, *self.vjp, nondiff=self.nondiff)
 
+    # ---- a call whose arguments JAX can't hold
 
-_DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
+    def is_split(self, places: Places) -> bool:
+        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
+        has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
+        if has_own_jvp and places.nondiff:
+            return True
+        # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
+        nondiff = tree_util.tree_leaves(places.nondiff)
+        refused = self.has_reverse and any(map(compat.is_tracer, nondiff))
+        return places.has_static and not refused
 
+    def on_arrays(self, places: Places) -> JaxRules:
+        """Return these rules as rules on arrays, which close over the rest of the call.
 
-def _still(x: Any) -> Any:
-    return jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
+        Each call makes new functions. So JAX never reuses what it traced or compiled
+        for other static values. Rules of both kinds get their fwd and bwd as they are,
+        because JAX does not call these.
+        """
+        fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
+        if vjp is None and jvp is not None:
+            # A tracer in nondiff_argnums has no derivative, as in jax.custom_jvp.
+            nondiff = {
+                i: jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
+                for i, x in places.nondiff.items()
+            }
+            places = dataclasses.replace(places, nondiff=nondiff)
+        if jvp is not None:
+            jvp = jvp[0], places.jvps(*jvp[:2]), jvp[2]
+        elif vjp is not None:
+            vjp = *places.vjp(*vjp[:2], name=self.name), vjp[2]
+        if batch is not None:
+            batch = places.batch(batch)
+        elif self._is_left_to(jax_own.custom_vmap):
+            fun = self.primal
+        on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
+        on_arrays.__name__ = self.name
+        calls = [c for c in self.calls if c.decorator is not jax_own.custom_vmap]
+        return JaxRules(on_arrays, (), vjp, jvp, batch, tuple(calls))
 
 
 def positions(

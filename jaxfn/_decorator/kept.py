@@ -12,8 +12,8 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import compat, is_inexact, pytree
-from jaxfn._decorator.places import Rule, along, is_pair
-from jaxfn._engine import Arrays, attach, jax_jvp, stop_gradient
+from jaxfn._decorator.places import Rule, is_pair
+from jaxfn._engine import Arrays, attach, jax_jvp, jvp_along, stop_gradient
 
 
 def kept_jvp(
@@ -30,8 +30,11 @@ def kept_jvp(
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
 
+        def of_leaves(*xs: Any) -> Arrays:
+            return pytree.outputs(f(*tree.unflatten(xs))).arrays
+
         def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
-            return along(f, tree.unflatten, inputs, dots, differentiable)
+            return jvp_along(of_leaves, inputs, dots, differentiable)
 
         # The body must have no derivative: `attach` would take one for the derivative
         # of a value that the body closes over, and refuse it.

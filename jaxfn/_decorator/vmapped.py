@@ -9,7 +9,7 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine import custom_vmap, differentiable
+from jaxfn._engine import differentiable, with_batch_rule
 
 
 def vmapped(
@@ -46,7 +46,7 @@ def vmapped(
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        make = custom_vmap if has_derivative else differentiable
+        make = with_batch_rule if has_derivative else differentiable
         outs = make(flat, batch, name=name)(*leaves)
         return outs.static.whole.join(outs.arrays)
 
