@@ -43,17 +43,14 @@ class FunctionMeta(type):
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
     ) -> None:
         super().__init__(name, bases, namespace)
-        cls._backward_cls = type(
-            f"{name}Backward",
-            (cls._ctx_base,),
-            {
-                "__doc__": f"The context of `{name}`.",
-                "__module__": cls.__module__,
-                "__qualname__": f"{cls.__qualname__}Backward",
-                "_forward_cls": cls,
-                "_autograd_function_id": next(_ids),
-            },
-        )
+        members = {
+            "__doc__": f"The context of `{name}`.",
+            "__module__": cls.__module__,
+            "__qualname__": f"{cls.__qualname__}Backward",
+            "_forward_cls": cls,
+            "_autograd_function_id": next(_ids),
+        }
+        cls._backward_cls = type(f"{name}Backward", (cls._ctx_base,), members)
 
 
 class _Apply:
@@ -104,6 +101,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     Call it by `apply(*args)`, under any JAX transformations in any order: `jax.jit`,
     `jax.grad`, `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on.
+
+    A call, or a derivative, that needs a missing method raises NotImplementedError.
 
     Arguments and results may be any Python values. JAX transforms arrays (JAX, NumPy,
     PRNG keys), also inside pytrees. Other values (Python numbers, strings, None,
@@ -176,9 +175,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             The output, or a tuple of outputs: arrays, pytrees of arrays, or other
             values, which have no gradient.
 
-        Raises:
-            NotImplementedError: Not overridden.
-
         Example:
             >>> import jax.numpy as jnp, jaxfn
             >>> class AddOne(jaxfn.Function):
@@ -194,7 +190,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
-        """Save residuals in ctx, after `forward(*args)`.
+        """Save residuals in ctx, after `forward(*args)`; jaxfn ignores the result.
 
         A class that overrides or inherits it has the separate style.
 
@@ -202,9 +198,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             ctx: The context.
             inputs: Positional arguments of forward, with defaults filled in.
             output: Result of forward.
-
-        Returns:
-            Any value; jaxfn ignores it.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -243,9 +236,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             casts dtypes and ignores extra None; a complex gradient is the conjugate of
             JAX's cotangent.
 
-        Raises:
-            NotImplementedError: Neither `backward` nor `vjp` is overridden.
-
         Differs from torch: None means zeros, not "undefined".
 
         Example:
@@ -282,9 +272,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             suffices. None means zero; return it for an output that is integer or marked
             non-differentiable.
 
-        Raises:
-            NotImplementedError: Not overridden.
-
         Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode;
         None means zeros.
 
@@ -320,9 +307,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         Returns:
             A pair of the output and its out_dims: for each output array the position of
             its batch axis, or None if all examples share it.
-
-        Raises:
-            NotImplementedError: Not overridden.
 
         Differs from torch: batch axes come first; a wrong batch size raises ValueError;
         `grad(vmap(F))` batches the Function's own backward.
