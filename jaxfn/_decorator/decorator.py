@@ -153,7 +153,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             **options: Further options of the installed JAX.
         """
         options |= {"symbolic_zeros": symbolic_zeros, "optimize_remat": optimize_remat}
-        self._define_jax("defvjp", (fwd, bwd), options, vjp=(fwd, bwd, options))
+        self._define_jax("defvjp", (fwd, bwd), options)
 
     def defjvp(self, jvp: _Rule, symbolic_zeros: bool = False) -> _Rule:
         """Define the forward-mode rule, as `jax.custom_jvp.defjvp` does.
@@ -166,8 +166,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         Returns:
             The rule.
         """
-        options = {"symbolic_zeros": symbolic_zeros}
-        self._define_jax("defjvp", (jvp,), options, jvp=("defjvp", (jvp,), options))
+        self._define_jax("defjvp", (jvp,), {"symbolic_zeros": symbolic_zeros})
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -181,7 +180,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         """
         if self._jax_rules.nondiff:
             raise TypeError("Can't use ``defjvps`` with ``nondiff_argnums``.")
-        self._define_jax("defjvps", jvps, {}, jvp=("defjvps", jvps, {}))
+        self._define_jax("defjvps", jvps, {})
 
     def def_vmap(self, vmap_rule: _Rule) -> _Rule:
         """Define the batch rule, as `jax.custom_batching.custom_vmap.def_vmap` does.
@@ -193,18 +192,17 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         Returns:
             The rule.
         """
-        self._define_jax("def_vmap", (vmap_rule,), {}, batch=vmap_rule)
+        self._define_jax("def_vmap", (vmap_rule,), {})
         return vmap_rule
 
     def _define_jax(
-        self, method: str, args: tuple[Any, ...], options: dict[str, Any], **rules: Any
+        self, method: str, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         if self._torch_rules:
-            raise self._mixed(
-                f"{method} in JAX's", sorted(self._torch_rules), "torch's"
-            )
+            known = sorted(self._torch_rules)
+            raise self._mixed(f"{method} in JAX's", known, "torch's")
         have, call = self._jax_rules, jax_own.Call(method, args, options)
-        new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
+        new = dataclasses.replace(have, calls=(*have.calls, call))
         # Checked before anything is changed: a refused definition leaves no trace.
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))

@@ -122,8 +122,8 @@ class Both:
         assert d.vjp is not None
         self._d, self._places = d, places
         self._args, self._is_split = tree.unflatten, is_split
-        self._fwd, self._bwd, options = d.vjp
-        self._symbolic = options.get("symbolic_zeros", False)
+        self._fwd, self._bwd = d.vjp.args
+        self._symbolic = d.vjp.options["symbolic_zeros"]
         self._avals: list[Any] = [compat.tangent_aval(x) for x in arrays]
         self._fwd_name = getattr(self._fwd, "__name__", "fwd")
         self._bwd_name = rule_name(self._bwd, d.name)

@@ -18,10 +18,10 @@ from jax import tree_util
 
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
+from jaxfn._decorator.jax_own import Call, custom_vmap
 from jaxfn._decorator.kept import kept_jvp
 from jaxfn._decorator.places import Places, Rule, named
 from jaxfn._decorator.vmapped import vmapped
-from jaxfn._engine import jax_jvp, jax_vjp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,23 +31,41 @@ class JaxRules:
     Attributes:
         fun: The function.
         nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
-        vjp: Arguments fwd and bwd of defvjp, and its options.
-        jvp: Name of the method ("defjvp" or "defjvps"), its arguments and options.
-        batch: Rule of def_vmap.
         calls: All calls that defined something, in their order.
     """
 
     fun: Rule
     nondiff: tuple[int, ...] = ()
-    vjp: tuple[Rule, Rule, dict[str, Any]] | None = None
-    jvp: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-    batch: Rule | None = None
-    calls: tuple[jax_own.Call, ...] = ()
+    calls: tuple[Call, ...] = ()
 
     @property
     def name(self) -> str:
         # A partial or another callable object has no name of its own.
         return getattr(self.fun, "__name__", type(self.fun).__name__)
+
+    def _last(self, *methods: str) -> Call | None:
+        """Return the last call of these methods, which replaced earlier ones."""
+        return next((c for c in self.calls[::-1] if c.method in methods), None)
+
+    @functools.cached_property
+    def vjp(self) -> Call | None:
+        """The call of defvjp in effect, with the arguments fwd and bwd."""
+        return self._last("defvjp")
+
+    @functools.cached_property
+    def jvp(self) -> Call | None:
+        """The call of defjvp or defjvps in effect."""
+        return self._last("defjvp", "defjvps")
+
+    @functools.cached_property
+    def batch(self) -> Call | None:
+        """The call of def_vmap in effect."""
+        return self._last("def_vmap")
+
+    @functools.cached_property
+    def foreign(self) -> list[Call]:
+        """The calls of methods that only the installed JAX knows."""
+        return [c for c in self.calls if c.method not in jax_own.KNOWN]
 
     @property
     def kinds(self) -> list[str]:
@@ -57,23 +75,23 @@ class JaxRules:
         return [*known, *dict.fromkeys([c.method for c in self.foreign])]
 
     @functools.cached_property
-    def foreign(self) -> list[jax_own.Call]:
-        """The calls of methods that only the installed JAX knows."""
-        return [c for c in self.calls if c.method not in jax_own.KNOWN]
-
-    def _is_left_to(self, decorator: Any) -> bool:
-        """Say if JAX's decorator gets the calls themselves, and not the rules."""
-        return any(call.decorator is decorator for call in self.foreign)
+    def _decorators(self) -> set[Any]:
+        """JAX's decorators whose methods were called."""
+        return {c.decorator for c in self.calls}
 
     @property
     def has_reverse(self) -> bool:
         """Say if there is a reverse rule."""
-        return self.vjp is not None or self._is_left_to(jax.custom_vjp)
+        return jax.custom_vjp in self._decorators
 
     @property
     def has_forward(self) -> bool:
         """Say if there is a forward rule."""
-        return self.jvp is not None or self._is_left_to(jax.custom_jvp)
+        return jax.custom_jvp in self._decorators
+
+    def _is_left_to(self, decorator: Any) -> bool:
+        """Say if JAX's decorator gets the calls themselves, and not the rules."""
+        return any(c.decorator is decorator for c in self.foreign)
 
     @property
     def is_combined(self) -> bool:
@@ -95,7 +113,7 @@ class JaxRules:
         Only JAX knows what its method does to the decorator. So the calls are the
         user's, in their order.
         """
-        has_nondiff = decorator is not jax_own.custom_vmap
+        has_nondiff = decorator is not custom_vmap
         f = decorator(fun, **({"nondiff_argnums": self.nondiff} if has_nondiff else {}))
         for call in self.calls:
             if call.decorator is decorator:
@@ -113,20 +131,19 @@ class JaxRules:
         having = [d for d in jax_own.DECORATORS if name in jax_own.names(d)]
         if not having:
             raise AttributeError(name)
-        used = {call.decorator for call in self.calls}
-        first = next((d for d in having if d in used), having[0])
+        first = next((d for d in having if d in self._decorators), having[0])
         return getattr(self.by_jax(first, self.fun), name)
 
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
-        if self._is_left_to(jax_own.custom_vmap):
-            return self.by_jax(jax_own.custom_vmap, self.fun)
+        if self._is_left_to(custom_vmap):
+            return self.by_jax(custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
         if not self.nondiff:
             has_derivative = self.has_reverse or self.has_forward
-            return vmapped(self.fun, self.batch, has_derivative=has_derivative)
+            return vmapped(self.fun, *self.batch.args, has_derivative=has_derivative)
 
         # custom_vmap has no nondiff_argnums.
         @functools.wraps(self.fun)
@@ -139,27 +156,22 @@ class JaxRules:
     @functools.cached_property
     def forward(self) -> Rule:
         """The function with its jvp, as JAX makes it."""
-        if self._is_left_to(jax.custom_jvp):
-            return self.by_jax(jax.custom_jvp, self.primal)
-        assert self.jvp is not None
-        if compat.SCAN_DROPS_JVP:
+        if compat.SCAN_DROPS_JVP and not self._is_left_to(jax.custom_jvp):
+            assert self.jvp is not None
             return kept_jvp(self.name, self.primal, *self.jvp)
-        return jax_jvp(self.primal, *self.jvp)
+        return self.by_jax(jax.custom_jvp, self.primal)
 
     @functools.cached_property
     def reverse(self) -> Rule:
         """The function with its vjp, as JAX makes it."""
-        if self._is_left_to(jax.custom_vjp):
-            return self.by_jax(jax.custom_vjp, self.primal)
-        assert self.vjp is not None
-        return jax_vjp(self.primal, *self.vjp, nondiff=self.nondiff)
+        return self.by_jax(jax.custom_vjp, self.primal)
 
     # ---- a call whose arguments JAX can't hold
 
     def is_split(self, places: Places) -> bool:
         """Say if JAX gets only the arrays of this call (`on_arrays`)."""
         has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
-        if has_own_jvp and places.nondiff:
+        if has_own_jvp and self.nondiff:
             return True
         # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
         nondiff = tree_util.tree_leaves(places.nondiff)
@@ -174,25 +186,27 @@ class JaxRules:
         because JAX does not call these.
         """
         fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
-        if vjp is None and jvp is not None:
-            # A tracer in nondiff_argnums has no derivative, as in jax.custom_jvp.
-            nondiff = {
-                i: jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
-                for i, x in places.nondiff.items()
-            }
-            places = dataclasses.replace(places, nondiff=nondiff)
+        calls = [c for c in self.foreign if c.decorator is not custom_vmap]
         if jvp is not None:
-            jvp = jvp[0], places.jvps(*jvp[:2]), jvp[2]
+            if vjp is not None:
+                calls.append(vjp)
+            else:
+                # A tracer in nondiff_argnums has no derivative, as in jax.custom_jvp.
+                nondiff = {
+                    i: jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
+                    for i, x in places.nondiff.items()
+                }
+                places = dataclasses.replace(places, nondiff=nondiff)
+            calls.append(jvp._replace(args=places.jvps(jvp.method, jvp.args)))
         elif vjp is not None:
-            vjp = *places.vjp(*vjp[:2], name=self.name), vjp[2]
+            calls.append(vjp._replace(args=places.vjp(*vjp.args, name=self.name)))
         if batch is not None:
-            batch = places.batch(batch)
-        elif self._is_left_to(jax_own.custom_vmap):
+            calls.append(batch._replace(args=(places.batch(*batch.args),)))
+        elif self._is_left_to(custom_vmap):
             fun = self.primal
         on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
         on_arrays.__name__ = self.name
-        calls = [c for c in self.calls if c.decorator is not jax_own.custom_vmap]
-        return JaxRules(on_arrays, (), vjp, jvp, batch, tuple(calls))
+        return JaxRules(on_arrays, (), tuple(calls))
 
 
 def positions(

@@ -15,11 +15,11 @@ from jaxfn._engine import differentiable, with_batch_rule
 def vmapped(
     fun: Callable[..., Any], rule: Callable[..., Any], *, has_derivative: bool
 ) -> Callable[..., Any]:
-    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly when JAX's traces.
+    """Make a `jax.custom_batching.custom_vmap` that runs eagerly without a tracer.
 
     Args:
-        fun: the function.
-        rule: `rule(axis_size, in_batched, *args) -> out, out_batched`.
+        fun: The function.
+        rule: Batch rule `rule(axis_size, in_batched, *args) -> out, out_batched`.
         has_derivative: Whether the function has derivative rules. Then these are the
             only derivatives that it can have; else it has those of `fun`.
     """

@@ -44,7 +44,6 @@ from jaxfn._engine.engines import (
     engine,
     has_forward_mode,
     jax_jvp,
-    jax_vjp,
     push_forward,
 )
 from jaxfn._engine.gate import stop_gradient

@@ -227,7 +227,7 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
     """Tag what fwd saves."""
     if rules.vjp is None:
         return rules
-    fwd, bwd, options = rules.vjp
+    call, (fwd, bwd) = rules.vjp, rules.vjp.args
 
     def put(path: Any, x: Any) -> Any:
         name = f"residuals{tree_util.keystr(path)}"
@@ -240,7 +240,9 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
             return result  # JAX says what is wrong
         return result[0], tree_util.tree_map_with_path(put, result[1])
 
-    return dataclasses.replace(rules, vjp=(tagged, bwd, options))
+    own = call._replace(args=(tagged, bwd))
+    calls = tuple([own if c is call else c for c in rules.calls])
+    return dataclasses.replace(rules, calls=calls)
 
 
 # ---- what JAX is given
