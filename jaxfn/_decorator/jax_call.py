@@ -48,7 +48,7 @@ def positional(
 ) -> tuple[Any, ...]:
     """Bind all arguments to positions, defaults included, as JAX's rules get them."""
     if isinstance(d.fun, functools.partial) and not kwargs:
-        return args  # opaque, as in JAX: what it holds is no argument of the call
+        return args  # As in JAX, the values that it holds are no arguments.
     try:
         bound = inspect.signature(d.fun).bind(*args, **kwargs)
         if bound.kwargs:
@@ -89,8 +89,8 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
 
 
 def _undeclared(d: JaxRules, args: tuple[Any, ...]) -> errors.RuleTypeError:
-    # JAX's decorator has the user's rules themselves here: nothing of ours stands
-    # between that could put static values in their places.
+    # JAX's decorator calls the user's rules itself here, so jaxfn can't put static
+    # values in their places.
     position, value = next(
         (i, x)
         for i, arg in enumerate(args)

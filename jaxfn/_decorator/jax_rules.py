@@ -1,8 +1,7 @@
 """Rules in JAX's own terms: `fwd` and `bwd`, `jvp`, a batch rule.
 
-JAX's own decorators get a derivative of one kind, so everything is as JAX has it. If
-there are both kinds, which JAX does not combine, they become `Rules` for the engine
-that has both (`jax_call`).
+JAX's own decorators get a derivative of one kind, so everything is as in JAX. JAX does
+not combine both kinds: they become `Rules` for the engine that does (`jax_call`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class JaxRules:
         """The calls of methods that only the installed JAX knows."""
         return [c for c in self.calls if c.method not in jax_own.KNOWN]
 
-    @property
+    @functools.cached_property
     def kinds(self) -> list[str]:
         """The methods that defined rules; defjvps counts as defjvp."""
         rules = {"defvjp": self.vjp, "defjvp": self.jvp, "def_vmap": self.batch}
@@ -89,8 +88,8 @@ class JaxRules:
         """Say if there is a forward rule."""
         return jax.custom_jvp in self._decorators
 
-    def _is_left_to(self, decorator: Any) -> bool:
-        """Say if JAX's decorator gets the calls themselves, and not the rules."""
+    def _has_foreign(self, decorator: Any) -> bool:
+        """Say if a method of this decorator was called that only JAX knows."""
         return any(c.decorator is decorator for c in self.foreign)
 
     @property
@@ -99,7 +98,7 @@ class JaxRules:
 
         Each of its decorators has one kind, so nothing can carry out such a call.
         """
-        # A later defvjp replaces an earlier one; of other methods nobody knows.
+        # A later defvjp replaces an earlier one. Other methods may not.
         last = {c.method: c for c in self.calls}.values()
         kinds = (jax.custom_vjp, jax.custom_jvp)
         foreign = [c for c in last if c.is_foreign and c.decorator in kinds]
@@ -137,7 +136,7 @@ class JaxRules:
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
-        if self._is_left_to(custom_vmap):
+        if self._has_foreign(custom_vmap):
             return self.by_jax(custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
@@ -156,7 +155,7 @@ class JaxRules:
     @functools.cached_property
     def forward(self) -> Rule:
         """The function with its jvp, as JAX makes it."""
-        if compat.SCAN_DROPS_JVP and not self._is_left_to(jax.custom_jvp):
+        if compat.SCAN_DROPS_JVP and not self._has_foreign(jax.custom_jvp):
             assert self.jvp is not None
             return kept_jvp(self.name, self.primal, *self.jvp)
         return self.by_jax(jax.custom_jvp, self.primal)
@@ -170,7 +169,7 @@ class JaxRules:
 
     def is_split(self, places: Places) -> bool:
         """Say if JAX gets only the arrays of this call (`on_arrays`)."""
-        has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
+        has_own_jvp = self.jvp is not None and not self._has_foreign(jax.custom_jvp)
         if has_own_jvp and self.nondiff:
             return True
         # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
@@ -202,7 +201,7 @@ class JaxRules:
             calls.append(vjp._replace(args=places.vjp(*vjp.args, name=self.name)))
         if batch is not None:
             calls.append(batch._replace(args=(places.batch(*batch.args),)))
-        elif self._is_left_to(custom_vmap):
+        elif self._has_foreign(custom_vmap):
             fun = self.primal
         on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
         on_arrays.__name__ = self.name
