@@ -24,15 +24,15 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     """A function with its own derivatives and its own batching: a decorator.
 
-    It does what `jax.custom_vjp`, `jax.custom_jvp` and
-    `jax.custom_batching.custom_vmap` do, one at a time or together. Define rules in
-    JAX's terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as JAX has them) or in
-    torch's (`setup_context`, `backward`, `jvp`, `vmap`, as `jaxfn.Function` has them),
-    but not in both. Without rules, the function is an ordinary JAX function.
+    It replaces `jax.custom_vjp`, `jax.custom_jvp` and
+    `jax.custom_batching.custom_vmap`, one at a time or together. Define rules in JAX's
+    terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as in JAX) or in torch's
+    (`setup_context`, `backward`, `jvp`, `vmap`, as in `jaxfn.Function`), but not in
+    both. Without rules, the function is an ordinary JAX function.
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
-    batch rule, each if there is one. JAX transposes a forward rule alone for reverse
-    mode. With a batch rule alone, derivatives are those of the function.
+    batch rule, each if there is one. If there is only a forward rule, JAX transposes it
+    for reverse mode. If there is only a batch rule, JAX differentiates the function.
 
     With JAX-style rules everything is as in JAX: Python numbers are arrays, nothing is
     coerced, complex cotangents follow JAX's convention. With torch-style rules it is as
@@ -214,7 +214,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             )
         self._jax_rules = new
 
-    # ---- what only the installed JAX has
+    # ---- methods and attributes that only the installed JAX has
 
     def __getattr__(self, name: str) -> Any:
         rules = self.__dict__.get("_jax_rules")  # None while __init__ runs
@@ -245,7 +245,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     # ---- rules in torch's terms
 
     def setup_context(self, rule: _Rule) -> _Rule:
-        """Define what is saved: see `jaxfn.Function.setup_context`. A decorator."""
+        """Define what to save: see `jaxfn.Function.setup_context`. A decorator."""
         return self._define("setup_context", rule)
 
     def backward(self, rule: _Rule) -> _Rule:

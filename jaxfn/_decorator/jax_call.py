@@ -128,15 +128,10 @@ class Both:
         self._fwd_name = getattr(self._fwd, "__name__", "fwd")
         self._bwd_name = rule_name(self._bwd, d.name)
         self._returned: Any = None
-        once = OnePass(
-            self._run, self._residuals, lambda: self.rules, rule=self._fwd_name
-        )
+        rules, name = lambda: self.rules, self._fwd_name
+        fwd = OnePass(self._run, self._residuals, rules, rule=name).fwd
         self.rules = Rules(
-            name=d.name,
-            primal=self._primal,
-            fwd=once.fwd,
-            bwd=self._pull,
-            jvp=self._push,
+            name=d.name, primal=self._primal, fwd=fwd, bwd=self._pull, jvp=self._push
         )
 
     def _primal(self, *arrays: Any) -> Outputs:
@@ -180,8 +175,8 @@ class Both:
         if self._returned not in (None, _structure(outs)):
             raise TypeError(
                 f"{said}produce a pair whose first element has the structure and types "
-                f"of what the function returns: expected {_written(self._returned)}, "
-                f"got {_written(_structure(outs))}."
+                f"of the function's result: expected {_written(self._returned)}, got "
+                f"{_written(_structure(outs))}."
             )
         leaves, spec = split(result[1])
         leaves = list(map(as_jax, leaves))

@@ -18,8 +18,8 @@ from jax import tree_util
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
 from jaxfn._decorator.jax_own import Call, custom_vmap
-from jaxfn._decorator.kept import kept_jvp
 from jaxfn._decorator.places import Places, Rule, named
+from jaxfn._decorator.scans import jvp_for_scans
 from jaxfn._decorator.vmapped import vmapped
 
 
@@ -157,7 +157,7 @@ class JaxRules:
         """The function with its jvp, as JAX makes it."""
         if compat.SCAN_DROPS_JVP and not self._has_foreign(jax.custom_jvp):
             assert self.jvp is not None
-            return kept_jvp(self.name, self.primal, *self.jvp)
+            return jvp_for_scans(self.name, self.primal, *self.jvp)
         return self.by_jax(jax.custom_jvp, self.primal)
 
     @functools.cached_property

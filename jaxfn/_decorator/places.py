@@ -35,7 +35,7 @@ def is_pair(x: Any) -> bool:
 
 def is_static(x: Any) -> bool:
     """Say if JAX can't hold `x`: no array, no number, no type of JAX's."""
-    # JAX would say the same of these, but takes longer. A CustomVJPPrimal holds an
+    # jax.typeof accepts most of these too, but takes longer. A CustomVJPPrimal holds an
     # array: a rule that saves one forgot its `.value`, and JAX refuses it.
     if isinstance(x, (jax.Array, int, float, complex, CustomVJPPrimal)):
         return False

@@ -20,8 +20,8 @@ def vmapped(
     Args:
         fun: The function.
         rule: Batch rule `rule(axis_size, in_batched, *args) -> out, out_batched`.
-        has_derivative: Whether the function has derivative rules. Then these are the
-            only derivatives that it can have; else it has those of `fun`.
+        has_derivative: Whether there are derivative rules. If not, JAX differentiates
+            `fun`.
     """
     name = getattr(fun, "__name__", type(fun).__name__)
 
@@ -54,7 +54,7 @@ def vmapped(
 
 
 def _check(rule: Callable[..., Any], expected: Any, out: Any, batched: Any) -> None:
-    """Check what a rule returned, as JAX does, in its words."""
+    """Check the result of a rule, as JAX does, in JAX's words."""
     name = getattr(rule, "__name__", "<unnamed rule>")
     got, of_flags = map(tree_util.tree_structure, (out, batched))
     if got != of_flags:

@@ -46,8 +46,8 @@ class InplaceFunction(Function):
 class _Nesting(FunctionCtx):
     """A mixin that passes the arrays in nested containers to the methods of ctx.
 
-    The next class is that of a context or, for an instance, the Function itself, which
-    only records them.
+    The next base class is the context's or, for an instance, the Function, which only
+    records them.
     """
 
     _saved_spec: Any = None

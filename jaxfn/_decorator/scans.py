@@ -16,7 +16,7 @@ from jaxfn._decorator.places import Rule, is_pair
 from jaxfn._engine import Arrays, attach, jax_jvp, jvp_along, stop_gradient
 
 
-def kept_jvp(
+def jvp_for_scans(
     name: str, fun: Rule, method: str, rules: tuple[Any, ...], options: dict[str, Any]
 ) -> Rule:
     """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
