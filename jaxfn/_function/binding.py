@@ -79,13 +79,8 @@ def bind(
 ) -> tuple[tuple[Any, ...], Kwargs]:
     """Bind arguments to positions; return keyword-only arguments apart.
 
-    Args:
-        known: Parameters of forward.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        fill_defaults: Whether default values count as arguments, as in the separate
-            style.
-        name: Name of the Function.
+    With `fill_defaults` (the separate style), default values count as arguments. `name`
+    is the name of the Function.
 
     Raises:
         TypeError: The arguments don't fit; in Python's words.

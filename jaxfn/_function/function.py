@@ -163,10 +163,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def forward(*args: Any, **_: Any) -> Any:
-        """Compute the value. Override it, in one of two styles.
-
-        Combined: `forward(ctx, *args)`, which also saves residuals in `ctx`. Separate:
-        `forward(*args)`, with `setup_context` overridden too.
+        """Compute the value. Override it, in one of the two styles of the class.
 
         Args:
             *args: Arguments of `apply`: arrays of any shape and dtype, or any objects.
@@ -192,7 +189,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
         """Save residuals in ctx, after `forward(*args)`; jaxfn ignores the result.
 
-        A class that overrides or inherits it has the separate style.
+        A class that overrides it, or inherits an override, has the separate style.
 
         Args:
             ctx: The context.

@@ -211,8 +211,8 @@ class NestedIOFunction(_Nesting, Function):
             *grad_output: A gradient for each output, in its structure.
 
         Returns:
-            A gradient (or None) for each array in the inputs, in their order (dicts by
-            sorted keys), in any nesting.
+            A gradient (or None) for each input array, in their order (dicts by sorted
+            keys), in any nesting.
         """
         raise NotImplementedError
 
