@@ -67,11 +67,11 @@ class Arguments:
         # A traced jax.Ref is a tracer and no jax.Array, so it counts as static.
         if any(map(compat.is_tracer, static)):
             raise errors.RuleTypeError(
-                f"apply got a mutable array (jax.Ref) for {known.function}, where it "
-                "is traced: expected arrays, which have derivatives, got a reference. "
-                "Pass its value, ref[...], and write the result back outside. If a "
-                "rule is to write to it, take jaxfn.custom_function with fwd and bwd, "
-                "whose arguments and residuals may be references."
+                "apply got a mutable array (jax.Ref) that is traced, for "
+                f"{known.function}: expected arrays, which have derivatives, got a "
+                "reference. Pass its value, ref[...], and write the result back "
+                "outside. If a rule is to write to it, take jaxfn.custom_function with "
+                "fwd and bwd, whose arguments and residuals may be references."
             )
         return arrays, cls(tuple([spec for _, spec in pairs]), kwargs, known)
 

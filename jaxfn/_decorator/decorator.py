@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -13,8 +14,7 @@ from jaxfn._base import errors
 from jaxfn._decorator import jax_own
 from jaxfn._decorator.jax_call import call, positional
 from jaxfn._decorator.jax_rules import JaxRules, positions
-from jaxfn._decorator.torch_rules import function_class
-from jaxfn._function import apply_batched
+from jaxfn._function import Function, apply_batched
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,46 +24,46 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     """A function with its own derivatives and its own batching: a decorator.
 
-    It does what `jax.custom_vjp`, `jax.custom_jvp` and
-    `jax.custom_batching.custom_vmap` do, one at a time or together. Rules are given in
-    JAX's terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as JAX has them) or in
-    torch's (`setup_context`, `backward`, `jvp`, `vmap`, as `jaxfn.Function` has them);
-    not in both. Before any rule is given, the function is an ordinary JAX function.
+    It replaces `jax.custom_vjp`, `jax.custom_jvp` and
+    `jax.custom_batching.custom_vmap`, one at a time or together. Define rules in JAX's
+    terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as in JAX) or in torch's
+    (`setup_context`, `backward`, `jvp`, `vmap`, as in `jaxfn.Function`), but not in
+    both. Without rules, the function is an ordinary JAX function.
+
+    Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
+    batch rule, each if there is one. If there is only a forward rule, JAX transposes it
+    for reverse mode. If there is only a batch rule, JAX differentiates the function.
 
     With JAX-style rules everything is as in JAX: Python numbers are arrays, nothing is
     coerced, complex cotangents follow JAX's convention. With torch-style rules it is as
     in `jaxfn.Function`, complex gradients included. Arguments that JAX can't hold
-    (strings, callables, objects) are static in both, without being declared; JAX-style
+    (strings, callables, objects) are static in both, without a declaration; JAX-style
     rules get them in their places, and return None for them.
 
-    The installed JAX may have more: whatever `def*` methods, options and attributes its
-    three decorators have are found here too, and do what they do there. A derivative
-    that such a method defines stands alone (no rule of the other kind beside it), and
-    static arguments are then declared, as in JAX.
-
-    Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
-    batch rule, each if there is one; a forward rule alone is transposed for reverse
-    mode. With a batch rule alone, derivatives are those of the function.
+    Further `def*` methods, options and attributes of the installed JAX's three
+    decorators work here as they do there. A derivative that such a method defines
+    stands alone (no rule of the other kind beside it), and nondiff_argnums must name
+    static arguments then, as in JAX.
 
     Args:
-        fun: the function.
-        nondiff_argnums: positions of arguments that take no part in differentiation. In
-            JAX-style rules they come first, as in JAX; not needed for static values.
-        nondiff_argnames: the same by name.
-        setup_context: `setup_context(ctx, inputs, output)` saves for the rules.
-        backward: `backward(ctx, *grads)`.
-        jvp: `jvp(ctx, *tangents)`.
-        vmap: `vmap(info, in_dims, *args)`.
-        generate_jvp_rule: use the transpose of `backward` for forward mode.
+        fun: The function.
+        nondiff_argnums: Positions of arguments that take no part in differentiation. In
+            JAX-style rules they come first, as in JAX. Static values need none.
+        nondiff_argnames: Names of such arguments.
+        setup_context: Rule `setup_context(ctx, inputs, output)`, which saves.
+        backward: Rule `backward(ctx, *grads)`.
+        jvp: Rule `jvp(ctx, *tangents)`.
+        vmap: Rule `vmap(info, in_dims, *args)`.
+        generate_jvp_rule: Whether forward mode transposes `backward`.
 
     Attributes:
-        fun: the function without rules.
+        fun: The function without rules.
 
     Raises:
-        RuntimeError: rules in both terms, or a combination that JAX's own methods do
-            not allow.
-        TypeError: a rule breaks its contract, or keyword-only arguments are passed to a
-            function with JAX-style rules.
+        RuntimeError: A definition has other terms than an earlier one, or JAX's own
+            methods do not allow the combination.
+        TypeError: A rule breaks its contract, or a call passes keyword-only arguments
+            to a function with JAX-style rules.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -116,17 +116,16 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         self.fun = fun
         nondiff = positions(fun, nondiff_argnums, nondiff_argnames)
         self._jax_rules = JaxRules(fun, nondiff)
-        self._torch_rules: dict[str, Any] = {}
-        if generate_jvp_rule:
-            self._torch_rules["generate_jvp_rule"] = True
-        for name, rule in (
-            ("setup_context", setup_context),
-            ("backward", backward),
-            ("jvp", jvp),
-            ("vmap", vmap),
-        ):
-            if rule is not None:
-                self._define(name, rule)
+        rules = {
+            "setup_context": setup_context,
+            "backward": backward,
+            "jvp": jvp,
+            "vmap": vmap,
+            "generate_jvp_rule": generate_jvp_rule or None,
+        }
+        self._torch_rules: dict[str, Any] = {
+            name: rule for name, rule in rules.items() if rule is not None
+        }
 
     # ---- rules in JAX's terms
 
@@ -141,80 +140,69 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         """Define the reverse-mode rule, as `jax.custom_vjp.defvjp` does.
 
         Args:
-            fwd: `fwd(*args) -> out, residuals`, where `out` is what the function
-                returns. As in JAX this is asked in a trace of both alone, of their
-                structure and types: `jaxfn.check` compares them anywhere.
-            bwd: `bwd(residuals, ct) -> cts`, a tuple with one for each argument; the
-                arguments of nondiff_argnums come first, and have no ct. As in JAX a
-                cotangent may have another dtype than its argument, but not in a loop
-                nor where it is added to others: cast it, `ct.astype(x.dtype)`.
-            symbolic_zeros: give fwd `CustomVJPPrimal` objects and bwd `SymbolicZero`
-                ones, as JAX does.
-            optimize_remat: as in JAX, if there is no forward rule.
-            **options: further options that the installed JAX has.
-
-        Raises:
-            RuntimeError: there are torch-style rules.
+            fwd: Rule `fwd(*args) -> out, residuals`; `out` is the function's result.
+                As in JAX, only a trace of both compares structure and types of the two
+                results; `jaxfn.check` always does.
+            bwd: Rule `bwd(residuals, ct) -> cts`, which returns a tuple with one for
+                each argument. The arguments of nondiff_argnums come first, and have no
+                ct. As in JAX a cotangent may have another dtype than its argument, but
+                not in a loop nor in a sum with others: cast it, `ct.astype(x.dtype)`.
+            symbolic_zeros: Whether fwd gets `CustomVJPPrimal` objects and bwd
+                `SymbolicZero` objects, as in JAX.
+            optimize_remat: As in JAX, if there is no forward rule.
+            **options: Further options of the installed JAX.
         """
         options |= {"symbolic_zeros": symbolic_zeros, "optimize_remat": optimize_remat}
-        self._define_jax("defvjp", (fwd, bwd), options, vjp=(fwd, bwd, options))
+        self._define_jax("defvjp", (fwd, bwd), options)
 
     def defjvp(self, jvp: _Rule, symbolic_zeros: bool = False) -> _Rule:
         """Define the forward-mode rule, as `jax.custom_jvp.defjvp` does.
 
         Args:
-            jvp: `jvp(primals, tangents) -> out, out_tangent`; the arguments of
+            jvp: Rule `jvp(primals, tangents) -> out, out_tangent`; the arguments of
                 nondiff_argnums come first.
-            symbolic_zeros: give it `SymbolicZero` objects, as JAX does.
+            symbolic_zeros: Whether it gets `SymbolicZero` objects.
 
         Returns:
             The rule.
-
-        Raises:
-            RuntimeError: there are torch-style rules.
         """
-        options = {"symbolic_zeros": symbolic_zeros}
-        self._define_jax("defjvp", (jvp,), options, jvp=("defjvp", (jvp,), options))
+        self._define_jax("defjvp", (jvp,), {"symbolic_zeros": symbolic_zeros})
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
         """Define a forward-mode rule for each argument, as `jax.custom_jvp.defjvps`.
 
         Args:
-            *jvps: `jvp(t, out, *args) -> out_tangent`, or None for zero.
+            *jvps: Rules `jvp(t, out, *args) -> out_tangent`, or None for zero.
 
         Raises:
-            RuntimeError: there are torch-style rules.
-            TypeError: there are nondiff_argnums, which JAX does not allow beside it.
+            TypeError: There are nondiff_argnums, which JAX does not allow beside it.
         """
         if self._jax_rules.nondiff:
             raise TypeError("Can't use ``defjvps`` with ``nondiff_argnums``.")
-        self._define_jax("defjvps", jvps, {}, jvp=("defjvps", jvps, {}))
+        self._define_jax("defjvps", jvps, {})
 
     def def_vmap(self, vmap_rule: _Rule) -> _Rule:
         """Define the batch rule, as `jax.custom_batching.custom_vmap.def_vmap` does.
 
         Args:
-            vmap_rule: `vmap_rule(axis_size, in_batched, *args) -> out, out_batched`.
+            vmap_rule: Rule `vmap_rule(axis_size, in_batched, *args)`, which returns
+                `out, out_batched`.
 
         Returns:
             The rule.
-
-        Raises:
-            RuntimeError: there are torch-style rules.
         """
-        self._define_jax("def_vmap", (vmap_rule,), {}, batch=vmap_rule)
+        self._define_jax("def_vmap", (vmap_rule,), {})
         return vmap_rule
 
     def _define_jax(
-        self, method: str, args: tuple[Any, ...], options: dict[str, Any], **rules: Any
+        self, method: str, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         if self._torch_rules:
-            raise self._mixed(
-                f"{method} in JAX's", sorted(self._torch_rules), "torch's"
-            )
+            known = sorted(self._torch_rules)
+            raise self._mixed(f"{method} in JAX's", known, "torch's")
         have, call = self._jax_rules, jax_own.Call(method, args, options)
-        new = dataclasses.replace(have, calls=(*have.calls, call), **rules)
+        new = dataclasses.replace(have, calls=(*have.calls, call))
         # Checked before anything is changed: a refused definition leaves no trace.
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
@@ -226,31 +214,24 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             )
         self._jax_rules = new
 
-    # ---- what only the installed JAX has
+    # ---- methods and attributes that only the installed JAX has
 
     def __getattr__(self, name: str) -> Any:
-        rules = self.__dict__.get("_jax_rules")  # none while it is being made
-        if rules is None or name.startswith("_"):
-            raise self._no_attribute(name)
-        if jax_own.decorator_of(name) is not None:
-            return self._method_of_jax(name)
-        try:
-            return jax_own.attribute(name, rules.fun, rules.nondiff, rules.calls)
-        except AttributeError:
-            raise self._no_attribute(name) from None
-
-    def _no_attribute(self, name: str) -> AttributeError:
+        rules = self.__dict__.get("_jax_rules")  # None while __init__ runs
+        if rules is not None and not name.startswith("_"):
+            if jax_own.decorator_of(name) is not None:
+                return self._method_of_jax(name)
+            with contextlib.suppress(AttributeError):
+                return rules.attribute(name)
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
-        return AttributeError(text, name=name, obj=self)
+        raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> Iterable[str]:
         return {*super().__dir__(), *chain(*map(jax_own.names, jax_own.DECORATORS))}
 
     def _method_of_jax(self, name: str) -> Callable[..., Any]:
         """Return a `def*` method of the installed JAX's decorators, for `fun`."""
-        rules = self._jax_rules
-        decorator = jax_own.decorator_of(name)
-        own = jax_own.decorated(decorator, rules.fun, rules.nondiff, rules.calls)
+        own = self._jax_rules.by_jax(jax_own.decorator_of(name), self._jax_rules.fun)
         method = getattr(own, name)
 
         @functools.wraps(method)
@@ -264,7 +245,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     # ---- rules in torch's terms
 
     def setup_context(self, rule: _Rule) -> _Rule:
-        """Define what is saved: see `jaxfn.Function.setup_context`. A decorator."""
+        """Define what to save: see `jaxfn.Function.setup_context`. A decorator."""
         return self._define("setup_context", rule)
 
     def backward(self, rule: _Rule) -> _Rule:
@@ -287,9 +268,20 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return rule
 
     @functools.cached_property
-    def _function(self) -> Any:
-        """The `Function` class that the torch-style rules make."""
-        return function_class(self._jax_rules.name, self.fun, self._torch_rules)
+    def _function(self) -> type[Function]:
+        """The `Function`, in the separate style, that the torch-style rules make."""
+        rules = {
+            "setup_context": _save_nothing,
+            **self._torch_rules,
+            "forward": self.fun,
+        }
+        # A flag (generate_jvp_rule) is an attribute of the class as it is.
+        members: dict[str, Any] = {
+            name: rule if isinstance(rule, bool) else staticmethod(rule)
+            for name, rule in rules.items()
+        }
+        members["__module__"] = getattr(self.fun, "__module__", __name__)
+        return type(self._jax_rules.name, (Function,), members)
 
     def _mixed(self, got: str, have: Iterable[str], terms: str) -> errors.RuleError:
         return errors.RuleError(
@@ -325,3 +317,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     def __repr__(self) -> str:
         return f"<custom_function {self._jax_rules.name}>"
+
+
+def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    del ctx, inputs, output

@@ -1,8 +1,7 @@
 """Rules in JAX's own terms: `fwd` and `bwd`, `jvp`, a batch rule.
 
-JAX's own decorators get a derivative of one kind, so everything is as JAX has it. If
-there are both kinds, which JAX does not combine, they become `Rules` for the engine
-that has both (`both`).
+JAX's own decorators get a derivative of one kind, so everything is as in JAX. JAX does
+not combine both kinds: they become `Rules` for the engine that does (`jax_call`).
 """
 
 from __future__ import annotations
@@ -14,20 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import tree_util
 
 from jaxfn._base import compat
 from jaxfn._decorator import jax_own
-from jaxfn._decorator.kept import kept_jvp
-from jaxfn._decorator.on_arrays import (
-    batch_on_arrays,
-    for_custom_vjp,
-    jvps_on_arrays,
-    named,
-    vjp_on_arrays,
-)
-from jaxfn._decorator.places import Places, Rule
+from jaxfn._decorator.jax_own import Call, custom_vmap
+from jaxfn._decorator.places import Places, Rule, named
+from jaxfn._decorator.scans import jvp_for_scans
 from jaxfn._decorator.vmapped import vmapped
-from jaxfn._engine import jax_jvp, jax_vjp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,25 +30,43 @@ class JaxRules:
     Attributes:
         fun: The function.
         nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
-        vjp: Arguments fwd and bwd of defvjp, and its options.
-        jvp: Name of the method ("defjvp" or "defjvps"), its arguments and options.
-        batch: Rule of def_vmap.
         calls: All calls that defined something, in their order.
     """
 
     fun: Rule
     nondiff: tuple[int, ...] = ()
-    vjp: tuple[Rule, Rule, dict[str, Any]] | None = None
-    jvp: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-    batch: Rule | None = None
-    calls: tuple[jax_own.Call, ...] = ()
+    calls: tuple[Call, ...] = ()
 
     @property
     def name(self) -> str:
         # A partial or another callable object has no name of its own.
         return getattr(self.fun, "__name__", type(self.fun).__name__)
 
-    @property
+    def _last(self, *methods: str) -> Call | None:
+        """Return the last call of these methods, which replaced earlier ones."""
+        return next((c for c in self.calls[::-1] if c.method in methods), None)
+
+    @functools.cached_property
+    def vjp(self) -> Call | None:
+        """The call of defvjp in effect, with the arguments fwd and bwd."""
+        return self._last("defvjp")
+
+    @functools.cached_property
+    def jvp(self) -> Call | None:
+        """The call of defjvp or defjvps in effect."""
+        return self._last("defjvp", "defjvps")
+
+    @functools.cached_property
+    def batch(self) -> Call | None:
+        """The call of def_vmap in effect."""
+        return self._last("def_vmap")
+
+    @functools.cached_property
+    def foreign(self) -> list[Call]:
+        """The calls of methods that only the installed JAX knows."""
+        return [c for c in self.calls if c.method not in jax_own.KNOWN]
+
+    @functools.cached_property
     def kinds(self) -> list[str]:
         """The methods that defined rules; defjvps counts as defjvp."""
         rules = {"defvjp": self.vjp, "defjvp": self.jvp, "def_vmap": self.batch}
@@ -63,26 +74,23 @@ class JaxRules:
         return [*known, *dict.fromkeys([c.method for c in self.foreign])]
 
     @functools.cached_property
-    def foreign(self) -> list[jax_own.Call]:
-        """The calls of methods that only the installed JAX knows."""
-        return [c for c in self.calls if c.method not in jax_own.KNOWN]
-
-    def _is_left_to(self, decorator: Any) -> bool:
-        """Say if JAX's decorator gets the calls themselves, and not the rules."""
-        return any(call.decorator is decorator for call in self.foreign)
-
-    def _by_jax(self, decorator: Any, fun: Rule) -> Rule:
-        return jax_own.decorated(decorator, fun, self.nondiff, self.calls)
+    def _decorators(self) -> set[Any]:
+        """JAX's decorators whose methods were called."""
+        return {c.decorator for c in self.calls}
 
     @property
     def has_reverse(self) -> bool:
         """Say if there is a reverse rule."""
-        return self.vjp is not None or self._is_left_to(jax.custom_vjp)
+        return jax.custom_vjp in self._decorators
 
     @property
     def has_forward(self) -> bool:
         """Say if there is a forward rule."""
-        return self.jvp is not None or self._is_left_to(jax.custom_jvp)
+        return jax.custom_jvp in self._decorators
+
+    def _has_foreign(self, decorator: Any) -> bool:
+        """Say if a method of this decorator was called that only JAX knows."""
+        return any(c.decorator is decorator for c in self.foreign)
 
     @property
     def is_combined(self) -> bool:
@@ -90,64 +98,51 @@ class JaxRules:
 
         Each of its decorators has one kind, so nothing can carry out such a call.
         """
-        # A later defvjp replaces an earlier one; of other methods nobody knows.
+        # A later defvjp replaces an earlier one. Other methods may not.
         last = {c.method: c for c in self.calls}.values()
-        foreign = [c for c in last if c.is_foreign and c.decorator in _DERIVATIVES]
+        kinds = (jax.custom_vjp, jax.custom_jvp)
+        foreign = [c for c in last if c.is_foreign and c.decorator in kinds]
         return bool(foreign) and self.has_reverse and self.has_forward
 
-    @property
-    def decorator(self) -> str:
-        """The name of JAX's decorator for the first rule, for words of JAX's errors."""
-        return jax_own.decorator_of(self.kinds[0]).__name__
+    # ---- by JAX's decorators
 
-    # ---- a call
+    def by_jax(self, decorator: Any, fun: Rule) -> Any:
+        """Put JAX's decorator around `fun`, and make those calls that are its own.
 
-    def is_split(self, places: Places) -> bool:
-        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
-        has_own_jvp = self.jvp is not None and not self._is_left_to(jax.custom_jvp)
-        if has_own_jvp and places.nondiff:
-            return True
-        # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
-        refused = self.has_reverse and places.has_tracer
-        return places.has_static and not refused
-
-    def on_arrays(self, places: Places) -> JaxRules:
-        """Return these rules as rules on arrays, which close over the rest of the call.
-
-        Each call makes new functions. So JAX never reuses what it traced or compiled
-        for other static values.
+        Only JAX knows what its method does to the decorator. So the calls are the
+        user's, in their order.
         """
-        fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
-        if vjp is None and jvp is not None:
-            # As in jax.custom_jvp.
-            still = {i: _still(x) for i, x in places.nondiff.items()}
-            places = dataclasses.replace(places, nondiff=still)
-        if vjp is not None:
-            fwd, bwd = vjp_on_arrays(places, *vjp[:2])
-            if jvp is None:
-                fwd, bwd = for_custom_vjp(places, fwd, bwd, name=self.name)
-            vjp = fwd, bwd, vjp[2]
-        if jvp is not None:
-            jvp = jvp[0], tuple(jvps_on_arrays(places, *jvp[:2])), jvp[2]
-        if batch is not None:
-            batch = batch_on_arrays(places, batch)
-        elif self._is_left_to(jax_own.custom_vmap):
-            fun = self.primal
-        on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
-        on_arrays.__name__ = self.name
-        calls = [c for c in self.calls if c.decorator is not jax_own.custom_vmap]
-        return JaxRules(on_arrays, (), vjp, jvp, batch, tuple(calls))
+        has_nondiff = decorator is not custom_vmap
+        f = decorator(fun, **({"nondiff_argnums": self.nondiff} if has_nondiff else {}))
+        for call in self.calls:
+            if call.decorator is decorator:
+                getattr(f, call.method)(*call.args, **call.options)
+        return f
+
+    def attribute(self, name: str) -> Any:
+        """Return the value that JAX's decorators give this attribute after the calls.
+
+        If several have one of that name, the first whose rule is defined counts.
+
+        Raises:
+            AttributeError: None has it.
+        """
+        having = [d for d in jax_own.DECORATORS if name in jax_own.names(d)]
+        if not having:
+            raise AttributeError(name)
+        first = next((d for d in having if d in self._decorators), having[0])
+        return getattr(self.by_jax(first, self.fun), name)
 
     @functools.cached_property
     def primal(self) -> Rule:
         """The function with its batch rule."""
-        if self._is_left_to(jax_own.custom_vmap):
-            return self._by_jax(jax_own.custom_vmap, self.fun)
+        if self._has_foreign(custom_vmap):
+            return self.by_jax(custom_vmap, self.fun)
         if self.batch is None:
             return self.fun
         if not self.nondiff:
             has_derivative = self.has_reverse or self.has_forward
-            return vmapped(self.fun, self.batch, has_derivative=has_derivative)
+            return vmapped(self.fun, *self.batch.args, has_derivative=has_derivative)
 
         # custom_vmap has no nondiff_argnums.
         @functools.wraps(self.fun)
@@ -160,27 +155,57 @@ class JaxRules:
     @functools.cached_property
     def forward(self) -> Rule:
         """The function with its jvp, as JAX makes it."""
-        if self._is_left_to(jax.custom_jvp):
-            return self._by_jax(jax.custom_jvp, self.primal)
-        assert self.jvp is not None
-        if compat.SCAN_DROPS_JVP:
-            return kept_jvp(self.name, self.primal, *self.jvp)
-        return jax_jvp(self.primal, *self.jvp)
+        if compat.SCAN_DROPS_JVP and not self._has_foreign(jax.custom_jvp):
+            assert self.jvp is not None
+            return jvp_for_scans(self.name, self.primal, *self.jvp)
+        return self.by_jax(jax.custom_jvp, self.primal)
 
     @functools.cached_property
     def reverse(self) -> Rule:
         """The function with its vjp, as JAX makes it."""
-        if self._is_left_to(jax.custom_vjp):
-            return self._by_jax(jax.custom_vjp, self.primal)
-        assert self.vjp is not None
-        return jax_vjp(self.primal, *self.vjp, nondiff=self.nondiff)
+        return self.by_jax(jax.custom_vjp, self.primal)
 
+    # ---- a call whose arguments JAX can't hold
 
-_DERIVATIVES = (jax.custom_vjp, jax.custom_jvp)
+    def is_split(self, places: Places) -> bool:
+        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
+        has_own_jvp = self.jvp is not None and not self._has_foreign(jax.custom_jvp)
+        if has_own_jvp and self.nondiff:
+            return True
+        # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
+        nondiff = tree_util.tree_leaves(places.nondiff)
+        refused = self.has_reverse and any(map(compat.is_tracer, nondiff))
+        return places.has_static and not refused
 
+    def on_arrays(self, places: Places) -> JaxRules:
+        """Return these rules as rules on arrays, which close over the rest of the call.
 
-def _still(x: Any) -> Any:
-    return jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
+        Each call makes new functions. So JAX never reuses what it traced or compiled
+        for other static values. Rules of both kinds get their fwd and bwd as they are,
+        because JAX does not call these.
+        """
+        fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
+        calls = [c for c in self.foreign if c.decorator is not custom_vmap]
+        if jvp is not None:
+            if vjp is not None:
+                calls.append(vjp)
+            else:
+                # A tracer in nondiff_argnums has no derivative, as in jax.custom_jvp.
+                nondiff = {
+                    i: jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
+                    for i, x in places.nondiff.items()
+                }
+                places = dataclasses.replace(places, nondiff=nondiff)
+            calls.append(jvp._replace(args=places.jvps(jvp.method, jvp.args)))
+        elif vjp is not None:
+            calls.append(vjp._replace(args=places.vjp(*vjp.args, name=self.name)))
+        if batch is not None:
+            calls.append(batch._replace(args=(places.batch(*batch.args),)))
+        elif self._has_foreign(custom_vmap):
+            fun = self.primal
+        on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
+        on_arrays.__name__ = self.name
+        return JaxRules(on_arrays, (), tuple(calls))
 
 
 def positions(

@@ -1,21 +1,31 @@
-"""The arguments of a call with JAX-style rules: arrays, and what JAX can't hold."""
+"""The arguments of a call with JAX-style rules: arrays, and values that JAX can't hold.
+
+JAX's decorators get a list of arrays for each argument. The user's function and rules
+get whole arguments: `Places` puts static values, and the arguments of nondiff_argnums,
+back in their places.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import ARRAY, Spec, compat, pytree
-from jaxfn._engine import Arrays
+from jaxfn._base import ARRAY, Spec, pytree
+from jaxfn._engine import Arrays, Residuals, Statics
 
 Rule = Callable[..., Any]
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
+
+_ANY = inspect.signature(lambda *args: args)
 
 
 def is_pair(x: Any) -> bool:
@@ -25,7 +35,7 @@ def is_pair(x: Any) -> bool:
 
 def is_static(x: Any) -> bool:
     """Say if JAX can't hold `x`: no array, no number, no type of JAX's."""
-    # JAX would say the same of these, but takes longer. A CustomVJPPrimal holds an
+    # jax.typeof accepts most of these too, but takes longer. A CustomVJPPrimal holds an
     # array: a rule that saves one forgot its `.value`, and JAX refuses it.
     if isinstance(x, (jax.Array, int, float, complex, CustomVJPPrimal)):
         return False
@@ -38,17 +48,29 @@ def is_static(x: Any) -> bool:
     return False
 
 
-def split(value: Any) -> tuple[Arrays, Spec]:
-    """Separate what JAX can hold in `value` from the rest.
+def split(value: Any, *, nondiff: bool = False) -> tuple[Arrays, Spec]:
+    """Separate the leaves of `value` that JAX can hold; none of a nondiff argument.
 
     Python numbers count as arrays, as in JAX. (For `pytree.split` they are static.)
     """
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array) and not nondiff:
         return pytree.split(value)
     leaves, tree = tree_util.tree_flatten(value)
-    static = [x if is_static(x) else ARRAY for x in leaves]
+    static = [x if nondiff or is_static(x) else ARRAY for x in leaves]
     pairs = zip(leaves, static, strict=True)
     return [x for x, s in pairs if s is ARRAY], Spec.of(tree, static)
+
+
+def named(fun: Rule, rule: Rule) -> Rule:
+    """Return `fun` with the name and source of `rule`, for JAX's messages."""
+    functools.update_wrapper(fun, rule)
+    fun.__dict__["__signature__"] = _ANY  # not the signature of `rule`
+    return fun
+
+
+def rule_name(bwd: Rule, name: str) -> str:
+    """Name bwd of a function of this name, as JAX's messages do."""
+    return f"{getattr(bwd, '__name__', 'bwd')} for function {name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,35 +99,29 @@ class Places:
         """Say if there are static leaves."""
         return any(spec.n_arrays < len(spec.leaves) for spec in self.specs)
 
-    @property
-    def has_tracer(self) -> bool:
-        """Say if there is a tracer in nondiff."""
-        return any(map(compat.is_tracer, tree_util.tree_leaves(self.nondiff)))
+    def filled(self, x: Any) -> Places:
+        """Return places with `x` for each nondiff argument and each static leaf."""
+        blank = [[y if y is ARRAY else x for y in spec.leaves] for spec in self.specs]
+        pairs = zip(self.specs, blank, strict=True)
+        specs = [Spec.of(spec.treedef, leaves) for spec, leaves in pairs]
+        return Places(dict.fromkeys(self.nondiff, x), specs)
 
-    def join(self, i: int, arrays: Arrays, *fill: Any) -> Any:
-        """Put argument `i` of the others together, with `fill` for static leaves."""
-        spec = self.specs[i]
-        if fill:
-            leaves = [x if x is ARRAY else fill[0] for x in spec.leaves]
-            spec = Spec.of(spec.treedef, leaves)
-        return spec.join(arrays)
+    def others(self, lists: Sequence[Arrays]) -> tuple[Any, ...]:
+        """Put the arguments not in nondiff together."""
+        pairs = zip(self.specs, lists, strict=True)
+        return tuple([spec.join(arrays) for spec, arrays in pairs])
 
-    def others(self, lists: Sequence[Arrays], *fill: Any) -> tuple[Any, ...]:
-        """Put the arguments not in nondiff together, with `fill` for static leaves."""
-        return tuple([self.join(i, xs, *fill) for i, xs in enumerate(lists)])
-
-    def whole(self, lists: Sequence[Arrays], *fill: Any) -> list[Any]:
-        """Put all arguments together, with `fill` for nondiff and static leaves."""
-        others = iter(self.others(lists, *fill))
-        fixed = dict.fromkeys(self.nondiff, *fill) if fill else self.nondiff
-        n = len(self.nondiff) + len(self.specs)
+    def whole(self, lists: Sequence[Arrays]) -> list[Any]:
+        """Put all arguments together."""
+        fixed, others = self.nondiff, iter(self.others(lists))
+        n = len(fixed) + len(self.specs)
         return [fixed[i] if i in fixed else next(others) for i in range(n)]
 
     def cotangents(self, found: Any, rule: str) -> tuple[Arrays, ...]:
-        """Make of what bwd returned a list of cotangents (or None) for each argument.
+        """Return a list of cotangents (or None) for each argument, from bwd's result.
 
         Raises:
-            TypeError: it does not have the structure of the arguments.
+            TypeError: It does not have the structure of the arguments.
         """
         n, tree = len(self.specs), tree_util.tree_structure(found)
         if not isinstance(found, (tuple, list)) or len(found) != n:
@@ -125,30 +141,66 @@ class Places:
             ) from error
         return tuple([[ct for ct, leaf in part if leaf is ARRAY] for part in parts])
 
+    # ---- rules that get lists of arrays
 
-def along(
-    f: Rule,
-    args: Rule,
-    primals: Arrays,
-    tangents: Arrays,
-    differentiable: Sequence[bool],
-) -> list[Any]:
-    """Return the tangents of `f(*args(primals))`, by jax.jvp.
+    def vjp(self, fwd: Rule, bwd: Rule, *, name: str) -> tuple[Rule, Rule]:
+        """Return fwd and bwd for a custom_vjp of the function of this name.
 
-    None stands for the tangent of an input that is not perturbed, and of an output that
-    is not differentiable.
-    """
-    # JAX tells a rule with symbolic_zeros that an argument with zeros is perturbed.
-    perturbed = [i for i, t in enumerate(tangents) if t is not None]
+        JAX sees only the arrays in residuals. Static residuals can't be part of the
+        structure that JAX sees: see `Statics`.
+        """
+        statics, rule = Statics(), rule_name(bwd, name)
 
-    def along(*values: Any) -> list[Any]:
-        at = list(primals)
-        for i, x in zip(perturbed, values, strict=True):
-            at[i] = x
-        outs = pytree.outputs(f(*args(at))).arrays
-        return [x for x, s in zip(outs, differentiable, strict=True) if s]
+        def on_fwd(*xs: Any) -> Any:
+            result = fwd(*self.whole(xs))
+            if not is_pair(result):
+                return result  # JAX has a message for it
+            arrays, spec = split(result[1])
+            arrays = list(map(jnp.asarray, arrays))
+            args = [
+                x.value if isinstance(x, CustomVJPPrimal) else x
+                for x in tree_util.tree_leaves(xs)
+            ]
+            return result[0], (arrays, statics.put(Residuals(arrays, spec, ()), args))
 
-    at = tuple(primals[i] for i in perturbed)
-    _, dots = jax.jvp(along, at, tuple(tangents[i] for i in perturbed))
-    rest = iter(dots)
-    return [next(rest) if s else None for s in differentiable]
+        def on_bwd(saved: Any, cts: Any) -> Any:
+            arrays, key = saved
+            found = statics.get(key, arrays, name)
+            res = found.static.join(found.arrays)
+            return self.cotangents(bwd(*self.nondiff.values(), res, cts), rule)
+
+        return named(on_fwd, fwd), named(on_bwd, bwd)
+
+    def jvps(self, method: str, rules: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the rules of defjvp or defjvps.
+
+        The tangent of a static value is None.
+        """
+        dots = self.filled(None)
+
+        def of_defjvp(rule: Rule) -> Rule:
+            def jvp(primals: Any, tangents: Any) -> Any:
+                pair = self.others(primals), dots.others(tangents)
+                return rule(*self.nondiff.values(), *pair)
+
+            return named(jvp, rule)
+
+        def of_defjvps(i: int, rule: Rule) -> Rule:
+            def jvp(t: Any, out: Any, *primals: Any) -> Any:
+                return rule(dots.specs[i].join(t), out, *self.others(primals))
+
+            return named(jvp, rule)
+
+        if method == "defjvp":
+            return tuple(map(of_defjvp, rules))
+        pairs = enumerate(rules)
+        return tuple([None if r is None else of_defjvps(i, r) for i, r in pairs])
+
+    def batch(self, rule: Rule) -> Rule:
+        """Return a batch rule, for which no static value is batched."""
+        flags = self.filled(False)
+
+        def batch(size: int, in_batched: Any, *xs: Any) -> Any:
+            return rule(size, flags.whole(in_batched), *self.whole(xs))
+
+        return named(batch, rule)

@@ -9,19 +9,19 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine import custom_vmap, differentiable
+from jaxfn._engine import differentiable, with_batch_rule
 
 
 def vmapped(
     fun: Callable[..., Any], rule: Callable[..., Any], *, has_derivative: bool
 ) -> Callable[..., Any]:
-    """Make a `jax.custom_batching.custom_vmap`, which runs eagerly when JAX's traces.
+    """Make a `jax.custom_batching.custom_vmap` that runs eagerly without a tracer.
 
     Args:
-        fun: the function.
-        rule: `rule(axis_size, in_batched, *args) -> out, out_batched`.
-        has_derivative: Whether the function has derivative rules. Then these are the
-            only derivatives that it can have; else it has those of `fun`.
+        fun: The function.
+        rule: Batch rule `rule(axis_size, in_batched, *args) -> out, out_batched`.
+        has_derivative: Whether there are derivative rules. If not, JAX differentiates
+            `fun`.
     """
     name = getattr(fun, "__name__", type(fun).__name__)
 
@@ -46,7 +46,7 @@ def vmapped(
             found = pytree.outputs(out)
             return found, Outputs(tree_util.tree_leaves(out_batched), found.static)
 
-        make = custom_vmap if has_derivative else differentiable
+        make = with_batch_rule if has_derivative else differentiable
         outs = make(flat, batch, name=name)(*leaves)
         return outs.static.whole.join(outs.arrays)
 
@@ -54,7 +54,7 @@ def vmapped(
 
 
 def _check(rule: Callable[..., Any], expected: Any, out: Any, batched: Any) -> None:
-    """Check what a rule returned, as JAX does, in its words."""
+    """Check the result of a rule, as JAX does, in JAX's words."""
     name = getattr(rule, "__name__", "<unnamed rule>")
     got, of_flags = map(tree_util.tree_structure, (out, batched))
     if got != of_flags:

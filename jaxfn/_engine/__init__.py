@@ -36,14 +36,14 @@ the two faces, `_function` and `_decorator`, are for.
 
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.batching import custom_vmap, differentiable, with_batch_rule
+from jaxfn._engine.batching import differentiable, with_batch_rule
 from jaxfn._engine.carrying import Statics
+from jaxfn._engine.derive import jvp_along
 from jaxfn._engine.engines import (
     call,
     engine,
     has_forward_mode,
     jax_jvp,
-    jax_vjp,
     push_forward,
 )
 from jaxfn._engine.gate import stop_gradient

@@ -17,13 +17,14 @@ import jax
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
+from jaxfn._engine.derive import jvp_along
 from jaxfn._engine.engines import jax_jvp
 from jaxfn._engine.gate import stop_gradient
 from jaxfn._engine.rules import Arrays, Batch, Fun
 
 
 def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
-    """Return `fun`, of this name, with this batch rule.
+    """Return `fun(*arrays)` with a batch rule, for code that nobody differentiates.
 
     If no argument is a tracer there is nothing to batch, and `fun` runs as it is:
     custom_vmap would trace it, and a NumPy body could not run.
@@ -34,15 +35,6 @@ def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     def call(*arrays: Any) -> Outputs:
         if not any(compat.is_tracer(x) for x in arrays):
             return fun(*arrays)
-        return custom_vmap(fun, batch, name=name)(*arrays)
-
-    return call
-
-
-def custom_vmap(fun: Fun, batch: Batch, *, name: str) -> Fun:
-    """Return `fun(*arrays)` with a batch rule, for code that nobody differentiates."""
-
-    def call(*arrays: Any) -> Outputs:
         closed_over, traced = _trace(fun, batch, arrays, name)
         return traced.batching(*closed_over, *arrays)
 
@@ -168,18 +160,7 @@ class _Traced:
         again = self.staged.repeated()
         if again is None:
             raise NotImplementedError(errors.NOT_REPEATABLE.format(name=self.name))
-        nonzero = [i for i, d in enumerate(dots) if d is not None]
-        inexact = [is_inexact(o) for o in outs]
-
-        def along(*some: Any) -> list[Any]:
-            at = list(inputs)
-            for i, x in zip(nonzero, some, strict=True):
-                at[i] = x
-            return [x for x, s in zip(again(*at), inexact, strict=True) if s]
-
-        primals = tuple(inputs[i] for i in nonzero)
-        found = iter(jax.jvp(along, primals, tuple(dots[i] for i in nonzero))[1])
-        return [next(found) if s else None for s in inexact]
+        return jvp_along(again, inputs, dots, [is_inexact(x) for x in outs])
 
 
 def _named(fun: Fun, name: str) -> Fun:

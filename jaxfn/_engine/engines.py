@@ -267,20 +267,6 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 # ---- JAX's own, for rules in its terms
 
 
-def jax_vjp(
-    primal: Rule,
-    fwd: Rule,
-    bwd: Rule,
-    options: dict[str, Any],
-    *,
-    nondiff: tuple[int, ...],
-) -> Rule:
-    """Make a `jax.custom_vjp` with these rules."""
-    f = jax.custom_vjp(primal, nondiff_argnums=nondiff)
-    f.defvjp(fwd, bwd, **options)
-    return f
-
-
 def jax_jvp(
     primal: Rule,
     method: str,

@@ -11,14 +11,8 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._base import ARRAY, Arguments, Outputs, Spec, errors, type_name
-from jaxfn._decorator import (
-    JaxRules,
-    custom_function,
-    is_pair,
-    is_static,
-    positional,
-)
+from jaxfn._base import ARRAY, Arguments, Outputs, errors, type_name
+from jaxfn._decorator import JaxRules, custom_function, is_pair, positional, split
 from jaxfn._decorator import call as jax_call
 from jaxfn._engine import Arrays, Perturbed, Residuals, call
 from jaxfn._function import Function, bind, parameters, parts
@@ -201,7 +195,7 @@ def _of_decorated(
     rules: JaxRules = function._jax_rules
     known = parameters(function.fun, has_ctx=False)
     args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=name)
-    pairs = [_split(x, i in rules.nondiff) for i, x in enumerate(args)]
+    pairs = [split(x, nondiff=i in rules.nondiff) for i, x in enumerate(args)]
     arrays = [x for leaves, _ in pairs for x in leaves]
     arguments = Arguments(tuple(spec for _, spec in pairs), kwargs, known)
 
@@ -229,19 +223,11 @@ def _of_decorated(
     )
 
 
-def _split(value: Any, nondiff: bool) -> tuple[list[Any], Spec]:
-    """Separate what JAX's decorators trace: Python numbers are arrays there."""
-    leaves, tree = tree_util.tree_flatten(value)
-    held = [nondiff or is_static(x) for x in leaves]
-    spec = Spec.of(tree, [x if s else ARRAY for x, s in zip(leaves, held, strict=True)])
-    return [x for x, s in zip(leaves, held, strict=True) if not s], spec
-
-
 def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
     """Tag what fwd saves."""
     if rules.vjp is None:
         return rules
-    fwd, bwd, options = rules.vjp
+    call, (fwd, bwd) = rules.vjp, rules.vjp.args
 
     def put(path: Any, x: Any) -> Any:
         name = f"residuals{tree_util.keystr(path)}"
@@ -254,7 +240,9 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
             return result  # JAX says what is wrong
         return result[0], tree_util.tree_map_with_path(put, result[1])
 
-    return dataclasses.replace(rules, vjp=(tagged, bwd, options))
+    own = call._replace(args=(tagged, bwd))
+    calls = tuple([own if c is call else c for c in rules.calls])
+    return dataclasses.replace(rules, calls=calls)
 
 
 # ---- what JAX is given

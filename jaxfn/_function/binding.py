@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from jaxfn._base import Kwargs, Parameters, compat, pytree
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 _parameters: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Parameters]]
 _parameters = weakref.WeakKeyDictionary()
@@ -32,23 +34,17 @@ def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
     own = _own_names if has_ctx else inspect.signature
     found = list(own(forward).parameters.values())
-    places = _places(found)
+    places = [p for p in found if p.kind in _POSITIONAL]
     if has_ctx:
         places = places[1:]
     return Parameters(
-        tuple(p.name for p in places),
-        tuple(p.default for p in places if p.default is not p.empty),
-        tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY),
-        any(p.kind is p.VAR_POSITIONAL for p in found),
+        tuple([p.name for p in places]),
+        tuple([p.default for p in places if p.default is not p.empty]),
+        tuple([p.name for p in found if p.kind is p.KEYWORD_ONLY]),
+        inspect.Parameter.VAR_POSITIONAL in [p.kind for p in found],
         getattr(forward, "__name__", "forward"),
         compat.place_of(forward),
     )
-
-
-def _places(found: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Select the positional parameters."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p for p in found if p.kind in kinds]
 
 
 def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
@@ -66,7 +62,8 @@ def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(f, follow_wrapped=False)
 
     def has_names(f: Callable[..., Any]) -> bool:
-        return len(_places(own_signature(f).parameters.values())) > 1
+        kinds = [p.kind for p in own_signature(f).parameters.values()]
+        return sum(kind in _POSITIONAL for kind in kinds) > 1
 
     function = getattr(forward, "__func__", forward)
     return own_signature(inspect.unwrap(function, stop=has_names))
@@ -82,13 +79,8 @@ def bind(
 ) -> tuple[tuple[Any, ...], Kwargs]:
     """Bind arguments to positions; return keyword-only arguments apart.
 
-    Args:
-        known: Parameters of forward.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        fill_defaults: Whether default values count as arguments, as in the separate
-            style.
-        name: Name of the Function.
+    With `fill_defaults` (the separate style), default values count as arguments. `name`
+    is the name of the Function.
 
     Raises:
         TypeError: The arguments don't fit; in Python's words.

@@ -43,17 +43,14 @@ class FunctionMeta(type):
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
     ) -> None:
         super().__init__(name, bases, namespace)
-        cls._backward_cls = type(
-            f"{name}Backward",
-            (cls._ctx_base,),
-            {
-                "__doc__": f"The context of `{name}`.",
-                "__module__": cls.__module__,
-                "__qualname__": f"{cls.__qualname__}Backward",
-                "_forward_cls": cls,
-                "_autograd_function_id": next(_ids),
-            },
-        )
+        members = {
+            "__doc__": f"The context of `{name}`.",
+            "__module__": cls.__module__,
+            "__qualname__": f"{cls.__qualname__}Backward",
+            "_forward_cls": cls,
+            "_autograd_function_id": next(_ids),
+        }
+        cls._backward_cls = type(f"{name}Backward", (cls._ctx_base,), members)
 
 
 class _Apply:
@@ -104,6 +101,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     Call it by `apply(*args)`, under any JAX transformations in any order: `jax.jit`,
     `jax.grad`, `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on.
+
+    A call, or a derivative, that needs a missing method raises NotImplementedError.
 
     Arguments and results may be any Python values. JAX transforms arrays (JAX, NumPy,
     PRNG keys), also inside pytrees. Other values (Python numbers, strings, None,
@@ -164,10 +163,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def forward(*args: Any, **_: Any) -> Any:
-        """Compute the value. Override it, in one of two styles.
-
-        Combined: `forward(ctx, *args)`, which also saves residuals in `ctx`. Separate:
-        `forward(*args)`, with `setup_context` overridden too.
+        """Compute the value. Override it, in one of the two styles of the class.
 
         Args:
             *args: Arguments of `apply`: arrays of any shape and dtype, or any objects.
@@ -175,9 +171,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         Returns:
             The output, or a tuple of outputs: arrays, pytrees of arrays, or other
             values, which have no gradient.
-
-        Raises:
-            NotImplementedError: Not overridden.
 
         Example:
             >>> import jax.numpy as jnp, jaxfn
@@ -194,17 +187,14 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
-        """Save residuals in ctx, after `forward(*args)`.
+        """Save residuals in ctx, after `forward(*args)`; jaxfn ignores the result.
 
-        A class that overrides or inherits it has the separate style.
+        A class that overrides it, or inherits an override, has the separate style.
 
         Args:
             ctx: The context.
             inputs: Positional arguments of forward, with defaults filled in.
             output: Result of forward.
-
-        Returns:
-            Any value; jaxfn ignores it.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn
@@ -243,9 +233,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             casts dtypes and ignores extra None; a complex gradient is the conjugate of
             JAX's cotangent.
 
-        Raises:
-            NotImplementedError: Neither `backward` nor `vjp` is overridden.
-
         Differs from torch: None means zeros, not "undefined".
 
         Example:
@@ -282,9 +269,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             suffices. None means zero; return it for an output that is integer or marked
             non-differentiable.
 
-        Raises:
-            NotImplementedError: Not overridden.
-
         Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode;
         None means zeros.
 
@@ -320,9 +304,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         Returns:
             A pair of the output and its out_dims: for each output array the position of
             its batch axis, or None if all examples share it.
-
-        Raises:
-            NotImplementedError: Not overridden.
 
         Differs from torch: batch axes come first; a wrong batch size raises ValueError;
         `grad(vmap(F))` batches the Function's own backward.

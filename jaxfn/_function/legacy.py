@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import jax
@@ -46,8 +46,8 @@ class InplaceFunction(Function):
 class _Nesting(FunctionCtx):
     """A mixin that passes the arrays in nested containers to the methods of ctx.
 
-    The next class is that of a context or, for an instance, the Function itself, which
-    only records them.
+    The next base class is the context's or, for an instance, the Function, which only
+    records them.
     """
 
     _saved_spec: Any = None
@@ -146,9 +146,9 @@ class NestedIOFunction(_Nesting, Function):
             return NestedCtx.saved_tensors.__get__(self)
         if self._saved_spec is None:
             raise AttributeError(
-                f"`{type(self).__name__}.saved_tensors` was read where nothing is "
-                "saved: expected a call of save_for_backward before, got none. Call it "
-                "on this instance."
+                f"`{type(self).__name__}.saved_tensors` was read before anything was "
+                "saved: expected an earlier call of save_for_backward, got none. Call "
+                "it on this instance."
             )
         return self._saved_spec.join(self.to_save)
 
@@ -156,25 +156,18 @@ class NestedIOFunction(_Nesting, Function):
         """Call forward_extended with this instance's attributes."""
         cls: Any = type(self)
         # A context knows only its class, so a subclass carries the instance.
-        own = type(
-            cls.__name__,
-            (cls,),
-            {
-                "_instance": self,
-                "__module__": cls.__module__,
-                "__qualname__": cls.__qualname__,
-            },
-        )
-        return own.apply(*args)
+        members = {"_instance": self, "__module__": cls.__module__}
+        members["__qualname__"] = cls.__qualname__
+        return type(cls.__name__, (cls,), members).apply(*args)
 
     @staticmethod
     def forward(*args: Any, **_: Any) -> Any:
         """Call `forward_extended`; not to be overridden."""
         ctx, *inputs = args
-        _split(inputs, ctx._forward_cls.__name__)  # checks them
-        ctx._nested_inputs = [pytree.split(x)[1] for x in inputs]
-        out = ctx._forward_cls.forward_extended(ctx, *inputs)
-        _split(out, ctx._forward_cls.__name__)
+        cls = ctx._forward_cls
+        ctx._nested_inputs = [_split(x, cls.__name__)[1] for x in inputs]
+        out = cls.forward_extended(ctx, *inputs)
+        _split(out, cls.__name__)  # checks it
         # A list is one output of a Function, but several of a NestedIOFunction.
         ctx._spread = isinstance(out, list)
         return out
@@ -183,11 +176,11 @@ class NestedIOFunction(_Nesting, Function):
     def backward(ctx: Any, *args: Any, **_: Any) -> Any:
         """Call `backward_extended`; not to be overridden."""
         grads = args[0] if ctx._spread else args
-        result = ctx._forward_cls.backward_extended(ctx, *grads)
-        flat = list(_with_none(result))
-        specs = ctx._nested_inputs
+        cls, specs = ctx._forward_cls, ctx._nested_inputs
+        result = cls.backward_extended(ctx, *grads)
+        flat = jax.tree.leaves(result, is_leaf=lambda x: x is None)
         n = sum(spec.n_arrays for spec in specs)
-        name = ctx._forward_cls.__name__
+        name = cls.__name__
         if len(flat) < n or any(x is not None for x in flat[n:]):
             raise errors.RuleValueError(
                 f"function {name}Backward returned an incorrect number of "
@@ -197,12 +190,8 @@ class NestedIOFunction(_Nesting, Function):
             )
         # torch's old rules return gradients in any nesting.
         rest = iter(flat)
-        return tuple(
-            [
-                spec.join_only([next(rest) for _ in range(spec.n_arrays)])
-                for spec in specs
-            ]
-        )
+        parts = [list(itertools.islice(rest, spec.n_arrays)) for spec in specs]
+        return tuple([s.join_only(part) for s, part in zip(specs, parts, strict=True)])
 
     def forward_extended(self, *input: Any, **_: Any) -> Any:
         """Compute the outputs. Override it.
@@ -212,9 +201,6 @@ class NestedIOFunction(_Nesting, Function):
 
         Returns:
             Nested containers of arrays; a tuple (or list) is several outputs.
-
-        Raises:
-            NotImplementedError: Not overridden.
         """
         raise NotImplementedError
 
@@ -225,11 +211,8 @@ class NestedIOFunction(_Nesting, Function):
             *grad_output: A gradient for each output, in its structure.
 
         Returns:
-            A gradient (or None) for each array in the inputs, in their order (dicts by
-            sorted keys), in any nesting.
-
-        Raises:
-            NotImplementedError: Not overridden.
+            A gradient (or None) for each input array, in their order (dicts by sorted
+            keys), in any nesting.
         """
         raise NotImplementedError
 
@@ -252,8 +235,3 @@ def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
                 "anything else as an attribute of self."
             )
     return arrays, spec
-
-
-def _with_none(value: Any) -> Iterator[Any]:
-    """Yield the leaves of nested containers, including None."""
-    yield from jax.tree.leaves(value, is_leaf=lambda x: x is None)

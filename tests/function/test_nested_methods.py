@@ -92,7 +92,7 @@ def test_self_is_a_context_and_an_instance_of_its_class():
 def test_an_instance_is_its_own_context():
     k = Scale(1.0)
     with pytest.raises(
-        AttributeError, match="`Scale.saved_tensors` was read where .* save_for_b"
+        AttributeError, match="`Scale.saved_tensors` was read before .* save_for_b"
     ):
         k.saved_tensors  # noqa: B018
     k.save_for_backward([X, None], {"b": (X, X)})

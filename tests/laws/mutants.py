@@ -17,7 +17,7 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn._decorator import places
+from jaxfn._decorator import jax_call
 from jaxfn._engine import attachment, carrying, gate, tie
 from jaxfn._methods import class_rules
 from tests.laws.programs import Program
@@ -68,27 +68,27 @@ def with_the_last_residuals() -> Any:
     return mock.patch.object(carrying.Statics, "get", get)
 
 
-def with_late_rules() -> Any:
-    """The rules of a class run when the user's `with` is over."""
+def late(owner: Any, *names: str) -> Any:
+    """These methods run when the user's `with` is over."""
     stack = contextlib.ExitStack()
-    for name in ("_bwd", "_jvp"):
-        original = getattr(class_rules.ClassRules, name)
+    for name in names:
+        original = getattr(owner, name)
 
-        def late(*args: Any, original: Any = original) -> Any:
+        def run(*args: Any, original: Any = original) -> Any:
             return contextvars.Context().run(original, *args)
 
-        stack.enter_context(mock.patch.object(class_rules.ClassRules, name, late))
+        stack.enter_context(mock.patch.object(owner, name, run))
     return stack
+
+
+def with_late_rules() -> Any:
+    """The rules of a class run when the user's `with` is over."""
+    return late(class_rules.ClassRules, "_bwd", "_jvp")
 
 
 def with_late_rules_of_both() -> Any:
     """The forward rule of a decorated function with both rules runs so."""
-    original = places.along
-
-    def late(*args: Any) -> Any:
-        return contextvars.Context().run(original, *args)
-
-    return everywhere(original, late)
+    return late(jax_call.Both, "_push")
 
 
 def without_ties() -> Any:

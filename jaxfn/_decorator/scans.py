@@ -1,6 +1,6 @@
-"""A jvp that a scan keeps, for a JAX that drops that of a custom_jvp there.
+"""A jvp that a scan keeps, for a JAX whose scan drops the jvp of a custom_jvp.
 
-Such a scan goes on with the values of the primal. So the jvp is attached to these
+Such a scan goes on with the values of the primal. So jaxfn attaches the jvp to these
 values (`attachment`).
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 from jax import tree_util
 
 from jaxfn._base import compat, is_inexact, pytree
-from jaxfn._decorator.places import Rule, along, is_pair
-from jaxfn._engine import Arrays, attach, jax_jvp, stop_gradient
+from jaxfn._decorator.places import Rule, is_pair
+from jaxfn._engine import Arrays, attach, jax_jvp, jvp_along, stop_gradient
 
 
-def kept_jvp(
+def jvp_for_scans(
     name: str, fun: Rule, method: str, rules: tuple[Any, ...], options: dict[str, Any]
 ) -> Rule:
     """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
@@ -26,21 +26,24 @@ def kept_jvp(
     @functools.wraps(fun)
     def primal(*args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
-        # Nothing is differentiated here, and a body that needs values can have them.
+        # Nobody differentiates this call, and a body that needs values can have them.
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
 
+        def of_leaves(*xs: Any) -> Arrays:
+            return pytree.outputs(f(*tree.unflatten(xs))).arrays
+
         def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
-            return along(f, tree.unflatten, inputs, dots, differentiable)
+            return jvp_along(of_leaves, inputs, dots, differentiable)
 
         # The body must have no derivative: `attach` would take one for the derivative
         # of a value that the body closes over, and refuse it.
-        still = stop_gradient([compat.as_array(x) for x in leaves])
-        outs = pytree.outputs(fun(*tree.unflatten(still)))
+        inputs = stop_gradient([compat.as_array(x) for x in leaves])
+        outs = pytree.outputs(fun(*tree.unflatten(inputs)))
         differentiable = [is_inexact(x) for x in outs.arrays]
         return outs.static.whole.join(attached(tangents, leaves, outs.arrays))
 
-    # A rule of defjvps gives no value: JAX takes the one of the function.
+    # A rule of defjvps returns no value: JAX takes the value of the function.
     if method == "defjvp":
         rules = (_spreading(rules[0], attached),)
     f = jax_jvp(primal, method, rules, options)
@@ -50,7 +53,7 @@ def kept_jvp(
 def _spreading(rule: Rule, attached: Rule) -> Rule:
     """Return a rule of defjvp whose values are batched if the primal's are.
 
-    JAX batches both, and takes it for granted that they are batched alike.
+    JAX batches both, and assumes that it batches the same outputs in both.
     """
 
     @functools.wraps(rule)
@@ -61,11 +64,11 @@ def _spreading(rule: Rule, attached: Rule) -> Rule:
         if not any(map(compat.is_tracer, tree_util.tree_leaves((args, found)))):
             return found
         outs = pytree.outputs(found[0])
-        inputs = [*outs.arrays, *tree_util.tree_leaves(args[0])]
+        n, inputs = len(outs.arrays), [*outs.arrays, *tree_util.tree_leaves(args[0])]
 
-        # The values have the derivative of what the rule computed.
+        # The values have the derivative of the outputs that the rule computed.
         def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
-            return list(dots[: len(outs.arrays)])
+            return list(dots[:n])
 
         values = attached(tangents, inputs, stop_gradient(outs.arrays))
         return outs.static.whole.join(values), found[1]
