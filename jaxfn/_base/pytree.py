@@ -194,7 +194,7 @@ class Box:
     compare (a lambda made in forward). But it uses only those of the current trace.
 
     Never put a box in residuals or in the key of a JAX cache: JAX would silently take
-    the value of another trace (see `Statics`).
+    the value of another trace (see `_engine.carrying`).
     """
 
     __slots__ = ("value",)

@@ -134,7 +134,7 @@ class Both:
             name=d.name, primal=self._primal, fwd=fwd, bwd=self._pull, jvp=self._push
         )
 
-    def _primal(self, *arrays: Any) -> Outputs:
+    def _primal(self, arrays: Arrays) -> Outputs:
         """Call the function itself, which saves nothing."""
         # If a scan drops the jvp of a custom_jvp, it goes on with this function and
         # differentiates it. So this function has the derivative of the rules.

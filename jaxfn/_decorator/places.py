@@ -19,7 +19,7 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn._base import ARRAY, Spec, pytree
-from jaxfn._engine import Arrays, Residuals, Statics
+from jaxfn._engine import Arrays, Carrier, Residuals
 
 Rule = Callable[..., Any]
 
@@ -147,9 +147,9 @@ class Places:
         """Return fwd and bwd for a custom_vjp of the function of this name.
 
         JAX sees only the arrays in residuals. Static residuals can't be part of the
-        structure that JAX sees: see `Statics`.
+        structure that JAX sees: see `Carrier`.
         """
-        statics, rule = Statics(), rule_name(bwd, name)
+        carrier, rule = Carrier(name), rule_name(bwd, name)
 
         def on_fwd(*xs: Any) -> Any:
             result = fwd(*self.whole(xs))
@@ -161,11 +161,10 @@ class Places:
                 x.value if isinstance(x, CustomVJPPrimal) else x
                 for x in tree_util.tree_leaves(xs)
             ]
-            return result[0], (arrays, statics.put(Residuals(arrays, spec, ()), args))
+            return result[0], carrier.pack(Residuals(arrays, spec, ()), args)
 
         def on_bwd(saved: Any, cts: Any) -> Any:
-            arrays, key = saved
-            found = statics.get(key, arrays, name)
+            found = carrier.unpack(saved)
             res = found.static.join(found.arrays)
             return self.cotangents(bwd(*self.nondiff.values(), res, cts), rule)
 

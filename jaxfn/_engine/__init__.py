@@ -37,8 +37,7 @@ the two faces, `_function` and `_decorator`, are for.
 from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.batching import differentiable, with_batch_rule
-from jaxfn._engine.carrying import Statics
-from jaxfn._engine.derive import jvp_along
+from jaxfn._engine.carrying import Carrier
 from jaxfn._engine.engines import (
     call,
     engine,
@@ -56,5 +55,6 @@ from jaxfn._engine.rules import (
     Perturbed,
     Residuals,
     Rules,
+    jvp_along,
 )
 from jaxfn._engine.tie import tied

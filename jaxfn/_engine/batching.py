@@ -17,10 +17,9 @@ import jax
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.derive import jvp_along
 from jaxfn._engine.engines import jax_jvp
 from jaxfn._engine.gate import stop_gradient
-from jaxfn._engine.rules import Arrays, Batch, Fun
+from jaxfn._engine.rules import Arrays, Batch, Fun, jvp_along
 
 
 def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:

@@ -78,31 +78,6 @@ def transposed(
         raise _refusal(rules, expected, said) from cause
 
 
-def jvp_along(
-    f: Callable[..., Arrays],
-    inputs: Arrays,
-    tangents: Arrays,
-    differentiable: Sequence[bool],
-) -> list[Any]:
-    """Return the tangents of the outputs of `f(*inputs)`, by jax.jvp.
-
-    None stands for the tangent of an input that is not perturbed, and of an output that
-    is not differentiable.
-    """
-    # JAX tells a rule with symbolic_zeros that an argument with zeros is perturbed.
-    perturbed = [i for i, t in enumerate(tangents) if t is not None]
-
-    def along(*values: Any) -> list[Any]:
-        at = list(inputs)
-        for i, x in zip(perturbed, values, strict=True):
-            at[i] = x
-        return [x for x, s in zip(f(*at), differentiable, strict=True) if s]
-
-    at = tuple([inputs[i] for i in perturbed])
-    _, found = jax.jvp(along, at, tuple([tangents[i] for i in perturbed]))
-    return spread(found, differentiable)
-
-
 def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) -> Any:
     """Trace backward, which may need the values of residuals, but of no cotangents.
 

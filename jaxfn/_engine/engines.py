@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from jaxfn._base import Outputs, compat, errors, is_inexact
-from jaxfn._engine.carrying import Statics, Width
+from jaxfn._engine.carrying import Carrier
 from jaxfn._engine.derive import transposed
 from jaxfn._engine.gate import once, only_transposable
 from jaxfn._engine.linear import linear
@@ -74,8 +74,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
-        arrays = list(map(compat.as_array, args))
-        return _closed(rules.name, lambda arrays: rules.primal(*arrays), arrays)
+        return _closed(rules.name, rules.primal, list(map(compat.as_array, args)))
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)
@@ -137,21 +136,16 @@ def _needed(args: Arrays, perturbed: Sequence[bool]) -> Perturbed:
 
 def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
     """Make the custom_vjp of a Function that has a backward alone."""
-    statics = Statics()
-    width = Width(rules)
+    carrier = Carrier(rules.name)
 
     def fwd(*primals: Any) -> Any:
         args = [compat.as_array(p.value) for p in primals]
         perturbed = _needed(args, [p.perturbed for p in primals])
         outs, residuals = rules.fwd(args, perturbed)
-        return outs, (
-            width.pad(residuals, args, perturbed),
-            statics.put(residuals, args),
-        )
+        return outs, carrier.pack(residuals, args)
 
     def bwd(saved: Any, cts: Outputs) -> Any:
-        arrays, key = saved
-        residuals = statics.get(key, arrays, rules.name)
+        residuals = carrier.unpack(saved)
         given = list(map(compat.as_tangent, cts.arrays))
         return tuple(pull_back(rules, residuals, given))
 

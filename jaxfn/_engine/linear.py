@@ -39,6 +39,7 @@ import jax
 
 from jaxfn._base import compat, errors
 from jaxfn._engine.attachment import shared
+from jaxfn._engine.rules import jvp_along
 
 Evaluate = Callable[[list[Any], list[Any]], Sequence[Any]]
 Transpose = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -121,17 +122,15 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
         terms.append(_bind(*values, *dots, **{**params, "jaxpr": staged.parameter}))
-    nonzero = [i for i, d in enumerate(tangents[:n]) if d is not None]
-    if nonzero:
+    if any(d is not None for d in tangents[:n]):
         # (dE(r) dr) t, along the values that have a tangent.
-        def of_values(*some: Any) -> list[Any]:
-            at = list(values)
-            for i, value in zip(nonzero, some, strict=True):
-                at[i] = value
-            return staged(*at, *ts)
-
-        dots = tuple(tangents[i] for i in nonzero)
-        terms.append(jax.jvp(of_values, tuple(values[i] for i in nonzero), dots)[1])
+        found = jvp_along(
+            lambda *values: staged(*values, *ts),
+            values,
+            tangents[:n],
+            [True] * len(outs),
+        )
+        terms.append(found)
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 

@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxfn._base import pytree
 
 Arrays = Sequence[Any]
@@ -68,7 +70,7 @@ class Rules:
 
     Attributes:
         name: for messages and jaxprs.
-        primal: `primal(*args) -> Outputs`.
+        primal: `primal(args) -> Outputs`.
         fwd: `fwd(args, perturbed) -> Outputs, Residuals`.
         bwd: `bwd(residuals, cts) -> cts of the args`, or None. A ct for each output
             array; the results have the types of the args.
@@ -81,7 +83,7 @@ class Rules:
     """
 
     name: str
-    primal: Callable[..., pytree.Outputs]
+    primal: Callable[[Arrays], pytree.Outputs]
     fwd: Callable[[Arrays, Perturbed], tuple[pytree.Outputs, Residuals]]
     bwd: Callable[[Residuals, Arrays], Arrays] | None = None
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
@@ -95,3 +97,28 @@ def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
     """Return one entry for each place: the next value if it is True, else None."""
     rest = iter(values)
     return [next(rest) if place else None for place in places]
+
+
+def jvp_along(
+    f: Callable[..., Arrays],
+    inputs: Arrays,
+    tangents: Arrays,
+    differentiable: Sequence[bool],
+) -> list[Any]:
+    """Return the tangents of the outputs of `f(*inputs)`, by jax.jvp.
+
+    None stands for the tangent of an input that is not perturbed, and of an output that
+    is not differentiable.
+    """
+    # JAX tells a rule with symbolic_zeros that an argument with zeros is perturbed.
+    perturbed = [i for i, t in enumerate(tangents) if t is not None]
+
+    def along(*values: Any) -> list[Any]:
+        at = list(inputs)
+        for i, x in zip(perturbed, values, strict=True):
+            at[i] = x
+        return [x for x, s in zip(f(*at), differentiable, strict=True) if s]
+
+    at = tuple([inputs[i] for i in perturbed])
+    _, found = jax.jvp(along, at, tuple([tangents[i] for i in perturbed]))
+    return spread(found, differentiable)

@@ -67,7 +67,7 @@ class ClassRules:
             origin=Origin(arguments.names(), places),
         )
 
-    def _primal(self, *arrays: Any) -> Outputs:
+    def _primal(self, arrays: Arrays) -> Outputs:
         """Compute the value."""
         nothing = (False,) * len(arrays)
         # In such a JAX, the reverse derivative of a scan keeps only the primal of a

@@ -7,7 +7,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 import jaxfn
-from jaxfn._engine.carrying import Statics
+from jaxfn._engine.carrying import Carrier
 from jaxfn._engine.rules import Residuals
 
 X = jnp.ones(3)
@@ -18,25 +18,26 @@ def residuals(static, *arrays):
 
 
 def test_two_eager_traces_of_one_call_keep_their_own():
-    statics = Statics()
-    first = statics.put(residuals("first", X), [X])
-    second = statics.put(residuals("second", X, X), [X])
-    assert statics.get(first, [X], "f").static == "first"
-    assert statics.get(second, [X, X], "f").static == "second"
-    assert first is None  # a call that runs fwd once carries no key
+    carrier = Carrier("f")
+    first = carrier.pack(residuals("first", X, X), [X])
+    second = carrier.pack(residuals("second", X), [X])
+    assert carrier.unpack(first).static == "first"
+    assert carrier.unpack(second).static == "second"
+    assert first[1] is None  # a call that runs fwd once carries no key
 
 
 def test_a_traced_call_has_a_key_for_each_trace():
-    statics = Statics()
-    keys = []
+    carrier = Carrier("f")
+    found = []
 
     def trace(x):
-        keys.extend([statics.put(residuals(i, x), [x]) for i in range(3)])
+        saved = [carrier.pack(residuals(i, x), [x]) for i in range(3)]
+        assert [key.size for _, key in saved] == [0, 0, 0]
+        found.extend([carrier.unpack(pair).static for pair in saved])
         return x
 
     jax.eval_shape(trace, X)
-    assert [statics.get(k, [X], "f").static for k in keys] == [0, 1, 2]
-    assert [k.size for k in keys] == [0, 0, 0]
+    assert found == [0, 1, 2]
 
 
 class Doubled(jaxfn.Function):
@@ -44,7 +45,7 @@ class Doubled(jaxfn.Function):
 
     @staticmethod
     def forward(ctx, x):
-        if ctx.needs_input_grad[0]:  # then `Width` leaves room
+        if ctx.needs_input_grad[0]:  # then `Carrier` leaves room
             ctx.save_for_backward(x)
         return 1.0 * x
 
@@ -81,7 +82,7 @@ def test_a_kernel_refuses_forward_mode_in_the_words_of_jax():
 
 
 def test_arrays_of_another_trace_are_refused():
-    statics = Statics()
-    key = statics.put(residuals("saved", X), [X])
+    carrier = Carrier("f")
+    _, key = carrier.pack(residuals("saved", X), [X])
     with pytest.raises(NotImplementedError, match="`f` saved other arrays"):
-        statics.get(key, [jnp.ones(2)], "f")
+        carrier.unpack(([jnp.ones(2)], key))
