@@ -195,14 +195,8 @@ def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
     jax.eval_shape(push, list(args[:n]), list(args[n:]))
     if any(differs):
         return None
-    return linear(
-        push,
-        pull,
-        args[:n],
-        args[n:],
-        params["out_avals"],
-        name=transpose.name,
-    )
+    avals = params["out_avals"]
+    return linear(push, pull, args[:n], args[n:], avals, name=transpose.name)
 
 
 _bind = compat.define_primitive(

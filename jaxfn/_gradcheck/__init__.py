@@ -9,5 +9,5 @@ It knows nothing of Functions: `_check`, which does, tells which of their rules 
 wrong.
 """
 
-from jaxfn._base.errors import GradcheckError
 from jaxfn._gradcheck.api import gradcheck, gradgradcheck
+from jaxfn._gradcheck.errors import GradcheckError

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import errors
+from jaxfn._gradcheck.errors import GradcheckError, OutputChangedError
 
 
 def gradcheck(
@@ -115,9 +115,9 @@ def gradcheck(
     run = Gradcheck(func, inputs, options)
     try:
         run.run()
-    except errors.OutputChangedError:
+    except OutputChangedError:
         raise  # an AssertionError, which torch does not hide either
-    except errors.GradcheckError:
+    except GradcheckError:
         if raise_exception:
             raise
         return False

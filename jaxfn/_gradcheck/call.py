@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import errors, pytree
+from jaxfn._base import pytree
 from jaxfn._gradcheck import jacobians
+from jaxfn._gradcheck.errors import OutputChangedError
 
 
 class OutputError(TypeError, AttributeError):
@@ -99,12 +100,12 @@ class Call:
         counts = len(self._kinds), len(kinds)
         if counts[0] != counts[1]:
             of = f"the outputs of `{self.name}`"
-            raise errors.OutputChangedError("number", self._eps, *counts, of)
+            raise OutputChangedError("number", self._eps, *counts, of)
         for j, (first, now) in enumerate(zip(self._kinds, kinds, strict=True)):
             for what, a, b in zip(("shape", "dtype"), first, now, strict=True):
                 if a != b:
                     of = f"output {j} of `{self.name}`"
-                    raise errors.OutputChangedError(what, self._eps, a, b, of)
+                    raise OutputChangedError(what, self._eps, a, b, of)
 
     def warn(self) -> None:
         """Warn of single precision; refuse where nothing can be differentiated."""

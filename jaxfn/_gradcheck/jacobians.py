@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import errors, pytree
+from jaxfn._base import pytree
+from jaxfn._gradcheck.errors import OutputChangedError
 
 Outputs: TypeAlias = list[Any]
 Fun: TypeAlias = Callable[..., Outputs]
@@ -80,7 +81,7 @@ def _differences(
         try:
             high = f(*replaced(xs, i, xs[i] + eps * e))
             low = f(*replaced(xs, i, xs[i] - eps * e))
-        except errors.OutputChangedError as error:
+        except OutputChangedError as error:
             error.index = index
             raise
         pairs = zip(high, low, strict=True)

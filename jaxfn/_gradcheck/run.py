@@ -13,6 +13,7 @@ import numpy as np
 from jaxfn._base import compat, errors, pytree
 from jaxfn._gradcheck import jacobians
 from jaxfn._gradcheck.call import Call, Options, random
+from jaxfn._gradcheck.errors import GradcheckError
 from jaxfn._gradcheck.jacobians import Fun, Reverse
 
 
@@ -83,7 +84,7 @@ class Gradcheck:
         """Check that outputs which have no derivative don't change."""
         for per_output in jacobians.numerical(self.call, self.xs, self.options.eps):
             if any(np.any(jacobian != 0) for jacobian in per_output):
-                raise errors.GradcheckError(
+                raise GradcheckError(
                     "Numerical gradient for function expected to be zero. "
                     f"`{self.call.name}` has integer outputs only, and they change."
                 )
@@ -127,7 +128,7 @@ class Gradcheck:
             constant = jax.jvp(of_others, *rest)[1]
             for j, (a, b) in enumerate(zip(constant, with_zero, strict=True)):
                 if not self.is_close(a, b):
-                    raise errors.GradcheckError(
+                    raise GradcheckError(
                         f"Mismatch in tangent values for output with index: {j}, when "
                         f"input {i} of `{self.call.name}` has an undefined tangent "
                         f"value. Got: {a}, but expected: {b}"
@@ -137,7 +138,7 @@ class Gradcheck:
         """Check that zero cotangents give zero, because backward is linear in them."""
         reverse = Reverse(self.floats, self.xs)
         if any(np.any(g != 0) for g in reverse.pull_all(reverse.zeros())):
-            raise errors.GradcheckError(
+            raise GradcheckError(
                 "backward not multiplied by grad_output: the backward of "
                 f"`{self.call.name}` returns gradients that are not zero where all "
                 "cotangents are."
@@ -160,13 +161,13 @@ class Gradcheck:
                 part = Reverse(used, self.xs)
                 grads = part.pull_all(part.zeros())
             except RuntimeError as error:
-                raise errors.GradcheckError(
+                raise GradcheckError(
                     "Expected backward function to handle undefined output grads. "
                     f"Where output {unused} of `{self.call.name}` is not used, its "
                     f"backward raised: {error}"
                 ) from error
             if any(np.any(g != 0) for g in grads):
-                raise errors.GradcheckError(
+                raise GradcheckError(
                     "Expected all input grads to be undefined or zero when all output "
                     "grads are undefined or zero. The backward of "
                     f"`{self.call.name}` gives others where output {unused} is unused."
@@ -179,12 +180,12 @@ class Gradcheck:
         for a, b, x in zip(first, second, self.xs, strict=True):
             # Without elements it is a matrix that `jacobians` made, of no one's dtype.
             if self.options.check_grad_dtypes and a.size and a.dtype != x.dtype:
-                raise errors.GradcheckError(
+                raise GradcheckError(
                     f"Gradient has dtype mismatch: expected {x.dtype}, got {a.dtype} "
                     f"from the backward rule of `{self.call.name}`."
                 )
             if a.size and np.max(np.abs(a - b)) > tolerance:
-                raise errors.GradcheckError(
+                raise GradcheckError(
                     "Backward is not reentrant, i.e., running backward with same input "
                     "and grad_output multiple times gives different values, although "
                     "analytical gradient matches numerical gradient.The tolerance for "
@@ -222,7 +223,7 @@ class Gradcheck:
         kind = "inputs" if forward else "outputs"
         prefix = f"While considering the {part} part of complex {kind} only, "
         mode = "computed with forward mode " if forward else ""
-        raise errors.GradcheckError(
+        raise GradcheckError(
             f"{prefix if part else ''}Jacobian {mode}mismatch for output {j} with "
             f"respect to input {i},\nnumerical:{n}\nanalytical:{a}\n"
             f"The Jacobian has a row for each element of the input. The analytical "

@@ -161,11 +161,7 @@ class Style:
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self._def.name))
 
     def _residuals(
-        self,
-        run: Run,
-        leaves: Arrays,
-        arrays: Arrays,
-        outs: Arrays,
+        self, run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays
     ) -> Residuals:
         """Make the residuals of one run; saved-tensor hooks pack them."""
         out_avals = tuple([jax.typeof(x) for x in outs])
