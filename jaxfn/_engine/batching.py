@@ -54,7 +54,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         closed_over, traced = _trace(fun, batch, arrays, name)
         if compat.is_staging() and any(map(compat.is_reference, closed_over)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
-        value = traced.kept if compat.SCAN_DROPS_JVP else traced.batching
+        value = traced.for_scans if compat.SCAN_DROPS_JVP else traced.batching
 
         def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
             outs = f(*primals)
@@ -96,7 +96,7 @@ class _Traced:
     """A function with a batch rule, traced.
 
     It outlives its trace, so it holds no tracer: what the function closes over comes
-    first among the arguments of `batching`, `kept` and `tangents`.
+    first among the arguments of `batching`, `for_scans` and `tangents`.
 
     Attributes:
         name: Name of the function, for messages and jaxprs.
@@ -140,7 +140,7 @@ class _Traced:
         return outs, Outputs([False] * len(outs.arrays), outs.static)
 
     @property
-    def kept(self) -> Fun:
+    def for_scans(self) -> Fun:
         """The function with its batch rule, and with a derivative that a scan keeps."""
 
         def call(*values: Any) -> Outputs:
