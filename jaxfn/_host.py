@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import Spec, compat, errors, pytree, short, type_name
-from jaxfn._engine import attach, stop_gradient
+from jaxfn._engine import attach, without_derivative
 
 _METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 VmapMethod = Literal[
@@ -180,7 +180,7 @@ class _Host:
         # no derivative to lose. So it gets inputs without derivative, and the refusal
         # is attached to its results: it is raised where a derivative is asked for.
         out = jax.pure_callback(
-            callback, expected, *stop_gradient(arrays), vmap_method=self._method
+            callback, expected, *without_derivative(arrays), vmap_method=self._method
         )
         leaves, tree = jax.tree.flatten(out)
         return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))

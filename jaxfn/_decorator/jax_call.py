@@ -37,8 +37,8 @@ from jaxfn._engine import (
     attach,
     jvp_along,
     push_forward,
-    stop_gradient,
     tied,
+    without_derivative,
 )
 from jaxfn._engine import call as call_engine
 
@@ -139,7 +139,7 @@ class Both:
         # If a scan drops the jvp of a custom_jvp, it goes on with this function and
         # differentiates it. So this function has the derivative of the rules.
         drops, name = compat.SCAN_DROPS_JVP, self._d.name
-        inputs = stop_gradient(arrays) if drops else arrays
+        inputs = without_derivative(arrays) if drops else arrays
         recording = compat.Recording()
         outs = pytree.outputs(self._d.primal(*self._args(inputs)))
         self._returned = _structure(outs)

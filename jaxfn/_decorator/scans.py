@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 from jax import tree_util
 
 from jaxfn._base import compat, is_inexact, pytree
 from jaxfn._decorator.places import Rule, is_pair
-from jaxfn._engine import Arrays, attach, jax_jvp, jvp_along, stop_gradient
+from jaxfn._engine import Arrays, attach, jvp_along, without_derivative
 
 
 def jvp_for_scans(
@@ -38,7 +39,7 @@ def jvp_for_scans(
 
         # The body must have no derivative: `attach` would take one for the derivative
         # of a value that the body closes over, and refuse it.
-        inputs = stop_gradient([compat.as_array(x) for x in leaves])
+        inputs = without_derivative([compat.as_array(x) for x in leaves])
         outs = pytree.outputs(fun(*tree.unflatten(inputs)))
         differentiable = [is_inexact(x) for x in outs.arrays]
         return outs.static.whole.join(attached(tangents, leaves, outs.arrays))
@@ -46,7 +47,8 @@ def jvp_for_scans(
     # A rule of defjvps returns no value: JAX takes the value of the function.
     if method == "defjvp":
         rules = (_spreading(rules[0], attached),)
-    f = jax_jvp(primal, method, rules, options)
+    f = jax.custom_jvp(primal)
+    getattr(f, method)(*rules, **options)
     return f
 
 
@@ -70,7 +72,7 @@ def _spreading(rule: Rule, attached: Rule) -> Rule:
         def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
             return list(dots[:n])
 
-        values = attached(tangents, inputs, stop_gradient(outs.arrays))
+        values = attached(tangents, inputs, without_derivative(outs.arrays))
         return outs.static.whole.join(values), found[1]
 
     return spreading

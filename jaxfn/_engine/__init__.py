@@ -1,37 +1,47 @@
 """`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and our primitives.
 
-What happens to a call, with the module of each step:
+What happens to a call, with the module of each step. A face (`_function`, `_decorator`)
+runs forward: it makes a `OnePass`, whose methods `primal` and `fwd` become those of
+`Rules`. (A call of a class without tracers runs in `_methods.plain`, and never comes
+here.)
 
     call(rules, arrays):                                  # engines
         f = custom_vjp(primal, fwd, bwd)  if rules have a backward alone
             custom_jvp(primal, jvp)       else
         return f(*arrays)
-    primal(arrays):                                       # onepass: no derivative
+    primal(arrays):                                       # onepass: the value alone
         return tied(forward(arrays), arrays)              # tie
-    fwd(arrays):                                          # onepass: a derivative
-        outs, saved = forward(gate(arrays))               # gate: no derivative gets in
-        outs = attach(tangents, arrays, tied(outs))       # attachment
-        return outs, saved with the arrays and the attached outs in their places
-    bwd(saved, cts):                                      # carrying: from fwd to bwd
+    fwd(arrays):                                          # onepass: for a derivative
+        # The gate is closed, unless forward saves a value that it computed.
+        outs, saved = forward(gate(arrays))               # gate
+        outs = attach(tangents, arrays, tied(outs, arrays))         # attachment
+        # In saved: the arrays and the attached outs, each in its place.
+        return outs, saved                                # carrying: from fwd to bwd
+    bwd(saved, cts):
         return pull(saved, cts)                           # rules.bwd
     jvp(arrays, dots):
         outs, saved = fwd(arrays)
         return outs, push(saved, dots)
     push(saved, dots):                                    # engines.push_forward
         if there is no backward: return rules.jvp(saved, dots)     # JAX transposes it
-        # Evaluated it is rules.jvp, or backward transposed (derive); transposed, pull.
+        # `evaluate` is rules.jvp, or backward transposed (derive). It is traced at
+        # once, in reverse mode too, where JAX transposes the map by `pull` instead.
         return linear(evaluate, pull, saved, dots)        # linear
     tangents(arrays, outs, dots):                         # a derivative of a derivative
         return push(saved with these arrays and outs in it, dots)
 
-So forward runs once, a derivative of any order meets the rules and never the body of
-forward, and under vmap each example's rule runs alone. `batching` puts a user's batch
-rule around forward. `linearity` proves that a backward may be transposed. `untraceable`
-is for a forward that needs values. Read `rules` first: it defines what a Function is in
-JAX's terms.
+So fwd runs the Python of forward once, however many derivatives are taken. (Under jit
+JAX traces primal first, so forward runs once more.) The outputs have the derivative of
+the rules, at any order. A saved value that forward computed on its way has the
+derivative of forward's operations. JAX batches each rule, so the derivative of an
+example of a vmap depends on that example alone.
+
+Forward may have a second part, setup_context (`onepass`). `batching` puts a user's
+batch rule around forward. `linearity` proves that a backward may be transposed.
+`untraceable` is for a forward that needs values. Read `rules` first.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
-the two faces, `_function` and `_decorator`, are for.
+the two faces are for.
 """
 
 from jaxfn._engine import linearity
@@ -42,10 +52,9 @@ from jaxfn._engine.engines import (
     call,
     engine,
     has_forward_mode,
-    jax_jvp,
     push_forward,
 )
-from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.gate import without_derivative
 from jaxfn._engine.onepass import OnePass, Run
 from jaxfn._engine.rules import (
     Arrays,

@@ -1,28 +1,27 @@
 """Attaching a derivative to values that were computed without one.
 
-    outs = attach(tangents, inputs, values, name=...)
+    outs = attach(rule, inputs, values, name=...)
 
-`values` were computed from `stop_gradient(inputs)`, so JAX sees no derivative in them.
-`outs` are equal to them, and have the derivative with respect to `inputs` that
-`tangents` gives.
+`values` were computed from inputs behind a gate. If it is closed they have no
+derivative; if it is open they have that of forward's operations, which is dropped.
+`outs` are equal to the values, and have the derivative by `inputs` that `rule` gives.
 
 The calling convention of the equation  `*outs = attach[...] *inputs *closed *values`:
 
     inputs      The first `n_in` operands. The derivative is taken with respect to them.
-    closed      The next `n_closed`: traced values that forward closed over. They are
-                given (`n_closed` is not None) if the values have a derivative of their
-                own, that of what ran, which is dropped. A derivative with respect to
-                one of these raises: the rules say nothing of it.
+    closed      The next `n_closed`: traced values that forward closed over, if the gate
+                is open; else `n_closed` is None. A derivative by one of these raises,
+                because the rules don't give it.
     values      The last operands, equal to the outs. If `n_closed` is None, a
                 derivative of one of them raises, because forward closed over it.
-    tangents    tangents(inputs, outs, dots) -> tangents of the outs. A None stands for
-                zero in both directions. It is a Python callable, and runs only if
+    rule        rule(inputs, outs, tangents of inputs) -> tangents of the outs. None is
+                a zero tangent in both. It is a Python callable, and runs only if
                 somebody differentiates.
     spreads     Whether a vmap gives each example a value of its own.
 
-The invariants: `tangents` holds no array and no tracer, because it outlives the trace;
-what it needs of the call is among `inputs`. And it is given the outs with their
-derivative, so a derivative of any order meets the rule, and never the body.
+The invariants: `rule` holds no array and no tracer, because it outlives the trace; what
+it needs of the call is among `inputs`. And it gets the outs with their derivative, so a
+derivative of the outs of any order meets the rule.
 
 Why a primitive, and not a `jax.custom_jvp` that is called again:
 - forward ran once, with its ctx; calling the decorated function would run it again;
@@ -43,11 +42,11 @@ import jax.numpy as jnp
 
 from jaxfn._base import compat, errors, is_inexact
 
-Tangents = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
+Rule = Callable[[list[Any], list[Any], list[Any]], Sequence[Any]]
 
 
 def attach(
-    tangents: Tangents,
+    rule: Rule,
     inputs: Sequence[Any],
     values: Sequence[Any],
     *,
@@ -55,18 +54,18 @@ def attach(
     closed_over: Sequence[Any] | None = None,
     spreads: bool = False,
 ) -> list[Any]:
-    """Return the values, with the derivative that `tangents` gives; see the module.
+    """Return the values, with the derivative that `rule` gives; see the module.
 
     Args:
-        tangents: the rule.
-        inputs: arrays.
-        values: arrays; returned as they are if nothing here is a tracer.
-        name: of the Function or rule, for messages and in jaxprs.
-        closed_over: what else the values were computed from. Give it if the values have
-            a derivative of their own, which is to be dropped.
-        spreads: Whether each example of a vmap gets a value of its own, even if the
-            value is the same for all (see `tie`). Else the values must be batched
-            wherever their derivative is.
+        rule: The rule.
+        inputs: Arrays.
+        values: Arrays; returned as they are if nothing here is a tracer.
+        name: Name of the Function or rule, for messages and in jaxprs.
+        closed_over: Other traced values used to compute `values`. Give it if the values
+            have a derivative of their own, which is to be dropped.
+        spreads: Give each example of a vmap a value of its own, even if the value is
+            the same for all (see `tie`). If False, each value must be batched already
+            if its tangent can be.
     """
     # If nothing is traced, nobody can differentiate the values.
     if not any(map(compat.is_tracer, (*inputs, *values))):
@@ -75,7 +74,7 @@ def attach(
         *inputs,
         *(closed_over or ()),
         *values,
-        tangents=_Rule(name, tangents),
+        rule=_Rule(name, rule),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(closed_over),
         spreads=spreads,
@@ -91,7 +90,7 @@ class _Rule(compat.Named):
     gets them instead, and runs each time.
     """
 
-    def __init__(self, name: str, fun: Tangents) -> None:
+    def __init__(self, name: str, fun: Rule) -> None:
         super().__init__(name, fun)
         self._traced: dict[Any, tuple[list[Any], compat.Staged, list[bool]]] = {}
 
@@ -156,13 +155,13 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
         raise errors.ClosedOverError(
-            errors.CLOSED_OVER.format(name=params["tangents"].name)
+            errors.CLOSED_OVER.format(name=params["rule"].name)
         )
-    outs = _bind(*primals, **{**params, "tangents": params["tangents"].next})
+    outs = _bind(*primals, **{**params, "rule": params["rule"].next})
     # The derivative of the body alone, which is dropped.
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
-    found = params["tangents"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
+    found = params["rule"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
     return outs, found
 
 
@@ -170,10 +169,10 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 # inputs and outs. The batch axis of a value stays in its place, because JAX compares it
 # with that of the function which was not differentiated.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangents"]
+    n_in, n_closed, rule = params["n_in"], params["n_closed"], params["rule"]
     start = n_in + (n_closed or 0)
     if all(d is None for d in dims):
-        outs = _bind(*args, **{**params, "tangents": _within(axis, rule)})
+        outs = _bind(*args, **{**params, "rule": _within(axis, rule)})
         return outs, [None] * len(outs)
     values, in_dims, out_dims = (
         list(args[start:]),

@@ -17,8 +17,7 @@ import jax
 
 from jaxfn._base import Outputs, OutSpec, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.engines import jax_jvp
-from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.gate import without_derivative
 from jaxfn._engine.rules import Arrays, Batch, Fun, jvp_along
 
 
@@ -63,8 +62,8 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
             dots = traced.tangents(args, outs.arrays, given)
             return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
 
-        options = {"symbolic_zeros": compat.SYMBOLIC_ZEROS}
-        f = jax_jvp(value, "defjvp", (rule,), options)
+        f = jax.custom_jvp(value)
+        f.defjvp(rule, symbolic_zeros=compat.SYMBOLIC_ZEROS)
         try:
             return f(*closed_over, *arrays)
         except jax.errors.UnexpectedTracerError as error:
@@ -144,7 +143,7 @@ class _Traced:
         """The function with its batch rule, and with a derivative that a scan keeps."""
 
         def call(*values: Any) -> Outputs:
-            outs, rule = self.batching(*stop_gradient(values)), self.tangents
+            outs, rule = self.batching(*without_derivative(values)), self.tangents
             kept = attach(rule, values, outs.arrays, name=self.name, spreads=True)
             return Outputs(kept, outs.static)
 

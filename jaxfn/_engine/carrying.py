@@ -1,4 +1,4 @@
-"""How `Residuals` get from a custom_vjp's fwd to its bwd, trace by trace."""
+"""The way of `Residuals` from the fwd of a custom_vjp to its bwd, for each trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import lax
 from jaxfn._base import compat
 from jaxfn._engine.rules import Arrays, Residuals
 
-_ROOM = 16
+_PADDING = 16
 
 
 class Carrier:
@@ -46,12 +46,12 @@ class Carrier:
         """Keep the static part; return the arrays, and the key that is to travel."""
         is_traced, n = any(map(compat.is_tracer, args)), len(residuals.arrays)
         if self._width is None:
-            has_room = residuals.pattern_used and is_traced
-            self._width = n + (_ROOM + 2 * len(args) if has_room else 0)
+            padded = residuals.pattern_used and is_traced
+            self._width = n + (_PADDING + 2 * len(args) if padded else 0)
         if n > self._width:
             raise NotImplementedError(
-                f"`{self._name}` saved {n} arrays, and at least {_ROOM} less before, "
-                "in the same call of a jitted function, where other arguments were "
+                f"`{self._name}` saved {n} arrays, and at least {_PADDING} less "
+                "before, in the same call of a jitted function with other arguments "
                 f"differentiated: expected at most {self._width}. Save the same arrays "
                 "whatever is differentiated."
             )
@@ -60,8 +60,8 @@ class Carrier:
         # whether bwd was given the arrays of its own trace.
         shapes = [_shape(x) for x in residuals.arrays]
         self._items[key] = Residuals(shapes, residuals.static, residuals.differentiable)
-        room = [_nothing(0)] * (self._width - n)
-        return [*residuals.arrays, *room], None if key is None else _nothing(0, key)
+        padding = [_nothing(0) for _ in range(self._width - n)]
+        return [*residuals.arrays, *padding], None if key is None else _nothing(0, key)
 
     def unpack(self, saved: tuple[Arrays, Any]) -> Residuals:
         """Return the residuals of the trace that the key is from."""

@@ -30,11 +30,11 @@ def transposed(
     """Return the tangents of the outputs: backward, transposed, at the tangents.
 
     Args:
-        rules: of the Function; `bwd` is one of them.
-        residuals: what bwd gets.
-        nonzero: which arguments have a tangent.
-        tangents: theirs.
-        avals: the types of the tangents of the differentiable outputs.
+        rules: Rules of the Function, with a `bwd`.
+        residuals: Residuals for bwd.
+        nonzero: Indices of the arguments with a tangent.
+        tangents: The tangents, in this order.
+        avals: Types of the tangents of the differentiable outputs.
 
     Raises:
         RuleValueError: bwd is not linear in its cotangents, or JAX can't transpose it.
@@ -163,8 +163,8 @@ def _proves_affine(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
     sorts, which it only differentiates.
 
     Args:
-        jaxpr: of the function.
-        counts: for each input, whether it counts; without it, all do.
+        jaxpr: The jaxpr of the function.
+        counts: A mask of the inputs to follow; all without it.
     """
     jaxpr, _ = compat.open_jaxpr(jaxpr)
     if counts is None:

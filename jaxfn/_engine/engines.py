@@ -74,13 +74,15 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
-        return _closed(rules.name, rules.primal, list(map(compat.as_array, args)))
+        return _refusing_closures(
+            rules.name, rules.primal, list(map(compat.as_array, args))
+        )
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)
 
 
-def _closed(
+def _refusing_closures(
     name: str, run: Callable[..., Any], arrays: Sequence[Any], *args: Any
 ) -> Any:
     """Call `run`, which runs forward; refuse a closed-over derivative."""
@@ -168,7 +170,7 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
         args = [compat.as_array(x) for x in primals]
         given = list(map(compat.as_tangent, tangents))
         perturbed = _needed(args, [t is not None for t in given])
-        outs, residuals = _closed(rules.name, rules.fwd, args, perturbed)
+        outs, residuals = _refusing_closures(rules.name, rules.fwd, args, perturbed)
         dots = push_forward(rules, residuals, outs.arrays, given)
         return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
 
@@ -207,11 +209,11 @@ def push_forward(
     def rebuild(arrays: Arrays) -> Residuals:
         return Residuals(arrays, static, differentiable)
 
-    def pull(arrays: Arrays, cts: Arrays) -> list[Any]:
+    def transpose(arrays: Arrays, cts: Arrays) -> list[Any]:
         in_cts = pull_back(rules, rebuild(arrays), spread(cts, differentiable))
         return [in_cts[i] for i in nonzero]
 
-    def push(arrays: Arrays, ts: Arrays) -> Arrays:
+    def evaluate(arrays: Arrays, ts: Arrays) -> Arrays:
         if rules.jvp is None:
 
             def derived(arrays: Arrays) -> Arrays:
@@ -233,7 +235,7 @@ def push_forward(
         ]
 
     ts = [tangents[i] for i in nonzero]
-    outs_t = linear(push, pull, residuals.arrays, ts, avals, name=rules.name)
+    outs_t = linear(evaluate, transpose, residuals.arrays, ts, avals, name=rules.name)
     return spread(outs_t, differentiable)
 
 
@@ -256,18 +258,3 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
         return rules.bwd(saved, spread(inputs[n_res:], given))
 
     return once(run, inputs, name=rules.name)
-
-
-# ---- JAX's own, for rules in its terms
-
-
-def jax_jvp(
-    primal: Rule,
-    method: str,
-    rules: tuple[Any, ...],
-    options: dict[str, Any],
-) -> Rule:
-    """Make a `jax.custom_jvp` with the rules of its `defjvp` or `defjvps`."""
-    f = jax.custom_jvp(primal)
-    getattr(f, method)(*rules, **options)
-    return f

@@ -52,7 +52,7 @@ class Gate:
         return "open" if self.open else "closed"
 
 
-def stop_gradient(arrays: Sequence[Any]) -> list[Any]:
+def without_derivative(arrays: Sequence[Any]) -> list[Any]:
     """Return the arrays without derivative: behind a gate that stays closed."""
     return Gate().enter(arrays)
 
@@ -127,7 +127,7 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
         outs = linear(refuse, lambda _, cts: cts, [], given, avals, name=name)
         return spread(outs, [d is not None for d in dots])
 
-    return attach(rule, arrays, stop_gradient(arrays), name=name)
+    return attach(rule, arrays, without_derivative(arrays), name=name)
 
 
 def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Arrays:
@@ -138,7 +138,7 @@ def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Ar
 
     # The inputs of `run` have no derivative, and the rule that its results get raises.
     # Cotangents pass through both primitives, so a jvp can be derived from `run`.
-    results = run(stop_gradient(inputs))
+    results = run(without_derivative(inputs))
     kept = [r for r in results if r is not None]
     kept = attach(refuse, inputs, kept, name=f"{name}.backward")
     return spread(kept, [r is not None for r in results])

@@ -1,9 +1,9 @@
 """The transposable linear primitive: a linear map given with its transpose.
 
 A Function with both rules has a tangent map t -> J t, its `jvp`, and the transpose of
-this map, ct -> J^T ct, its `backward`. JAX has no public way to bind the two together,
-hence this primitive: evaluated, batched or lowered it is `evaluate`; transposed it is
-`transpose`.
+this map, ct -> J^T ct, its `backward`. JAX's `linear_call` binds the two together, but
+can be neither batched nor differentiated. Hence this primitive: evaluated, batched or
+lowered it is `evaluate`; transposed it is `transpose`.
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
 
@@ -57,12 +57,12 @@ def linear(
     """Bind the primitive. All values are arrays; see the module's docstring.
 
     Args:
-        evaluate: the map.
-        transpose: its transpose.
-        residuals: what both need beside what they map.
-        tangents: what `evaluate` maps.
-        out_avals: the types of the outs.
-        name: of the Function, for messages and in jaxprs.
+        evaluate: The map.
+        transpose: Its transpose.
+        residuals: Residuals of both maps.
+        tangents: Tangents to map.
+        out_avals: Types of the outs.
+        name: Name of the Function, for messages and in jaxprs.
     """
     # If nothing is traced, nobody can transpose, batch or compile the map. The rule
     # runs on values, and may be written in NumPy.

@@ -43,7 +43,7 @@ class Fact(NamedTuple):
     Attributes:
         depends: Whether it depends on the inputs.
         zero: Whether it is zero if they are.
-        why: Why it is not zero, if it depends on them.
+        why: The reason for a nonzero value that depends on them.
     """
 
     depends: bool

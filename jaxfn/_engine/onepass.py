@@ -29,25 +29,25 @@ from typing import Any
 from jaxfn._base import Outputs, OutSpec, as_jax, compat, errors, is_inexact
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.engines import push_forward
-from jaxfn._engine.gate import Gate, distinct, stop_gradient
+from jaxfn._engine.gate import Gate, distinct, without_derivative
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.tie import tied
-from jaxfn._engine.untraceable import attempt, without_derivative
+from jaxfn._engine.untraceable import attempt, refusing_a_derivative
 
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """What one run of forward gave, without the arrays, because it outlives the trace.
+    """The static record of one run of forward, without arrays: it outlives the trace.
 
     Attributes:
         out: Structure of the outputs.
-        perturbed: For each array argument, whether it is differentiated.
-        pattern_used: Whether what was saved may depend on `perturbed`.
-        saved: What was saved; of the face's own kind.
-        constants: Names of what holds NumPy values of float type.
-        opaque: Names of what holds objects that hide arrays.
-        sources: For each leaf that was saved where its value comes from: ("input", i),
-            ("output", i) or ("other", i), counting within each kind. Filled in last.
+        perturbed: A mask of the array arguments that are differentiated.
+        pattern_used: True if forward asked for `perturbed`.
+        saved: Template of the saved values, of the face's own kind.
+        constants: Names of saved NumPy values of float type.
+        opaque: Names of saved objects that hide arrays.
+        sources: The origin of each saved leaf: ("input", i), ("output", i) or
+            ("other", i) for the i-th of the others. Filled in last.
         staged: The traced function that computes the other leaves, from what it closes
             over, inputs and outputs; None if they have been computed.
     """
@@ -118,11 +118,11 @@ Second = Callable[[OutSpec, Arrays, Arrays, Perturbed], tuple[list[Any], Run]]
 
 
 @dataclasses.dataclass(slots=True)
-class _Ran:
+class _Forward:
     """One run of forward, with its arrays.
 
     Attributes:
-        run: The rest of it.
+        run: The static record.
         outs: Outputs.
         leaves: Leaves that it saved.
         inputs: Inputs that it was given, behind the gate.
@@ -170,31 +170,31 @@ class OnePass:
 
     def fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
         """Return the outputs, with their derivative, and the residuals."""
-        ran = self._ran(arrays, perturbed)
+        ran = self._forward(arrays, perturbed)
         if self._second is None:
             run, others = ran.run, ran.run.others(ran.leaves)
         else:
             run, others = self._saved(ran.run.out, arrays, ran.outs, perturbed)
-        # The rules need what was computed and saved, and as inputs of `attach` it
-        # reaches them wherever they are called: batched under vmap, for example.
+        # The rules need what was computed and saved. As inputs of `attach` it reaches
+        # them as it is there: batched under vmap, for example.
         outs = attach(
             partial(self._tangents, run, len(arrays)),
             [*arrays, *others],
-            self._tied(run.out, ran.outs, ran.inputs, ran.recording),
+            self._tie_outputs(run.out, ran.outs, ran.inputs, ran.recording),
             name=self._rules().name,
             closed_over=ran.closed_over,
         )
         return Outputs(outs, run.out), self._substituted(run, arrays, others, outs)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        """Return the outputs alone, for a call that nobody differentiates."""
+        """Return the outputs alone. Under jit JAX asks before it differentiates."""
         recording = compat.Recording()
         outs, _, run = self._run(arrays, perturbed)
         # Called although nothing is saved, as in torch: it may have effects, and its
         # mistakes are to be reported here too.
         if self._second is not None:
             self._second(run.out, arrays, distinct(outs), perturbed)
-        return Outputs(self._tied(run.out, outs, arrays, recording), run.out)
+        return Outputs(self._tie_outputs(run.out, outs, arrays, recording), run.out)
 
     def _tangents(
         self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
@@ -214,7 +214,7 @@ class OnePass:
         """Return what was saved, with real inputs and attached outputs in place."""
         return self._residuals(run, run.leaves(arrays, outs, others), arrays, outs)
 
-    def _tied(
+    def _tie_outputs(
         self, out: OutSpec, outs: Arrays, inputs: Arrays, recording: compat.Recording
     ) -> list[Any]:
         """Return the outputs; those with a derivative depend on all inputs."""
@@ -231,24 +231,26 @@ class OnePass:
         run.note_sources(leaves, inputs, outs)
         return [as_jax(x) for x in outs], leaves, run
 
-    def _ran(self, arrays: Arrays, perturbed: Perturbed) -> _Ran:
+    def _forward(self, arrays: Arrays, perturbed: Perturbed) -> _Forward:
         """Run forward once, so that what it saved has the derivative of what ran."""
         if self._second is not None or not any(map(compat.is_differentiated, arrays)):
-            # The gate is asked when forward has ended, or stays closed.
-            return self._behind(arrays, perturbed)
+            # The gate is asked when forward has ended. (Inside fwd, values show only
+            # further derivatives.) Or it stays closed: in two parts, forward saves
+            # nothing.
+            return self._run_gated(arrays, perturbed)
         traced, why = attempt(lambda: self._trace(arrays, perturbed))
         if traced is not None:
-            return self._evaluated(*traced, arrays)
+            return self._evaluate_gated(*traced, arrays)
         # With values, and with no derivative: it would be that of the body, and there
         # is no gate that could open in time.
-        inputs, recording = stop_gradient(arrays), compat.Recording()
+        inputs, recording = without_derivative(arrays), compat.Recording()
         outs, leaves, run = self._run(inputs, perturbed)
         again = lambda xs: self._run(xs, perturbed)[2]  # noqa: E731
         about = self._rule, why, run, leaves, inputs, arrays, again
-        leaves = without_derivative(*about, may_be_numpy=True)
-        return _Ran(run, outs, leaves, arrays, recording, None)
+        leaves = refusing_a_derivative(*about, may_be_numpy=True)
+        return _Forward(run, outs, leaves, arrays, recording, None)
 
-    def _behind(self, arrays: Arrays, perturbed: Perturbed) -> _Ran:
+    def _run_gated(self, arrays: Arrays, perturbed: Perturbed) -> _Forward:
         """Run forward behind a gate, and open it if an intermediate was saved."""
         gate = Gate()
         inside, recording = gate.enter(arrays), compat.Recording()
@@ -267,7 +269,7 @@ class OnePass:
                 closed_over = _used_by(traced[0])
         elif gate.open or recording.makes_references:
             closed_over = recording.closed_over(outs, inside)
-        return _Ran(run, outs, leaves, inside, recording, closed_over)
+        return _Forward(run, outs, leaves, inside, recording, closed_over)
 
     def _trace(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Any, Run]:
         """Trace forward; return a jaxpr of outputs and leaves, and the run."""
@@ -280,7 +282,7 @@ class OnePass:
 
         return compat.make_jaxpr(trace, arrays), runs[-1]
 
-    def _evaluated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Ran:
+    def _evaluate_gated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Forward:
         """Evaluate a forward that was traced.
 
         Forward has ended, so the gate is asked with the answer known.
@@ -293,7 +295,7 @@ class OnePass:
         # What else the values were computed from, for `attach`.
         own = gate.open or compat.makes_references(jaxpr)
         closed_over = _used_by(jaxpr) if own else None
-        return _Ran(run, found[:n], found[n:], inside, recording, closed_over)
+        return _Forward(run, found[:n], found[n:], inside, recording, closed_over)
 
     def _marks(self, arrays: Arrays, perturbed: Perturbed) -> frozenset[int]:
         """Say which outputs forward marks; it is traced, and nothing else comes of it.
@@ -331,17 +333,17 @@ class OnePass:
             run.note_sources(leaves, inputs, outs)
             return leaves, run
 
-        # If no derivative can come, it runs as it is.
+        # If no second derivative can come, it runs as it is.
         if not compat.is_final(arrays):
             traced, why = attempt(lambda: _trace_second(save, [*arrays, *outs]))
             if traced is not None:
                 return traced
-        still = stop_gradient([*arrays, *outs])
-        leaves, run = save(still)
+        values = without_derivative([*arrays, *outs])
+        leaves, run = save(values)
         if any(map(compat.is_differentiated, arrays)):
             again = lambda xs: save(xs)[1]  # noqa: E731
-            about = self._second_rule, why, run, leaves, still, arrays, again
-            leaves = without_derivative(*about, may_be_numpy=False)
+            about = self._second_rule, why, run, leaves, values, arrays, again
+            leaves = refusing_a_derivative(*about, may_be_numpy=False)
         return run, run.others(leaves)
 
 

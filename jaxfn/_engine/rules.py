@@ -1,8 +1,8 @@
-"""What a Function is to an engine: its rules, on flat lists of arrays.
+"""A Function in JAX's terms: its rules, on flat lists of arrays.
 
-Both faces (classes in torch's terms, the decorator in JAX's) are translated into
-`Rules`; an engine (`engines`) turns them into a JAX function. None stands for a
-zero tangent or cotangent throughout.
+A Function class always becomes `Rules`. A decorated function does if it has rules of
+both kinds; JAX's own decorators get a function with rules of one kind. `engines` makes
+a JAX function of `Rules`. None stands for a zero tangent or cotangent throughout.
 
 Here and elsewhere, a dataclass that every call makes anew is not frozen, because one
 that is takes three times as long to make. Nothing writes to it all the same.
@@ -21,7 +21,7 @@ from jaxfn._base import pytree
 Arrays = Sequence[Any]
 
 Perturbed = tuple[bool, ...]
-"""For each array argument, whether it is being differentiated."""
+"""A mask of the array arguments that are being differentiated."""
 
 Fun = Callable[..., pytree.Outputs]
 """A function of flat arrays."""
@@ -29,7 +29,7 @@ Fun = Callable[..., pytree.Outputs]
 Batch = Callable[
     [int, Sequence[bool], list[Any]], tuple[pytree.Outputs, pytree.Outputs]
 ]
-"""Its batch rule, `batch(size, batched, arrays) -> outs, which outs are batched`.
+"""The batch rule of a `Fun`: `batch(size, batched, arrays) -> outs, which are batched`.
 
 Batch axes are first, and `batched` says which arrays have one.
 """
@@ -37,13 +37,13 @@ Batch axes are first, and `batched` says which arrays have one.
 
 @dataclasses.dataclass(slots=True)
 class Residuals:
-    """What the derivative rules of one call need from its forward pass.
+    """The residuals of one call.
 
     Attributes:
         arrays: JAX arrays.
         static: anything else; never an array or a tracer.
-        differentiable: for each output array, whether it has a derivative.
-        pattern_used: Whether the saved values may depend on which inputs are perturbed.
+        differentiable: A mask of the outputs that have a derivative.
+        pattern_used: True if the saved values may depend on which inputs are perturbed.
     """
 
     arrays: Arrays
@@ -77,8 +77,7 @@ class Rules:
         jvp: `jvp(residuals, tangents) -> out tangents`, or None. A tangent for each
             argument; the results have the types of the outputs.
         derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
-        once: refuse to differentiate `bwd`.
-        refuses: Whether `bwd` only says that there is no derivative.
+        once: Whether `bwd` refuses to be differentiated.
         origin: Names and places, for JAX's errors.
     """
 
@@ -89,7 +88,6 @@ class Rules:
     jvp: Callable[[Residuals, Arrays], Arrays] | None = None
     derive_jvp: bool = False
     once: bool = False
-    refuses: bool = False
     origin: Origin | None = None
 
 

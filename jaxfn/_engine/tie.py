@@ -1,4 +1,4 @@
-"""Under vmap, an output that has a derivative is batched wherever an argument is.
+"""Under vmap, an output that has a derivative is batched if any argument is.
 
 JAX finds out by itself which outputs of a function are batched: those computed from
 something batched. Any other output has one value y for all examples. But its derivative
@@ -24,7 +24,7 @@ from jax import lax
 
 from jaxfn._base import compat
 from jaxfn._engine.attachment import attach
-from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.gate import without_derivative
 from jaxfn._engine.rules import Arrays
 
 
@@ -36,13 +36,13 @@ def tied(
     *,
     name: str,
 ) -> list[Any]:
-    """Return the outputs, each batched wherever one of the inputs is.
+    """Return the outputs, each batched if one of the inputs is.
 
     Args:
         outs: Outputs of a forward, without derivative.
         inputs: Inputs that it was called with.
         recording: A recording that began just before.
-        differentiable: For each output, whether it has a derivative.
+        differentiable: A mask of the outputs that have a derivative.
         name: Name of the Function.
     """
     covered = recording.covers(outs, inputs)
@@ -55,18 +55,18 @@ def tied(
     ]
     found = list(outs)
     if places:
-        some = _tied([outs[i] for i in places], inputs, name)
+        some = _with_zero_of([outs[i] for i in places], inputs, name)
         for i, out in zip(places, some, strict=True):
             found[i] = out
     return found
 
 
-def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
+def _with_zero_of(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     """Return the outputs, made to depend on all of the inputs too.
 
     For an output y and inputs a and b this is  y - (sum(a[:0]) + sum(b[:0])),  which is
-    y, also if y is -0.0. JAX batches it wherever any of its parts is batched. XLA drops
-    a difference with zero. Every operation here can be transposed, which
+    y, also if y is -0.0. JAX batches it if any of its parts is batched. XLA drops a
+    difference with zero. Every operation here can be transposed, which
     `jax.linear_transpose` of a call needs.
     """
     # In a Pallas kernel for TPU no array is empty, JAX adds nothing to a sum that is
@@ -74,31 +74,31 @@ def _tied(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     # `attach`, which leaves its values as they are, batches them.
     unreduced = any(map(compat.is_unreduced, (*outs, *inputs)))
     if compat.in_kernel() or unreduced or any(map(_is_extended, outs)):
+        n, values = len(outs), without_derivative(outs)
 
         def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
-            return dots[: len(outs)]
+            return dots[:n]
 
-        values = stop_gradient(outs)
         return attach(alike, [*outs, *inputs], values, name=name, spreads=True)
-    return _less_nothing(list(outs), list(inputs))
+    return _less_zero(list(outs), list(inputs))
 
 
 # A jit, so that JAX traces the operations once for the same types.
 @jax.jit
-def _less_nothing(outs: list[Any], inputs: list[Any]) -> list[Any]:
-    """Return the outputs, less nothing of the inputs."""
+def _less_zero(outs: list[Any], inputs: list[Any]) -> list[Any]:
+    """Return the outputs, less a zero made of the inputs."""
     zeros: dict[Any, Any] = {}
     found = []
     for out in outs:
         kind = (out.dtype, compat.varying_axes(out))
         if kind not in zeros:
-            sums = [_sum_of_none(x, out) for x in inputs]
+            sums = [_zero_made_of(x, out) for x in inputs]
             zeros[kind] = functools.reduce(lax.add, sums)
         found.append(lax.sub(out, zeros[kind]))
     return found
 
 
-def _sum_of_none(x: Any, out: Any) -> Any:
+def _zero_made_of(x: Any, out: Any) -> Any:
     """Return the sum of no elements of `x`: a zero that can be taken from `out`."""
     # The values of a PRNG key are no numbers, but they can be compared.
     if _is_extended(x):

@@ -31,7 +31,7 @@ def attempt(trace: Callable[[], T]) -> tuple[T | None, str]:
         return None, type(error).__name__
 
 
-def without_derivative(
+def refusing_a_derivative(
     rule: str,
     why: str,
     run: Any,

@@ -63,7 +63,6 @@ class ClassRules:
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
             once=d.once,
-            refuses=not d.has_backward and d.jvp is None,
             origin=Origin(arguments.names(), places),
         )
 
@@ -74,10 +73,10 @@ class ClassRules:
         # custom_jvp. `fwd` gives that primal our derivative, not the body's.
         if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
             return self._fwd(arrays, nothing)[0]
-        return self.style.once.primal(arrays, nothing)
+        return self.style.one_pass().primal(arrays, nothing)
 
     def _fwd(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-        return self.style.once.fwd(arrays, perturbed)
+        return self.style.one_pass().fwd(arrays, perturbed)
 
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
         """Call the user's backward (or vjp) with the cotangents of the outputs."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxfn._base import Spec, errors, pytree, type_name
-from jaxfn._engine import attach, stop_gradient
+from jaxfn._engine import attach, without_derivative
 from jaxfn._methods.settings import Hooks
 
 Put = Callable[[Any], Any]
@@ -70,7 +70,7 @@ class Packed:
         # Attach the refusal here, not in `pack`: jvp never unpacks, so its derivative
         # loses nothing.
         if witness is not None:
-            found = stop_gradient([x])
+            found = without_derivative([x])
             (x,) = attach(self._refuse, [witness], found, name=self.name)
         return x
 

@@ -63,9 +63,8 @@ class Style:
         self._hooks = settings.hooks.get().stack
         self._policy = settings.policy.get()
 
-    @property
-    def once(self) -> OnePass:
-        """The one pass of forward, with the `fwd` and the primal of `Rules`."""
+    def one_pass(self) -> OnePass:
+        """Make the one pass of forward, with the `fwd` and the primal of `Rules`."""
         name, separate = self._def.name, self._def.setup_context is not None
         return OnePass(
             self._separate if separate else self._combined,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfn._engine.attachment import _Rule, attach
-from jaxfn._engine.gate import stop_gradient
+from jaxfn._engine.gate import without_derivative
 from tests.build import function
 from tests.jaxprs import primitives
 
@@ -23,7 +23,7 @@ def cube(x):
     def tangents(inputs, outs, dots):
         return [None if dots[0] is None else 10 * inputs[0] ** 2 * dots[0]]
 
-    (out,) = attach(tangents, [x], [stop_gradient([x])[0] ** 3], name="cube")
+    (out,) = attach(tangents, [x], [without_derivative([x])[0] ** 3], name="cube")
     return out
 
 
@@ -32,10 +32,10 @@ def test_concrete_values_are_returned_as_they_are():
     assert attach(None, [X], [value], name="cube")[0] is value
 
 
-def test_stop_gradient_keeps_identity_of_what_is_no_tracer():
-    assert stop_gradient([X])[0] is X
+def test_it_keeps_the_identity_of_what_is_no_tracer():
+    assert without_derivative([X])[0] is X
     seen = []
-    jax.grad(lambda x: seen.extend(stop_gradient([x, x, X])) or x.sum())(X)
+    jax.grad(lambda x: seen.extend(without_derivative([x, x, X])) or x.sum())(X)
     assert len({id(x) for x in seen}) == 3
     assert seen[2] is X
 
@@ -73,7 +73,9 @@ def test_the_rule_sees_attached_values():
         def tangents(inputs, outs, dots):
             return [outs[0] * dots[0]]
 
-        return attach(tangents, [x], [jnp.exp(stop_gradient([x])[0])], name="exp")[0]
+        return attach(tangents, [x], [jnp.exp(without_derivative([x])[0])], name="exp")[
+            0
+        ]
 
     g = jax.grad(lambda x: f(x).sum())
     allclose(jax.grad(lambda x: g(x).sum())(X), np.exp(X))
@@ -115,7 +117,7 @@ def counted(runs):
             runs.append(inputs[0].shape)
             return [None if dots[0] is None else 10 * inputs[0] ** 2 * dots[0]]
 
-        return attach(tangents, [x], [stop_gradient([x])[0] ** 3], name="cube")[0]
+        return attach(tangents, [x], [without_derivative([x])[0] ** 3], name="cube")[0]
 
     return f
 
@@ -142,7 +144,7 @@ def test_the_rule_is_asked_again_for_other_types_and_for_other_tangents():
         return [sum(d * x for d, x in zip(dots, inputs, strict=True) if d is not None)]
 
     def f(x, y):
-        inside = stop_gradient([x, y])
+        inside = without_derivative([x, y])
         return attach(tangents, [x, y], [inside[0] * inside[1]], name="f")[0]
 
     f = jax.jit(f)
@@ -178,7 +180,7 @@ def test_the_rule_gets_values_where_they_are_known():
         return [np.asarray(inputs[0]) * dots[0]]  # a NumPy body can't be traced
 
     def f(x):
-        return attach(tangents, [x], [stop_gradient([x])[0]], name="f")[0]
+        return attach(tangents, [x], [without_derivative([x])[0]], name="f")[0]
 
     allclose(jax.jvp(f, (X,), (X,))[1], X * X)
     allclose(jax.grad(lambda x: f(x).sum())(X), X)

@@ -13,7 +13,7 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 9_010,
+    CORE: 9_000,
     ("_engine",): 2_460,
     ("_base/compat",): 1_360,
     ("_check",): 2_920,
