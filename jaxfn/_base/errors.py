@@ -55,9 +55,9 @@ CLOSED_OVER = (
 
 NOT_REPEATABLE = (
     "`{name}` uses the result of an io_callback (or of another operation with an "
-    "effect), and its derivative was taken. The derivative would evaluate the rule "
-    "again, with other values. Do it outside `{name}`, and pass the result as an "
-    "argument."
+    "effect: a reference from outside, or a function with custom rules that prints), "
+    "and its derivative was taken. The derivative would evaluate the rule again, with "
+    "other values. Do it outside `{name}`, and pass the result as an argument."
 )
 
 REFERENCE = (

@@ -37,8 +37,8 @@ derivative of forward's operations. JAX batches each rule, so the derivative of 
 example of a vmap depends on that example alone.
 
 Forward may have a second part, setup_context (`onepass`). `batching` puts a user's
-batch rule around forward. `linearity` proves that a backward may be transposed.
-`untraceable` is for a forward that needs values. Read `rules` first.
+batch rule around forward. `linearity` proves that a backward may be transposed. Read
+`rules` first.
 
 Nothing here knows ctx, torch, or how a user writes rules: that is what `_methods` and
 the two faces are for.

@@ -14,8 +14,8 @@ The calling convention of the equation  `*outs = attach[...] *inputs *closed *va
                 because the rules don't give it.
     values      The last operands, equal to the outs. If `n_closed` is None, a
                 derivative of one of them raises, because forward closed over it.
-    rule        rule(inputs, outs, tangents of inputs) -> tangents of the outs. None is
-                a zero tangent in both. It is a Python callable, and runs only if
+    tangent_rule    rule(inputs, outs, tangents of inputs) -> tangents of the outs. None
+                is a zero tangent in both. It is a Python callable, and runs only if
                 somebody differentiates.
     spreads     Whether a vmap gives each example a value of its own.
 
@@ -74,7 +74,7 @@ def attach(
         *inputs,
         *(closed_over or ()),
         *values,
-        rule=_Rule(name, rule),
+        tangent_rule=_Rule(name, rule),
         n_in=len(inputs),
         n_closed=None if closed_over is None else len(closed_over),
         spreads=spreads,
@@ -155,13 +155,13 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
         raise errors.ClosedOverError(
-            errors.CLOSED_OVER.format(name=params["rule"].name)
+            errors.CLOSED_OVER.format(name=params["tangent_rule"].name)
         )
-    outs = _bind(*primals, **{**params, "rule": params["rule"].next})
+    outs = _bind(*primals, **{**params, "tangent_rule": params["tangent_rule"].next})
     # The derivative of the body alone, which is dropped.
     if all(d is None for d in dots[:n_in]):
         return outs, [None] * len(outs)
-    found = params["rule"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
+    found = params["tangent_rule"].along(list(primals[:n_in]), outs, list(dots[:n_in]))
     return outs, found
 
 
@@ -169,10 +169,10 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
 # inputs and outs. The batch axis of a value stays in its place, because JAX compares it
 # with that of the function which was not differentiated.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
-    n_in, n_closed, rule = params["n_in"], params["n_closed"], params["rule"]
+    n_in, n_closed, rule = params["n_in"], params["n_closed"], params["tangent_rule"]
     start = n_in + (n_closed or 0)
     if all(d is None for d in dims):
-        outs = _bind(*args, **{**params, "rule": _within(axis, rule)})
+        outs = _bind(*args, **{**params, "tangent_rule": _within(axis, rule)})
         return outs, [None] * len(outs)
     values, in_dims, out_dims = (
         list(args[start:]),

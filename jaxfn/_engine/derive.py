@@ -13,12 +13,6 @@ from jaxfn._engine.gate import refused_once
 from jaxfn._engine.linearity import body_of
 from jaxfn._engine.rules import Arrays, Residuals, Rules, spread
 
-_NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-
 
 def transposed(
     rules: Rules,
@@ -85,12 +79,12 @@ def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) 
     """
     try:
         return compat.make_jaxpr(of_cts, example)
-    except _NEEDS_VALUES:
+    except compat.NEEDS_VALUES:
         pass
     try:
         with jax.ensure_compile_time_eval():
             return compat.make_jaxpr(of_cts, example)
-    except _NEEDS_VALUES as error:
+    except compat.NEEDS_VALUES as error:
         expected = "operations that don't need the values of cotangents, as under jit"
         said = str(error).partition("\n")[0].rstrip(".")
         raise _refusal(rules, expected, said) from error

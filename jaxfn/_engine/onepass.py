@@ -7,7 +7,7 @@ runs behind a gate (`gate.Gate`), which opens if such a value was saved.
 
 If a derivative is taken while forward runs, JAX asks the gate before forward has ended.
 Then forward is traced first, and the jaxpr is evaluated, which runs no Python. A body
-that can't be traced, because it needs values, runs with them (`untraceable`).
+that needs the values of float arrays can't be traced, and is refused there.
 
 A forward may have a second part, which saves from inputs and outputs (torch's
 setup_context). Whatever it computes has its true derivative, also with respect to the
@@ -21,8 +21,9 @@ traced to see.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,6 @@ from jaxfn._engine.engines import push_forward
 from jaxfn._engine.gate import Gate, distinct, without_derivative
 from jaxfn._engine.rules import Arrays, Perturbed, Residuals, Rules
 from jaxfn._engine.tie import tied
-from jaxfn._engine.untraceable import attempt, refusing_a_derivative
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,8 +44,6 @@ class Run:
         perturbed: A mask of the array arguments that are differentiated.
         pattern_used: True if forward asked for `perturbed`.
         saved: Template of the saved values, of the face's own kind.
-        constants: Names of saved NumPy values of float type.
-        opaque: Names of saved objects that hide arrays.
         sources: The origin of each saved leaf: ("input", i), ("output", i) or
             ("other", i) for the i-th of the others. Filled in last.
         staged: The traced function that computes the other leaves, from what it closes
@@ -56,8 +54,6 @@ class Run:
     perturbed: Perturbed
     pattern_used: bool
     saved: Any
-    constants: tuple[str, ...] = ()
-    opaque: tuple[str, ...] = ()
     sources: tuple[tuple[str, int], ...] = ()
     staged: compat.Staged | None = None
 
@@ -79,7 +75,7 @@ class Run:
     def leaves(self, inputs: Arrays, outs: Arrays, others: Arrays) -> list[Any]:
         """Return the leaves, with these arrays in the places of their sources."""
         if self.staged is not None:
-            others = self.staged(*others, *inputs, *outs)
+            others = self.staged(*others, *filter(is_inexact, (*inputs, *outs)))
         of_kind = {"input": inputs, "output": outs, "other": others}
         return [of_kind[kind][i] for kind, i in self.sources]
 
@@ -179,7 +175,7 @@ class OnePass:
         # them as it is there: batched under vmap, for example.
         outs = attach(
             partial(self._tangents, run, len(arrays)),
-            [*arrays, *others],
+            [*arrays, *[x for x in others if not compat.is_reference(x)]],
             self._tie_outputs(run.out, ran.outs, ran.inputs, ran.recording),
             name=self._rules().name,
             closed_over=ran.closed_over,
@@ -238,17 +234,11 @@ class OnePass:
             # further derivatives.) Or it stays closed: in two parts, forward saves
             # nothing.
             return self._run_gated(arrays, perturbed)
-        traced, why = attempt(lambda: self._trace(arrays, perturbed))
-        if traced is not None:
-            return self._evaluate_gated(*traced, arrays)
-        # With values, and with no derivative: it would be that of the body, and there
-        # is no gate that could open in time.
-        inputs, recording = without_derivative(arrays), compat.Recording()
-        outs, leaves, run = self._run(inputs, perturbed)
-        again = lambda xs: self._run(xs, perturbed)[2]  # noqa: E731
-        about = self._rule, why, run, leaves, inputs, arrays, again
-        leaves = refusing_a_derivative(*about, may_be_numpy=True)
-        return _Forward(run, outs, leaves, arrays, recording, None)
+        with _traceable(
+            self._rule, "or save in setup_context: then forward may need values"
+        ):
+            jaxpr, run = self._trace(arrays, perturbed)
+        return self._evaluate_gated(jaxpr, run, arrays)
 
     def _run_gated(self, arrays: Arrays, perturbed: Perturbed) -> _Forward:
         """Run forward behind a gate, and open it if an intermediate was saved."""
@@ -264,23 +254,28 @@ class OnePass:
         # JAX differentiates every reference (jax.new_ref), whatever is written to it.
         # So outputs that came through one have a derivative behind a closed gate too.
         if any(map(compat.is_differentiated, outs)):  # no recording shows what ran
-            traced, _ = attempt(lambda: self._trace(inside, perturbed))
-            if traced is not None and compat.makes_references(traced[0]):
-                closed_over = _used_by(traced[0])
+            with contextlib.suppress(Exception):  # a body that needs values: anything
+                jaxpr, _ = self._trace(inside, perturbed)
+                if compat.makes_references(jaxpr):
+                    closed_over = _used_by(jaxpr, inside)
         elif gate.open or recording.makes_references:
             closed_over = recording.closed_over(outs, inside)
         return _Forward(run, outs, leaves, inside, recording, closed_over)
 
     def _trace(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Any, Run]:
-        """Trace forward; return a jaxpr of outputs and leaves, and the run."""
+        """Trace forward by its float arrays; return a jaxpr, and the run.
+
+        The jaxpr gives the outputs and the leaves.
+        """
         runs: list[Run] = []
 
         def trace(*values: Any) -> list[Any]:
-            outs, leaves, run = self._run(list(values), perturbed)
+            outs, leaves, run = self._run(_filled(arrays, values), perturbed)
             runs.append(run)
             return [*outs, *leaves]
 
-        return compat.make_jaxpr(trace, arrays), runs[-1]
+        jaxpr = compat.make_jaxpr(trace, list(filter(is_inexact, arrays)))
+        return jaxpr, runs[-1]
 
     def _evaluate_gated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Forward:
         """Evaluate a forward that was traced.
@@ -291,10 +286,10 @@ class OnePass:
         n = len(avals) - len(run.sources)
         gate.open = any(map(is_inexact, run.others(avals[n:])))
         inside, recording = gate.enter(arrays), compat.Recording()
-        found = compat.evaluate(jaxpr, inside)
+        found = compat.evaluate(jaxpr, list(filter(is_inexact, inside)))
         # What else the values were computed from, for `attach`.
         own = gate.open or compat.makes_references(jaxpr)
-        closed_over = _used_by(jaxpr) if own else None
+        closed_over = _used_by(jaxpr, arrays) if own else None
         return _Forward(run, found[:n], found[n:], inside, recording, closed_over)
 
     def _marks(self, arrays: Arrays, perturbed: Perturbed) -> frozenset[int]:
@@ -303,15 +298,15 @@ class OnePass:
         Outside of a trace an output and what lax.stop_gradient makes of it are one
         object: then both count as marked. In a trace they are two.
         """
-        traced, why = attempt(lambda: self._trace(arrays, perturbed))
-        if traced is None:
+        try:
+            return self._trace(arrays, perturbed)[1].out.marked
+        except compat.NEEDS_VALUES as error:
             raise errors.RuleValueError(
                 f"`{self._rule}` marked an output that is the same object as another "
-                f"(outside of a trace lax.stop_gradient(x) is x), and tracing it "
-                f"raised {why}, so jaxfn can't tell which of the two is marked. Return "
-                "a copy of it, jnp.copy(x)."
-            )
-        return traced[1].out.marked
+                "(outside of a trace lax.stop_gradient(x) is x), and it can't be "
+                "traced to see which of them is marked. Return a copy of it, "
+                "jnp.copy(x)."
+            ) from error
 
     # ---- its second part
 
@@ -324,7 +319,7 @@ class OnePass:
             What it gave, and the values that its leaves are made of beside inputs and
             outputs.
         """
-        n, why = len(arrays), ""
+        n, values = len(arrays), [*arrays, *outs]
 
         def save(values: Arrays) -> tuple[list[Any], Run]:
             assert self._second is not None
@@ -334,31 +329,48 @@ class OnePass:
             return leaves, run
 
         # If no second derivative can come, it runs as it is.
-        if not compat.is_final(arrays):
-            traced, why = attempt(lambda: _trace_second(save, [*arrays, *outs]))
-            if traced is not None:
-                return traced
-        values = without_derivative([*arrays, *outs])
-        leaves, run = save(values)
-        if any(map(compat.is_differentiated, arrays)):
-            again = lambda xs: save(xs)[1]  # noqa: E731
-            about = self._second_rule, why, run, leaves, values, arrays, again
-            leaves = refusing_a_derivative(*about, may_be_numpy=False)
-        return run, run.others(leaves)
+        if compat.is_final(arrays):
+            leaves, run = save(without_derivative(values))
+            return run, run.others(leaves)
+        with _traceable(self._second_rule, "or compute it in the rules"):
+            return _trace_second(save, values)
+
+
+def _filled(values: Arrays, floats: Arrays) -> list[Any]:
+    """Return the values, with these in the places of the float arrays.
+
+    A trace by float arrays alone leaves integers their values, if these are known.
+    """
+    rest = iter(floats)
+    return [next(rest) if is_inexact(x) else x for x in values]
+
+
+@contextlib.contextmanager
+def _traceable(rule: str, otherwise: str) -> Iterator[None]:
+    """Explain that a rule which is differentiated again needs values."""
+    try:
+        yield
+    except compat.NEEDS_VALUES as error:
+        raise NotImplementedError(
+            f"`{rule}` was differentiated again, and can't be traced: it needs the "
+            f"values of float arrays ({type(error).__name__}), and the derivative of "
+            f"what it saves would be lost. Write it as for jax.jit, {otherwise}."
+        ) from error
 
 
 def _trace_second(
-    save: Callable[[Arrays], tuple[list[Any], Run]], values: Arrays
+    save: Callable[[Arrays], tuple[list[Any], Run]], known: Arrays
 ) -> tuple[Run, Arrays]:
     """Trace the second part; return what it gave, and what it closes over."""
     runs: list[Run] = []
 
     def trace(*values: Any) -> list[Any]:
-        leaves, run = save(list(values))
+        leaves, run = save(_filled(known, values))
         runs.append(run)
         return run.others(leaves)
 
-    closed_over, staged = compat.Staged.trace(trace, (), *values)
+    floats = filter(is_inexact, known)
+    closed_over, staged = compat.Staged.trace(trace, (), *floats)
     # Mostly every leaf is an input or an output, so that there is nothing to evaluate.
     if not staged.out_avals and not staged.effects:
         return runs[-1], []
@@ -366,8 +378,10 @@ def _trace_second(
     return runs[-1], closed_over
 
 
-def _used_by(jaxpr: Any) -> list[Any] | None:
+def _used_by(jaxpr: Any, inputs: Arrays) -> list[Any] | None:
     """Return the traced values that a forward closes over, but no references.
+
+    (Its inputs that are no floats are constants of the jaxpr.)
 
     Returns:
         None if one of the references is differentiated, which would be lost.
@@ -376,4 +390,5 @@ def _used_by(jaxpr: Any) -> list[Any] | None:
     references = list(filter(compat.is_reference, used))
     if any(map(compat.is_differentiated, references)):
         return None
-    return [x for x in used if not compat.is_reference(x)]
+    known = set(map(id, inputs))
+    return [x for x in used if not compat.is_reference(x) and id(x) not in known]

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import Arguments, OutSpec, compat, errors, pytree, search, type_name
+from jaxfn._base import Arguments, OutSpec, compat, errors, search, type_name
 from jaxfn._engine import Perturbed, Residuals, Rules, Run
 from jaxfn._methods.node import STATE, BackwardCFunction
 from jaxfn._methods.packed import Packed, Put
@@ -101,8 +101,6 @@ def capture(
         perturbed,
         ctx._jaxfn_needs_read,
         layout,
-        constants=tuple(dict.fromkeys(leaves.numpy)),
-        opaque=tuple(leaves.opaque),
     )
 
 
@@ -135,8 +133,6 @@ class _Leaves:
     def __init__(self, ctx_name: str) -> None:
         self.arrays: list[Any] = []
         self.reads: list[int] = []
-        self.opaque: list[str] = []
-        self.numpy: list[str] = []
         self._index: dict[int, int] = {}
         self._inside: list[int] = []
         self._ctx_name = ctx_name
@@ -146,10 +142,6 @@ class _Leaves:
 
     def take(self, value: Any, name: str) -> Put:
         """Make the template of the value of attribute `name`."""
-        # JAX takes a NumPy value for a constant, but a rule may have computed it from
-        # an input. `onepass` refuses to differentiate it.
-        if isinstance(value, (np.ndarray, np.generic)) and pytree.is_inexact(value):
-            self.numpy.append(f"ctx.{name}")
         if isinstance(value, _SIMPLE):
             return _Constant(value)
         if isinstance(value, jax.Array):
@@ -220,7 +212,7 @@ class _Leaves:
         return put
 
     def _check_opaque(self, value: Any, name: str) -> None:
-        """Refuse an object that hides a tracer; note one that hides an array."""
+        """Refuse an object that hides a tracer."""
         if search.find(value, compat.is_tracer) is not None:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
@@ -230,8 +222,6 @@ class _Leaves:
                 "Save the array itself, or register the type with "
                 "jax.tree_util.register_pytree_node."
             )
-        if search.hides_array(value):
-            self.opaque.append(f"ctx.{name}")
 
 
 class _Constant:

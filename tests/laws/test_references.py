@@ -392,3 +392,24 @@ def test_a_backward_may_use_a_reference_under_jit():
     assert jax.jit(jax.grad(f))(X) == 1
     assert jax.jit(jax.grad(f))(X) == 2
     assert ref[...] == 2
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_setup_context_may_use_a_reference_once(wrap):
+    ref = jax.new_ref(jnp.float32(0))
+
+    def setup_context(ctx, inputs, output):
+        ref[...] += 1
+        ctx.save_for_backward(inputs[0] * ref[...])
+
+    f = function(
+        "F",
+        forward=lambda x: x * x,
+        setup_context=setup_context,
+        backward=lambda ctx, g: 5 * g * ctx.saved_tensors[0],
+    ).apply
+    assert wrap(jax.grad(f))(X) == 2.5
+    assert ref[...] == 1
+    for second in (jax.grad(jax.grad(f)), along(jax.grad(f))):
+        with pytest.raises(NotImplementedError, match="`F.setup_context` uses the res"):
+            wrap(second)(X)

@@ -13,9 +13,9 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 9_000,
-    ("_engine",): 2_460,
-    ("_base/compat",): 1_360,
+    CORE: 8_880,
+    ("_engine",): 2_340,
+    ("_base/compat",): 1_370,
     ("_check",): 2_920,
     ("_explain",): 1_200,
     ("_gradcheck",): 840,

@@ -15,7 +15,7 @@ decorators.
 
 # fmt: off
 from jaxfn._base.compat.decorators import (
-    FORWARD_MODE_REFUSAL, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
+    FORWARD_MODE_REFUSAL, NEEDS_VALUES, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
     hide_frames, is_refused_solve, lacks_transpose, place_of,
     set_debug_info, with_hidden_frames,
 )

@@ -20,6 +20,14 @@ The known half loses it, so the second derivative is that of the body: silently 
 (0.10.2: 192.6 instead of 453.5; 0.12.0: right)."""
 
 
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""JAX's errors for code that needs the value of a traced array."""
+
+
 FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 )

@@ -79,11 +79,16 @@ class Staged:
         """Return what gives the same values once more, without effects.
 
         Returns:
-            None if a value needs an effect: an io_callback may give another result.
+            None if a value needs an effect: an io_callback or a reference from outside
+            may give another result.
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         kept = _used(jaxpr)
-        if any(not _is_harmless(effect) for effect in kept.effects):
+        # Effects on references that it made itself are harmless.
+        own = not any(map(is_reference, jaxpr.invars))
+        harmless = (NamedAxisEffect, JaxprInputEffect) if own else NamedAxisEffect
+        effects = kept.effects - {internal_mutable_array_effect}
+        if not all(isinstance(effect, harmless) for effect in effects):
             return None
         return self if kept is jaxpr else Staged(close_jaxpr(kept))
 
@@ -120,21 +125,17 @@ def _used(jaxpr: Any) -> Any:
         if on_references or any(id(var) in used for var in eqn.outvars):
             used |= {id(x) for x in eqn.invars}
             kept.append(_with_used(eqn))
-    # A branch of a cond has the effects of all branches.
-    effects = frozenset(e for eqn in kept for e in eqn.effects)
+    # A branch of a cond has the effects of all branches. An effect on a reference has
+    # the index of an input, of the jaxpr or of the equation.
+    effects = frozenset(
+        [e for eqn in kept for e in eqn.effects if not isinstance(e, JaxprInputEffect)]
+    )
+    effects |= {e for e in jaxpr.effects if isinstance(e, JaxprInputEffect)}
     kept.reverse()
     same = len(kept) == len(jaxpr.eqns) and all(map(operator.is_, kept, jaxpr.eqns))
     if same and effects == jaxpr.effects:
         return jaxpr
     return jaxpr.replace(eqns=kept, effects=effects)
-
-
-def _is_harmless(effect: Any) -> bool:
-    """Is it a name of an axis, or an effect on references that the function made?"""
-    own = (
-        isinstance(effect, JaxprInputEffect) or effect is internal_mutable_array_effect
-    )
-    return own or isinstance(effect, NamedAxisEffect)
 
 
 # Calls, loops and branches, whose effects are those of their jaxprs.
