@@ -50,8 +50,6 @@ from jaxfn._engine.batching import differentiable, with_batch_rule
 from jaxfn._engine.carrying import Carrier
 from jaxfn._engine.engines import (
     call,
-    engine,
-    has_forward_mode,
     push_forward,
 )
 from jaxfn._engine.gate import without_derivative

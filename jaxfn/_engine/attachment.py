@@ -154,9 +154,8 @@ def _jvp(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
     # that of the body (closed_over is given), the sources tell.
     lost = dots[n_in:] if n_closed is None else dots[n_in : n_in + n_closed]
     if any(d is not None for d in lost):
-        raise errors.ClosedOverError(
-            errors.CLOSED_OVER.format(name=params["tangent_rule"].name)
-        )
+        name = params["tangent_rule"].name
+        raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=name))
     outs = _bind(*primals, **{**params, "tangent_rule": params["tangent_rule"].next})
     # The derivative of the body alone, which is dropped.
     if all(d is None for d in dots[:n_in]):

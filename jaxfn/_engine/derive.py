@@ -50,9 +50,8 @@ def transposed(
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = _traced(rules, of_cts, example)
     if any(map(compat.is_reference, compat.constants(jaxpr))):
-        raise NotImplementedError(
-            errors.REFERENCE.format(name=f"{rules.name}.backward")
-        )
+        name = f"{rules.name}.backward"
+        raise NotImplementedError(errors.REFERENCE.format(name=name))
     # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and silently drops
     # c. Of one that ignores ct it makes zero. Neither is a derivative of anything.
     for i, got in linearity.nonzero_outputs(jaxpr):
@@ -65,9 +64,7 @@ def transposed(
         # transpose. That is a second derivative, which this Function refuses anyway.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
-        expected = (
-            "operations that are linear in the cotangents and that JAX can transpose"
-        )
+        expected = "operations, linear in the cotangents, that JAX can transpose"
         said, cause = _words(error)
         raise _refusal(rules, expected, said) from cause
 

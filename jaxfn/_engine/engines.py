@@ -32,41 +32,30 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     try:
         # Else JAX would refuse at once what may be transposed later, which is allowed.
-        if not has_forward_mode(rules) and compat.in_forward_mode(arrays):
+        if not rules.has_forward_mode and compat.in_forward_mode(arrays):
             arrays = only_transposable(arrays, name=rules.name)
-        outs = engine(rules)(*arrays)
+        make = _as_custom_jvp if rules.has_forward_mode else _as_custom_vjp
+        outs = make(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         # JAX raises it for a tracer that the rules closed over. It does so under jet,
         # too, whatever the rules do.
         if compat.in_jet(arrays):
             raise errors.RuleError(errors.JET.format(name=rules.name)) from error
-        raise errors.ClosedOverError(
-            errors.CLOSED_OVER.format(name=rules.name)
-        ) from error
+        said = errors.CLOSED_OVER.format(name=rules.name)
+        raise errors.ClosedOverError(said) from error
     except TypeError as error:
         # The error passes every Function around it; the innermost has named itself.
-        if str(error) == compat.FORWARD_MODE_REFUSAL and not hasattr(
-            error, "__notes__"
-        ):
+        named = hasattr(error, "__notes__")
+        if str(error) == compat.FORWARD_MODE_REFUSAL and not named:
             error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     found = list(outs.arrays)
     # All examples of a vmap share a marked output. JAX refuses a cotangent of a shared
     # output of a custom_vjp, so none may arrive. (A custom_jvp gives it no tangent.)
-    if not has_forward_mode(rules):
+    if not rules.has_forward_mode:
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
     return outs.static.whole.join(found)
-
-
-def engine(rules: Rules) -> Callable[..., Outputs]:
-    """Make the JAX function of flat arrays that has these rules."""
-    return (_as_custom_jvp if has_forward_mode(rules) else _as_custom_vjp)(rules)
-
-
-def has_forward_mode(rules: Rules) -> bool:
-    """Is there a jvp, or is one to be derived?"""
-    return rules.jvp is not None or rules.derive_jvp
 
 
 def _primal(rules: Rules) -> Callable[..., Outputs]:
@@ -74,9 +63,8 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
     def primal(*args: Any) -> Outputs:
         # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
-        return _refusing_closures(
-            rules.name, rules.primal, list(map(compat.as_array, args))
-        )
+        arrays = list(map(compat.as_array, args))
+        return _refusing_closures(rules.name, rules.primal, arrays)
 
     primal.__name__ = rules.name
     return _described(primal, rules, "", _ANY)
@@ -125,12 +113,8 @@ def _needed(args: Arrays, perturbed: Sequence[bool]) -> Perturbed:
     both.
     """
     # JAX's next implementation says of integers, too, that they are perturbed.
-    return tuple(
-        [
-            is_inexact(x) and (p or compat.is_differentiated(x))
-            for x, p in zip(args, perturbed, strict=True)
-        ]
-    )
+    found = zip(args, perturbed, map(compat.is_differentiated, args), strict=True)
+    return tuple([is_inexact(x) and (inner or outer) for x, inner, outer in found])
 
 
 # ---- custom_vjp

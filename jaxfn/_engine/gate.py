@@ -25,8 +25,7 @@ class Gate:
         open: Whether derivatives pass.
     """
 
-    def __init__(self) -> None:
-        self.open = False
+    open = False
 
     def enter(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the arrays behind the gate; one that is no tracer passes as it is.

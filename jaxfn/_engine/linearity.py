@@ -137,20 +137,16 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
     if name == "custom_linear_solve":
         return _solve(eqn, ins)
-    if name in compat.PAIRED or _is_permuted(eqn, ins):
+    if name in compat.PAIRED:
         return ins
-    if name == "sort":  # by what depends on the inputs: each result is a choice
-        return [_join(*ins)] * len(ins)
+    if name == "sort":
+        # By keys that depend on the inputs, each result is a choice.
+        chosen = any(x.depends for x in ins[: params["num_keys"]])
+        return [_join(*ins)] * len(ins) if chosen else ins
     body = body_of(eqn)
     if body is not None and len(compat.open_jaxpr(body)[0].invars) == len(ins):
         return _outputs(body, ins)
     return [_plain(eqn, ins)] * len(eqn.outvars)
-
-
-def _is_permuted(eqn: Any, ins: list[Fact]) -> bool:
-    """Are the operands sorted by keys that do not depend on the inputs?"""
-    name, params = eqn.primitive.name, eqn.params
-    return name == "sort" and not any(x.depends for x in ins[: params["num_keys"]])
 
 
 def _plain(eqn: Any, ins: list[Fact]) -> Fact:
@@ -166,9 +162,8 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
     elif depends and name == "gather" and _is_filled(eqn.params):
         return Fact(depends, zero=False, why=_why(ins))
     elif depends:
-        # JAX transposes an operation only with respect to operands in which it is
-        # linear, as x in x * c or x / c, and refuses the others: so all those that
-        # depend on the inputs are such operands.
+        # JAX transposes an operation only by operands in which it is linear, as x in
+        # x * c: so all those that depend on the inputs are such operands.
         operands = [fact for fact in ins if fact.depends]
     elif name in _PRODUCTS:
         return Fact(depends, zero=any(fact.zero for fact in ins))

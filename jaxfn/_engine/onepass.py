@@ -263,10 +263,7 @@ class OnePass:
         return _Forward(run, outs, leaves, inside, recording, closed_over)
 
     def _trace(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Any, Run]:
-        """Trace forward by its float arrays; return a jaxpr, and the run.
-
-        The jaxpr gives the outputs and the leaves.
-        """
+        """Trace forward; return a jaxpr by float arrays, of outputs and leaves."""
         runs: list[Run] = []
 
         def trace(*values: Any) -> list[Any]:
@@ -278,10 +275,7 @@ class OnePass:
         return jaxpr, runs[-1]
 
     def _evaluate_gated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Forward:
-        """Evaluate a forward that was traced.
-
-        Forward has ended, so the gate is asked with the answer known.
-        """
+        """Evaluate a traced forward behind a gate that opens or not in advance."""
         gate, avals = Gate(), compat.Staged(jaxpr).out_avals
         n = len(avals) - len(run.sources)
         gate.open = any(map(is_inexact, run.others(avals[n:])))

@@ -25,7 +25,7 @@ from jax import lax
 from jaxfn._base import compat
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.gate import without_derivative
-from jaxfn._engine.rules import Arrays
+from jaxfn._engine.rules import Arrays, spread
 
 
 def tied(
@@ -45,20 +45,13 @@ def tied(
         differentiable: A mask of the outputs that have a derivative.
         name: Name of the Function.
     """
-    covered = recording.covers(outs, inputs)
-    places = [
-        i
-        for i, (has_derivative, done) in enumerate(
-            zip(differentiable, covered, strict=True)
-        )
-        if has_derivative and not done
-    ]
-    found = list(outs)
-    if places:
-        some = _with_zero_of([outs[i] for i in places], inputs, name)
-        for i, out in zip(places, some, strict=True):
-            found[i] = out
-    return found
+    pairs = zip(differentiable, recording.covers(outs, inputs), strict=True)
+    places = [has_derivative and not covered for has_derivative, covered in pairs]
+    if not any(places):
+        return list(outs)
+    loose = [out for out, place in zip(outs, places, strict=True) if place]
+    found = spread(_with_zero_of(loose, inputs, name), places)
+    return [x if y is None else y for x, y in zip(outs, found, strict=True)]
 
 
 def _with_zero_of(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:

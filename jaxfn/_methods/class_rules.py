@@ -16,7 +16,6 @@ from jaxfn._engine import (
     Rules,
     call,
     differentiable,
-    has_forward_mode,
 )
 from jaxfn._methods.capture import Record, rebuild
 from jaxfn._methods.definition import Definition
@@ -71,7 +70,7 @@ class ClassRules:
         nothing = (False,) * len(arrays)
         # In such a JAX, the reverse derivative of a scan keeps only the primal of a
         # custom_jvp. `fwd` gives that primal our derivative, not the body's.
-        if compat.SCAN_DROPS_JVP and has_forward_mode(self.rules):
+        if compat.SCAN_DROPS_JVP and self.rules.has_forward_mode:
             return self._fwd(arrays, nothing)[0]
         return self.style.one_pass().primal(arrays, nothing)
 

@@ -13,8 +13,8 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 8_880,
-    ("_engine",): 2_340,
+    CORE: 8_850,
+    ("_engine",): 2_300,
     ("_base/compat",): 1_370,
     ("_check",): 2_920,
     ("_explain",): 1_200,
