@@ -30,11 +30,12 @@ Rule = Callable[..., Any]
 
 def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
+    has_forward_mode = rules.jvp is not None or rules.derive_jvp
     try:
         # Else JAX would refuse at once what may be transposed later, which is allowed.
-        if not rules.has_forward_mode and compat.in_forward_mode(arrays):
+        if not has_forward_mode and compat.in_forward_mode(arrays):
             arrays = only_transposable(arrays, name=rules.name)
-        make = _as_custom_jvp if rules.has_forward_mode else _as_custom_vjp
+        make = _as_custom_jvp if has_forward_mode else _as_custom_vjp
         outs = make(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         # JAX raises it for a tracer that the rules closed over. It does so under jet,
@@ -52,7 +53,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     found = list(outs.arrays)
     # All examples of a vmap share a marked output. JAX refuses a cotangent of a shared
     # output of a custom_vjp, so none may arrive. (A custom_jvp gives it no tangent.)
-    if not rules.has_forward_mode:
+    if not has_forward_mode:
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
     return outs.static.whole.join(found)

@@ -90,10 +90,6 @@ class Rules:
     once: bool = False
     origin: Origin | None = None
 
-    @property
-    def has_forward_mode(self) -> bool:
-        return self.jvp is not None or self.derive_jvp
-
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
     """Return one entry for each place: the next value if it is True, else None."""

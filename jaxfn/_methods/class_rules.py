@@ -70,7 +70,7 @@ class ClassRules:
         nothing = (False,) * len(arrays)
         # In such a JAX, the reverse derivative of a scan keeps only the primal of a
         # custom_jvp. `fwd` gives that primal our derivative, not the body's.
-        if compat.SCAN_DROPS_JVP and self.rules.has_forward_mode:
+        if compat.SCAN_DROPS_JVP and (self._def.jvp or self._def.derive_jvp):
             return self._fwd(arrays, nothing)[0]
         return self.style.one_pass().primal(arrays, nothing)
 
