@@ -53,7 +53,7 @@ class Carrier:
                 f"`{self._name}` saved {n} arrays, and at least {_PADDING} less "
                 "before, in the same call of a jitted function with other arguments "
                 f"differentiated: expected at most {self._width}. Save the same arrays "
-                "whatever is differentiated."
+                "whatever ctx.needs_input_grad or symbolic_zeros say; ask in backward."
             )
         key = next(self._next) if is_traced or None in self._items else None
         # Shapes in place of the arrays, which must not outlive their trace. They show

@@ -1,10 +1,10 @@
 """The static methods of a class as `Rules`: their contexts, and checks of results.
 
-If no argument is traced, `plain` runs forward. Otherwise `definition` looks up the
-rules of the class, `class_rules` makes `Rules` of them for `_engine`, and `styles` runs
-forward. `node` is the ctx that rules get, `ctx` its public part. `returned_*` check
-results; `rule_errors` explains errors of a rule. `settings`
-has what a `with` block sets: saved-tensor hooks and the autocast policy.
+If no argument is traced, `plain` runs forward. Otherwise `styles` looks up the rules of
+the class and runs forward, and `class_rules` makes `Rules` for `_engine`. `node` is the
+ctx that rules get, `ctx` its public part. `returned_*` check results; `rule_errors`
+explains errors of a rule. `settings` has what a `with` block sets: saved-tensor hooks
+and the autocast policy.
 
 The way of a saved array: `node.save_for_backward`, `capture`, `_engine.onepass` (gives
 it its derivative), `styles` (puts it in `Residuals`; hooks see it in `packed`),
@@ -15,6 +15,6 @@ from jaxfn._methods import plain, settings
 from jaxfn._methods.capture import Record, fields, is_record
 from jaxfn._methods.class_rules import ClassRules, run_batched, run_traced
 from jaxfn._methods.ctx import FunctionCtx
-from jaxfn._methods.definition import Definition, rewrapped
 from jaxfn._methods.node import BackwardCFunction
 from jaxfn._methods.packed import filled
+from jaxfn._methods.styles import Definition, rewrapped

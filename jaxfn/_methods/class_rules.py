@@ -18,12 +18,11 @@ from jaxfn._engine import (
     differentiable,
 )
 from jaxfn._methods.capture import Record, rebuild
-from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import call_backward
 from jaxfn._methods.returned_gradients import gradients
 from jaxfn._methods.returned_outputs import tangents as out_tangents
 from jaxfn._methods.rule_errors import explain
-from jaxfn._methods.styles import Style
+from jaxfn._methods.styles import Definition, Style
 
 
 def run_traced(cls: Any, base: type, arguments: Arguments, arrays: Arrays) -> Any:

@@ -1,7 +1,10 @@
-"""The two styles of forward, each of which `_engine.onepass` runs once.
+"""What a class defines, and the two styles of forward, each run once by `OnePass`.
 
 Combined: `forward(ctx, *args)`. Separate: `forward(*args)`, then
 `setup_context(ctx, inputs, output)`.
+
+jaxfn looks up all rules at every call. So a rule assigned later counts from the next
+call on, and earlier traces keep their rules.
 """
 
 from __future__ import annotations
@@ -25,11 +28,60 @@ from jaxfn._engine import (
 )
 from jaxfn._methods import settings
 from jaxfn._methods.capture import Record, capture
-from jaxfn._methods.definition import Definition
 from jaxfn._methods.node import BackwardCFunction, where
 from jaxfn._methods.packed import pack
 from jaxfn._methods.returned_outputs import batch_outputs
 from jaxfn._methods.rule_errors import explain
+
+
+class Definition:
+    """The rules and flags that a class defines; a rule is None if it is missing.
+
+    Args:
+        cls: The class; an attribute too.
+        base: `Function`; a rule inherited from it counts as missing.
+
+    Raises:
+        RuntimeError: The rules contradict each other.
+
+    Attributes:
+        name: Name of the class.
+        forward: The static method.
+        setup_context: The static method; None in the combined style.
+        vmap: The static method; None if JAX batches forward.
+        vmap_twice: Whether a vmap contradicts `generate_vmap_rule`. Like torch, jaxfn
+            raises when the Function is batched, not at other calls.
+        jvp: The static method.
+        backward: The static method backward or vjp; None unless exactly one exists.
+        boxed: Whether backward gets the gradients in a list.
+        has_backward: Whether backward or vjp (or both) is defined.
+        once: Whether backward is marked `once_differentiable`.
+        derive_jvp: Whether the jvp is derived from backward.
+    """
+
+    def __init__(self, cls: Any, base: Any) -> None:
+        own = {}
+        for rule in ("setup_context", "vmap", "jvp", "vjp", "backward"):
+            found = getattr(cls, rule)
+            if found is not getattr(base, rule):
+                own[rule] = found
+        backwards = [own[rule] for rule in ("vjp", "backward") if rule in own]
+        self.cls, self.name, self.forward = cls, cls.__name__, cls.forward
+        self.setup_context, self.jvp = own.get("setup_context"), own.get("jvp")
+        self.vmap, self.vmap_twice = own.get("vmap"), cls.generate_vmap_rule
+        self.backward = backwards[0] if len(backwards) == 1 else None
+        self.boxed, self.derive_jvp = cls.boxed_grads_call, cls.generate_jvp_rule
+        self.has_backward = bool(backwards)
+        self.once = bool(backwards) and getattr(backwards[0], "_jaxfn_once", False)
+        if "vmap" in own and "setup_context" not in own:
+            raise errors.RuleError(errors.VMAP_COMBINED.format(name=self.name))
+        if self.derive_jvp and ("jvp" in own or not backwards):
+            got = "an overridden jvp staticmethod" if "jvp" in own else "no backward"
+            raise errors.RuleError(
+                f"`{self.name}` has generate_jvp_rule=True and {got}: expected a "
+                "backward to derive the jvp from, and no other jvp. Set "
+                "generate_jvp_rule=False or change the rules."
+            )
 
 
 class VmapInfo(NamedTuple):
@@ -219,3 +271,10 @@ def marks(
             "(JAX operations give new arrays). Mark what you return."
         )
     return indices
+
+
+def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+    """Wrap the function of a rule, also above `@staticmethod` or `@classmethod`."""
+    if isinstance(rule, classmethod):
+        return classmethod(wrap(rule.__func__))
+    return wrap(rule.__func__ if isinstance(rule, staticmethod) else rule)
