@@ -22,6 +22,7 @@ The known half loses it, so the second derivative is that of the body: silently 
 
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )

@@ -177,10 +177,12 @@ class KeepPositive(jaxfn.Function):
     """As many elements as are positive: the shape depends on the values."""
 
     @staticmethod
-    def forward(ctx, x):
-        mask = x > 0
-        ctx.save_for_backward(mask)
-        return x[mask]
+    def forward(x):
+        return x[x > 0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0] > 0)
 
     @staticmethod
     def backward(ctx, g):
