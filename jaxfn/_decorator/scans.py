@@ -21,8 +21,18 @@ def jvp_for_scans(
     name: str, fun: Rule, method: str, rules: tuple[Any, ...], options: dict[str, Any]
 ) -> Rule:
     """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
-    # Under vmap each example has its own derivative.
-    attached = functools.partial(attach, name=name, spreads=True)
+
+    def attached(tangents: Any, inputs: Arrays, outs: Arrays) -> list[Any]:
+        # One by one, so that JAX leaves out an output that nobody uses. Under vmap each
+        # example has its own derivative.
+        found: list[Any] = []
+        for i, out in enumerate(outs):
+
+            def rule(*args: Any, i: int = i) -> list[Any]:
+                return [tangents(*args)[i]]
+
+            found += attach(rule, inputs, [out], name=name, spreads=True)
+        return found
 
     @functools.wraps(fun)
     def primal(*args: Any) -> Any:
