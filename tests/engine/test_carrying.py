@@ -86,3 +86,12 @@ def test_arrays_of_another_trace_are_refused():
     _, key = carrier.pack(residuals("saved", X), [X])
     with pytest.raises(NotImplementedError, match="`f` saved other arrays"):
         carrier.unpack(([jnp.ones(2)], key))
+
+
+def test_what_has_no_padding_makes_no_operation():
+    def trace(x):
+        (saved, _) = Carrier("f").pack(residuals("static", x), [x])
+        return saved
+
+    # The key alone, which is of no use here.
+    assert len(jax.make_jaxpr(trace)(X).eqns) == 1

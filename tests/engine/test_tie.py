@@ -13,6 +13,8 @@ from jaxfn._engine import tie
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
 from tests.build import function
+from tests.jaxprs import primitives
+from tests.laws.leaks import checking_leaks
 from tests.sizes import only
 
 X = jnp.float32([1, 2, 3])
@@ -772,3 +774,14 @@ def test_sum_match_sums_an_output_that_ignores_what_is_mapped():
     """A limit, which the page of differences states: nothing in JAX tells us of it."""
     mapped = jax.vmap(two("backward"), (0, None), (0, None), sum_match=True)
     assert mapped(X, S)[1] == 3 * 3
+
+
+def test_a_rule_that_batches_a_value_holds_no_tracer():
+    """Values that nothing can be taken from: `attach` outlives their trace."""
+
+    def tied(key, x):
+        return tie._with_zero_of([key], [x], "f")[0]
+
+    with checking_leaks():
+        jaxpr = jax.make_jaxpr(tied)(jax.random.key(0), jnp.ones(2))
+    assert "attach" in primitives(jaxpr.jaxpr)
