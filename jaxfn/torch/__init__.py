@@ -21,10 +21,10 @@ if importlib.util.find_spec("torch") is None:
     )
 
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._explain import TorchExplanation, explain
-from jaxfn.torch._from_torch import from_torch
-from jaxfn.torch._refusal import TorchRefusal
-from jaxfn.torch._translation import Translation, translate
+from jaxfn.torch._function.explain import TorchExplanation, explain
+from jaxfn.torch._function.api import from_torch
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._translate.translation import Translation, translate
 
 __all__ = [
     "CompareReport",

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 import jaxfn.torch
-from jaxfn.torch import _experimental, _table
-from jaxfn.torch._dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
-from jaxfn.torch._lib import TorchDispatchMode
-from jaxfn.torch._on_host import HostCall
-from jaxfn.torch._program import Type
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch import _ops as _table
+from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
+from jaxfn.torch._base.torch_module import TorchDispatchMode
+from jaxfn.torch._function.host_call import HostCall
+from jaxfn.torch._trace.program import Type
 
 MODES = ("eager", "jit", "vmap(grad)", "scan", "grad of scan")
 

@@ -18,7 +18,7 @@ from torch.autograd import Function
 
 import jaxfn
 from jaxfn.autograd.graph import saved_tensors_hooks
-from jaxfn.torch import _body as body_module
+from jaxfn.torch._function import graph_function as body_module
 from jaxfn.torch import from_torch
 
 

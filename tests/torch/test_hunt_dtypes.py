@@ -12,7 +12,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from jaxfn.torch import TorchRefusal, from_torch
-from jaxfn.torch._dtypes import from_numpy, to_jax, to_numpy
+from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_numpy
 
 from .compare import Case, tensors
 

@@ -13,7 +13,8 @@ import torch
 from torch.autograd import Function
 
 import jaxfn.torch
-from jaxfn.torch import TorchRefusal, _experimental, from_torch
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch import TorchRefusal, from_torch
 
 BUFFER = torch.zeros(2)
 LAYER = torch.nn.Linear(2, 2)

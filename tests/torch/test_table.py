@@ -19,10 +19,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-from jaxfn.torch import TorchRefusal, _table
-from jaxfn.torch._body import Body
-from jaxfn.torch._dtypes import to_jax
-from jaxfn.torch._statics import Taker, join
+from jaxfn.torch import _ops as _table
+from jaxfn.torch import TorchRefusal
+from jaxfn.torch._function.graph_function import Body
+from jaxfn.torch._base.dtypes import to_jax
+from jaxfn.torch._base.flatten import Taker, join
 from tests import sizes
 
 from .compare import error

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-from jaxfn.torch._dtypes import to_jax, to_numpy
+from jaxfn.torch._base.dtypes import to_jax, to_numpy
 from jaxfn.torch._translate import _memory
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, TABLES

@@ -11,7 +11,7 @@ import scipy.sparse
 import torch
 
 from jaxfn.torch import translate
-from jaxfn.torch._dtypes import to_jax
+from jaxfn.torch._base.dtypes import to_jax
 from jaxfn.torch._translate._compared import load
 from jaxfn.torch._translate._names import arrays
 

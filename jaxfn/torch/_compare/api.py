@@ -12,7 +12,7 @@ from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.pair import Options, Pair
 from jaxfn.torch._compare.report import CompareReport
 from jaxfn.torch._compare.rows import NAMES, Run, rows
-from jaxfn.torch._lib import torch
+from jaxfn.torch._base.torch_module import torch
 
 
 def compare(

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from jaxfn._base import pytree, short
-from jaxfn.torch._context import is_separate
-from jaxfn.torch._dtypes import to_numpy
-from jaxfn.torch._lib import torch
-from jaxfn.torch._statics import Slot
+from jaxfn.torch._base.torch_class import is_separate
+from jaxfn.torch._base.dtypes import to_numpy
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base.flatten import Slot
 
 
 def is_array(x: Any) -> bool:

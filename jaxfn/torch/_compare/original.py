@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxfn.torch import _experimental
+from jaxfn.torch._base import experimental as _experimental
 from jaxfn.torch._compare.arguments import Arguments
 from jaxfn.torch._compare.tensors import (
     Found,
@@ -29,10 +29,10 @@ from jaxfn.torch._compare.tensors import (
     tensor,
     tensors_in,
 )
-from jaxfn.torch._context import is_once_differentiable
-from jaxfn.torch._dtypes import from_numpy
-from jaxfn.torch._lib import TorchDispatchMode, forward_ad, torch
-from jaxfn.torch._refusal import place_now
+from jaxfn.torch._base.torch_class import is_once_differentiable
+from jaxfn.torch._base.dtypes import from_numpy
+from jaxfn.torch._base.torch_module import TorchDispatchMode, forward_ad, torch
+from jaxfn.torch._base.refusal import place_now
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._compare.tensors import Found, Outs
-from jaxfn.torch._lib import torch
+from jaxfn.torch._base.torch_module import torch
 
 NUMBERS = (bool, int, float, complex)
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._dtypes import from_numpy, to_jax
-from jaxfn.torch._lib import torch
+from jaxfn.torch._base.dtypes import from_numpy, to_jax
+from jaxfn.torch._base.torch_module import torch
 from jaxfn.torch._translate import _same_draws
 
 Progress = Callable[[int, int, str], None]

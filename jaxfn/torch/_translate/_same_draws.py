@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult, compare_arrays, eps_of, worst
-from jaxfn.torch._call import BACKWARD, FORWARD
+from jaxfn.torch._function.call import BACKWARD, FORWARD
 from jaxfn.torch._compare import CompareReport
-from jaxfn.torch._from_torch import from_torch
-from jaxfn.torch._watch import draws_from
+from jaxfn.torch._function.api import from_torch
+from jaxfn.torch._trace.intercept import draws_from
 
 _SEED = 0
 

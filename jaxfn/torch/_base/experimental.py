@@ -1,0 +1,189 @@
+"""The one door to torch's experimental names: tracing in two passes.
+
+Public routes were tried first, on torch 2.13: `torch.export` covers as much, takes 1.7
+to 3.3 s for a small body (this takes some 20 ms), and refuses `.data`; its strict form
+refuses autograd inside bodies. `torch.fx.symbolic_trace` knows no shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxfn.torch._base.torch_module import fx_traceback, torch
+
+TESTED = ("2.13",)
+"""The releases of torch with which this module was tested."""
+
+_NAMES = {
+    "make_fx": "torch.fx.experimental.proxy_tensor",
+    "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
+    "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes",
+    "FakeTensor": "torch._subclasses",
+    "FakeTensorMode": "torch._subclasses",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor",
+    "functionalize": "torch.func",
+    "default_decompositions": "torch.export",
+    "_disable_current_modes": "torch.utils._python_dispatch",
+}
+
+# torch.fx replaces methods of torch while it traces, so one thread at a time.
+LOCK = threading.RLock()
+
+
+@functools.cache
+def name(what: str) -> Any:
+    """One of torch's experimental names.
+
+    Raises:
+        ImportError: this torch does not have it.
+    """
+    try:
+        return getattr(importlib.import_module(_NAMES[what]), what)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"jaxfn.torch needs `{_NAMES[what]}.{what}`, which torch "
+            f"{torch.__version__} does not have: it was tested with torch "
+            f"{', '.join(TESTED)}. Install one of these."
+        ) from error
+
+
+def check() -> None:
+    """Refuse a torch that lacks one of the names.
+
+    Raises:
+        ImportError: names what is missing, and the releases that were tested.
+    """
+    for what in _NAMES:
+        name(what)
+
+
+def is_fake(x: Any) -> bool:
+    """Is it a tensor without values, as rules get them while they are traced?"""
+    return isinstance(x, name("FakeTensor"))
+
+
+def needs_values() -> tuple[type[BaseException], ...]:
+    """What torch raises where a rule asks a tensor for its value."""
+    return (
+        name("DataDependentOutputException"),
+        name("DynamicOutputShapeException"),
+        name("GuardOnDataDependentSymNode"),
+    )
+
+
+def without_modes() -> Any:
+    """A context in which tensors are real."""
+    return name("_disable_current_modes")()
+
+
+class Fakes:
+    """Makes tensors without values.
+
+    Args:
+        symbolic: may sizes and numbers be unknown?
+    """
+
+    def __init__(self, *, symbolic: bool) -> None:
+        env = name("ShapeEnv")() if symbolic else None
+        self.mode = name("FakeTensorMode")(
+            allow_non_fake_inputs=True,
+            shape_env=env,
+            static_shapes=True if symbolic else None,
+        )
+
+    def __call__(self, shape: Sequence[int], dtype: Any) -> Any:
+        """A tensor of this type."""
+        with self.mode:
+            return torch.empty(tuple(shape), dtype=dtype)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """While it lasts, torch does not log the tracebacks of what is then refused."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
+    """First pass: the Python, with all that it does, as operations."""
+    # Attention by operations, not by one kernel that says it may draw.
+    attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with fakes.mode, fx_traceback.preserve_node_meta(), _quiet(), attention:
+        return name("make_fx")(body)(*examples)
+
+
+def note_place(place: str) -> None:
+    """Operations that are recorded from now on come from this line."""
+    fx_traceback.set_stack_trace([place])
+
+
+def place_of(node: Any) -> str:
+    """The line of the user's file that an operation comes from."""
+    return node.stack_trace or ""
+
+
+LAST = "last function of torch: "
+PLACE = "its line: "
+"""How notes on an error begin that say where it comes from."""
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs a graph; an error says at which of its operations."""
+
+    def run_node(self, n: Any) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            error.add_note(f"{LAST}{n.target}")
+            error.add_note(f"{PLACE}{place_of(n)}")
+            raise
+
+
+def functional(module: Any, fakes: Fakes) -> Any:
+    """Second pass: without writes and views, in few operations."""
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    with fakes.mode, torch.no_grad():
+        examples = [
+            torch.empty_strided(v.shape, v.stride(), dtype=v.dtype)
+            for v in (n.meta["val"] for n in inputs)
+        ]
+        replay = _Replay(module).run
+        run = name("functionalize")(replay, remove="mutations_and_views")
+        with fx_traceback.preserve_node_meta(), _quiet():
+            return name("make_fx")(run, decomposition_table=_decompositions())(
+                *examples
+            )
+
+
+def nodes_of(outputs: Any) -> list[Any]:
+    """The nodes of the autograd graph that ends in these tensors."""
+    outputs = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+    left = [getattr(x, "grad_fn", None) for x in outputs]
+    seen: dict[Any, None] = {}
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            left.extend(n for n, _ in node.next_functions)
+    return list(seen)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    return dict(name("default_decompositions")().items())
+
+
+def has_draws(target: Any) -> bool:
+    """Does this operation draw random numbers?"""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

@@ -1,0 +1,153 @@
+"""The vmap staticmethod of a torch class, as a function of flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jaxfn._base import errors
+from jaxfn.torch._base.dtypes import to_torch_dtype
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._base.flatten import Slot, Taker, fingerprint, join, parts_of
+from jaxfn.torch._trace.trace import Run
+
+Dims = tuple[int | None, ...]
+
+
+def has_vmap(cls: Any) -> bool:
+    """Does the class define how it is batched?"""
+    return cls.vmap is not torch.autograd.Function.vmap
+
+
+class VmapInfo(NamedTuple):
+    """What a vmap staticmethod is told of the batch, as in torch.
+
+    Attributes:
+        batch_size: the size of the axis that is mapped over.
+        randomness: always "error".
+    """
+
+    batch_size: int
+    randomness: str
+
+
+class Batch:
+    """A batched call of a class: its vmap rule, for these arguments.
+
+    Args:
+        cls: the torch class.
+        args: the template of its arguments.
+        output: the template of what forward returns.
+        types: the shape and (JAX's) dtype of each output; None where not known.
+    """
+
+    def __init__(self, cls: Any, args: Any, output: Any, types: Any) -> None:
+        self._cls, self._args, self._output, self._types = cls, args, output, types
+
+    def check(self, key_dim: int | None) -> None:
+        """Refuse what torch refuses, and a rule that would draw from many keys."""
+        cls, name = self._cls, self._cls.__name__
+        if cls.setup_context is torch.autograd.Function.setup_context:
+            raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
+        if cls.generate_vmap_rule:
+            raise errors.RuleError(errors.VMAP_TWICE.format(name=name))
+        if key_dim is not None:
+            raise TorchRefusal(
+                operation="vmap",
+                reason="it is called once for a batch, which has one key for each "
+                "entry.",
+                way_out="Map over the arrays with one key: in_axes=(None, 0, …).",
+            ).of(name, "vmap")
+
+    def run(self, size: int, dims: Dims) -> Run:
+        """From tensors, batched at the front, to such outputs.
+
+        Args:
+            size: of the batch.
+            dims: for each tensor 0, or None where it is not batched.
+        """
+
+        def run(tensors: Sequence[Any]) -> list[Any]:
+            info = VmapInfo(size, "error")
+            in_dims = tuple(_dims_in(x, dims) for x in self._args)
+            result = self._cls.vmap(info, in_dims, *join(self._args, tensors))
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise RuntimeError(
+                    "Expected the vmap staticmethod to have two returns, an output "
+                    f"and out_dims with pytree structure compatible with the output. "
+                    f"`{self._cls.__name__}.vmap` returned a {type(result).__name__}."
+                )
+            return self._outputs(*result, size)
+
+        return run
+
+    def _outputs(self, out: Any, out_dims: Any, size: int) -> list[Any]:
+        name = f"`{self._cls.__name__}.vmap`"
+        taker = Taker(lambda x: isinstance(x, torch.Tensor))
+        template = taker(out)
+        key = fingerprint(template, by_identity=False)
+        if key != fingerprint(self._output, by_identity=False):
+            raise ValueError(
+                f"{name} returned other things than forward: expected the structure "
+                f"{self._output}, got {template}."
+            )
+        found = []
+        for i, dim in _dims_out(template, out_dims, name):
+            x = taker.leaves[i]
+            moved = (
+                x.unsqueeze(0).expand(size, *x.shape)
+                if dim is None
+                else x.movedim(dim, 0)
+            )
+            self._check(i, moved, size, name)
+            found.append(moved)
+        return found
+
+    def _check(self, i: int, x: Any, size: int, name: str) -> None:
+        if x.shape[0] != size:
+            raise ValueError(
+                f"{name} returned a batch of the wrong size for output {i}: expected "
+                f"{size}, got {x.shape[0]}."
+            )
+        if self._types is None:
+            return
+        shape, dtype = self._types[i]
+        if tuple(x.shape[1:]) != shape or x.dtype != to_torch_dtype(dtype):
+            raise ValueError(
+                f"{name} returned other values than forward for output {i}: expected "
+                f"{to_torch_dtype(dtype)} of shape {(size, *shape)}, got {x.dtype} of "
+                f"shape {tuple(x.shape)}."
+            )
+
+
+def _dims_in(template: Any, dims: Dims) -> Any:
+    if isinstance(template, Slot):
+        return dims[template]
+    if isinstance(template, (list, tuple)):
+        return type(template)([_dims_in(x, dims) for x in template])
+    if type(template) is dict:
+        return {k: _dims_in(x, dims) for k, x in template.items()}
+    return None
+
+
+def _dims_out(template: Any, dim: Any, name: str) -> list[tuple[int, Any]]:
+    """For each tensor of an output, its place and its dim."""
+    if isinstance(template, Slot):
+        if dim is not None and type(dim) is not int:
+            raise ValueError(f"{name} returned a bad out_dims: {dim!r}.")
+        return [(int(template), dim)]
+    parts = parts_of(template)
+    many = isinstance(dim, (list, tuple))
+    if many and len(dim) != len(parts):
+        raise ValueError(
+            f"The autograd.Function's vmap staticmethod returned an incompatible "
+            f"(output, out_dims) tuple. {name}: expected {len(parts)} out_dims, got "
+            f"{len(dim)}."
+        )
+    dims = dim if many else [dim] * len(parts)
+    return [
+        found
+        for part, d in zip(parts, dims, strict=True)
+        for found in _dims_out(part, d, name)
+    ]

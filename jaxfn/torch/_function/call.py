@@ -1,0 +1,77 @@
+"""What is asked of a call: settings, and arguments taken apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+
+from jaxfn.torch._base.flatten import Slot, Taker, fingerprint, parameters_in
+
+FORWARD = 1
+"""What the draws of forward are told by, among those of all rules."""
+
+BACKWARD = 2
+"""And those of backward."""
+
+KEYS = ("key", "prng_key", "random_key")
+"""What forward calls the key that it takes before the arguments of the original."""
+
+
+def key_name(taken: Collection[str]) -> str:
+    """The first of these names that is free."""
+    return next((name for name in KEYS if name not in taken), "_key")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """How a class is brought over.
+
+    Attributes:
+        host: may rules run in torch, on the host?
+        random: may they draw random numbers?
+    """
+
+    host: bool
+    random: bool
+
+    def seed(self, which: int) -> int | None:
+        """Where the draws of a rule begin."""
+        return which if self.random else None
+
+
+class Call:
+    """The arguments of a call of a Function, taken apart.
+
+    Attributes:
+        args: the template of the arguments.
+        arrays: the arrays among them, each once.
+        tops: for each argument that is an array, which; else None.
+    """
+
+    def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
+        taker = Taker(is_array, lambda x: isinstance(x, jax.Array))
+        self.args: list[Any] = [taker(x) for x in args]
+        self.arrays = taker.leaves
+        # The same array twice is two arguments, each with a gradient of its own.
+        self.tops: list[int | None] = []
+        for i, x in enumerate(args):
+            if not is_array(x):
+                self.tops.append(None)
+                continue
+            slot = self.args[i]
+            if slot in self.tops:
+                slot = Slot(len(self.arrays))
+                self.arrays.append(x)
+                self.args[i] = slot
+            self.tops.append(int(slot))
+
+    def key(self) -> Any:
+        """What distinguishes the statics of two calls."""
+        return fingerprint(self.args), tuple(self.tops)
+
+    def keep(self) -> list[Any]:
+        """Tensors that collect gradients, among the statics."""
+        return parameters_in(self.args)

@@ -1,0 +1,305 @@
+"""Functions of flat tensors as JAX functions, with derivatives that torch takes.
+
+A `Body` is a torch function from tensors to tensors. Its graph is evaluated in JAX;
+its derivative is not JAX's derivative of that graph (which has lost the rules of
+nested Functions, and differs at kinks) but a Body again: the torch function that asks
+torch's autograd for it. So every order of derivative is torch's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import jaxfn
+from jaxfn.torch._function import derivatives as derivatives
+from jaxfn.torch._function import host as _host
+from jaxfn.torch._base.dtypes import has_x64, to_jax_dtype, to_torch_dtype
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._trace.branches import Tree
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._trace.trace import Example, Run, trace
+
+_MOST = 64
+
+
+class Body:
+    """A torch function of flat tensors.
+
+    Args:
+        run: from tensors to tensors (or None).
+        name: of the class.
+        rule: which of its rules, or what derivative of it.
+        seed: where its draws begin; None refuses them.
+        shown: for each input, whether torch would show that it requires grad.
+        keep: real tensors whose `grad` must not change.
+        host: may it run on the host?
+        known: is it known which inputs are differentiated?
+        only_host: is it never traced?
+        types: gives the shapes and (JAX's) dtypes of the results, where they are known.
+        note: what `run` found out, which must be the same on all paths.
+        batch: the results for a batch, from its size, where it is in the key and in
+            each array, and these; None where JAX batches the graph.
+        is_derivative: does it ask torch for the derivative of another body?
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        name: str,
+        rule: str,
+        seed: int | None = None,
+        shown: Sequence[bool] | None = None,
+        keep: Sequence[Any] = (),
+        host: bool = False,
+        known: bool = True,
+        only_host: bool = False,
+        types: Callable[[Sequence[Any]], list[Any]] | None = None,
+        note: Callable[[], Any] = lambda: None,
+        batch: Callable[..., list[Any]] | None = None,
+        is_derivative: bool = False,
+    ) -> None:
+        self.batch, self.is_derivative = batch, is_derivative
+        self.run, self.name, self.rule = run, name, rule
+        self.seed, self.keep, self.host, self.types = seed, keep, host, types
+        self._shown, self._known, self._note = shown, known, note
+        self.only_host = only_host
+        self.host_types: dict[Any, list[Any]] = {}
+        self._programs: OrderedDict[Any, Tree | TorchRefusal] = OrderedDict()
+        self._derived: dict[Any, Body] = {}
+
+    def examples(self, types: Sequence[Any]) -> list[Example]:
+        """What to trace with for inputs of these types."""
+        shown = self._shown or (False,) * len(types)
+        return [
+            Example(tuple(t.shape), to_torch_dtype(t.dtype), s)
+            for t, s in zip(types, shown, strict=True)
+        ]
+
+    def program(self, types: Sequence[Any]) -> Tree:
+        """The program for inputs of these types; made once.
+
+        Raises:
+            TorchRefusal: it can't be traced.
+        """
+        key = types_key(types)
+        found = self._programs.get(key)
+        if found is None:
+            try:
+                found = self._traced(self.examples(types))
+            except TorchRefusal as refusal:
+                remember(self._programs, key, refusal.of(self.name, self.rule).bare())
+                raise
+            remember(self._programs, key, found)
+            self._warn_of(found)
+        if isinstance(found, TorchRefusal):
+            raise found.bare()
+        return found
+
+    def _warn_of(self, tree: Tree) -> None:
+        """Say which tensors get no gradient, since they are no arguments."""
+        held = {id(t): t for path in tree.paths for t in path.constants}
+        for t in held.values():
+            if t.requires_grad:
+                warnings.warn(
+                    f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
+                    f"{tuple(t.shape)} that requires grad and is no argument: as in "
+                    "torch, it gets no gradient here. Pass it to apply.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+
+    def _traced(self, examples: Sequence[Example]) -> Tree:
+        wide = widened(examples)
+        runs = [self.run]
+        if self.is_derivative:
+            runs.append(derivatives.with_copies(self.run))
+        first: Exception | None = None
+        for run in runs:
+            for types in [examples] if wide is None else [examples, wide]:
+                try:
+                    return self._tried(self._trace(run, types), types)
+                except Exception as error:  # noqa: BLE001  (the first says what is wrong)
+                    first = first or error
+            if not derivatives.is_written_over(first):
+                break
+        assert first is not None
+        raise first
+
+    def _trace(self, run: Run, examples: Sequence[Example]) -> Tree:
+        return trace(
+            run,
+            examples,
+            seed=self.seed,
+            keep=self.keep,
+            known=self._known,
+            note=self._note,
+        )
+
+    def _tried(self, tree: Tree, examples: Sequence[Example]) -> Tree:
+        """The tree, evaluated without values where that might be refused."""
+        if self.host or any(path.is_dynamic for path in tree.paths):
+            types = [
+                jax.ShapeDtypeStruct(x.shape, to_jax_dtype(x.dtype)) for x in examples
+            ]
+            key = jax.eval_shape(lambda: jax.random.key(0))
+            jax.eval_shape(lambda key, xs: tree(xs, key), key, types)
+        return tree
+
+    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
+        """The results for these arrays (and this key, where it draws)."""
+        if self.only_host:
+            return self._on_host(arrays, key)
+        try:
+            return self.program(arrays)(arrays, key)
+        except TorchRefusal as refusal:
+            refusal.of(self.name, self.rule)
+            if not self.host:
+                raise
+        return self._on_host(arrays, key)
+
+    def _on_host(self, arrays: Sequence[Any], key: Any) -> list[Any]:
+        try:
+            return _host.call(self, arrays, key)
+        except TorchRefusal as refusal:
+            raise refusal.of(self.name, self.rule) from None
+
+    # ---- derivatives
+
+    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> Body:
+        """From inputs and cotangents to the gradients of the inputs that need one.
+
+        Args:
+            needs: for each input, whether its gradient is wanted.
+            given: for each result, whether there is a cotangent for it.
+        """
+        pull = functools.partial(derivatives.pull, self._tracked, needs, given)
+        return self._derive(
+            ("vjp", needs, given),
+            pull,
+            types=lambda arrays: [
+                (tuple(x.shape), x.dtype)
+                for x, need in zip(arrays, needs, strict=False)
+                if need
+            ],
+        )
+
+    def jvp(self, given: tuple[bool, ...]) -> Body:
+        """From inputs and tangents to the tangents of the results.
+
+        Args:
+            given: for each input, whether there is a tangent for it.
+        """
+        push = functools.partial(derivatives.push, self._tracked, given)
+        return self._derive(("jvp", given), push)
+
+    @property
+    def _tracked(self) -> Run:
+        is_forward = self.rule == "forward"
+        return derivatives.of_forward(self.run) if is_forward else self.run
+
+    def _derive(self, where: Any, run: Callable[..., Any], **options: Any) -> Body:
+        """Return the body of a derivative, made once."""
+        if where not in self._derived:
+            self._derived[where] = Body(
+                run,
+                name=self.name,
+                rule=f"{self.rule}, differentiated",
+                seed=self.seed,
+                keep=self.keep,
+                host=self.host,
+                only_host=self.only_host,
+                is_derivative=True,
+                **options,
+            )
+        return self._derived[where]
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """A jaxfn.Function of a key (or None) and arrays, with these derivatives."""
+        return _function(self)
+
+
+def types_key(types: Sequence[Any]) -> Any:
+    """What a trace depends on beside the values of statics."""
+    return (
+        tuple((tuple(t.shape), str(t.dtype)) for t in types),
+        has_x64(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
+
+
+def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and not too many."""
+    cache[key] = value
+    while len(cache) > _MOST:
+        try:
+            cache.popitem(last=False)
+        except KeyError:  # another thread was faster
+            break
+
+
+def widened(examples: Sequence[Example]) -> list[Example] | None:
+    """The same with int64 for int32, which JAX has for it where x64 is off."""
+    if has_x64() or all(x.dtype != torch.int32 for x in examples):
+        return None
+    return [
+        Example(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
+        if x.dtype == torch.int32
+        else x
+        for x in examples
+    ]
+
+
+def _function(body: Body) -> Any:
+    class Graph(jaxfn.Function):
+        @staticmethod
+        def forward(key: Any, *arrays: Any) -> Any:
+            return tuple(body(arrays, key))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            del output
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+            ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def backward(ctx: Any, *cts: Any) -> Any:
+            key, *arrays = ctx.saved_tensors
+            needs = tuple(ctx.needs_input_grad[1:])
+            given = tuple(ct is not None for ct in cts)
+            if not any(needs) or not any(given):
+                return (None,) * (len(arrays) + 1)
+            pulled = body.vjp(needs, given).function.apply
+            found = iter(pulled(key, *arrays, *[c for c in cts if c is not None]))
+            return None, *[next(found) if need else None for need in needs]
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            key, *arrays = ctx.saved_tensors
+            given = tuple(t is not None for t in tangents)
+            pushed = body.jvp(given).function.apply
+            return pushed(key, *arrays, *[t for t in tangents if t is not None])
+
+    if body.batch is not None:
+        Graph.vmap = staticmethod(_batch_rule(body.batch))
+    Graph.__name__ = Graph.__qualname__ = f"{body.name}.{body.rule}"
+    return Graph
+
+
+def _batch_rule(batch: Callable[..., list[Any]]) -> Callable[..., Any]:
+    def vmap(info: Any, in_dims: Any, key: Any, *arrays: Any) -> Any:
+        key_dim, *dims = in_dims
+        found = batch(info.batch_size, key_dim, tuple(dims), key, arrays)
+        return tuple(found), tuple(None if x is None else 0 for x in found)
+
+    return vmap

@@ -1,0 +1,211 @@
+"""Bodies that run in torch, on the host, whenever the compiled program does."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+import jaxfn
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch._base.dtypes import from_numpy, has_x64, is_inexact, to_jax_dtype, to_numpy
+from jaxfn.torch._base.torch_module import forward_ad, torch
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._trace.intercept import Draws
+
+
+class Hosted(Protocol):
+    """What this file asks of a `Body` (in `_body`, which stands on this one)."""
+
+    run: Callable[..., Any]
+    name: str
+    rule: str
+    seed: int | None
+    types: Callable[[Sequence[Any]], list[Any]] | None
+    host_types: dict[Any, list[Any]]
+
+
+def call(body: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
+    """The results of a body, computed by torch: at once, or when the program runs."""
+    types = known_types(body, arrays)
+    if types is None and any(isinstance(x, Tracer) for x in arrays):
+        types = _found_out(body, arrays)
+        body.host_types[_key(arrays)] = types
+    data = [] if key is None else [_key_data(key)]
+    if types is None:
+        results = _run(body, [np.asarray(x) for x in arrays], *map(np.asarray, data))
+        types = [None if x is None else _type(x) for x in results]
+        body.host_types[_key(arrays)] = types
+    wanted = [t for t in types if t is not None]
+
+    def run(arrays: Sequence[Any], *data: Any) -> list[Any]:
+        return _fitting(_run(body, arrays, *data), types)
+
+    run.__name__ = f"{body.name}.{body.rule}"
+    found = iter(jaxfn.host_function(run, wanted)(list(arrays), *data))
+    return [None if t is None else next(found) for t in types]
+
+
+def known_types(body: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
+    """The types of the results, as far as they are known before."""
+    if body.types is not None:
+        return [
+            None if t is None else jax.ShapeDtypeStruct(*t) for t in body.types(arrays)
+        ]
+    return body.host_types.get(_key(arrays))
+
+
+def _key(arrays: Sequence[Any]) -> Any:
+    return tuple((tuple(x.shape), str(x.dtype)) for x in arrays)
+
+
+def _key_data(key: Any) -> Any:
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(key) if is_typed else key
+
+
+def _type(x: np.ndarray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+
+
+def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
+    """The results that are arrays; zeros for a gradient that is not there."""
+    if len(results) != len(types):
+        raise RuntimeError(f"expected {len(types)} results, got {len(results)}")
+    return [
+        np.zeros(t.shape, t.dtype) if x is None else x
+        for x, t in zip(results, types, strict=True)
+        if t is not None
+    ]
+
+
+def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
+    """The results in NumPy, of real tensors."""
+    seed = zlib.crc32(np.asarray(data[0]).tobytes()) if data else None
+    with _experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            found = _on(body, arrays, seed, wide=False)
+        except TorchRefusal:
+            raise
+        except Exception:
+            if has_x64() or all(x.dtype != np.int32 for x in arrays):
+                raise
+            found = _on(body, arrays, seed, wide=True)
+    return [None if x is None else _result(x) for x in found]
+
+
+def _on(
+    body: Hosted, arrays: Sequence[Any], seed: int | None, *, wide: bool
+) -> list[Any]:
+    tensors = [
+        from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
+        for x in arrays
+    ]
+    draws = Draws(None if seed is None else (seed + (body.seed or 0)) & 0x7FFFFFFF)
+    draws.is_real = True
+    with draws:
+        return body.run(tensors)
+
+
+def _result(x: Any) -> np.ndarray:
+    to_jax_dtype(x.dtype)  # refuses what JAX would narrow
+    return np.array(to_numpy(x))
+
+
+# ---- the shapes of results, where no call has shown them
+
+
+def _found_out(body: Hosted, arrays: Sequence[Any]) -> list[Any]:
+    """The types of the results for arrays of these types, by trying some values."""
+    last: Exception | None = None
+    data = [np.zeros(2, np.uint32)] if body.seed is not None else []
+    for make in _TRIES:
+        values = [make(tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
+        try:
+            results = _run(body, values, *data)
+        except Exception as error:  # noqa: BLE001  (rules raise what they like)
+            last = error
+            continue
+        return [None if x is None else _type(x) for x in results]
+    raise TorchRefusal(
+        operation="the host call",
+        reason="torch raised on all values that were tried to find the shapes of its "
+        f"results: {type(last).__name__}: {last}.",
+        way_out="Call it once on real values, outside of jax.jit and other "
+        "transformations, with arguments of these shapes.",
+    ).of(body.name, body.rule) from last
+
+
+def _random(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if dtype.kind in "iub":
+        return np.zeros(shape, dtype)
+    values = rng.uniform(0.1, 0.9, shape)
+    if len(shape) > 1 and shape[-1] == shape[-2]:  # symmetric and positive definite
+        values = (
+            values + np.swapaxes(values, -1, -2) + 2 * shape[-1] * np.eye(shape[-1])
+        )
+    return values.astype(dtype)
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+def _ones(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+def _rising(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    count = int(np.prod(shape, initial=1))
+    return (np.arange(1, count + 1).reshape(shape) / max(count, 1)).astype(dtype)
+
+
+_TRIES: tuple[Callable[..., np.ndarray], ...] = (_random, _rising, _ones, _zeros)
+
+
+# ---- a class as it is
+
+
+def applied(cls: Any, args: Any, join: Any, note: Callable[[Any], None]) -> Any:
+    """A function of flat tensors: what torch's own apply gives for them."""
+
+    def run(tensors: Sequence[Any]) -> list[Any]:
+        with torch.enable_grad():
+            result = cls.apply(*join(args, tensors))
+        tops = result if isinstance(result, tuple) else (result,)
+        note(result)
+        return [x for x in tops if isinstance(x, torch.Tensor)]
+
+    return run
+
+
+def pushed(cls: Any, args: Any, join: Any, given: Sequence[bool]) -> Any:
+    """The same with tangents: what torch's forward mode gives."""
+
+    def run(tensors: Sequence[Any]) -> list[Any]:
+        n = len(given)
+        dots: Iterator[Any] = iter(tensors[n:])
+        with forward_ad.dual_level(), torch.enable_grad():
+            duals = [
+                forward_ad.make_dual(x, next(dots)) if g else x
+                for x, g in zip(tensors[:n], given, strict=True)
+            ]
+            result = cls.apply(*join(args, duals))
+            tops = result if isinstance(result, tuple) else (result,)
+            found: list[Any] = []
+            for x in tops:
+                if not isinstance(x, torch.Tensor):
+                    continue
+                t = forward_ad.unpack_dual(x).tangent
+                if t is None and is_inexact(x.dtype):
+                    t = torch.zeros_like(x)
+                found.append(t)
+        return found
+
+    return run

@@ -1,0 +1,149 @@
+"""A call of a class that can't be traced: torch's own `apply`, on the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxfn.torch._function import host as _host
+from jaxfn.torch._function.batching import Batch, Dims, has_vmap
+from jaxfn.torch._function.graph_function import Body
+from jaxfn.torch._function.call import FORWARD, Call, Settings
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._base.flatten import Same, Slot, Taker, fingerprint, join
+
+
+class HostCall:
+    """A kind of call that runs in torch.
+
+    Args:
+        cls: the torch class.
+        call: whose types and statics these are.
+        settings: of `from_torch`.
+        refusal: why it is not traced.
+    """
+
+    def __init__(
+        self, cls: Any, call: Call, settings: Settings, refusal: TorchRefusal
+    ) -> None:
+        self.cls, self.tops, self.args = cls, call.tops, call.args
+        self.refusal = refusal
+        self.name = cls.__name__
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._output: Any = None
+        self.body = Body(
+            _host.applied(cls, call.args, join, self._note),
+            name=self.name,
+            rule="apply",
+            seed=settings.seed(FORWARD),
+            host=True,
+            only_host=True,
+            batch=self._batched if has_vmap(cls) else None,
+        )
+        self.kept = type("HostCall", (), {"layout": self})
+        self._pushed: dict[Any, Body] = {}
+        self._rules: dict[Any, Body] = {}
+
+    def _batched(
+        self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """The results for a batch, by the vmap rule of the class."""
+        shapes = [
+            jax.ShapeDtypeStruct(x.shape[1:] if d == 0 else x.shape, x.dtype)
+            for x, d in zip(arrays, dims, strict=True)
+        ]
+        known = _host.known_types(self.body, shapes)
+        assert known is not None  # forward has run, or its types were found out
+        types = [(tuple(t.shape), t.dtype) for t in known if t is not None]
+        batch = Batch(self.cls, self.args, self._output[0], types)
+        batch.check(key_dim)
+        where = (size, dims, Same(self.cls.vmap))
+        if where not in self._rules:
+            self._rules[where] = Body(
+                batch.run(size, dims),
+                name=self.name,
+                rule="vmap",
+                seed=self._settings.seed(4),
+                host=True,
+                only_host=True,
+                types=lambda _: [((size, *shape), dtype) for shape, dtype in types],
+            )
+        return list(self._rules[where].function.apply(key, *arrays))
+
+    def _note(self, result: Any) -> None:
+        """Keep the form of the output; it must not change from call to call."""
+        template = Taker(lambda x: isinstance(x, torch.Tensor))(result)
+        tops = template if isinstance(template, tuple) else (template,)
+        for x in tops:
+            if not isinstance(x, Slot) and isinstance(x, (list, dict)):
+                raise TorchRefusal(
+                    operation="apply",
+                    reason="it returns tensors inside a list or dict, on the host.",
+                    way_out="Return them in a tuple.",
+                )
+        with self._lock:
+            if self._output is None:
+                self._output = [template]
+            elif fingerprint(self._output[0]) != fingerprint(template):
+                raise RuntimeError(
+                    f"`{self.name}` returned other things that are no tensors than at "
+                    "its first call on the host, and they can't travel through JAX."
+                )
+
+    def outputs(self, results: list[Any]) -> Any:
+        """The results in the form that torch returned."""
+        template = self._output[0]
+        tops = template if isinstance(template, tuple) else (template,)
+        found = iter(results)
+        parts = tuple(next(found) if isinstance(x, Slot) else x for x in tops)
+        return parts if isinstance(template, tuple) else parts[0]
+
+    def is_output(self) -> list[bool]:
+        """For each output, whether it is a tensor."""
+        template = self._output[0]
+        tops = template if isinstance(template, tuple) else (template,)
+        return [isinstance(x, Slot) for x in tops]
+
+    def gradients(
+        self, arrays: Sequence[Any], key: Any, needs: Sequence[bool], cts: Sequence[Any]
+    ) -> list[Any]:
+        """A gradient (or None) for each argument."""
+        wanted = [False] * len(arrays)
+        for top, need in zip(self.tops, needs, strict=True):
+            if top is not None and need:
+                wanted[top] = True
+        cts = [ct for ct, ok in zip(cts, self.is_output(), strict=True) if ok]
+        given = tuple(ct is not None for ct in cts)
+        if not any(wanted) or not any(given):
+            return [None] * len(self.tops)
+        pulled = self.body.vjp(tuple(wanted), given).function.apply
+        found = iter(pulled(key, *arrays, *[ct for ct in cts if ct is not None]))
+        by_array = [next(found) if want else None for want in wanted]
+        return [None if top is None else by_array[top] for top in self.tops]
+
+    def tangents(
+        self, arrays: Sequence[Any], key: Any, dots: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """A tangent for each output, by the class's own jvp."""
+        by_array: list[Any] = [None] * len(arrays)
+        for top, t in zip(self.tops, dots, strict=True):
+            if top is not None:
+                by_array[top] = t
+        given = tuple(t is not None for t in by_array)
+        if given not in self._pushed:
+            self._pushed[given] = Body(
+                _host.pushed(self.cls, self.args, join, given),
+                name=self.name,
+                rule="jvp",
+                seed=self._settings.seed(1),
+                host=True,
+                only_host=True,
+            )
+        run = self._pushed[given].function.apply
+        found = iter(run(key, *arrays, *[t for t in by_array if t is not None]))
+        return tuple(next(found) if ok else None for ok in self.is_output())

@@ -1,0 +1,285 @@
+"""What one trace of forward found out: where outputs and saved tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxfn.torch._function.batching import Batch, Dims, has_vmap
+from jaxfn.torch._function.graph_function import Body
+from jaxfn.torch._function.call import BACKWARD, FORWARD, Call, Settings
+from jaxfn.torch._base.torch_class import Ctx, SavedCtx, is_separate
+from jaxfn.torch._function.gradients import Argument, gradients
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._trace.branches import Tree
+from jaxfn.torch._function.forward_result import Record, record
+from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._base.cache_key import settings_of
+from jaxfn.torch._base.flatten import Same, Slot, join, parts_of
+from jaxfn.torch._trace.intercept import NeedsRead
+
+Needs = tuple[bool, ...]
+
+
+class Layout:
+    """Forward of a class for one kind of call, traced, and its derivatives.
+
+    Args:
+        cls: the torch class.
+        call: whose types and statics these are.
+        needs: for each argument, whether it is differentiated; None if not known.
+        settings: of `from_torch`.
+    """
+
+    def __init__(
+        self, cls: Any, call: Call, needs: Needs | None, settings: Settings
+    ) -> None:
+        self.cls, self.needs, self._settings = cls, needs, settings
+        self._args, self.tops = call.args, call.tops
+        self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
+        self._wanted = [
+            Argument(isinstance(x, torch.Tensor), None if i is None else self._types[i])
+            for x, i in zip(call.args, call.tops, strict=True)
+        ]
+        self._keep = call.keep()
+        self.name = cls.__name__
+        self._last: Record | None = None
+        shown = [False] * len(call.arrays)
+        for i, top in enumerate(call.tops):
+            if top is not None and needs is not None:
+                shown[top] = needs[i]
+        self.body = Body(
+            self._forward,
+            name=self.name,
+            rule="forward",
+            seed=settings.seed(FORWARD),
+            shown=shown,
+            keep=self._keep,
+            known=needs is not None,
+            note=lambda: self._last,
+            batch=self._batched if has_vmap(cls) else None,
+        )
+        self.program = self.body.program(call.arrays)
+        self.record: Record = self.program.note
+        self._derived: dict[Any, Body] = {}
+        self._draws_back: bool | None = None
+        # In a class, where jaxfn looks for no arrays.
+        self.kept = type("Layout", (), {"layout": self})
+
+    # ---- forward
+
+    def _known_needs(self) -> Needs:
+        if self.needs is None:
+            raise NeedsRead
+        return self.needs
+
+    def _forward(self, tensors: Sequence[Any]) -> list[Any]:
+        args = join(self._args, tensors)
+        ctx = Ctx(self.cls, self._known_needs)
+        if is_separate(self.cls):
+            result = self.cls.forward(*args)
+            self.cls.setup_context(ctx, tuple(args), result)
+        else:
+            result = self.cls.forward(ctx, *args)
+        found, self._last = record(ctx, result)
+        return found
+
+    def _setup(self, tensors: Sequence[Any]) -> list[Any]:
+        """What setup_context alone saves, for inputs and outputs."""
+        n = len(self._types)
+        args = join(self._args, tensors[:n])
+        output = join(self.record.output, tensors[n:])
+        ctx = Ctx(self.cls, self._known_needs)
+        self.cls.setup_context(ctx, tuple(args), output)
+        return record(ctx, output)[0][self.record.n_outputs :]
+
+    def _batched(
+        self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """The flat results for a batch: outputs by the vmap rule of the class."""
+        types = [(t.shape, t.dtype) for t in self.program.types]
+        batch = Batch(self.cls, self._args, self.record.output, types)
+        batch.check(key_dim)
+        where = ("vmap", size, dims, Same(self.cls.vmap))
+        if where not in self._derived:
+            how: Any = {
+                "name": self.name,
+                "keep": self._keep,
+                "host": self._settings.host,
+            }
+            shapes = [((size, *shape), dtype) for shape, dtype in types]
+            self._derived[where] = Body(
+                batch.run(size, dims),
+                rule="vmap",
+                seed=self._settings.seed(4),
+                types=lambda _: shapes[: self.record.n_outputs],
+                **how,
+            )
+            self._derived["setup"] = Body(self._setup, rule="setup_context", **how)
+        outs = self._derived[where].function.apply(key, *arrays)
+        if len(types) == len(outs):
+            return list(outs)
+        setup = self._derived["setup"].function.apply
+        axes = (*dims, *[0] * len(outs))
+        saved = jax.vmap(lambda *xs: setup(None, *xs), axes, axis_size=size)
+        return [*outs, *saved(*arrays, *outs)]
+
+    def is_intermediate(self, i: int) -> bool:
+        """Is this flat result saved, and neither an input nor an output?"""
+        ref = self.program.outputs[i]
+        outs = self.program.outputs[: self.record.n_outputs]
+        return ref is not None and ref >= self.program.n_inputs and ref not in outs
+
+    def has_intermediates(self) -> bool:
+        """Is something saved whose derivative is neither an input's nor an output's?"""
+        n = self.record.n_outputs
+        return any(
+            self.record.inexact[i] and self.is_intermediate(i)
+            for i in range(n, len(self.program.outputs))
+        )
+
+    def draws(self) -> bool:
+        """Does a rule draw random numbers?"""
+        if any(path.draws for path in self.program.paths):
+            return True
+        if self._draws_back is None:
+            self._draws_back = self._draws_in_backward()
+        return self._draws_back
+
+    def _draws_in_backward(self) -> bool:
+        try:
+            tree = self.whole_backward(tuple(top is not None for top in self.tops))
+        except TorchRefusal:
+            return True  # it says what is wrong when it runs
+        return any(path.draws for path in tree.paths)
+
+    def whole_backward(self, needs: Needs) -> Tree:
+        """The graph of backward, with a gradient for each output."""
+        given = tuple(i is not None for i in self.record.is_output)
+        types = self.program.types
+        outs = [i for i in self.record.is_output if i is not None]
+        wanted = [types[i] for i in (*self.saved_leaves, *outs)]
+        return self.backward(needs, given).program(wanted)
+
+    # ---- backward and jvp
+
+    def leaves_of(self, templates: Any) -> list[int]:
+        """The flat results that templates hold, in order."""
+        found: dict[int, None] = {}
+        _slots_in(templates, found)
+        return list(found)
+
+    def backward(self, needs: Needs, given: tuple[bool, ...]) -> Body:
+        """From what was saved and the given gradients to those of the arguments."""
+        key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
+        if key not in self._derived:
+            leaves = self.saved_leaves
+            shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
+
+            def run(tensors: Sequence[Any]) -> list[Any]:
+                return self._backward(leaves, needs, given, tensors)
+
+            self._derived[key] = Body(
+                run,
+                name=self.name,
+                rule="backward",
+                seed=self._settings.seed(BACKWARD),
+                shown=shown,
+                keep=self._keep,
+                host=self._settings.host,
+                types=lambda _: [
+                    None if top is None or not need else self._types[top]
+                    for top, need in zip(self.tops, needs, strict=True)
+                ],
+            )
+        return self._derived[key]
+
+    @property
+    def saved_leaves(self) -> list[int]:
+        """The flat results that backward gets."""
+        return self.leaves_of([self.record.saved, self.record.attributes])
+
+    def _is_shown(self, i: int, needs: Needs) -> bool:
+        """Would torch show that this saved tensor requires grad?"""
+        if not self.record.inexact[i]:
+            return False
+        ref = self.program.outputs[i]
+        if ref is not None and ref < self.program.n_inputs:
+            tops = zip(self.tops, needs, strict=True)
+            return any(top == ref and need for top, need in tops)
+        is_output = not self.is_intermediate(i)
+        return is_output and any(needs) and i not in self.record.marked
+
+    def _ctx(
+        self, saved: list[Any], leaves: list[int], needs: Needs, tensors: Sequence[Any]
+    ) -> SavedCtx:
+        at = dict(zip(leaves, tensors, strict=False))
+        for i in at.keys() & set(self.record.numbers):
+            at[i] = at[i].item()
+        values = [at.get(i) for i in range(len(self.program.outputs))]
+        ctx = SavedCtx(self.cls, lambda: needs, join(saved, values))
+        ctx.__dict__.update(join(self.record.attributes, values))
+        ctx.materialize_grads = self.record.materialize
+        return ctx
+
+    def _backward(
+        self,
+        leaves: list[int],
+        needs: Needs,
+        given: tuple[bool, ...],
+        tensors: Sequence[Any],
+    ) -> list[Any]:
+        ctx = self._ctx(self.record.saved, leaves, needs, tensors)
+        cts = iter(tensors[len(leaves) :])
+        grads = [next(cts) if g else None for g in given]
+        rule = _rule(self.cls)
+        if getattr(self.cls, "boxed_grads_call", False):
+            result = rule(ctx, grads)
+        else:
+            result = rule(ctx, *grads)
+        found = result if isinstance(result, tuple) else (result,)
+        return gradients(self.name, found, needs, self._wanted)
+
+    def jvp(self, given: tuple[bool, ...]) -> Body:
+        """From what was saved and the given tangents to those of the outputs."""
+        key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
+        if key not in self._derived:
+            leaves = self.forward_leaves
+            needs = tuple(given)
+
+            def run(tensors: Sequence[Any]) -> list[Any]:
+                ctx = self._ctx(self.record.for_forward, leaves, needs, tensors)
+                dots = iter(tensors[len(leaves) :])
+                args = [next(dots) if g else None for g in given]
+                result = self.cls.jvp(ctx, *args)
+                return list(result) if isinstance(result, tuple) else [result]
+
+            self._derived[key] = Body(
+                run,
+                name=self.name,
+                rule="jvp",
+                seed=self._settings.seed(3),
+                keep=self._keep,
+                host=self._settings.host,
+            )
+        return self._derived[key]
+
+    @property
+    def forward_leaves(self) -> list[int]:
+        """The flat results that jvp gets."""
+        return self.leaves_of([self.record.for_forward, self.record.attributes])
+
+
+def _rule(cls: Any) -> Any:
+    own = cls.vjp is not torch.autograd.Function.vjp
+    return cls.vjp if own else cls.backward
+
+
+def _slots_in(template: Any, found: dict[int, None]) -> None:
+    if isinstance(template, Slot):
+        found[int(template)] = None
+        return
+    for part in parts_of(template):
+        _slots_in(part, found)

@@ -1,0 +1,66 @@
+"""Comparisons, choices and bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxfn.torch._ops.row import row, rows
+
+rows(
+    {
+        "aten.eq": jnp.equal,
+        "aten.ne": jnp.not_equal,
+        "aten.lt": jnp.less,
+        "aten.le": jnp.less_equal,
+        "aten.gt": jnp.greater,
+        "aten.ge": jnp.greater_equal,
+        "aten.isclose": jnp.isclose,
+    },
+    promote="common",
+    elementwise=True,
+)
+rows(
+    {
+        "aten.logical_and": jnp.logical_and,
+        "aten.logical_or": jnp.logical_or,
+        "aten.logical_xor": jnp.logical_xor,
+    },
+    elementwise=True,
+)
+
+
+@row("aten.where", elementwise=True, typed=True)
+def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
+    """X where the condition holds, y elsewhere."""
+    x, y = (jnp.asarray(v).astype(out.dtype) for v in (x, y))
+    return jnp.where(condition, x, y)
+
+
+# ---- bounds
+
+
+@row("aten.clamp", elementwise=True, typed=True)
+def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
+    """Between two bounds; above all the upper one; nan stays."""
+    x = x.astype(out.dtype)
+    if min is not None:
+        low = jnp.asarray(min).astype(out.dtype)
+        x = jnp.maximum(x, low)
+    if max is not None:
+        high = jnp.asarray(max).astype(out.dtype)
+        x = jnp.minimum(x, high)
+    return x
+
+
+rows(
+    {
+        "aten.clamp_min": lambda out, x, low: clamp(out, x, low),
+        "aten.clamp_max": lambda out, x, high: clamp(out, x, None, high),
+        "aten.hardtanh": lambda out, x, low=-1.0, high=1.0: clamp(out, x, low, high),
+        "aten.relu6": lambda out, x: clamp(out, x, 0, 6),
+    },
+    elementwise=True,
+    typed=True,
+)

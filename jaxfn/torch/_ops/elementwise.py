@@ -1,0 +1,293 @@
+"""Operations on each element alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxfn.torch._ops.row import row, rows
+
+# ---- of one operand, computed in the dtype of the result
+
+rows(
+    {
+        "aten.acos": jnp.arccos,
+        "aten.acosh": jnp.arccosh,
+        "aten.asin": jnp.arcsin,
+        "aten.asinh": jnp.arcsinh,
+        "aten.atan": jnp.arctan,
+        "aten.atanh": jnp.arctanh,
+        "aten.ceil": jnp.ceil,
+        "aten.cos": jnp.cos,
+        "aten.cosh": jnp.cosh,
+        "aten.deg2rad": jnp.deg2rad,
+        "aten.rad2deg": jnp.rad2deg,
+        "aten.exp": jnp.exp,
+        "aten.exp2": jnp.exp2,
+        "aten.expm1": jnp.expm1,
+        "aten.floor": jnp.floor,
+        "aten.log": jnp.log,
+        "aten.log10": jnp.log10,
+        "aten.log1p": jnp.log1p,
+        "aten.log2": jnp.log2,
+        "aten.neg aten._neg_view aten._neg_view_copy": jnp.negative,
+        "aten.positive": jnp.positive,
+        "aten.reciprocal": jnp.reciprocal,
+        "aten.rsqrt": lambda x: lax.rsqrt(x),
+        "aten.sigmoid": jax.nn.sigmoid,
+        "aten.sin": jnp.sin,
+        "aten.sinh": jnp.sinh,
+        "aten.sqrt": jnp.sqrt,
+        "aten.square": jnp.square,
+        "aten.tan": jnp.tan,
+        "aten.tanh": jnp.tanh,
+        "aten.trunc aten.fix": jnp.trunc,
+        "aten.sinc": jnp.sinc,
+    },
+    promote="out",
+    elementwise=True,
+)
+
+rows(
+    {
+        "aten.abs": jnp.abs,
+        "aten.complex": lambda x, y: lax.complex(*jnp.broadcast_arrays(x, y)),
+        "aten.angle": jnp.angle,
+        "aten.bitwise_not": jnp.bitwise_not,
+        "aten.conj_physical aten.conj aten._conj aten._conj_copy aten._conj_physical": (
+            jnp.conj
+        ),
+        "aten.imag": jnp.imag,
+        "aten.isfinite": jnp.isfinite,
+        "aten.isinf": jnp.isinf,
+        "aten.isnan": jnp.isnan,
+        "aten.isneginf": jnp.isneginf,
+        "aten.isposinf": jnp.isposinf,
+        "aten.logical_not": jnp.logical_not,
+        "aten.real": jnp.real,
+        "aten.signbit": jnp.signbit,
+        "aten.relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x),
+    },
+    elementwise=True,
+)
+
+
+@row("aten.sign", elementwise=True)
+def sign(x: Any) -> Any:
+    """-1, 0 or 1; 0 for nan, as torch has it."""
+    if x.dtype == bool:
+        return x
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.where(jnp.isnan(x), jnp.zeros((), x.dtype), jnp.sign(x))
+    return jnp.sign(x)
+
+
+@row("aten.sgn", elementwise=True)
+def sgn(x: Any) -> Any:
+    """X / |x|, and 0 at 0."""
+    if not jnp.iscomplexobj(x):
+        return sign(x)
+    size = jnp.abs(x)
+    return jnp.where(size == 0, 0, x / jnp.where(size == 0, 1, size))
+
+
+@row("aten.round.default", elementwise=True)
+def round_(x: Any) -> Any:
+    """To the nearest integer, halves to even."""
+    return jnp.round(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
+@row("aten.round.decimals", elementwise=True)
+def round_decimals(x: Any, *, decimals: int) -> Any:
+    """To this many decimals, as torch computes it."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact) or decimals == 0:
+        return round_(x)
+    if x.dtype.itemsize < 4:  # computed in float32
+        x = x.astype(jnp.float32)
+    scale = jnp.asarray(10.0 ** abs(decimals), x.dtype)
+    if decimals > 0:
+        return jnp.round(x * scale) / scale
+    return jnp.round(x / scale) * scale
+
+
+@row("aten.frexp")
+def frexp(x: Any) -> Any:
+    """What x is a power of two of, below 1, and the power."""
+    return jnp.frexp(x)
+
+
+@row("aten.frac", elementwise=True)
+def frac(x: Any) -> Any:
+    """What is behind the point, with the sign of x."""
+    return x - jnp.trunc(x)
+
+
+@row("aten.nan_to_num", elementwise=True)
+def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    """Finite numbers in place of nan and infinities."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return jnp.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+
+
+# ---- of two operands, computed in the dtype of the result
+
+
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    x = jnp.asarray(x)
+    if x.dtype == bool:
+        return jnp.logical_or(x, y if alpha else False)
+    return x + (y if alpha == 1 else jnp.asarray(alpha).astype(x.dtype) * y)
+
+
+def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    return x - (y if alpha == 1 else jnp.asarray(alpha).astype(x.dtype) * y)
+
+
+rows(
+    {
+        "aten.add": _add,
+        "aten.sub": _sub,
+        "aten.rsub": lambda x, y, *, alpha=1: _sub(y, x, alpha=alpha),
+        "aten.mul": lambda x, y: (
+            jnp.logical_and(x, y) if jnp.asarray(x).dtype == bool else x * y
+        ),
+        "aten.atan2": jnp.arctan2,
+        "aten.hypot": jnp.hypot,
+        "aten.copysign": jnp.copysign,
+        "aten.logaddexp": jnp.logaddexp,
+        "aten.logaddexp2": jnp.logaddexp2,
+        "aten.maximum": jnp.maximum,
+        "aten.minimum": jnp.minimum,
+        "aten.fmax": jnp.fmax,
+        "aten.fmin": jnp.fmin,
+        "aten.heaviside": jnp.heaviside,
+        "aten.gcd": jnp.gcd,
+        "aten.lcm": jnp.lcm,
+        "aten.ldexp": lambda x, y: x * jnp.exp2(y),
+        "aten.bitwise_and aten.__and__": jnp.bitwise_and,
+        "aten.bitwise_or aten.__or__": jnp.bitwise_or,
+        "aten.bitwise_xor aten.__xor__": jnp.bitwise_xor,
+        "aten.bitwise_left_shift aten.__lshift__": jnp.left_shift,
+        "aten.bitwise_right_shift aten.__rshift__": jnp.right_shift,
+        "aten.polar": lambda r, t: r * jnp.exp(1j * t.astype(r.dtype)),
+        "aten.addcmul": lambda x, a, b, *, value=1: x + value * a * b,
+        "aten.addcdiv": lambda x, a, b, *, value=1: x + value * a / b,
+        "aten.lerp": lambda x, y, w: jnp.where(
+            jnp.abs(jnp.asarray(w)) < 0.5, x + w * (y - x), y - (y - x) * (1 - w)
+        ),
+    },
+    promote="out",
+    elementwise=True,
+)
+
+
+def _same(x: Any, y: Any) -> tuple[Any, Any]:
+    x, y = jnp.broadcast_arrays(x, y)
+    dtype = jnp.result_type(x, y)
+    return x.astype(dtype), y.astype(dtype)
+
+
+rows(
+    {
+        "aten.fmod": lambda x, y: lax.rem(*_same(x, y)),
+        "aten.remainder": jnp.remainder,
+        "aten.nextafter": lambda x, y: jnp.nextafter(*_same(x, y)),
+    },
+    promote="out",
+    elementwise=True,
+    narrow=True,
+)
+
+
+@row("aten.div", promote="out", elementwise=True)
+def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """The quotient; rounded down or towards zero on demand."""
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    if rounding_mode is None:
+        return x / y
+    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.integer):
+        return (
+            jnp.floor_divide(x, y)
+            if rounding_mode == "floor"
+            else lax.div(*_same(x, y))
+        )
+    if rounding_mode == "floor":
+        return _floor_divide(*_same(x, y))
+    return jnp.trunc(x / y)
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    # As torch: by the remainder, so that 0.3 // 0.1 is 2; x / 0 as the division has it.
+    rest = lax.rem(x, y)
+    whole = (x - rest) / y
+    whole = jnp.where((rest != 0) & ((rest < 0) != (y < 0)), whole - 1, whole)
+    floor = jnp.floor(whole)
+    whole = jnp.where(whole - floor > 0.5, floor + 1, floor)
+    whole = jnp.where(whole == 0, jnp.copysign(jnp.zeros_like(x), x / y), whole)
+    return jnp.where(y == 0, x / y, whole)
+
+
+row("aten.floor_divide", promote="out", elementwise=True)(
+    partial(div, rounding_mode="floor")
+)
+row("aten.true_divide", "aten.divide", promote="out", elementwise=True)(div)
+
+
+@row("aten.pow", promote="out", elementwise=True)
+def power(x: Any, y: Any) -> Any:
+    """X ** y."""
+    x, y = _same(jnp.asarray(x), jnp.asarray(y))
+    if not jnp.issubdtype(x.dtype, jnp.signedinteger):
+        return jnp.power(x, y)
+    # With a negative exponent an integer is 0, if it is not 1 or -1 itself.
+    found = jnp.power(x, jnp.abs(y))
+    return jnp.where((y < 0) & (jnp.abs(x) != 1), 0, found)
+
+
+@row("aten.pow.Tensor_Scalar", elementwise=True, typed=True)
+def power_scalar(out: Any, x: Any, y: Any) -> Any:
+    """X ** y for a number: by products where it is a small integer, as torch does."""
+    x = lax.convert_element_type(x, out.dtype) if out.dtype != x.dtype else x
+    if isinstance(y, (int, float)) and not isinstance(y, bool):
+        if y == 0.5:
+            return jnp.sqrt(x)
+        if float(y).is_integer() and abs(y) <= 64:
+            return lax.integer_pow(x, int(y)) if y != 0 else jnp.ones_like(x)
+    return jnp.power(*_same(x, jnp.asarray(y, None if y is None else out.dtype)))
+
+
+@row("aten.float_power", elementwise=True, typed=True)
+def float_power(out: Any, x: Any, y: Any) -> Any:
+    """X ** y in double precision."""
+    return jnp.power(jnp.asarray(x, out.dtype), jnp.asarray(y, out.dtype))
+
+
+# ---- copies and casts
+
+rows(
+    {
+        "aten.alias aten.alias_copy aten.clone aten.detach aten.detach_copy "
+        "aten.lift_fresh_copy aten.lift_fresh aten.lift aten.contiguous "
+        "aten.resolve_conj aten.resolve_neg": lambda x, **_: x,
+        "aten._to_copy aten.to": lambda x, *_, **__: x,
+        "prims.convert_element_type": lambda x, *_, **__: x,
+    },
+    elementwise=True,
+)
+
+
+@row("aten.copy", elementwise=True, typed=True)
+def copy(out: Any, x: Any, source: Any, non_blocking: bool = False) -> Any:
+    """The values of `source` in the shape of x."""
+    del non_blocking
+    source = jnp.asarray(source)
+    return jnp.broadcast_to(source, jnp.shape(x))
+
+
+# copy_ is what is left where an input was written to: it goes nowhere in JAX.
+row("aten.copy_")(lambda x, source, *_: source)

@@ -1,0 +1,303 @@
+"""Reads and writes at computed positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxfn.torch._ops import masked as _masked
+from jaxfn.torch._ops.row import row, rows
+
+
+def _given(indices: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(indices) if x is not None]
+
+
+@row("aten.index")
+def index(x: Any, indices: Sequence[Any]) -> Any:
+    """Elements at these positions; None is all of a dimension.
+
+    What a mask picks has no shape while it is traced: the array and the mask go on
+    together.
+    """
+    given = _given(indices)
+    if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
+        if len(given) > 1 or given[0] != 0:
+            raise _masked.refusal("index", "a mask beside other indices")
+        return _masked.pick(x, indices[0])
+    return x[tuple(slice(None) if i is None else i for i in indices)]
+
+
+@row("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
+def index_put(
+    x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any
+) -> Any:
+    """`values` written (or added) at these positions."""
+    given = _given(indices)
+    if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
+        if len(given) > 1:
+            raise _masked.refusal("index_put", "a mask beside other indices")
+        return _put_where(x, given[0], indices[given[0]], values, accumulate)
+    at = x.at[tuple(slice(None) if i is None else i for i in indices)]
+    values = values.astype(x.dtype)
+    return at.add(values) if accumulate else at.set(values)
+
+
+def _put_where(x: Any, axis: int, mask: Any, values: Any, accumulate: bool) -> Any:
+    """`values` where the mask, which starts at this dimension, is true."""
+    mask = mask.astype(bool)
+    tail = x.ndim - axis - mask.ndim
+    # Behind the picked positions, one dimension for them, come those of the tail.
+    if values.ndim > tail:
+        if values.shape[: values.ndim - tail] != (1,):
+            raise _masked.refusal("index_put", "an array of values, one for each")
+        values = values.reshape(values.shape[values.ndim - tail :])
+    mask = mask.reshape((1,) * axis + mask.shape + (1,) * tail)
+    values = values.astype(x.dtype)
+    return jnp.where(mask, x + values if accumulate else values, x)
+
+
+@row("aten.index_select")
+def index_select(x: Any, dim: int, at: Any) -> Any:
+    """Some positions of a dimension."""
+    if x.ndim == 0:
+        return x
+    return jnp.take(x, jnp.atleast_1d(at), axis=dim)
+
+
+@row("aten.take")
+def take(x: Any, at: Any) -> Any:
+    """Elements of the flat array."""
+    return x.reshape(-1)[at]
+
+
+def _number(x: Any) -> Any:
+    """Truth values as numbers, which can be added: a sum that is not 0 is true."""
+    return x.astype(jnp.int32) if x.dtype == bool else x
+
+
+@row("aten.put")
+def put(x: Any, at: Any, values: Any, accumulate: bool = False) -> Any:
+    """Values at positions of the flat array."""
+    x, values = _number(x), _number(values).reshape(-1)
+    flat = x.reshape(-1).at[at.reshape(-1)]
+    return (flat.add(values) if accumulate else flat.set(values)).reshape(x.shape)
+
+
+def _grid(dim: int, at: Any) -> tuple[Any, ...]:
+    """Indices of each element of `at`, with `at` itself in one dimension."""
+    return tuple(
+        at if d == dim else lax.broadcasted_iota(jnp.int32, at.shape, d)
+        for d in range(at.ndim)
+    )
+
+
+@row("aten.gather")
+def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
+    """For each element of `at` one along a dimension."""
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, at.shape)
+    if at.ndim == 0:
+        return x[jnp.atleast_1d(at)].reshape(())
+    if at.size == 0:  # then torch takes any number of dimensions
+        return jnp.zeros(at.shape, x.dtype)
+    dim %= x.ndim
+    others = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (x, at)]
+    if others[0] == others[1]:
+        return jnp.take_along_axis(x, at, dim)
+    return x[_grid(dim, at)]
+
+
+def _scatter(x: Any, dim: int, at: Any, source: Any, how: str) -> Any:
+    shape = x.shape
+    if at.size == 0:  # then torch takes any number of dimensions
+        return x
+    if x.ndim == 0 or at.ndim == 0:
+        x, at = jnp.atleast_1d(x), jnp.atleast_1d(at)
+        dim = 0
+    source = jnp.atleast_1d(jnp.asarray(source).astype(x.dtype))
+    if source.size != 1 or source.ndim == at.ndim:
+        source = source[tuple(slice(0, n) for n in at.shape)]
+    place = x.at[_grid(dim % x.ndim, at)]
+    source = jnp.broadcast_to(source, at.shape)
+    return getattr(place, how)(source).reshape(shape)
+
+
+_REDUCTIONS = {
+    None: "set", "add": "add", "sum": "add", "multiply": "multiply",
+    "prod": "multiply", "amax": "max", "amin": "min",
+}  # fmt: skip
+
+
+@row("aten.scatter")
+def scatter(
+    x: Any, dim: int, at: Any, source: Any, *, reduce: str | None = None
+) -> Any:
+    """`source` joined with what is where `at` says along a dimension."""
+    return _scatter(_number(x), dim, at, source, _REDUCTIONS[reduce])
+
+
+@row("aten.scatter_add")
+def scatter_add(x: Any, dim: int, at: Any, source: Any) -> Any:
+    """`source` added there."""
+    return _scatter(_number(x), dim, at, source, "add")
+
+
+@row("aten.scatter_reduce")
+def scatter_reduce(
+    x: Any, dim: int, at: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`source` joined there with what is there, or with itself alone."""
+    if x.dtype == jnp.bool_:
+        x, source = x.astype(jnp.int32), source.astype(jnp.int32)
+        reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
+        found = scatter_reduce(x, dim, at, source, reduce, include_self=include_self)
+        return found != 0
+    if not include_self:
+        zero = {"prod": 1, "amax": _least(x.dtype), "amin": _greatest(x.dtype)}
+        start = jnp.asarray(zero.get(reduce, 0), x.dtype)
+        x = _scatter(x, dim, at, jnp.broadcast_to(start, at.shape), "set")
+    if reduce != "mean":
+        return _scatter(x, dim, at, source, _REDUCTIONS[reduce])
+    total = _scatter(x, dim, at, source, "add")
+    first = jnp.ones(x.shape, jnp.int32)
+    if not include_self:
+        first = _scatter(first, dim, at, jnp.zeros(at.shape, jnp.int32), "set")
+    count = _scatter(first, dim, at, jnp.ones(at.shape, jnp.int32), "add")
+    count = jnp.maximum(count, 1).astype(x.dtype)
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.floor_divide(total, count)
+    return total / count
+
+
+def _least(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -jnp.inf
+    return False if dtype.kind == "b" else jnp.iinfo(dtype).min
+
+
+def _greatest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.inf
+    return True if dtype.kind == "b" else jnp.iinfo(dtype).max
+
+
+def _at_dim(x: Any, dim: int, at: Any) -> Any:
+    return x.at[(*(slice(None),) * (dim % max(x.ndim, 1)), at)]
+
+
+@row("aten.index_add")
+def index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
+    """`source` added at positions of a dimension."""
+    x, source = _number(x), _number(source)
+    if x.ndim == 0:
+        return x + alpha * jnp.sum(source)
+    source = source if alpha == 1 else source * jnp.asarray(alpha, source.dtype)
+    source = source.reshape(*source.shape) if source.ndim == x.ndim else source
+    return _at_dim(x, dim, jnp.atleast_1d(at)).add(source)
+
+
+@row("aten.index_copy")
+def index_copy(x: Any, dim: int, at: Any, source: Any) -> Any:
+    """`source` written at positions of a dimension."""
+    if x.ndim == 0:
+        return jnp.reshape(source, ())
+    return _at_dim(x, dim, jnp.atleast_1d(at)).set(source)
+
+
+@row("aten.index_fill")
+def index_fill(x: Any, dim: int, at: Any, value: Any) -> Any:
+    """A value at positions of a dimension."""
+    if x.ndim == 0:
+        return jnp.asarray(value).astype(x.dtype)
+    return _at_dim(x, dim, jnp.atleast_1d(at)).set(jnp.asarray(value).astype(x.dtype))
+
+
+rows(
+    {
+        "aten.masked_fill": lambda x, mask, value: jnp.where(
+            mask, jnp.asarray(value).astype(x.dtype), x
+        ),
+    },
+    elementwise=True,
+)
+
+
+@row("aten.masked_select")
+def masked_select(x: Any, mask: Any) -> Any:
+    """The elements where the mask is true."""
+    return _masked.pick(*jnp.broadcast_arrays(x, mask))
+
+
+@row("aten.masked_scatter")
+def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """The first elements of `source`, in order, where the mask is true."""
+    x, mask = jnp.broadcast_arrays(x, mask)
+    if source.size == 0:  # the mask is false everywhere, or torch refuses it
+        return x
+    which = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1
+    picked = source.reshape(-1)[jnp.maximum(which, 0)].reshape(x.shape)
+    return jnp.where(mask, picked.astype(x.dtype), x)
+
+
+@row("aten.masked_scatter_backward", typed=True)
+def masked_scatter_backward(out: Any, g: Any, mask: Any, sizes: Any) -> Any:
+    """The gradient of `source`: what is under the mask, in order; then zeros."""
+    del sizes
+    size = math.prod(out.shape)
+    mask = jnp.broadcast_to(mask, g.shape).reshape(-1)
+    at = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
+    flat = jnp.zeros(size, g.dtype).at[at].set(g.reshape(-1), mode="drop")
+    return flat.reshape(out.shape)
+
+
+@row("aten.embedding")
+def embedding(weight: Any, at: Any, *_: Any) -> Any:
+    """Rows of a table."""
+    return weight[at]
+
+
+@row("aten.embedding_dense_backward")
+def embedding_backward(g: Any, at: Any, n: int, padding: int, scale: bool) -> Any:
+    """The gradient of a table."""
+    at, g = at.reshape(-1), g.reshape(-1, g.shape[-1])
+    g = jnp.where((at == padding)[:, None], 0, g)
+    if scale:
+        count = jnp.zeros((n,), g.dtype).at[at].add(1)
+        g = g / count[at][:, None]
+    return jnp.zeros((n, g.shape[-1]), g.dtype).at[at].add(g)
+
+
+@row("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
+def searchsorted(
+    ordered: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Where elements belong in ordered rows."""
+    del out_int32
+    if sorter is not None:
+        ordered = jnp.take_along_axis(ordered, sorter, -1)
+    x = jnp.asarray(x)
+    after = right or side == "right"
+    if ordered.ndim == 1:
+        order = ordered
+        less = order <= x[..., None] if after else order < x[..., None]
+    else:
+        order = ordered[..., None, :]
+        less = order <= x[..., :, None] if after else order < x[..., :, None]
+    return jnp.sum(less, -1)
+
+
+@row("aten.bucketize")
+def bucketize(x: Any, boundaries: Any, *, right: bool = False, **_: Any) -> Any:
+    """Where elements belong among boundaries."""
+    return searchsorted(boundaries, jnp.asarray(x), right=right)

@@ -1,0 +1,246 @@
+"""Factors of matrices, and what is computed by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import linalg as jsl
+
+from jaxfn.torch._ops.row import row, rows
+
+
+def _h(x: Any) -> Any:
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def _info(x: Any) -> Any:
+    """0 where a factorisation worked; JAX gives nan where torch has an error."""
+    return jnp.any(jnp.isnan(x), axis=(-2, -1)).astype(jnp.int32)
+
+
+@row("aten.linalg_cholesky_ex")
+def cholesky_ex(x: Any, *, upper: bool = False, **_: Any) -> Any:
+    """The triangular factor, and whether there is one."""
+    # torch reads one triangle only.
+    lower = jnp.tril(_h(x) if upper else x)
+    full = lower + _h(jnp.tril(lower, -1))
+    factor = jnp.tril(lax.linalg.cholesky(full, symmetrize_input=False))
+    return (_h(factor) if upper else factor), _info(factor)
+
+
+@row("aten.cholesky")
+def cholesky(x: Any, upper: bool = False) -> Any:
+    """The triangular factor."""
+    return cholesky_ex(x, upper=upper)[0]
+
+
+def _triangular(
+    a: Any, b: Any, *, upper: bool, unit: bool = False, how: Any = 0
+) -> Any:
+    lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = jnp.broadcast_to(a, (*lead, *a.shape[-2:]))
+    b = jnp.broadcast_to(b, (*lead, *b.shape[-2:]))
+    return jsl.solve_triangular(a, b, lower=not upper, unit_diagonal=unit, trans=how)
+
+
+@row("aten.cholesky_solve")
+def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
+    """Solve with a matrix whose factor is known."""
+    lower = _h(factor) if upper else factor
+    return _triangular(lower, _triangular(lower, b, upper=False), upper=False, how="C")
+
+
+@row("aten.cholesky_inverse")
+def cholesky_inverse(factor: Any, upper: bool = False) -> Any:
+    """The inverse of a matrix whose factor is known."""
+    eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return cholesky_solve(eye, factor, upper)
+
+
+@row("aten.linalg_solve_triangular")
+def solve_triangular(
+    a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """Solve with a triangle."""
+    if left:
+        return _triangular(a, b, upper=upper, unit=unitriangular)
+    turned = _triangular(
+        jnp.swapaxes(a, -1, -2),
+        jnp.swapaxes(b, -1, -2),
+        upper=not upper,
+        unit=unitriangular,
+    )
+    return jnp.swapaxes(turned, -1, -2)
+
+
+@row("aten.triangular_solve")
+def triangular_solve(
+    b: Any,
+    a: Any,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> Any:
+    """The same under its old name, with the triangle."""
+    how = 1 if transpose else 0
+    return _triangular(a, b, upper=upper, unit=unitriangular, how=how), a
+
+
+def _is_vector(a: Any, b: Any) -> bool:
+    return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+
+
+def _solve(a: Any, b: Any, left: bool) -> Any:
+    if _is_vector(a, b):
+        return jnp.linalg.solve(a, b[..., None])[..., 0]
+    if left:
+        return jnp.linalg.solve(a, b)
+    at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
+    return jnp.swapaxes(jnp.linalg.solve(at, bt), -1, -2)
+
+
+def _lu(a: Any) -> tuple[Any, Any]:
+    """Both factors in one matrix, and pivots that count from 1."""
+    lu, pivots, _ = lax.linalg.lu(a)
+    return lu, pivots + 1
+
+
+@row("aten._linalg_solve_ex")
+def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+    """The solution, the factors, and whether there is one."""
+    del check_errors
+    lu, pivots = _lu(a)
+    found = _solve(a, b, left)
+    return found, lu, pivots, _info(lu)
+
+
+@row("aten.linalg_inv_ex")
+def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
+    """The inverse, and whether there is one."""
+    del check_errors
+    found = jnp.linalg.inv(a)
+    return found, _info(found)
+
+
+rows(
+    {
+        "aten.inverse": jnp.linalg.inv,
+        "aten.linalg_matrix_exp": lambda x: jsl.expm(
+            x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        ).astype(x.dtype),
+        "aten.linalg_eigvals": jnp.linalg.eigvals,
+        "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
+        "aten.linalg_householder_product aten.orgqr": lax.linalg.householder_product,
+    }
+)
+
+
+@row("aten._linalg_det")
+def det(a: Any) -> Any:
+    """The determinant and the factors."""
+    return jnp.linalg.det(a), *_lu(a)
+
+
+@row("aten._linalg_slogdet")
+def slogdet(a: Any) -> Any:
+    """The sign and logarithm of the determinant, and the factors."""
+    sign, log = jnp.linalg.slogdet(a)
+    return sign, log, *_lu(a)
+
+
+@row("aten.linalg_lu_factor_ex")
+def lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    """Both factors in one matrix, the pivots, and whether there are any."""
+    del check_errors
+    _check_pivot(pivot)
+    lu, pivots = _lu(a)
+    return lu, pivots, _info(lu)
+
+
+def _check_pivot(pivot: bool) -> None:
+    if not pivot:
+        raise NotImplementedError("factors without pivots")
+
+
+@row("aten.lu_unpack")
+def lu_unpack(
+    lu: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Any:
+    """The permutation and both factors; nothing in place of what is not asked for."""
+    m, n = lu.shape[-2:]
+    k = min(m, n)
+    order = lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
+    eye = jnp.eye(m, dtype=lu.dtype)
+    lower = jnp.tril(lu[..., :, :k], -1) + jnp.eye(m, k, dtype=lu.dtype)
+    nothing = jnp.zeros(0, lu.dtype)
+    upper = jnp.triu(lu[..., :k, :])
+    factors = (lower, upper) if unpack_data else (nothing, nothing)
+    return jnp.swapaxes(eye[order], -1, -2) if unpack_pivots else nothing, *factors
+
+
+@row("aten.linalg_lu")
+def lu(a: Any, *, pivot: bool = True) -> Any:
+    """The permutation and both factors."""
+    _check_pivot(pivot)
+    return lu_unpack(*_lu(a))
+
+
+@row("aten.linalg_lu_solve")
+def lu_solve(
+    lu: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False
+) -> Any:
+    """Solve with a matrix whose factors are known."""
+    p, lower, upper = lu_unpack(lu, pivots)
+    a = p @ lower @ upper
+    return _solve(_h(a) if adjoint else a, b, left)
+
+
+@row("aten._linalg_eigh")
+def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
+    """Eigenvalues and vectors of a Hermitian matrix, of which one triangle is read."""
+    del compute_v
+    values, vectors = jnp.linalg.eigh(_of_lower(x if uplo.upper() == "L" else _h(x)))
+    return values, vectors
+
+
+def _of_lower(x: Any) -> Any:
+    """The Hermitian matrix with this lower triangle."""
+    lower = jnp.tril(x)
+    return lower + _h(jnp.tril(lower, -1))
+
+
+@row("aten._linalg_svd", typed=True)
+def svd(out: Any, x: Any, full_matrices: bool = False, *_: Any, **__: Any) -> Any:
+    """Singular vectors and values."""
+    u, s, vh = jnp.linalg.svd(x, full_matrices=full_matrices)
+    if out[0] is not None and out[0].shape != u.shape:  # only values are asked for
+        u, vh = (jnp.zeros(t.shape, t.dtype) for t in (out[0], out[2]))
+    return u, s, vh
+
+
+@row("aten.linalg_qr", typed=True)
+def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
+    """An orthogonal and a triangular factor."""
+    if mode == "r":
+        return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
+    q, r = jnp.linalg.qr(x, mode=mode)
+    return q, r
+
+
+@row("aten.linalg_pinv.atol_rtol_tensor")
+def pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The inverse on what is no smaller than a tolerance."""
+    if hermitian:
+        x = _of_lower(x)
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    if rtol is None:
+        least = max(x.shape[-2:]) * jnp.finfo(s.dtype).eps
+        rtol = least if atol is None else jnp.where(atol > 0, 0, least)
+    most = jnp.max(s, -1, keepdims=True, initial=0)
+    bound = most * jnp.asarray(rtol, s.dtype)[..., None]
+    if atol is not None:
+        bound = jnp.maximum(bound, jnp.asarray(atol, s.dtype)[..., None])
+    inverse = jnp.where(s > bound, 1 / jnp.where(s > bound, s, 1), 0)
+    return _h(vh) @ (inverse[..., None].astype(x.dtype) * _h(u))

@@ -1,0 +1,253 @@
+"""What a boolean mask picks: the whole array and the mask, as JAX needs shapes.
+
+Such a value may be computed with element by element, reduced to one number, and
+written back under the same mask. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn.torch._base.refusal import TorchRefusal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Masked:
+    """`whole[mask]`.
+
+    Attributes:
+        whole: the array; its first dimensions are those of the mask.
+        mask: what is picked.
+        key: equal for masks that are computed alike.
+    """
+
+    whole: Any
+    mask: Any
+    key: Any
+
+    def refusal(self, use: str) -> TorchRefusal:
+        """For a use that needs the shape."""
+        return refusal("x[mask]", f"what the mask picked is {use}")
+
+    def filled(self, value: Any) -> Any:
+        """The array with a value where nothing is picked."""
+        lead = self.mask.shape + (1,) * (self.whole.ndim - self.mask.ndim)
+        return jnp.where(
+            self.mask.reshape(lead), self.whole, jnp.asarray(value, self.whole.dtype)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Count:
+    """How many entries a mask picked, as a size and as a number.
+
+    Attributes:
+        of: what was picked.
+    """
+
+    of: Masked
+
+    def number(self) -> Any:
+        """As an array without dimensions."""
+        return jnp.sum(self.of.mask)
+
+
+def refusal(operation: str, what: str) -> TorchRefusal:
+    """For a read or write whose shape depends on values."""
+    return TorchRefusal(
+        operation=operation,
+        reason=f"{what}, and its shape depends on values.",
+        way_out="Use torch.where(mask, x, …) in the rule, or pass "
+        'fallback="host" to from_torch.',
+    )
+
+
+def pick(x: Any, mask: Any) -> Masked:
+    """`x[mask]`."""
+    return Masked(x, mask.astype(bool), None)
+
+
+def has_masked(x: Any) -> bool:
+    """Is there something that a mask picked?"""
+    if isinstance(x, (list, tuple)):
+        return any(map(has_masked, x))
+    if isinstance(x, dict):
+        return any(map(has_masked, x.values()))
+    return isinstance(x, (Masked, Count))
+
+
+def run(step: Any, args: Any, kwargs: Any) -> Any:
+    """One operation on what a mask picked, or on how many that is."""
+    name = step.name.split(".")[1]
+    if name in ("sym_size", "sym_numel"):
+        return _size(step, name, *args)
+    if name == "masked_scatter_backward" and isinstance(args[2][0], Count):
+        return _gathered(step, *args)
+    at = _SIZES.get(name, len(args))
+    if at < len(args) and isinstance(args[at], list) and has_masked(args[at]):
+        return _sized(step, name, args, kwargs, at)
+    args, kwargs = _numbers(args), _numbers(kwargs)
+    found = next((x for x in _leaves((args, kwargs)) if isinstance(x, Masked)), None)
+    if found is None:
+        return step.row(step.out, step.common, *args, **kwargs)
+    if step.row.elementwise:
+        return _elementwise(step, args, kwargs, found)
+    if name == "index_put":
+        return _written(step, args)
+    if name == "masked_scatter" and not has_masked(args[:2]):
+        return _scattered(step, *args)
+    if name in _REDUCTIONS and _reduces_all(args, kwargs):
+        return _reduced(step, name, args[0])
+    raise refusal(step.name, "it is applied to what a mask picked")
+
+
+def _leaves(x: Any) -> list[Any]:
+    if isinstance(x, (list, tuple)):
+        return [leaf for y in x for leaf in _leaves(y)]
+    if isinstance(x, dict):
+        return _leaves(list(x.values()))
+    return [x]
+
+
+def _numbers(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return type(x)([_numbers(y) for y in x])
+    if isinstance(x, dict):
+        return {k: _numbers(y) for k, y in x.items()}
+    return x.number() if isinstance(x, Count) else x
+
+
+def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
+    rest = x.whole.shape[x.mask.ndim :]
+    dim = dim % (len(rest) + 1)
+    if name == "sym_size" and dim > 0:
+        return rest[dim - 1]
+    if name == "sym_numel" and rest:
+        raise refusal(step.name, "it is asked how much a mask picked")
+    return Count(x)
+
+
+def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
+    """What has as many entries as a mask picked, all alike."""
+    first, *rest = args[at]
+    if not isinstance(first, Count) or not all(type(n) is int for n in rest):
+        raise refusal(step.name, "its size is what a mask picked")
+    like, x = first.of, args[0]
+    lead = like.mask.shape
+    if name == "expand":
+        if isinstance(x, Masked) and x.key != like.key:
+            raise refusal(step.name, "two masks meet")
+        if isinstance(x, Masked):
+            x = x.whole
+        elif x.ndim == len(args[at]):
+            if x.shape[0] != 1:
+                raise refusal(step.name, "it meets an array")
+            x = x.reshape((1,) * len(lead) + x.shape[1:])
+        own = x.shape[x.ndim - len(rest) :] if x.ndim >= len(rest) else rest
+        rest = [m if n == -1 else n for m, n in zip(own, rest, strict=True)]
+        whole = jnp.broadcast_to(x, (*lead, *rest))
+    else:
+        out = dataclasses.replace(step.out, shape=(*lead, *rest))
+        args = [list(out.shape) if i == at else x for i, x in enumerate(args)]
+        whole = step.row(out, step.common, *args, **kwargs)
+    return Masked(whole.astype(step.out.dtype), like.mask, like.key)
+
+
+# Where operations that give equal entries have the size of their result.
+_SIZES: dict[str, int] = {
+    **dict.fromkeys(["empty", "full", "ones", "zeros"], 0),
+    **dict.fromkeys(["expand", "new_empty", "new_full", "new_ones", "new_zeros"], 1),
+}
+
+
+def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
+    def whole(x: Any) -> Any:
+        if isinstance(x, Masked):
+            if x.key != like.key:
+                raise refusal(step.name, "two masks meet")
+            return x.whole
+        if isinstance(x, jax.Array) and x.ndim > like.whole.ndim - like.mask.ndim:
+            raise refusal(step.name, "it meets an array")
+        return x
+
+    args = [whole(x) for x in args]
+    kwargs = {k: whole(x) for k, x in kwargs.items()}
+    out = dataclasses.replace(step.out, shape=like.whole.shape)
+    # A cast has no effect of its own: the type of the result does it.
+    result = jnp.asarray(step.row(out, step.common, *args, **kwargs))
+    result = jnp.broadcast_to(result, like.whole.shape)
+    return Masked(result.astype(step.out.dtype), like.mask, like.key)
+
+
+def _written(step: Any, args: Any) -> Any:
+    x, indices, values, *rest = args
+    accumulate = bool(rest and rest[0])
+    if len(indices) != 1 or not isinstance(values, Masked) or has_masked([x, indices]):
+        raise refusal(step.name, "it is written at other positions")
+    if step.args[1][0] is None or values.key != step.mask_key:
+        raise refusal(step.name, "it is written under another mask")
+    lead = values.mask.shape + (1,) * (x.ndim - values.mask.ndim)
+    new = values.whole.astype(x.dtype)
+    return jnp.where(values.mask.reshape(lead), x + new if accumulate else new, x)
+
+
+def _scattered(step: Any, x: Any, mask: Any, source: Masked) -> Any:
+    if source.key != step.mask_key or source.mask.shape != x.shape:
+        raise refusal(step.name, "it is written under another mask")
+    return jnp.where(mask, source.whole.astype(x.dtype), x)
+
+
+def _gathered(step: Any, g: Any, mask: Any, sizes: Any) -> Masked:
+    """The gradient of what was written under a mask."""
+    of = sizes[0].of
+    if len(sizes) > 1 or of.key != step.mask_key or of.mask.shape != g.shape:
+        raise refusal(step.name, "it is written under another mask")
+    return Masked(g.astype(step.out.dtype), mask, of.key)
+
+
+def _reduces_all(args: Any, kwargs: Any) -> bool:
+    dims = args[1] if len(args) > 1 else kwargs.get("dim")
+    only = args[0]
+    if not isinstance(only, Masked) or only.whole.ndim != only.mask.ndim:
+        return False
+    return dims is None or dims in (0, -1, [0], [-1], [])
+
+
+def _reduced(step: Any, name: str, x: Masked) -> Any:
+    keep = step.kwargs.get("keepdim", len(step.args) > 2 and step.args[2])
+    dtype = step.out.dtype
+    if name == "mean":
+        total = jnp.sum(x.filled(0).astype(dtype))
+        value = total / jnp.sum(x.mask).astype(dtype)
+    else:
+        fill, fn = _REDUCTIONS[name]
+        whole = x.filled(fill(x.whole.dtype))
+        value = fn(whole.astype(dtype) if name in ("sum", "prod") else whole)
+    return jnp.reshape(value, (1,) if keep is True else ()).astype(dtype)
+
+
+def _low(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -jnp.inf
+    return jnp.iinfo(dtype).min
+
+
+def _high(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.inf
+    return jnp.iinfo(dtype).max
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "sum": (lambda _: 0, jnp.sum),
+    "prod": (lambda _: 1, jnp.prod),
+    "any": (lambda _: 0, jnp.any),
+    "all": (lambda _: 1, jnp.all),
+    "amax": (_low, jnp.max),
+    "amin": (_high, jnp.min),
+    "mean": (None, None),
+}

@@ -1,0 +1,91 @@
+"""Special functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special as jsp
+
+from jaxfn.torch._ops.row import row, rows
+
+
+def _digamma(x: Any) -> Any:
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
+def _zeta(x: Any, q: Any) -> Any:
+    pole = (x == 1) | ((x > 1) & (q <= 0) & (q == jnp.floor(q)))
+    return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, jsp.zeta(x, q)))
+
+
+rows(
+    {
+        "aten.erf aten.special_erf": lax.erf,
+        "aten.erfc": lax.erfc,
+        "aten.erfinv": lax.erf_inv,
+        "aten.lgamma": lax.lgamma,
+        "aten.digamma": _digamma,
+        "aten.special_ndtri": jsp.ndtri,
+        "aten.special_log_ndtr": jsp.log_ndtr,
+        "aten.special_ndtr": jsp.ndtr,
+        "aten.i0": jsp.i0,
+        "aten.special_modified_bessel_i0": jsp.i0,
+        "aten.special_modified_bessel_i1": jsp.i1,
+        "aten.special_i0e": jsp.i0e,
+        "aten.special_i1": jsp.i1,
+        "aten.special_i1e": jsp.i1e,
+        "aten.special_entr": jsp.entr,
+        "aten.logit": lambda x, eps=None: jsp.logit(
+            x if eps is None else jnp.clip(x, eps, 1 - eps)
+        ),
+        "aten.special_zeta": _zeta,
+        "aten.xlogy": lambda x, y: jnp.where(jnp.isnan(y), y, jsp.xlogy(x, y)),
+        "aten.special_xlog1py": jsp.xlog1py,
+        "aten.igamma aten.special_gammainc": jsp.gammainc,
+        "aten.igammac aten.special_gammaincc": jsp.gammaincc,
+        "aten.log_sigmoid_forward": lambda x: (-jnp.logaddexp(-x, 0.0), None),
+    },
+    promote="out",
+    elementwise=True,
+)
+
+
+@row("aten.polygamma", elementwise=True)
+def polygamma(n: int, x: Any) -> Any:
+    """The derivative of digamma of this order."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(jnp.float32)
+    if n == 0:
+        return _digamma(x)
+    if n > 1:
+        return jsp.polygamma(n, x)
+    # JAX's is wrong below 0, where the reflection holds, with y = 1 - x:
+    #     polygamma(1, x) + polygamma(1, y) = (pi / sin(pi x))^2
+    low = x < 0.5
+    upper = jsp.polygamma(1, jnp.where(low, 1 - x, x))
+    # sin(pi x) by the distance to the nearest integer, so that it loses no digits.
+    sine = jnp.sin(jnp.pi * (x - jnp.round(x)))
+    return jnp.where(low, (jnp.pi / sine) ** 2 - upper, upper)
+
+
+@row("aten.mvlgamma", elementwise=True)
+def mvlgamma(x: Any, p: int) -> Any:
+    """The multivariate log gamma function."""
+    return jsp.multigammaln(x, p)
+
+
+@row("aten.special_erfcx", promote="out", elementwise=True)
+def erfcx(x: Any) -> Any:
+    """exp(x²) erfc(x): by its own series where the factors leave the range.
+
+    Above 2, by a continued fraction from the far end (Abramowitz and Stegun 7.1.14).
+    """
+    near = jnp.minimum(x, 2.0)
+    far = jnp.maximum(x, 2.0)
+    tail = far
+    for k in range(60, 0, -1):
+        tail = far + (k / 2) / tail
+    asymptotic = 1 / (jnp.sqrt(jnp.pi).astype(x.dtype) * tail)
+    return jnp.where(x < 2, jnp.exp(near * near) * lax.erfc(near), asymptotic)

@@ -1,0 +1,300 @@
+"""What is watched while a rule's Python runs on tensors without values."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch._trace import aliasing as _memory
+from jaxfn.torch._base.torch_module import TorchDispatchMode, TorchFunctionMode, torch
+from jaxfn.torch._base.refusal import (
+    OR_HOST,
+    TorchRefusal,
+    is_ours,
+    is_users,
+    place_now,
+    raised_by_statement,
+    raised_by_user,
+)
+
+
+class NeedsRead(BaseException):
+    """A rule asked which inputs are differentiated, and nobody knows yet.
+
+    No Exception, so that a rule does not catch it.
+    """
+
+
+_NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
+
+
+MOST_CONDITIONS = 16
+"""How many conditions on values one path may have."""
+
+
+class Choices:
+    """How the conditions on values come out, on one path through a rule.
+
+    Args:
+        begin: how the first ones come out; all others hold.
+    """
+
+    def __init__(self, begin: Sequence[bool]) -> None:
+        self.taken = list(begin)
+        self.conditions: list[Any] = []
+
+    def __call__(self, condition: Any) -> bool:
+        """How this one comes out."""
+        if len(self.conditions) == MOST_CONDITIONS:  # it may be a loop without end
+            raise TorchRefusal(
+                operation="bool(tensor)",
+                reason="what comes next depends on the value of a tensor, and there "
+                "are no values while JAX traces (more than "
+                f"{MOST_CONDITIONS} such conditions on one path).",
+                way_out=f"Write it with torch.where. Or: {OR_HOST}",
+            )
+        self.conditions.append(condition.reshape(()) != 0)
+        if len(self.conditions) > len(self.taken):
+            self.taken.append(True)
+        return self.taken[len(self.conditions) - 1]
+
+
+def _equal(x: Any, y: Any) -> Any:
+    return (x == y).all() if x.shape == y.shape else torch.tensor(False)
+
+
+_CONDITIONS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__bool__: lambda x: x,
+    torch.is_nonzero: lambda x: x,
+    torch.Tensor.is_nonzero: lambda x: x,
+    torch.equal: _equal,
+    torch.Tensor.equal: _equal,
+    torch.allclose: lambda *args, **how: torch.isclose(*args, **how).all(),
+    torch.Tensor.allclose: lambda *args, **how: torch.isclose(*args, **how).all(),
+}
+
+
+# Torch runs nodes of its graph with this mode off, as it does all that it calls itself.
+_ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
+# Distributions check their arguments by these, which can't be traced for all shapes.
+_PLAINER = {torch._is_all_true: torch.all, torch._is_any_true: torch.any}
+
+
+class Watch(TorchFunctionMode):
+    """Sees each call of torch that the rule's Python makes.
+
+    Args:
+        inputs: the tensors that the rule may ask for `requires_grad`.
+        known: is it known which of them are differentiated?
+        choices: how conditions on values come out.
+    """
+
+    def __init__(self, inputs: Sequence[Any], choices: Choices, *, known: bool) -> None:
+        super().__init__()
+        self._inputs = () if known else tuple(inputs)
+        self._choices = choices
+        self.last = self.place = self.backward_at = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        caller = sys._getframe(1)
+        if func in _NEEDS:
+            return self._needs(func, args, is_users(caller.f_code.co_filename))
+        if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
+            return func(*args, **(kwargs or {}))  # what is asked of results, and such
+        place = place_now(caller)
+        self.last, self.place = getattr(func, "__name__", str(func)), place
+        if func in _memory.REBOUND and args:
+            raise _memory.rebound(_memory.REBOUND[func], place)
+        if func in _memory.ADDRESSES and is_users(caller.f_code.co_filename):
+            raise _memory.address(_memory.ADDRESSES[func], place)
+        _experimental.note_place(place)
+        if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
+            return _set_where(*args)
+        if self.last == "backward":
+            self.backward_at = place
+        if func in _CONDITIONS:
+            return self._condition(func, args, kwargs or {})
+        if func in _ENGINE and args:
+            return self._differentiate(func, args, kwargs or {})
+        func = _PLAINER.get(func, func)
+        return func(*args, **(kwargs or {}))
+
+    def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Torch's own derivative, seen in the rules of other Functions too."""
+        hooks = [
+            node.register_prehook(lambda *_: self._enter())
+            for node in _experimental.nodes_of(args[0])
+        ]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self) -> None:
+        # Torch itself takes it off again, with all of its state, after each node.
+        self.__enter__()
+
+    def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
+        if any(_experimental.is_fake(x) for x in args):
+            condition = _CONDITIONS[func](*args, **kwargs)
+            if condition.numel() == 1:
+                try:
+                    return bool(condition)  # of a constant
+                except _experimental.needs_values():
+                    return self._choices(condition)
+        return func(*args, **kwargs)
+
+    def _needs(self, func: Any, args: Any, by_user: bool) -> Any:
+        if by_user and any(args[0] is x for x in self._inputs):
+            raise NeedsRead
+        return func(*args)
+
+
+def _is_0d_mask(args: Any) -> bool:
+    _, key, value = args
+    return (
+        isinstance(key, torch.Tensor)
+        and key.dtype == torch.bool
+        and key.ndim == 0
+        and (not isinstance(value, torch.Tensor) or value.ndim == 0)
+    )
+
+
+# torch asks for the value of a mask that is one number.
+def _set_where(x: Any, mask: Any, value: Any) -> None:
+    value = torch.as_tensor(value, dtype=x.dtype)
+    x.copy_(torch.where(mask, value, x))
+
+
+class Draws(TorchDispatchMode):
+    """Counts random draws, and tells them apart by the state of the generator.
+
+    So a rule that saves the state and sets it again draws the same numbers again.
+
+    Args:
+        seed: where the states begin; None where draws are refused.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        self._seed = seed
+        self.is_real = False
+        self.found: list[int] = []
+        self._memory = _memory.Memory()
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _experimental.has_draws(func):
+            self._note(func, kwargs)
+        if self.is_real:
+            return func(*args, **kwargs)
+        return self._memory(func, args, kwargs)
+
+    def _note(self, func: Any, kwargs: Any) -> None:
+        place = place_now(sys._getframe(2))
+        if self._seed is None:
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it draws random numbers, and JAX's need a key.",
+                way_out="Pass random=True to from_torch: apply then takes a PRNG key "
+                "as its first argument.",
+                where=place,
+            )
+        if kwargs.get("generator") is not None:
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it draws from a generator of its own.",
+                where=place,
+            )
+        if self.is_real:
+            return
+        self.found.append(next_draw(torch.default_generator))
+
+
+def next_draw(generator: Any) -> int:
+    """The number of a draw, by the state of the generator, which goes on."""
+    state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
+    generator.manual_seed(state)
+    return state
+
+
+def draws_from(seed: int) -> Iterator[int]:
+    """The numbers of the draws of a rule, one after the other."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield next_draw(generator)
+
+
+class Path:
+    """One run of a rule's Python.
+
+    Args:
+        run: from tensors to tensors (or None).
+        begin: how the first conditions on values come out.
+        seed: where the draws begin; None refuses them.
+        known: is it known which inputs are differentiated?
+
+    Attributes:
+        choices: the conditions that were met.
+        draws: the draws that were made.
+        raised: what the rule raised on this path, after a condition.
+        last: the name of the last function of torch that was called.
+        place: where that was.
+        backward_at: where tensor.backward() was called, if it was.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Any]], list[Any]],
+        begin: Sequence[bool],
+        seed: int | None,
+        *,
+        known: bool,
+    ) -> None:
+        self._run, self._seed, self._known = run, seed, known
+        self.choices = Choices(begin)
+        self.draws: list[int] = []
+        self.raised: Exception | None = None
+        self.last = self.place = self.backward_at = ""
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """The conditions, and then the results; for the first pass."""
+        watch = Watch(tensors, self.choices, known=self._known)
+        draws = Draws(self._seed)
+        found: list[Any] = []
+        with watch, draws:
+            try:
+                found = [_own(x) for x in self._run(tensors)]
+            except Exception as error:
+                if not self.choices.conditions or not _is_users_own(error):
+                    raise
+                self.raised = error
+            finally:
+                self.last, self.place = watch.last, watch.place
+                self.backward_at = watch.backward_at
+                self.draws = draws.found
+            return [*self.choices.conditions, *found]
+
+
+def _is_users_own(error: Exception) -> bool:
+    """Was it raised by a line of the rule itself, and not by torch?"""
+    if isinstance(error, (TorchRefusal, *_experimental.needs_values())):
+        return False
+    return raised_by_user(error) or raised_by_statement(error)
+
+
+def _own(x: Any) -> Any:
+    # A real tensor is a constant of the graph: it must come from an operation.
+    if isinstance(x, torch.Tensor) and not _experimental.is_fake(x):
+        return x.detach().clone()
+    return x

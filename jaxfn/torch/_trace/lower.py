@@ -1,0 +1,265 @@
+"""Programs from torch's graphs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch import _ops as _table
+from jaxfn.torch._base.dtypes import X64, has_x64, is_inexact, to_jax, to_jax_dtype
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._trace.program import Program, Ref, Step, Type
+from jaxfn.torch._base.refusal import TorchRefusal
+
+
+def build(
+    module: Any,
+    draws: Sequence[int],
+    n_inputs: int,
+    *,
+    wanted: slice = slice(None),
+) -> Program:
+    """The program of a graph that writes nothing.
+
+    Args:
+        module: what the second pass gave.
+        draws: which draw each random operation is, in order.
+        n_inputs: how many inputs it has.
+        wanted: which of the results.
+
+    Raises:
+        TorchRefusal: an operation that the table does not have.
+    """
+    return _Builder(module, list(draws), n_inputs, wanted).program()
+
+
+class _Builder:
+    def __init__(
+        self,
+        module: Any,
+        draws: list[int],
+        n_inputs: int,
+        wanted: slice,
+    ) -> None:
+        self._wanted = wanted
+        self._module, self._draws, self._n_inputs = module, draws, n_inputs
+        self._refs: dict[Any, Any] = {}
+        # Numbers for equal computations: an expression of them is told by its own.
+        self._known: dict[Any, int] = {}
+        self._keys: dict[int, int] = {
+            i: self._number(("input", i)) for i in range(n_inputs)
+        }
+        self._constants: list[Any] = []
+        self._steps: list[Step] = []
+        self._drawn = 0
+        self._used: set[Any] = set()
+
+    def program(self) -> Program:
+        nodes = list(self._module.graph.nodes)
+        inputs = [n for n in nodes if n.op == "placeholder"]
+        for i, n in enumerate(inputs):
+            self._refs[n] = Ref(i)
+        for n in nodes:
+            if n.op == "get_attr":
+                self._constant(n)
+        last = nodes[-1].args[0]
+        outputs = list(last if isinstance(last, (list, tuple)) else [last])
+        outputs = outputs[self._wanted]
+        self._used = _used(nodes, outputs)
+        for n in nodes:
+            if n.op == "call_function" and n in self._used:
+                if str(n.target) == "aten._conj.default" and _is_complex(n.args[0]):
+                    # torch's derivative by a number: it is one still, of no precision.
+                    self._refs[n] = n.args[0].conjugate()
+                    continue
+                self._step(n)
+            elif _experimental.has_draws(n.target):
+                self._drawn += 1
+        if self._drawn != len(self._draws):
+            raise TorchRefusal(
+                operation="random draws",
+                reason=f"torch's trace lost count of them ({self._drawn} of "
+                f"{len(self._draws)}).",
+            )
+        types = [_type(n.meta["val"]) if n is not None else None for n in outputs]
+        return Program(
+            self._n_inputs,
+            self._constants,
+            self._steps,
+            self._ref(outputs),
+            types,
+            self._drawn > 0,
+            [None if n is None else self._keys[self._refs[n]] for n in outputs],
+        )
+
+    def _number(self, key: Any) -> int:
+        return self._known.setdefault(key, len(self._known))
+
+    def _constant(self, node: Any) -> None:
+        value: Any = self._module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        user = next(iter(node.users), node)
+        # Refuses now what JAX can't hold.
+        to_jax(value, where=_experimental.place_of(user))
+        self._refs[node] = Ref(self._n_inputs + len(self._constants))
+        self._keys[self._refs[node]] = self._number(("constant", id(value)))
+        self._constants.append(value)
+
+    def _step(self, node: Any) -> None:
+        name = _name(node.target)
+        where = _experimental.place_of(node)
+        row = _table.find(name)
+        if row is None:
+            raise TorchRefusal(
+                operation=name, reason="jaxfn's table does not have it.", where=where
+            )
+        draw = None
+        if _experimental.has_draws(node.target):
+            draw = self._draws[self._drawn] if self._drawn < len(self._draws) else -1
+            self._drawn += 1
+        args, kwargs = self._ref(node.args), self._ref(dict(node.kwargs))
+        try:
+            out = _type(node.meta.get("val"))
+        except TorchRefusal as refusal:
+            refusal.where = where
+            raise
+        if not has_x64():
+            _check_numbers(node, name, out, where)
+        if row.lazy:
+            out = self._asked_for(node, out)
+        ref = Ref(self._n_inputs + len(self._constants) + len(self._steps))
+        key = self._step_key(name, args, kwargs, draw)
+        self._refs[node], self._keys[ref] = ref, key
+        self._steps.append(
+            Step(
+                name,
+                row,
+                args,
+                kwargs,
+                out,
+                _common(node),
+                where,
+                key,
+                draw,
+                self._mask_key(args),
+            )
+        )
+
+    def _step_key(self, name: str, args: Any, kwargs: Any, draw: int | None) -> int:
+        if name in _SAME_AS_BEFORE and type(args[0]) is Ref and not kwargs:
+            return self._keys[args[0]]
+        key = name, self._key(args), self._key(kwargs)
+        return self._number(key if draw is None else (*key, len(self._steps)))
+
+    def _asked_for(self, node: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The types of several results; None for one that nothing depends on."""
+        users = [n for n in node.users if n in self._used]
+        if any(n.target is not operator.getitem for n in users):
+            return out
+        asked = {n.args[1] for n in users}
+        return tuple(t if i in asked else None for i, t in enumerate(out))
+
+    def _mask_key(self, args: Any) -> Any:
+        at = args[1] if len(args) > 1 else None
+        at = at[0] if isinstance(at, list) and len(at) == 1 else at
+        return self._keys[at] if type(at) is Ref else None
+
+    def _ref(self, x: Any) -> Any:
+        if isinstance(x, torch.fx.Node):
+            return self._refs[x]
+        if isinstance(x, (list, tuple)):
+            return [self._ref(y) for y in x]
+        if isinstance(x, dict):
+            return {k: self._ref(v) for k, v in x.items()}
+        return x
+
+    def _key(self, x: Any) -> Any:
+        if type(x) is Ref:
+            return self._keys[x]
+        if isinstance(x, (list, tuple)):
+            return tuple(self._key(y) for y in x)
+        if isinstance(x, dict):
+            return tuple((k, self._key(v)) for k, v in x.items())
+        return (type(x), repr(x))
+
+
+_SAME_AS_BEFORE = {
+    f"aten.{name}.default"
+    for name in ("alias", "alias_copy", "clone", "detach", "detach_copy")
+}
+
+
+def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
+    """The nodes on which the outputs depend."""
+    used = {n for n in outputs if n is not None}
+    for n in reversed(nodes):
+        if n in used:
+            used.update(n.all_input_nodes)
+    return used
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    if target is operator.getitem:
+        return "getitem"
+    return f"number.{getattr(target, '__name__', target)}"
+
+
+def _type(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        shape = tuple(value.shape)
+        known = all(type(n) is int for n in shape)
+        return Type(shape if known else None, to_jax_dtype(value.dtype))
+    if isinstance(value, (list, tuple)):
+        return tuple(_type(x) for x in value)
+    return None
+
+
+def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
+    """Refuse a number that int64 holds and int32 does not, if it is used as one."""
+    schema = getattr(node.target, "_schema", None)
+    big = []
+    for i, spec in enumerate(() if schema is None else schema.arguments):
+        x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
+        if _is_number(spec) and type(x) is int and not -(2**31) <= x < 2**31:
+            big.append(x)
+    if not big:
+        return
+    tensors = [x.meta.get("val") for x in node.all_input_nodes]
+    tensors = [x for x in tensors if isinstance(x, torch.Tensor)]
+    inexact = any(is_inexact(x.dtype) for x in tensors)
+    if not inexact and not (tensors == [] and out.dtype.kind in "fcV"):
+        raise TorchRefusal(
+            operation=name,
+            reason=f"{big[0]} does not fit into int32, and JAX would narrow it, since "
+            "x64 is off.",
+            way_out=X64,
+            where=where,
+        )
+
+
+def _is_number(spec: Any) -> bool:
+    return str(spec.type) in ("number", "Optional[number]", "Tensor")
+
+
+def _is_complex(x: Any) -> bool:
+    return type(x) is complex
+
+
+def _common(node: Any) -> Any:
+    """The dtype to which torch brings the two operands of an operation."""
+    operands = [
+        x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in node.args[:2]
+    ]
+    if len(operands) < 2 or not isinstance(operands[0], torch.Tensor):
+        return None
+    if not isinstance(operands[1], (torch.Tensor, int, float, complex)):
+        return None
+    try:
+        return to_jax_dtype(torch.result_type(*operands))
+    except (TorchRefusal, RuntimeError, TypeError):
+        return None

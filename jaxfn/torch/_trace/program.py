@@ -1,0 +1,207 @@
+"""A traced graph as a list of steps, and its evaluation in JAX.
+
+The safety rule: each result is cast to the dtype and checked against the shape that
+torch's own trace had. That gives torch's promotion exactly, and turns a wrong row of
+the table into an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn.torch._ops import masked as _masked
+from jaxfn.torch import _ops as _table
+from jaxfn.torch._base.dtypes import to_jax
+from jaxfn.torch._base.refusal import TorchRefusal
+
+
+class Ref(int):
+    """The place of a value among those of a program."""
+
+
+@dataclasses.dataclass(slots=True)
+class Type:
+    """What a step gives, as torch's trace knows it.
+
+    Attributes:
+        shape: of the tensor; None where it depends on values.
+        dtype: of the tensor, JAX's.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """One operation.
+
+    Attributes:
+        name: of the operation and its overload, such as "aten.add.Tensor".
+        row: what computes it in JAX.
+        args: its arguments, with `Ref` in place of computed values.
+        kwargs: the same.
+        out: its type; a tuple of them for several results; None for a number.
+        common: the dtype in which torch compares the operands.
+        where: the line of the user's file.
+        key: equal for two steps that compute the same.
+        draw: which random draw it is; None for an operation that draws nothing.
+        mask_key: the key of what it indexes with, if that is one array.
+    """
+
+    name: str
+    row: _table.Row
+    args: Any
+    kwargs: dict[str, Any]
+    out: Any
+    common: Any
+    where: str
+    key: Any
+    draw: int | None = None
+    mask_key: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Program:
+    """A graph in terms of JAX.
+
+    Attributes:
+        n_inputs: how many arrays it takes.
+        constants: real tensors that it reads.
+        steps: its operations, in order.
+        outputs: for each result a `Ref`, or None.
+        types: of the results.
+        draws: does it draw random numbers?
+        keys: of the results, equal for two that are computed alike.
+    """
+
+    n_inputs: int
+    constants: list[Any]
+    steps: list[Step]
+    outputs: list[Any]
+    types: list[Any]
+    draws: bool
+    keys: list[Any]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Does the shape of a value depend on other values?"""
+        return any(
+            isinstance(t, Type) and t.shape is None
+            for step in self.steps
+            for t in (step.out if isinstance(step.out, tuple) else (step.out,))
+        )
+
+    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
+        """The results for these arrays."""
+        values = [*arrays, *[to_jax(t) for t in self.constants]]
+        for step in self.steps:
+            values.append(_run(step, values, key))
+        found = [None if ref is None else values[ref] for ref in self.outputs]
+        for x in found:
+            if isinstance(x, _masked.Masked):
+                raise x.refusal("returned or saved")
+        return found
+
+
+def _run(step: Step, values: list[Any], key: Any) -> Any:
+    args = _fill(step.args, values)
+    kwargs = {name: _fill(x, values) for name, x in step.kwargs.items()}
+    try:
+        if _masked.has_masked((args, kwargs)):
+            return checked(step, _masked.run(step, args, kwargs))
+        if step.draw is not None:
+            kwargs["key"] = jax.random.fold_in(key, step.draw)
+        found = step.row(step.out, step.common, *args, **kwargs)
+    except TorchRefusal as refusal:
+        refusal.where = refusal.where or step.where
+        raise
+    except NotImplementedError as error:
+        raise TorchRefusal(
+            operation=step.name,
+            reason=f"jaxfn's table does not have {error}.",
+            where=step.where,
+        ) from error
+    except Exception as error:
+        raise _unfit(step, error) from error
+    return checked(step, found)
+
+
+def _unfit(step: Step, error: Exception) -> TorchRefusal:
+    """The refusal for what a row raised."""
+    out = step.out if isinstance(step.out, tuple) else (step.out,)
+    if any(isinstance(t, Type) and t.shape is None for t in out):
+        return TorchRefusal(
+            operation=step.name,
+            reason="its shape depends on values.",
+            where=step.where,
+        )
+    return TorchRefusal(
+        operation=step.name,
+        reason=f"its row in jaxfn's table raised {type(error).__name__}: {error}; "
+        "that is a fault of jaxfn, please report it.",
+        where=step.where,
+    )
+
+
+def checked(step: Step, found: Any) -> Any:
+    """A result in the types that torch's trace had."""
+    if isinstance(step.out, tuple):
+        return tuple(
+            x if x is None or t is None else _cast(step, x, t)
+            for x, t in zip(found, step.out, strict=True)
+        )
+    if isinstance(found, _masked.Masked):
+        return dataclasses.replace(found, key=found.key or step.mask_key)
+    if step.out is None:
+        return found
+    return _cast(step, found, step.out)
+
+
+def _cast(step: Step, x: Any, want: Type) -> Any:
+    if want.shape is None:
+        raise TorchRefusal(
+            operation=step.name,
+            reason="its shape depends on values.",
+            where=step.where,
+        )
+    x = jnp.asarray(x)
+    if x.shape != want.shape:
+        raise TorchRefusal(
+            operation=step.name,
+            reason=f"its row in jaxfn's table gave shape {x.shape}, and torch's trace "
+            f"has {want.shape}: that is a fault of jaxfn, please report it.",
+            where=step.where,
+        )
+    return cast(x, want.dtype)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` in another dtype, as torch casts."""
+    if x.dtype == dtype:
+        return x
+    if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        x = x.real
+    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
+        wide = jax.dtypes.canonicalize_dtype(np.int64)
+        x = jax.lax.convert_element_type(x, wide)
+    if dtype == jnp.float8_e4m3fn:  # torch gives the greatest, JAX nan
+        most = float(jnp.finfo(dtype).max)
+        x = jnp.clip(x, -most, most)
+    return jax.lax.convert_element_type(x, dtype)
+
+
+def _fill(x: Any, values: list[Any]) -> Any:
+    kind = type(x)
+    if kind is Ref:
+        return values[x]
+    if kind is list or kind is tuple:
+        return kind([_fill(y, values) for y in x])
+    return x

@@ -1,0 +1,271 @@
+"""From a torch function of flat tensors to a program in terms of JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch._trace.lower import build
+from jaxfn.torch._trace.effects import Kept, check_writes
+from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._trace.branches import Fork, Node, Raised, Tree
+from jaxfn.torch._base.refusal import (
+    OR_HOST,
+    TorchRefusal,
+    place_of,
+    raised_by_jaxfn,
+    raised_by_user,
+)
+from jaxfn.torch._base.flatten import fingerprint
+from jaxfn.torch._trace.intercept import NeedsRead, Path
+
+Run = Callable[[Sequence[Any]], list[Any]]
+MOST_PATHS = 16
+"""How many paths through a rule are traced before it is refused."""
+MOST_NODES = 8_000
+"""And how many operations they may have together."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """An input to trace with.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: of the tensor, torch's.
+        requires_grad: what torch would show there.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    requires_grad: bool = False
+
+
+def trace(
+    run: Run,
+    examples: Sequence[Example],
+    *,
+    seed: int | None = None,
+    known: bool = True,
+    keep: Sequence[Any] = (),
+    note: Callable[[], Any] = lambda: None,
+) -> Tree:
+    """The program of `run` for inputs of these types.
+
+    Args:
+        run: from tensors to tensors (or None).
+        examples: the types of the inputs.
+        seed: tells the draws apart; None refuses them.
+        known: is it known which inputs are differentiated?
+        keep: real tensors whose `grad` the rule must not change.
+        note: is called after each run; what it returns must be the same on all paths.
+
+    Raises:
+        TorchRefusal: what stands in the way.
+        NeedsRead: `known` is False, and the rule asked.
+    """
+    kept = Kept(keep)
+    with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
+        try:
+            return tracer.tree()
+        except _experimental.needs_values() as error:
+            first = error
+        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=True)
+        try:
+            return tracer.tree()
+        except _experimental.needs_values() as error:
+            raise _asks_for_value(error) from first
+
+
+class _Tracer:
+    """Traces all paths through a rule: one for each way its conditions come out.
+
+    A path is kept, or the whole is refused.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        examples: Sequence[Example],
+        seed: int | None,
+        note: Callable[[], Any],
+        kept: Kept,
+        *,
+        known: bool,
+        symbolic: bool,
+    ) -> None:
+        self._run, self._examples, self._seed = run, examples, seed
+        self._note, self._known, self._symbolic = note, known, symbolic
+        self._kept = kept
+        self._notes: list[Any] = []
+        self._paths = self._runs = self._nodes = 0
+
+    def tree(self) -> Tree:
+        """All paths."""
+        root = self._from((), 0)
+        if not self._notes:
+            raise self._error
+        return Tree(root, len(self._examples), self._notes[0])
+
+    def _from(self, begin: tuple[bool, ...], known: int) -> Node:
+        """All paths that begin with these choices; both sides of the later ones.
+
+        Args:
+            begin: how the first conditions come out.
+            known: of so many of them the other side is looked at elsewhere.
+        """
+        path = Path(self._run, begin, self._seed, known=self._known)
+        module = self._record(path)
+        taken, n = path.choices.taken, len(path.choices.conditions)
+        self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
+        twins = self._twins(module, path)
+        for i, twin in twins.items():
+            if taken[i] != taken[twin]:  # nothing can go this way
+                self._check_bounds(path)
+                return self._from((*taken[:i], taken[twin]), known)
+        self._paths += 1
+        node = self._end(module, path)
+        for i in reversed(range(known, n)):
+            if i in twins:
+                continue
+            self._check_bounds(path)
+            condition = self._build(module, path, slice(i, i + 1))
+            other = self._from((*taken[:i], False), i + 1)
+            node = Fork(condition, node, other)
+        return node
+
+    def _check_bounds(self, path: Path) -> None:
+        runs = self._runs >= MOST_PATHS * MOST_PATHS
+        if runs or self._paths >= MOST_PATHS or self._nodes > MOST_NODES:
+            raise _too_many(path)
+
+    def _end(self, module: Any, path: Path) -> Node:
+        """What comes at the end of this path."""
+        if path.raised is not None:
+            self._error = path.raised
+            return Raised(path.raised)
+        self._same(self._note())
+        return self._build(module, path, slice(len(path.choices.conditions), None))
+
+    def _build(self, module: Any, path: Path, wanted: slice) -> Any:
+        return build(module, path.draws, len(self._examples), wanted=wanted)
+
+    def _twins(self, module: Any, path: Path) -> dict[int, int]:
+        """For conditions that an earlier one settles, as it is the same: which."""
+        n = len(path.choices.conditions)
+        if n < 2:
+            return {}
+        keys = self._build(module, path, slice(0, n)).keys
+        firsts = [keys.index(key) for key in keys]
+        return {i: first for i, first in enumerate(firsts) if first != i}
+
+    def _same(self, note: Any) -> None:
+        self._notes.append(note)
+        if note is not None and _key(note) != _key(self._notes[0]):
+            raise TorchRefusal(
+                operation="bool(tensor)",
+                reason="what is returned or saved has another form where the condition "
+                "comes out otherwise.",
+            )
+
+    def _record(self, path: Path) -> Any:
+        fakes = _experimental.Fakes(symbolic=self._symbolic)
+        inputs = [
+            fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
+            for x in self._examples
+        ]
+        try:
+            with torch.no_grad():
+                module = _experimental.record(path, inputs, fakes)
+            self._kept.check(path.backward_at or path.place)
+            check_writes(module)
+            return _experimental.functional(module, fakes)
+        except TorchRefusal as refusal:
+            refusal.where = refusal.where or path.place
+            raise
+        except NeedsRead:
+            raise
+        except _experimental.needs_values() as error:
+            error.add_note(f"{_experimental.LAST}{path.last}")
+            error.add_note(f"{_experimental.PLACE}{path.place}")
+            raise
+        except Exception as error:
+            if raised_by_user(error) or raised_by_jaxfn(error):
+                raise
+            raise _refused(error) from error
+
+
+def _key(note: Any) -> Any:
+    parts = [getattr(note, f.name) for f in dataclasses.fields(note)]
+    return fingerprint(parts, by_identity=False)
+
+
+def _too_many(path: Path) -> TorchRefusal:
+    return TorchRefusal(
+        operation="bool(tensor)",
+        reason="its conditions on values make too many paths (more than "
+        f"{MOST_PATHS}, or {MOST_NODES} operations).",
+        way_out=f"Write it with torch.where. Or: {OR_HOST}",
+        where=path.place,
+    )
+
+
+def _refused(error: Exception) -> TorchRefusal:
+    """The refusal for what torch raised."""
+    if "does not require grad and does not have a grad_fn" in str(error):
+        return TorchRefusal(
+            operation="autograd.grad",
+            reason="its graph does not begin in this rule: what another rule records, "
+            "ends with that rule.",
+            way_out="Compute it again in this rule, from what is saved.",
+            where=place_of(error.__traceback__),
+        )
+    words = str(error).strip().splitlines()
+    return TorchRefusal(
+        operation=_operation(error),
+        reason=f"torch raised {type(error).__name__} while it was traced without "
+        f"values: {words[0] if words else ''}",
+        where=place_of(error.__traceback__) or _noted(error, _experimental.PLACE),
+    )
+
+
+def _operation(error: Exception) -> str:
+    text = str(error)
+    if "sparse" in text.lower():
+        return "a sparse tensor"
+    if ".numpy()" in text or "numpy" in text:
+        return "a NumPy array of a tensor"
+    if "marked with @once_differentiable" in text:
+        return "the derivative of backward"
+    return "an operation"
+
+
+def _asks_for_value(error: BaseException) -> TorchRefusal:
+    last = _noted(error, _experimental.LAST)
+    place = _noted(error, _experimental.PLACE)
+    words = {
+        "__bool__": "bool(tensor)",
+        "__int__": "int(tensor)",
+        "__index__": "int(tensor)",
+        "__float__": "float(tensor)",
+        "item": "tensor.item()",
+        "tolist": "tensor.tolist()",
+        "__getitem__": "x[mask]",
+        "__setitem__": "x[mask] = …",
+        "__contains__": "x in tensor",
+    }
+    return TorchRefusal(
+        operation=words.get(last, last or "an operation"),
+        reason="what comes next depends on the value of a tensor, and there are no "
+        "values while JAX traces.",
+        where=place_of(error.__traceback__) or place,
+        way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
+    )
+
+
+def _noted(error: BaseException, begin: str) -> str:
+    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith(begin)]
+    return notes[0][len(begin) :] if notes else ""

@@ -1,0 +1,98 @@
+"""What users call to translate. LibCST is imported at the first call."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxfn.torch._compare import CompareReport
+from jaxfn.torch._base.torch_module import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """Functions of torch as source text for JAX.
+
+    Attributes:
+        source: the text of a file that needs jax and jaxfn alone.
+        left: what could not be translated, each with its place, line and reason. In
+            `source` a comment holds the line, and one that raises stands in its place.
+        comparison: the report of `jaxfn.torch.compare` on the translation and its
+            original; None where no arguments were given.
+    """
+
+    source: str
+    left: tuple[Any, ...]
+    comparison: CompareReport | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Is nothing left, and nothing different?"""
+        return not self.left and (self.comparison is None or self.comparison.ok)
+
+    def __str__(self) -> str:
+        parts = [f"left: {left}" for left in self.left]
+        if self.comparison is None:
+            parts.append("not compared with the original: no arguments were given")
+        else:
+            parts.append(str(self.comparison))
+        return "\n".join(parts)
+
+
+def translate(cls: Any, *args: Any) -> Translation:
+    """Translate a `torch.autograd.Function` to source text for JAX.
+
+    What the class uses of its file and its package is carried over. With arguments the
+    original runs on them, which shows what is a tensor, and the translation is compared
+    with it by `jaxfn.torch.compare`. Without arguments only what is certain from the
+    text is translated.
+
+    Args:
+        cls: the class.
+        args: of its apply: tensors, NumPy or JAX arrays, and anything else. All that
+            torch can differentiate are.
+
+    Returns:
+        The source, what is left, and the comparison.
+
+    Raises:
+        TypeError: `cls` is no torch Function.
+        ValueError: the class has no source text, or fails in PyTorch on `args`.
+        ImportError: LibCST is not installed.
+
+    Example:
+        >>> import torch, jaxfn.torch
+        >>> from torch.autograd.function import InplaceFunction
+        >>> found = jaxfn.torch.translate(InplaceFunction)
+        >>> found.left
+        ()
+        >>> "class InplaceFunction(jaxfn.Function):" in found.source
+        True
+
+    Source: https://docs.pytorch.org/docs/stable/notes/extending.html
+    """
+    return translated([cls], args, False)
+
+
+def translated(
+    classes: Sequence[Any],
+    args: Sequence[Any],
+    whole: bool,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Translation:
+    """The translation of classes of one file; `whole` keeps what else is at its top."""
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
+            raise TypeError(
+                "translate expected a class derived from torch.autograd.Function, got "
+                f"{cls!r}. Pass the class itself, not its apply."
+            )
+    if importlib.util.find_spec("libcst") is None:
+        raise ImportError(
+            "translate needs LibCST, which is not installed here: "
+            "pip install 'jaxfn[translate]'."
+        )
+    api = importlib.import_module("jaxfn.torch._translate")
+    return Translation(*api.translate(classes, args, whole=whole, progress=progress))
