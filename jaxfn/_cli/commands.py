@@ -280,7 +280,7 @@ def run_compare(options: argparse.Namespace) -> int:
 def run_translate(options: argparse.Namespace) -> int:
     try:
         args = _arguments(options)
-        translated = importlib.import_module("jaxfn.torch._translate.translation").translated
+        translated = importlib.import_module("jaxfn.torch._translate").translated
         classes = torch_functions(options.target, args)
         with progress(sys.stderr, "row") as show:
             found = translated(classes, args, ":" not in options.target, show)

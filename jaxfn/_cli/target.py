@@ -145,7 +145,7 @@ def expect_fits(fun: Any, args: Sequence[Any]) -> None:
 
 def torch_functions(target: str, args: Sequence[Any]) -> list[Any]:
     """The class that is named, or all Functions that the file defines."""
-    base = importlib.import_module("jaxfn.torch._base.torch_module").torch.autograd.Function
+    base = importlib.import_module("jaxfn.torch._base").torch.autograd.Function
     found = load(target) if ":" in target else module(target)
     if ":" in target:
         if isinstance(found, type) and issubclass(found, base):

@@ -5,11 +5,14 @@ backward and jvp run as JAX operations, under every transformation, compiled by 
 `compare` says whether a port that was written by hand equals its original; `translate`
 writes one. It takes `pip install 'jaxfn[torch]'`.
 
-A call goes through `_bridge` (the Function that JAX gets), `_call` (its arguments),
-`_body` (a rule as a JAX function), `_trace` (its Python, while `_watch` looks),
-`_building` and `_program` (steps) and `_table` (a step in JAX). `_gradients` and
-`_batching` check what backward and vmap gave. What can't be traced: a class runs by
-`_on_host`, one rule by `_host`, or it ends in a `_refusal`, worded where it is raised.
+The rooms, each with a door that says how it works, from the bottom up:
+
+`_base`       torch itself, and what tensors, arguments, draws and refusals are
+`_ops`        the table of operations: how JAX computes what torch's graphs are made of
+`_trace`      from the Python of a rule to a program in JAX
+`_function`   `from_torch` and `explain`: a class with such programs as its rules
+`_compare`    `compare`: a port beside its original
+`_translate`  `translate`: the source text of a port
 """
 
 import importlib.util
@@ -20,11 +23,10 @@ if importlib.util.find_spec("torch") is None:
         "pip install 'jaxfn[torch]'."
     )
 
+from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._function.explain import TorchExplanation, explain
-from jaxfn.torch._function.api import from_torch
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._translate.translation import Translation, translate
+from jaxfn.torch._function import TorchExplanation, explain, from_torch
+from jaxfn.torch._translate import Translation, translate
 
 __all__ = [
     "CompareReport",

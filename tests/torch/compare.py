@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import jaxfn.torch
-from jaxfn.torch._base import experimental as _experimental
 from jaxfn.torch import _ops as _table
+from jaxfn.torch._base import experimental
 from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
 from jaxfn.torch._base.torch_module import TorchDispatchMode
 from jaxfn.torch._function.host_call import HostCall
@@ -81,7 +81,7 @@ class SameDraws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not _experimental.has_draws(func):
+        if not experimental.has_draws(func):
             return func(*args, **kwargs)
         generator = torch.default_generator
         state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF

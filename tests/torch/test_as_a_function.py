@@ -18,8 +18,8 @@ from torch.autograd import Function
 
 import jaxfn
 from jaxfn.autograd.graph import saved_tensors_hooks
-from jaxfn.torch._function import graph_function as body_module
 from jaxfn.torch import from_torch
+from jaxfn.torch._function import graph_function as body_module
 
 
 def cube_class(factor=3.0, power=3):

@@ -470,8 +470,8 @@ def test_on_the_host_too(name):
 
 
 def _on_host(bridge, call, needs):
-    from jaxfn.torch._function.host_call import HostCall
     from jaxfn.torch._base.refusal import TorchRefusal
+    from jaxfn.torch._function.host_call import HostCall
 
     why = TorchRefusal(operation="all", reason="a test")
     return HostCall(bridge.cls, call, bridge.settings, why)

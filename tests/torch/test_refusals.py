@@ -13,8 +13,8 @@ import torch
 from torch.autograd import Function
 
 import jaxfn.torch
-from jaxfn.torch._base import experimental as _experimental
 from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._base import experimental
 
 BUFFER = torch.zeros(2)
 LAYER = torch.nn.Linear(2, 2)
@@ -246,13 +246,13 @@ def test_too_few_gradients():
 
 
 def test_a_torch_whose_names_differ(monkeypatch):
-    _experimental.name.cache_clear()
-    monkeypatch.setitem(_experimental._NAMES, "make_fx", "torch.fx.no_such_module")
+    experimental.name.cache_clear()
+    monkeypatch.setitem(experimental._NAMES, "make_fx", "torch.fx.no_such_module")
     with pytest.raises(
         ImportError, match=r"no_such_module\.make_fx.*tested with torch"
     ):
         from_torch(refused(draws))
-    _experimental.name.cache_clear()
+    experimental.name.cache_clear()
 
 
 def test_a_tensor_that_requires_grad_is_a_constant_and_a_warning():

@@ -19,11 +19,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-from jaxfn.torch import _ops as _table
 from jaxfn.torch import TorchRefusal
-from jaxfn.torch._function.graph_function import Body
+from jaxfn.torch import _ops as _table
+from jaxfn.torch._base import Flattener, unflatten
 from jaxfn.torch._base.dtypes import to_jax
-from jaxfn.torch._base.flatten import Taker, join
+from jaxfn.torch._function.graph_function import Body
 from tests import sizes
 
 from .compare import error
@@ -97,12 +97,12 @@ def samples(op, dtype=torch.float32):
 
 def flat(op, sample):
     """The operation as a function of flat tensors, and these."""
-    taker = Taker(lambda x: isinstance(x, torch.Tensor))
+    taker = Flattener(lambda x: isinstance(x, torch.Tensor))
     template = taker([sample.input, list(sample.args), dict(sample.kwargs)])
 
     def run(tensors):
-        first, rest, kwargs = join(template, tensors)
-        found = Taker(lambda x: isinstance(x, torch.Tensor))
+        first, rest, kwargs = unflatten(template, tensors)
+        found = Flattener(lambda x: isinstance(x, torch.Tensor))
         found(op.op(first, *rest, **kwargs))
         return found.leaves
 

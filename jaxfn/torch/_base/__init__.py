@@ -1,0 +1,111 @@
+"""What every room of jaxfn.torch stands on.
+
+`torch_module` is torch itself, `experimental` the one module that knows torch's private
+names. `torch_class` says what a torch class and its ctx are, `dtypes` how values go to
+JAX and back, `flatten` how arguments are taken apart, `cache_key` when a trace may be
+used again, `draws` what tells random draws apart, and `refusal` what a refusal says.
+"""
+
+from jaxfn.torch._base.cache_key import Same, fingerprint, settings_of
+from jaxfn.torch._base.draws import (
+    BACKWARD,
+    FORWARD,
+    JVP,
+    KEYS,
+    VMAP,
+    draws_from,
+    has_draws,
+    key_name,
+    next_draw,
+)
+from jaxfn.torch._base.dtypes import (
+    X64,
+    from_numpy,
+    has_x64,
+    is_inexact,
+    to_jax,
+    to_jax_dtype,
+    to_numpy,
+    to_torch_dtype,
+)
+from jaxfn.torch._base.flatten import (
+    Flattener,
+    Leaf,
+    parameters_in,
+    parts_of,
+    unflatten,
+)
+from jaxfn.torch._base.refusal import (
+    HOST,
+    OR_HOST,
+    TorchRefusal,
+    is_ours,
+    is_users,
+    place_now,
+    place_of,
+    raised_by_jaxfn,
+    raised_by_statement,
+    raised_by_user,
+)
+from jaxfn.torch._base.torch_class import (
+    Ctx,
+    SavedCtx,
+    attributes_of,
+    given_to,
+    is_once_differentiable,
+    is_separate,
+)
+from jaxfn.torch._base.torch_module import (
+    TorchDispatchMode,
+    TorchFunctionMode,
+    forward_ad,
+    torch,
+)
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "HOST",
+    "JVP",
+    "KEYS",
+    "OR_HOST",
+    "VMAP",
+    "X64",
+    "Ctx",
+    "Flattener",
+    "Leaf",
+    "Same",
+    "SavedCtx",
+    "TorchDispatchMode",
+    "TorchFunctionMode",
+    "TorchRefusal",
+    "attributes_of",
+    "draws_from",
+    "fingerprint",
+    "forward_ad",
+    "from_numpy",
+    "given_to",
+    "has_draws",
+    "has_x64",
+    "is_inexact",
+    "is_once_differentiable",
+    "is_ours",
+    "is_separate",
+    "is_users",
+    "key_name",
+    "next_draw",
+    "parameters_in",
+    "parts_of",
+    "place_now",
+    "place_of",
+    "raised_by_jaxfn",
+    "raised_by_statement",
+    "raised_by_user",
+    "settings_of",
+    "to_jax",
+    "to_jax_dtype",
+    "to_numpy",
+    "to_torch_dtype",
+    "torch",
+    "unflatten",
+]

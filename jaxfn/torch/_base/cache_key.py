@@ -7,18 +7,24 @@ apart, as far as they are plain values: a slope that is lowered at each step, sa
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
 import inspect
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from jaxfn.torch._base.flatten import PLAIN, Rebuilt, in_cell
 from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._base.flatten import fingerprint
 
 _RULES = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
 _LIBRARIES = {"torch", "jax", "jaxfn", "numpy", "math", "builtins"}
 _MISSING = object()
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
+_MOST = 20_000
+_SETTING = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
 
 
 def settings_of(cls: Any) -> Any:
@@ -104,4 +110,101 @@ def _in(cell: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, _SETTING)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Same:
+    """An object, compared by identity."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def fingerprint(value: Any, *, by_identity: bool = True) -> Any:
+    """A key that differs where a trace may differ: by type and value, floats by bits.
+
+    Objects are looked into, as their attributes may change between calls. What is too
+    big to be looked into is never the same twice.
+
+    Args:
+        value: anything.
+        by_identity: does it matter which object it is, beside what is in it?
+    """
+    try:
+        return _Fingerprint(by_identity)(value)
+    except _TooBigError:
+        return Same(object())
+
+
+class _TooBigError(Exception):
+    pass
+
+
+class _Fingerprint:
+    def __init__(self, by_identity: bool) -> None:
+        self._by_identity = by_identity
+        self._seen: dict[int, int] = {}
+        self._held: list[Any] = []
+
+    def __call__(self, value: Any) -> Any:
+        kind = type(value)
+        if isinstance(value, float):
+            return kind, float(value).hex()
+        if isinstance(value, complex):
+            return kind, repr(value)
+        if isinstance(value, slice):
+            return kind, self(value.start), self(value.stop), self(value.step)
+        if isinstance(value, (*PLAIN, enum.Enum)):
+            return kind, value
+        if isinstance(value, (type, types.ModuleType, torch.Tensor)):
+            return Same(value)
+        if id(value) in self._seen:
+            return "again", self._seen[id(value)]
+        if len(self._seen) > _MOST:
+            raise _TooBigError
+        self._seen[id(value)] = len(self._seen)
+        self._held.append(value)
+        return self._compound(value, kind)
+
+    def _compound(self, value: Any, kind: type) -> Any:
+        if isinstance(value, (list, tuple)):
+            return kind, tuple([self(x) for x in value])
+        if isinstance(value, dict):
+            pairs = [(self(k), self(x)) for k, x in value.items()]
+            return kind, tuple(pairs)
+        if isinstance(value, (set, frozenset)):
+            return kind, frozenset(self(x) for x in value)
+        if isinstance(value, np.ndarray):
+            if value.dtype == object:
+                raise _TooBigError
+            return kind, value.dtype.str, value.shape, value.tobytes()
+        if isinstance(value, np.generic):
+            return kind, value.dtype.str, value.tobytes()
+        if isinstance(value, types.FunctionType):
+            cells = [self(in_cell(c)) for c in value.__closure__ or ()]
+            parts = self(value.__defaults__), self(value.__kwdefaults__)
+            return Same(value.__code__), Same(value.__globals__), tuple(cells), parts
+        if isinstance(value, types.MethodType):
+            return Same(value.__func__), self(value.__self__)
+        if isinstance(value, functools.partial):
+            return kind, self(value.func), self(value.args), self(value.keywords)
+        if isinstance(value, Rebuilt):
+            return value.kind, self(value.parts)
+        held = getattr(value, "__dict__", None)
+        slots = [
+            getattr(value, name, None) for base in kind.__mro__ for name in _slots(base)
+        ]
+        own = Same(value) if self._by_identity else kind
+        return own, self(held), self(slots)
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    names = base.__dict__.get("__slots__", ())
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))

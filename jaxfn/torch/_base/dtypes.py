@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxfn.torch._base.torch_module import torch
 from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._base.torch_module import torch
 
 _NAMES = [
     "bool",

@@ -182,8 +182,3 @@ def nodes_of(outputs: Any) -> list[Any]:
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     return dict(name("default_decompositions")().items())
-
-
-def has_draws(target: Any) -> bool:
-    """Does this operation draw random numbers?"""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

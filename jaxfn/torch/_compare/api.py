@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jaxfn._check import expect_options, name_of
+from jaxfn.torch._base import torch
 from jaxfn.torch._compare.arguments import Arguments, names_of
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.pair import Options, Pair
 from jaxfn.torch._compare.report import CompareReport
 from jaxfn.torch._compare.rows import NAMES, Run, rows
-from jaxfn.torch._base.torch_module import torch
 
 
 def compare(

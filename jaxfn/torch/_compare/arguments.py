@@ -15,10 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn._base import pytree, short
-from jaxfn.torch._base.torch_class import is_separate
-from jaxfn.torch._base.dtypes import to_numpy
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._base.flatten import Slot
+from jaxfn.torch._base import Leaf, is_separate, to_numpy, torch
 
 
 def is_array(x: Any) -> bool:
@@ -72,7 +69,7 @@ class Arguments:
             if not is_array(x):
                 return x
             arrays.append(as_numpy(x))
-            return Slot(len(arrays) - 1)
+            return Leaf(len(arrays) - 1)
 
         template = [replaced(x, change) for x in args]
         return cls(template, arrays, list(names))
@@ -81,7 +78,7 @@ class Arguments:
         """The arguments with these arrays."""
 
         def change(x: Any) -> Any:
-            return arrays[x] if type(x) is Slot else x
+            return arrays[x] if type(x) is Leaf else x
 
         return [replaced(x, change) for x in self.template]
 
@@ -91,13 +88,13 @@ class Arguments:
         return [
             x
             for x in self.template
-            if type(x) is Slot and pytree.is_inexact(self.arrays[x])
+            if type(x) is Leaf and pytree.is_inexact(self.arrays[x])
         ]
 
     def position(self, i: int) -> int:
         """Which argument is this array (one of `at`)?"""
         return next(
-            k for k, x in enumerate(self.template) if type(x) is Slot and x == i
+            k for k, x in enumerate(self.template) if type(x) is Leaf and x == i
         )
 
     def label(self, i: int) -> str:

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxfn.torch._base import experimental as _experimental
+from jaxfn.torch._base import (
+    TorchDispatchMode,
+    forward_ad,
+    from_numpy,
+    has_draws,
+    is_once_differentiable,
+    place_now,
+    torch,
+)
 from jaxfn.torch._compare.arguments import Arguments
 from jaxfn.torch._compare.tensors import (
     Found,
@@ -29,10 +37,6 @@ from jaxfn.torch._compare.tensors import (
     tensor,
     tensors_in,
 )
-from jaxfn.torch._base.torch_class import is_once_differentiable
-from jaxfn.torch._base.dtypes import from_numpy
-from jaxfn.torch._base.torch_module import TorchDispatchMode, forward_ad, torch
-from jaxfn.torch._base.refusal import place_now
 
 T = TypeVar("T")
 
@@ -249,7 +253,7 @@ class _Draws(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if _experimental.has_draws(func):
+        if has_draws(func):
             self.found[f"{func} at {place_now(sys._getframe(1))}"] = None
         return func(*args, **(kwargs or {}))
 

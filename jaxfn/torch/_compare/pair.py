@@ -13,13 +13,13 @@ import numpy as np
 
 from jaxfn._base import pytree
 from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
+from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
 from jaxfn.torch._compare.arguments import Arguments
 from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._compare.tensors import Found, Outs
-from jaxfn.torch._base.torch_module import torch
 
 NUMBERS = (bool, int, float, complex)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxfn
 from jaxfn._base import compat, pytree
-from jaxfn.torch._function.call import KEYS
+from jaxfn.torch._base import KEYS
 from jaxfn.torch._compare.arguments import Arguments, leaves_of
 from jaxfn.torch._compare.tensors import label_of
 

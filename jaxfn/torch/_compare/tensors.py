@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxfn.torch._base import from_numpy, is_inexact, to_numpy, torch
 from jaxfn.torch._compare.arguments import leaves_of
-from jaxfn.torch._base.dtypes import from_numpy, is_inexact, to_numpy
-from jaxfn.torch._base.torch_module import torch
 
 Found = list[np.ndarray | None]
 

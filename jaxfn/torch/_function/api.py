@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import jaxfn
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._function.function import Bridge
+from jaxfn.torch._base import experimental, torch
 from jaxfn.torch._function.call import Settings
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._function.function import Bridge
 
 
 def from_torch(
@@ -51,7 +50,7 @@ def from_torch(
 
     Source: https://docs.pytorch.org/docs/stable/notes/extending.html
     """
-    _experimental.check()
+    experimental.check()
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         raise TypeError(
             "from_torch expected a class derived from torch.autograd.Function, got "

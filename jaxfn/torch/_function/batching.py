@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxfn._base import errors
-from jaxfn.torch._base.dtypes import to_torch_dtype
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._base.flatten import Slot, Taker, fingerprint, join, parts_of
-from jaxfn.torch._trace.trace import Run
+from jaxfn.torch._base import (
+    Flattener,
+    Leaf,
+    TorchRefusal,
+    fingerprint,
+    parts_of,
+    to_torch_dtype,
+    torch,
+    unflatten,
+)
+from jaxfn.torch._trace import Run
 
 Dims = tuple[int | None, ...]
 
@@ -71,7 +77,7 @@ class Batch:
         def run(tensors: Sequence[Any]) -> list[Any]:
             info = VmapInfo(size, "error")
             in_dims = tuple(_dims_in(x, dims) for x in self._args)
-            result = self._cls.vmap(info, in_dims, *join(self._args, tensors))
+            result = self._cls.vmap(info, in_dims, *unflatten(self._args, tensors))
             if not isinstance(result, tuple) or len(result) != 2:
                 raise RuntimeError(
                     "Expected the vmap staticmethod to have two returns, an output "
@@ -84,7 +90,7 @@ class Batch:
 
     def _outputs(self, out: Any, out_dims: Any, size: int) -> list[Any]:
         name = f"`{self._cls.__name__}.vmap`"
-        taker = Taker(lambda x: isinstance(x, torch.Tensor))
+        taker = Flattener(lambda x: isinstance(x, torch.Tensor))
         template = taker(out)
         key = fingerprint(template, by_identity=False)
         if key != fingerprint(self._output, by_identity=False):
@@ -122,7 +128,7 @@ class Batch:
 
 
 def _dims_in(template: Any, dims: Dims) -> Any:
-    if isinstance(template, Slot):
+    if isinstance(template, Leaf):
         return dims[template]
     if isinstance(template, (list, tuple)):
         return type(template)([_dims_in(x, dims) for x in template])
@@ -133,7 +139,7 @@ def _dims_in(template: Any, dims: Dims) -> Any:
 
 def _dims_out(template: Any, dim: Any, name: str) -> list[tuple[int, Any]]:
     """For each tensor of an output, its place and its dim."""
-    if isinstance(template, Slot):
+    if isinstance(template, Leaf):
         if dim is not None and type(dim) is not int:
             raise ValueError(f"{name} returned a bad out_dims: {dim!r}.")
         return [(int(template), dim)]

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from jaxfn.torch._base.flatten import Slot, Taker, fingerprint, parameters_in
-
-FORWARD = 1
-"""What the draws of forward are told by, among those of all rules."""
-
-BACKWARD = 2
-"""And those of backward."""
-
-KEYS = ("key", "prng_key", "random_key")
-"""What forward calls the key that it takes before the arguments of the original."""
-
-
-def key_name(taken: Collection[str]) -> str:
-    """The first of these names that is free."""
-    return next((name for name in KEYS if name not in taken), "_key")
+from jaxfn.torch._base import Flattener, Leaf, fingerprint, parameters_in
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +38,7 @@ class Call:
     """
 
     def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
-        taker = Taker(is_array, lambda x: isinstance(x, jax.Array))
+        taker = Flattener(is_array, lambda x: isinstance(x, jax.Array))
         self.args: list[Any] = [taker(x) for x in args]
         self.arrays = taker.leaves
         # The same array twice is two arguments, each with a gradient of its own.
@@ -63,7 +49,7 @@ class Call:
                 continue
             slot = self.args[i]
             if slot in self.tops:
-                slot = Slot(len(self.arrays))
+                slot = Leaf(len(self.arrays))
                 self.arrays.append(x)
                 self.args[i] = slot
             self.tops.append(int(slot))

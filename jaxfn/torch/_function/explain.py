@@ -7,12 +7,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxfn.torch._function.function import Bridge, is_array
+from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._function.call import Call, Settings
-from jaxfn.torch._function.traced_forward import Layout
-from jaxfn.torch._trace.branches import Tree
-from jaxfn.torch._trace.program import Ref, Step
-from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._function.function import Bridge, is_array
+from jaxfn.torch._function.traced_forward import TracedForward
+from jaxfn.torch._trace import BranchTree, Operation, Ref
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -107,7 +106,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         for top in call.tops
     )
     try:
-        layout = Layout(cls, call, needs, bridge.settings)
+        layout = TracedForward(cls, call, needs, bridge.settings)
     except TorchRefusal as refusal:
         return TorchExplanation(cls.__name__, _refused("forward", refusal), None)
     forward = _graph("forward", layout.program)
@@ -124,7 +123,7 @@ def _refused(rule: str, refusal: TorchRefusal) -> Graph:
     return Graph(rule, {}, "", 0, refusal)
 
 
-def _graph(rule: str, tree: Tree) -> Graph:
+def _graph(rule: str, tree: BranchTree) -> Graph:
     steps = [step for path in tree.paths for step in path.steps]
     counts: dict[str, int] = {}
     for step in steps:
@@ -136,7 +135,7 @@ def _graph(rule: str, tree: Tree) -> Graph:
     return Graph(rule, counts, text, len(tree.paths), None)
 
 
-def _lines(steps: list[Step], start: int) -> list[str]:
+def _lines(steps: list[Operation], start: int) -> list[str]:
     return [
         f"  v{i} = {step.name}({_text(step.args)})  # {step.where}"
         for i, step in enumerate(steps, start)

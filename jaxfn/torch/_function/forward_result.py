@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._base.torch_class import Ctx, attributes_of, given_to
-from jaxfn.torch._base.dtypes import is_inexact
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._base.refusal import OR_HOST, TorchRefusal
-from jaxfn.torch._base.flatten import Slot, Taker
+from jaxfn.torch._base import (
+    OR_HOST,
+    Ctx,
+    Flattener,
+    Leaf,
+    TorchRefusal,
+    attributes_of,
+    experimental,
+    given_to,
+    is_inexact,
+    torch,
+)
 
 
 @dataclasses.dataclass(slots=True)
-class Record:
+class ForwardResult:
     """What forward left behind.
 
     Attributes:
@@ -42,26 +48,26 @@ class Record:
     numbers: list[int]
 
 
-def record(ctx: Ctx, result: Any) -> tuple[list[Any], Record]:
+def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
     """The tensors that forward left behind, and where they were."""
-    outputs = Taker(lambda x: isinstance(x, torch.Tensor))
+    outputs = Flattener(lambda x: isinstance(x, torch.Tensor))
     output = outputs(result)
     tops = output if isinstance(output, tuple) else (output,)
     n = len(outputs.leaves)
     _check_returned(output)
-    saved = Taker(lambda x: _experimental.is_fake(x) or is_number(x))
+    saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
     templates = [saved(x) for x in given_to(ctx, "to_save")]
     for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
     attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
-    is_output = [int(x) if isinstance(x, Slot) else None for x in tops]
+    is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]
     found = [torch.scalar_tensor(x) if is_number(x) else x for x in saved.leaves]
-    return found, Record(
+    return found, ForwardResult(
         output,
         n,
         is_output,
@@ -81,7 +87,7 @@ def is_number(x: Any) -> bool:
 
 
 def _check_returned(template: Any) -> None:
-    numbers = Taker(is_number)
+    numbers = Flattener(is_number)
     numbers(template)
     if numbers.leaves:
         raise TorchRefusal(

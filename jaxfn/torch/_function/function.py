@@ -14,16 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxfn
+from jaxfn.torch._base import (
+    Leaf,
+    Same,
+    TorchRefusal,
+    is_once_differentiable,
+    is_separate,
+    key_name,
+    settings_of,
+    torch,
+    unflatten,
+)
+from jaxfn.torch._function.call import Call, Settings
 from jaxfn.torch._function.graph_function import remember, types_key
-from jaxfn.torch._function.call import Call, Settings, key_name
-from jaxfn.torch._base.torch_class import is_once_differentiable, is_separate
-from jaxfn.torch._function.traced_forward import Layout, Needs
-from jaxfn.torch._base.torch_module import torch
 from jaxfn.torch._function.host_call import HostCall
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._base.cache_key import settings_of
-from jaxfn.torch._base.flatten import Same, join
-from jaxfn.torch._trace.intercept import NeedsRead
+from jaxfn.torch._function.traced_forward import Needs, TracedForward
+from jaxfn.torch._trace import NeedsRead
 
 _SHAPING = ("forward", "setup_context", "vmap")
 _READS = "this call reads which of its arguments are differentiated"
@@ -132,7 +138,7 @@ class Bridge:
         results = _as_they_were(layout, call.arrays, results)
         self._save(ctx, layout, results, key)
         outs = results[: layout.record.n_outputs]
-        return join(layout.record.output, outs)
+        return unflatten(layout.record.output, outs)
 
     def _forward_on_host(self, ctx: Any, layout: HostCall, call: Call, key: Any) -> Any:
         if layout.body.batch is None:
@@ -147,7 +153,7 @@ class Bridge:
             ctx.jaxfn_key = key
         return layout.outputs(results)
 
-    def layout(self, call: Call, ctx: Any) -> Layout | HostCall:
+    def layout(self, call: Call, ctx: Any) -> TracedForward | HostCall:
         """The trace for this kind of call; made once."""
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
@@ -178,22 +184,24 @@ class Bridge:
             bool(need) and top is not None for need, top in zip_longest(needs, tops)
         )
 
-    def _made_layout(self, call: Call, needs: Needs | None) -> Layout | HostCall:
+    def _made_layout(self, call: Call, needs: Needs | None) -> TracedForward | HostCall:
         try:
-            return Layout(self.cls, call, needs, self.settings)
+            return TracedForward(self.cls, call, needs, self.settings)
         except TorchRefusal as refusal:
             if not self.settings.host:
                 raise
             return HostCall(self.cls, call, self.settings, refusal.bare())
 
-    def _save(self, ctx: Any, layout: Layout, results: list[Any], key: Any) -> None:
+    def _save(
+        self, ctx: Any, layout: TracedForward, results: list[Any], key: Any
+    ) -> None:
         record = layout.record
         ctx.jaxfn_torch = layout.kept
         ctx.save_for_backward(
-            *[results[x] if _is_slot(x) else None for x in record.saved]
+            *[results[x] if _is_leaf(x) else None for x in record.saved]
         )
         ctx.save_for_forward(
-            *[results[x] if _is_slot(x) else None for x in record.for_forward]
+            *[results[x] if _is_leaf(x) else None for x in record.for_forward]
         )
         for name, template in record.attributes.items():
             leaves = layout.leaves_of([template])
@@ -210,10 +218,10 @@ class Bridge:
 
     def _leaves(self, ctx: Any, saved: list[Any], wanted: list[int]) -> list[Any]:
         """The arrays that were saved, in the order of the flat results."""
-        layout: Layout = ctx.jaxfn_torch.layout
+        layout: TracedForward = ctx.jaxfn_torch.layout
         at: dict[int, Any] = {}
         for template, x in zip(saved, ctx.saved_tensors, strict=True):
-            if _is_slot(template):
+            if _is_leaf(template):
                 at[int(template)] = x
         for name, template in layout.record.attributes.items():
             leaves = layout.leaves_of([template])
@@ -222,7 +230,7 @@ class Bridge:
         return [at[i] for i in wanted]
 
     def _backward(self, ctx: Any, *grads: Any) -> Any:
-        layout: Layout | HostCall = ctx.jaxfn_torch.layout
+        layout: TracedForward | HostCall = ctx.jaxfn_torch.layout
         key = getattr(ctx, "jaxfn_key", None)
         needs = self._needs(ctx, layout.tops)
         if isinstance(layout, HostCall):
@@ -239,7 +247,7 @@ class Bridge:
         return (None, *found) if self.settings.random else tuple(found)
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
-        layout: Layout | HostCall = ctx.jaxfn_torch.layout
+        layout: TracedForward | HostCall = ctx.jaxfn_torch.layout
         key = getattr(ctx, "jaxfn_key", None)
         tangents = tangents[1:] if self.settings.random else tangents
         dots = [
@@ -254,16 +262,14 @@ class Bridge:
         return body.function.apply(key, *leaves, *[t for t in dots if t is not None])
 
 
-def _is_slot(x: Any) -> bool:
-    from jaxfn.torch._base.flatten import Slot
-
-    return isinstance(x, Slot)
+def _is_leaf(x: Any) -> bool:
+    return isinstance(x, Leaf)
 
 
 # An input that is returned or saved as it is must be the very array, and one result in
 # two places the same one: by that jaxfn knows them.
 def _as_they_were(
-    layout: Layout, arrays: Sequence[Any], results: list[Any]
+    layout: TracedForward, arrays: Sequence[Any], results: list[Any]
 ) -> list[Any]:
     n, seen = layout.program.n_inputs, {}
     found: list[Any] = []

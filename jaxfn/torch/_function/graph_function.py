@@ -1,9 +1,9 @@
 """Functions of flat tensors as JAX functions, with derivatives that torch takes.
 
-A `Body` is a torch function from tensors to tensors. Its graph is evaluated in JAX;
-its derivative is not JAX's derivative of that graph (which has lost the rules of
-nested Functions, and differs at kinks) but a Body again: the torch function that asks
-torch's autograd for it. So every order of derivative is torch's own.
+A `GraphFunction` is a torch function from tensors to tensors. Its graph is evaluated in
+JAX. Its derivative is not JAX's derivative of that graph, which has lost the rules of
+nested Functions and differs at kinks. It is a `GraphFunction` again: the torch function
+that asks torch's autograd for the derivative. So every order is torch's own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from typing import Any
 import jax
 
 import jaxfn
+from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
 from jaxfn.torch._function import derivatives as derivatives
-from jaxfn.torch._function import host as _host
-from jaxfn.torch._base.dtypes import has_x64, to_jax_dtype, to_torch_dtype
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._trace.branches import Tree
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._trace.trace import Example, Run, trace
+from jaxfn.torch._function import host
+from jaxfn.torch._trace import BranchTree, Example, Run, trace
 
 _MOST = 64
 
 
-class Body:
+class GraphFunction:
     """A torch function of flat tensors.
 
     Args:
@@ -71,8 +68,8 @@ class Body:
         self._shown, self._known, self._note = shown, known, note
         self.only_host = only_host
         self.host_types: dict[Any, list[Any]] = {}
-        self._programs: OrderedDict[Any, Tree | TorchRefusal] = OrderedDict()
-        self._derived: dict[Any, Body] = {}
+        self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
+        self._derived: dict[Any, GraphFunction] = {}
 
     def examples(self, types: Sequence[Any]) -> list[Example]:
         """What to trace with for inputs of these types."""
@@ -82,7 +79,7 @@ class Body:
             for t, s in zip(types, shown, strict=True)
         ]
 
-    def program(self, types: Sequence[Any]) -> Tree:
+    def program(self, types: Sequence[Any]) -> BranchTree:
         """The program for inputs of these types; made once.
 
         Raises:
@@ -102,7 +99,7 @@ class Body:
             raise found.bare()
         return found
 
-    def _warn_of(self, tree: Tree) -> None:
+    def _warn_of(self, tree: BranchTree) -> None:
         """Say which tensors get no gradient, since they are no arguments."""
         held = {id(t): t for path in tree.paths for t in path.constants}
         for t in held.values():
@@ -115,7 +112,7 @@ class Body:
                     stacklevel=2,
                 )
 
-    def _traced(self, examples: Sequence[Example]) -> Tree:
+    def _traced(self, examples: Sequence[Example]) -> BranchTree:
         wide = widened(examples)
         runs = [self.run]
         if self.is_derivative:
@@ -132,7 +129,7 @@ class Body:
         assert first is not None
         raise first
 
-    def _trace(self, run: Run, examples: Sequence[Example]) -> Tree:
+    def _trace(self, run: Run, examples: Sequence[Example]) -> BranchTree:
         return trace(
             run,
             examples,
@@ -142,7 +139,7 @@ class Body:
             note=self._note,
         )
 
-    def _tried(self, tree: Tree, examples: Sequence[Example]) -> Tree:
+    def _tried(self, tree: BranchTree, examples: Sequence[Example]) -> BranchTree:
         """The tree, evaluated without values where that might be refused."""
         if self.host or any(path.is_dynamic for path in tree.paths):
             types = [
@@ -166,13 +163,13 @@ class Body:
 
     def _on_host(self, arrays: Sequence[Any], key: Any) -> list[Any]:
         try:
-            return _host.call(self, arrays, key)
+            return host.call(self, arrays, key)
         except TorchRefusal as refusal:
             raise refusal.of(self.name, self.rule) from None
 
     # ---- derivatives
 
-    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> Body:
+    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> GraphFunction:
         """From inputs and cotangents to the gradients of the inputs that need one.
 
         Args:
@@ -190,7 +187,7 @@ class Body:
             ],
         )
 
-    def jvp(self, given: tuple[bool, ...]) -> Body:
+    def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
         """From inputs and tangents to the tangents of the results.
 
         Args:
@@ -204,10 +201,12 @@ class Body:
         is_forward = self.rule == "forward"
         return derivatives.of_forward(self.run) if is_forward else self.run
 
-    def _derive(self, where: Any, run: Callable[..., Any], **options: Any) -> Body:
+    def _derive(
+        self, where: Any, run: Callable[..., Any], **options: Any
+    ) -> GraphFunction:
         """Return the body of a derivative, made once."""
         if where not in self._derived:
-            self._derived[where] = Body(
+            self._derived[where] = GraphFunction(
                 run,
                 name=self.name,
                 rule=f"{self.rule}, differentiated",
@@ -259,7 +258,7 @@ def widened(examples: Sequence[Example]) -> list[Example] | None:
     ]
 
 
-def _function(body: Body) -> Any:
+def _function(body: GraphFunction) -> Any:
     class Graph(jaxfn.Function):
         @staticmethod
         def forward(key: Any, *arrays: Any) -> Any:

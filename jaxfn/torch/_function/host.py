@@ -12,11 +12,19 @@ import numpy as np
 from jax.core import Tracer
 
 import jaxfn
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._base.dtypes import from_numpy, has_x64, is_inexact, to_jax_dtype, to_numpy
-from jaxfn.torch._base.torch_module import forward_ad, torch
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._trace.intercept import Draws
+from jaxfn.torch._base import (
+    TorchRefusal,
+    experimental,
+    forward_ad,
+    from_numpy,
+    has_x64,
+    is_inexact,
+    to_jax_dtype,
+    to_numpy,
+    torch,
+    unflatten,
+)
+from jaxfn.torch._trace import RandomDraws
 
 
 class Hosted(Protocol):
@@ -87,7 +95,7 @@ def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
 def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
     """The results in NumPy, of real tensors."""
     seed = zlib.crc32(np.asarray(data[0]).tobytes()) if data else None
-    with _experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
+    with experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             found = _on(body, arrays, seed, wide=False)
         except TorchRefusal:
@@ -106,7 +114,9 @@ def _on(
         from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
         for x in arrays
     ]
-    draws = Draws(None if seed is None else (seed + (body.seed or 0)) & 0x7FFFFFFF)
+    if seed is not None:
+        seed = (seed + (body.seed or 0)) & 0x7FFFFFFF
+    draws = RandomDraws(seed)
     draws.is_real = True
     with draws:
         return body.run(tensors)
@@ -172,12 +182,12 @@ _TRIES: tuple[Callable[..., np.ndarray], ...] = (_random, _rising, _ones, _zeros
 # ---- a class as it is
 
 
-def applied(cls: Any, args: Any, join: Any, note: Callable[[Any], None]) -> Any:
+def applied(cls: Any, args: Any, note: Callable[[Any], None]) -> Any:
     """A function of flat tensors: what torch's own apply gives for them."""
 
     def run(tensors: Sequence[Any]) -> list[Any]:
         with torch.enable_grad():
-            result = cls.apply(*join(args, tensors))
+            result = cls.apply(*unflatten(args, tensors))
         tops = result if isinstance(result, tuple) else (result,)
         note(result)
         return [x for x in tops if isinstance(x, torch.Tensor)]
@@ -185,7 +195,7 @@ def applied(cls: Any, args: Any, join: Any, note: Callable[[Any], None]) -> Any:
     return run
 
 
-def pushed(cls: Any, args: Any, join: Any, given: Sequence[bool]) -> Any:
+def pushed(cls: Any, args: Any, given: Sequence[bool]) -> Any:
     """The same with tangents: what torch's forward mode gives."""
 
     def run(tensors: Sequence[Any]) -> list[Any]:
@@ -196,7 +206,7 @@ def pushed(cls: Any, args: Any, join: Any, given: Sequence[bool]) -> Any:
                 forward_ad.make_dual(x, next(dots)) if g else x
                 for x, g in zip(tensors[:n], given, strict=True)
             ]
-            result = cls.apply(*join(args, duals))
+            result = cls.apply(*unflatten(args, duals))
             tops = result if isinstance(result, tuple) else (result,)
             found: list[Any] = []
             for x in tops:

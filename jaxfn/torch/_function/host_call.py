@@ -8,13 +8,20 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch._function import host as _host
+from jaxfn.torch._base import (
+    FORWARD,
+    VMAP,
+    Flattener,
+    Leaf,
+    Same,
+    TorchRefusal,
+    fingerprint,
+    torch,
+)
+from jaxfn.torch._function import host
 from jaxfn.torch._function.batching import Batch, Dims, has_vmap
-from jaxfn.torch._function.graph_function import Body
-from jaxfn.torch._function.call import FORWARD, Call, Settings
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._base.flatten import Same, Slot, Taker, fingerprint, join
+from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.graph_function import GraphFunction
 
 
 class HostCall:
@@ -36,8 +43,8 @@ class HostCall:
         self._settings = settings
         self._lock = threading.Lock()
         self._output: Any = None
-        self.body = Body(
-            _host.applied(cls, call.args, join, self._note),
+        self.body = GraphFunction(
+            host.applied(cls, call.args, self._note),
             name=self.name,
             rule="apply",
             seed=settings.seed(FORWARD),
@@ -46,8 +53,8 @@ class HostCall:
             batch=self._batched if has_vmap(cls) else None,
         )
         self.kept = type("HostCall", (), {"layout": self})
-        self._pushed: dict[Any, Body] = {}
-        self._rules: dict[Any, Body] = {}
+        self._pushed: dict[Any, GraphFunction] = {}
+        self._rules: dict[Any, GraphFunction] = {}
 
     def _batched(
         self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
@@ -57,18 +64,18 @@ class HostCall:
             jax.ShapeDtypeStruct(x.shape[1:] if d == 0 else x.shape, x.dtype)
             for x, d in zip(arrays, dims, strict=True)
         ]
-        known = _host.known_types(self.body, shapes)
+        known = host.known_types(self.body, shapes)
         assert known is not None  # forward has run, or its types were found out
         types = [(tuple(t.shape), t.dtype) for t in known if t is not None]
         batch = Batch(self.cls, self.args, self._output[0], types)
         batch.check(key_dim)
         where = (size, dims, Same(self.cls.vmap))
         if where not in self._rules:
-            self._rules[where] = Body(
+            self._rules[where] = GraphFunction(
                 batch.run(size, dims),
                 name=self.name,
                 rule="vmap",
-                seed=self._settings.seed(4),
+                seed=self._settings.seed(VMAP),
                 host=True,
                 only_host=True,
                 types=lambda _: [((size, *shape), dtype) for shape, dtype in types],
@@ -77,10 +84,10 @@ class HostCall:
 
     def _note(self, result: Any) -> None:
         """Keep the form of the output; it must not change from call to call."""
-        template = Taker(lambda x: isinstance(x, torch.Tensor))(result)
+        template = Flattener(lambda x: isinstance(x, torch.Tensor))(result)
         tops = template if isinstance(template, tuple) else (template,)
         for x in tops:
-            if not isinstance(x, Slot) and isinstance(x, (list, dict)):
+            if not isinstance(x, Leaf) and isinstance(x, (list, dict)):
                 raise TorchRefusal(
                     operation="apply",
                     reason="it returns tensors inside a list or dict, on the host.",
@@ -100,14 +107,14 @@ class HostCall:
         template = self._output[0]
         tops = template if isinstance(template, tuple) else (template,)
         found = iter(results)
-        parts = tuple(next(found) if isinstance(x, Slot) else x for x in tops)
+        parts = tuple(next(found) if isinstance(x, Leaf) else x for x in tops)
         return parts if isinstance(template, tuple) else parts[0]
 
     def is_output(self) -> list[bool]:
         """For each output, whether it is a tensor."""
         template = self._output[0]
         tops = template if isinstance(template, tuple) else (template,)
-        return [isinstance(x, Slot) for x in tops]
+        return [isinstance(x, Leaf) for x in tops]
 
     def gradients(
         self, arrays: Sequence[Any], key: Any, needs: Sequence[bool], cts: Sequence[Any]
@@ -136,11 +143,11 @@ class HostCall:
                 by_array[top] = t
         given = tuple(t is not None for t in by_array)
         if given not in self._pushed:
-            self._pushed[given] = Body(
-                _host.pushed(self.cls, self.args, join, given),
+            self._pushed[given] = GraphFunction(
+                host.pushed(self.cls, self.args, given),
                 name=self.name,
                 rule="jvp",
-                seed=self._settings.seed(1),
+                seed=self._settings.seed(FORWARD),
                 host=True,
                 only_host=True,
             )

@@ -7,23 +7,33 @@ from typing import Any
 
 import jax
 
+from jaxfn.torch._base import (
+    BACKWARD,
+    FORWARD,
+    JVP,
+    VMAP,
+    Ctx,
+    Leaf,
+    Same,
+    SavedCtx,
+    TorchRefusal,
+    is_separate,
+    parts_of,
+    settings_of,
+    torch,
+    unflatten,
+)
 from jaxfn.torch._function.batching import Batch, Dims, has_vmap
-from jaxfn.torch._function.graph_function import Body
-from jaxfn.torch._function.call import BACKWARD, FORWARD, Call, Settings
-from jaxfn.torch._base.torch_class import Ctx, SavedCtx, is_separate
-from jaxfn.torch._function.gradients import Argument, gradients
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._trace.branches import Tree
-from jaxfn.torch._function.forward_result import Record, record
-from jaxfn.torch._base.refusal import TorchRefusal
-from jaxfn.torch._base.cache_key import settings_of
-from jaxfn.torch._base.flatten import Same, Slot, join, parts_of
-from jaxfn.torch._trace.intercept import NeedsRead
+from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.derivatives import Argument, gradients
+from jaxfn.torch._function.forward_result import ForwardResult, record
+from jaxfn.torch._function.graph_function import GraphFunction
+from jaxfn.torch._trace import BranchTree, NeedsRead
 
 Needs = tuple[bool, ...]
 
 
-class Layout:
+class TracedForward:
     """Forward of a class for one kind of call, traced, and its derivatives.
 
     Args:
@@ -45,12 +55,12 @@ class Layout:
         ]
         self._keep = call.keep()
         self.name = cls.__name__
-        self._last: Record | None = None
+        self._last: ForwardResult | None = None
         shown = [False] * len(call.arrays)
         for i, top in enumerate(call.tops):
             if top is not None and needs is not None:
                 shown[top] = needs[i]
-        self.body = Body(
+        self.body = GraphFunction(
             self._forward,
             name=self.name,
             rule="forward",
@@ -62,11 +72,11 @@ class Layout:
             batch=self._batched if has_vmap(cls) else None,
         )
         self.program = self.body.program(call.arrays)
-        self.record: Record = self.program.note
-        self._derived: dict[Any, Body] = {}
+        self.record: ForwardResult = self.program.note
+        self._derived: dict[Any, GraphFunction] = {}
         self._draws_back: bool | None = None
         # In a class, where jaxfn looks for no arrays.
-        self.kept = type("Layout", (), {"layout": self})
+        self.kept = type("TracedForward", (), {"layout": self})
 
     # ---- forward
 
@@ -76,7 +86,7 @@ class Layout:
         return self.needs
 
     def _forward(self, tensors: Sequence[Any]) -> list[Any]:
-        args = join(self._args, tensors)
+        args = unflatten(self._args, tensors)
         ctx = Ctx(self.cls, self._known_needs)
         if is_separate(self.cls):
             result = self.cls.forward(*args)
@@ -89,8 +99,8 @@ class Layout:
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:
         """What setup_context alone saves, for inputs and outputs."""
         n = len(self._types)
-        args = join(self._args, tensors[:n])
-        output = join(self.record.output, tensors[n:])
+        args = unflatten(self._args, tensors[:n])
+        output = unflatten(self.record.output, tensors[n:])
         ctx = Ctx(self.cls, self._known_needs)
         self.cls.setup_context(ctx, tuple(args), output)
         return record(ctx, output)[0][self.record.n_outputs :]
@@ -110,14 +120,16 @@ class Layout:
                 "host": self._settings.host,
             }
             shapes = [((size, *shape), dtype) for shape, dtype in types]
-            self._derived[where] = Body(
+            self._derived[where] = GraphFunction(
                 batch.run(size, dims),
                 rule="vmap",
-                seed=self._settings.seed(4),
+                seed=self._settings.seed(VMAP),
                 types=lambda _: shapes[: self.record.n_outputs],
                 **how,
             )
-            self._derived["setup"] = Body(self._setup, rule="setup_context", **how)
+            self._derived["setup"] = GraphFunction(
+                self._setup, rule="setup_context", **how
+            )
         outs = self._derived[where].function.apply(key, *arrays)
         if len(types) == len(outs):
             return list(outs)
@@ -155,7 +167,7 @@ class Layout:
             return True  # it says what is wrong when it runs
         return any(path.draws for path in tree.paths)
 
-    def whole_backward(self, needs: Needs) -> Tree:
+    def whole_backward(self, needs: Needs) -> BranchTree:
         """The graph of backward, with a gradient for each output."""
         given = tuple(i is not None for i in self.record.is_output)
         types = self.program.types
@@ -168,10 +180,10 @@ class Layout:
     def leaves_of(self, templates: Any) -> list[int]:
         """The flat results that templates hold, in order."""
         found: dict[int, None] = {}
-        _slots_in(templates, found)
+        _leaves_in(templates, found)
         return list(found)
 
-    def backward(self, needs: Needs, given: tuple[bool, ...]) -> Body:
+    def backward(self, needs: Needs, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given gradients to those of the arguments."""
         key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
         if key not in self._derived:
@@ -181,7 +193,7 @@ class Layout:
             def run(tensors: Sequence[Any]) -> list[Any]:
                 return self._backward(leaves, needs, given, tensors)
 
-            self._derived[key] = Body(
+            self._derived[key] = GraphFunction(
                 run,
                 name=self.name,
                 rule="backward",
@@ -219,8 +231,8 @@ class Layout:
         for i in at.keys() & set(self.record.numbers):
             at[i] = at[i].item()
         values = [at.get(i) for i in range(len(self.program.outputs))]
-        ctx = SavedCtx(self.cls, lambda: needs, join(saved, values))
-        ctx.__dict__.update(join(self.record.attributes, values))
+        ctx = SavedCtx(self.cls, lambda: needs, unflatten(saved, values))
+        ctx.__dict__.update(unflatten(self.record.attributes, values))
         ctx.materialize_grads = self.record.materialize
         return ctx
 
@@ -242,7 +254,7 @@ class Layout:
         found = result if isinstance(result, tuple) else (result,)
         return gradients(self.name, found, needs, self._wanted)
 
-    def jvp(self, given: tuple[bool, ...]) -> Body:
+    def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given tangents to those of the outputs."""
         key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
         if key not in self._derived:
@@ -256,11 +268,11 @@ class Layout:
                 result = self.cls.jvp(ctx, *args)
                 return list(result) if isinstance(result, tuple) else [result]
 
-            self._derived[key] = Body(
+            self._derived[key] = GraphFunction(
                 run,
                 name=self.name,
                 rule="jvp",
-                seed=self._settings.seed(3),
+                seed=self._settings.seed(JVP),
                 keep=self._keep,
                 host=self._settings.host,
             )
@@ -277,9 +289,9 @@ def _rule(cls: Any) -> Any:
     return cls.vjp if own else cls.backward
 
 
-def _slots_in(template: Any, found: dict[int, None]) -> None:
-    if isinstance(template, Slot):
+def _leaves_in(template: Any, found: dict[int, None]) -> None:
+    if isinstance(template, Leaf):
         found[int(template)] = None
         return
     for part in parts_of(template):
-        _slots_in(part, found)
+        _leaves_in(part, found)

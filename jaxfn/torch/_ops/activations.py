@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn.torch._ops.row import row
 from jaxfn.torch._ops.distances import by_vjp
+from jaxfn.torch._ops.row import row
 
 
 @row("aten.elu", promote="out", elementwise=True)

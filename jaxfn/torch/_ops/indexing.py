@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn.torch._ops import masked as _masked
+from jaxfn.torch._ops import masked
 from jaxfn.torch._ops.row import row, rows
 
 
@@ -27,8 +27,8 @@ def index(x: Any, indices: Sequence[Any]) -> Any:
     given = _given(indices)
     if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
         if len(given) > 1 or given[0] != 0:
-            raise _masked.refusal("index", "a mask beside other indices")
-        return _masked.pick(x, indices[0])
+            raise masked.refusal("index", "a mask beside other indices")
+        return masked.pick(x, indices[0])
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
@@ -40,7 +40,7 @@ def index_put(
     given = _given(indices)
     if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
         if len(given) > 1:
-            raise _masked.refusal("index_put", "a mask beside other indices")
+            raise masked.refusal("index_put", "a mask beside other indices")
         return _put_where(x, given[0], indices[given[0]], values, accumulate)
     at = x.at[tuple(slice(None) if i is None else i for i in indices)]
     values = values.astype(x.dtype)
@@ -54,7 +54,7 @@ def _put_where(x: Any, axis: int, mask: Any, values: Any, accumulate: bool) -> A
     # Behind the picked positions, one dimension for them, come those of the tail.
     if values.ndim > tail:
         if values.shape[: values.ndim - tail] != (1,):
-            raise _masked.refusal("index_put", "an array of values, one for each")
+            raise masked.refusal("index_put", "an array of values, one for each")
         values = values.reshape(values.shape[values.ndim - tail :])
     mask = mask.reshape((1,) * axis + mask.shape + (1,) * tail)
     values = values.astype(x.dtype)
@@ -230,7 +230,7 @@ rows(
 @row("aten.masked_select")
 def masked_select(x: Any, mask: Any) -> Any:
     """The elements where the mask is true."""
-    return _masked.pick(*jnp.broadcast_arrays(x, mask))
+    return masked.pick(*jnp.broadcast_arrays(x, mask))
 
 
 @row("aten.masked_scatter")

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch._base import TorchRefusal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn.torch._ops.row import row
 from jaxfn.torch._ops.distances import by_vjp
+from jaxfn.torch._ops.row import row
 
 
 def _spread(value: Sequence[int], n: int) -> list[int]:

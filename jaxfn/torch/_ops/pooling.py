@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxfn.torch._ops.row import row
 from jaxfn.torch._ops.distances import by_vjp
+from jaxfn.torch._ops.row import row
 
 
 def _spread(value: Any, n: int) -> list[int]:

@@ -9,11 +9,18 @@ their sum, and elements that share a place are written once each.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._base.torch_module import TorchDispatchMode, torch
-from jaxfn.torch._base.refusal import HOST, OR_HOST, TorchRefusal, place_now
+from jaxfn.torch._base import (
+    HOST,
+    OR_HOST,
+    TorchDispatchMode,
+    TorchRefusal,
+    experimental,
+    place_now,
+    torch,
+)
 
 _aten = torch.ops.aten
 REBOUND = {
@@ -73,7 +80,7 @@ class Memory:
         """The result of an operation, or a refusal."""
         if func.overloadpacket is _aten.set_:
             raise rebound("y.set_(…)", _place())
-        if func is _aten.as_strided.default and _experimental.is_fake(args[0]):
+        if func is _aten.as_strided.default and experimental.is_fake(args[0]):
             return _strided(*args, **kwargs)
         self._check_written(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -83,7 +90,7 @@ class Memory:
     # Refused before it runs: while tracing, torch does write to tensors with values.
     def _check_written(self, func: Any, args: Any, kwargs: Any) -> None:
         for x in written(func, args, kwargs):
-            if not _experimental.is_fake(x):
+            if not experimental.is_fake(x):
                 raise TorchRefusal(
                     operation=str(func),
                     reason="it writes to a tensor that is not an argument, and the "
@@ -178,3 +185,65 @@ def _shares_places(x: Any) -> bool:
                 return True
             reach += stride * (n - 1)
     return False
+
+
+def check_writes(module: Any) -> None:
+    """Refuse writes to tensors that are closed over.
+
+    Args:
+        module: the graph of the first pass.
+    """
+    held: set[Any] = set()
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            held.add(node)
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None:
+            continue
+        if any(x in held for x in written(node.target, node.args, node.kwargs)):
+            raise TorchRefusal(
+                operation=str(node.target),
+                reason="it writes to a tensor that is not an argument, and the "
+                "write would be lost.",
+                way_out="Pass it to apply and return its new value. " + HOST,
+                where=experimental.place_of(node),
+            )
+        for spec, arg in zip(schema.arguments, node.args, strict=False):
+            is_view = spec.alias_info is not None and not _is_lifted(node)
+            if is_view and isinstance(arg, torch.fx.Node) and arg in held:
+                held.add(node)
+
+
+def _is_lifted(node: Any) -> bool:
+    """Is it what torch makes of a constant, which the rule may write to?"""
+    return "lift_fresh" in str(node.target)
+
+
+class ParameterGradGuard:
+    """Around a trace: `grad` of these tensors is as it was, or it is a refusal."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._before = [(t, t.grad) for t in tensors if t.is_leaf]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> bool:
+        changed = [(t, g) for t, g in self._before if t.grad is not g]
+        for t, g in changed:
+            t.grad = g
+        return bool(changed)
+
+    def check(self, place: str) -> None:
+        """Refuse a rule that changed one of them."""
+        if self._restore():
+            raise TorchRefusal(
+                operation="backward()",
+                reason="it adds gradients to tensors that are not arguments (as to the "
+                "parameters of a module), which would be lost.",
+                way_out="Pass them to apply, and return their gradients. " + HOST,
+                where=place,
+            )

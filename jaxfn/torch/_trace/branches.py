@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._trace.program import Program, Type
-from jaxfn.torch._base.refusal import TorchRefusal
 
 
 @dataclasses.dataclass(slots=True)
-class Fork:
+class Branch:
     """A condition, and what follows.
 
     Attributes:
@@ -29,7 +29,7 @@ class Fork:
     other: Node
 
 
-class Raised:
+class RaiseLeaf:
     """The end of a path on which the rule raises.
 
     Args:
@@ -47,10 +47,10 @@ class Raised:
             return RuntimeError(*self._args)
 
 
-Node = Fork | Program | Raised
+Node = Branch | Program | RaiseLeaf
 
 
-class Tree:
+class BranchTree:
     """The program of a rule, with all its paths.
 
     Where the rule raises, there is nothing to return, and JAX can't raise: results are
@@ -95,14 +95,14 @@ class Tree:
         return self._from(self.root, arrays, key)
 
     def _from(self, node: Node, arrays: Sequence[Any], key: Any) -> list[Any]:
-        if isinstance(node, Raised):
+        if isinstance(node, RaiseLeaf):
             return [None if t is None else _nothing(t) for t in self.types]
         if isinstance(node, Program):
             return node(arrays, key)
         (holds,) = node.condition(arrays, key)
         if not isinstance(holds, Tracer):
             node = node.then if holds else node.other
-            if isinstance(node, Raised):
+            if isinstance(node, RaiseLeaf):
                 raise node.error()
             return self._from(node, arrays, key)
         return jax.lax.cond(
@@ -113,15 +113,15 @@ class Tree:
 
 
 def _leaves(node: Node) -> list[Program]:
-    if isinstance(node, Fork):
+    if isinstance(node, Branch):
         return [*_leaves(node.then), *_leaves(node.other)]
     return [node] if isinstance(node, Program) else []
 
 
 def _has_raised(node: Node) -> bool:
-    if isinstance(node, Fork):
+    if isinstance(node, Branch):
         return _has_raised(node.then) or _has_raised(node.other)
-    return isinstance(node, Raised)
+    return isinstance(node, RaiseLeaf)
 
 
 def _is_inexact(dtype: Any) -> bool:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._trace import aliasing as _memory
-from jaxfn.torch._base.torch_module import TorchDispatchMode, TorchFunctionMode, torch
-from jaxfn.torch._base.refusal import (
+from jaxfn.torch._base import (
     OR_HOST,
+    TorchDispatchMode,
+    TorchFunctionMode,
     TorchRefusal,
+    experimental,
+    has_draws,
     is_ours,
     is_users,
+    next_draw,
     place_now,
     raised_by_statement,
     raised_by_user,
+    torch,
 )
+from jaxfn.torch._trace import aliasing
 
 
 class NeedsRead(BaseException):
@@ -35,7 +38,7 @@ MOST_CONDITIONS = 16
 """How many conditions on values one path may have."""
 
 
-class Choices:
+class BranchDecisions:
     """How the conditions on values come out, on one path through a rule.
 
     Args:
@@ -92,7 +95,9 @@ class Watch(TorchFunctionMode):
         choices: how conditions on values come out.
     """
 
-    def __init__(self, inputs: Sequence[Any], choices: Choices, *, known: bool) -> None:
+    def __init__(
+        self, inputs: Sequence[Any], choices: BranchDecisions, *, known: bool
+    ) -> None:
         super().__init__()
         self._inputs = () if known else tuple(inputs)
         self._choices = choices
@@ -108,11 +113,11 @@ class Watch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))  # what is asked of results, and such
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
-        if func in _memory.REBOUND and args:
-            raise _memory.rebound(_memory.REBOUND[func], place)
-        if func in _memory.ADDRESSES and is_users(caller.f_code.co_filename):
-            raise _memory.address(_memory.ADDRESSES[func], place)
-        _experimental.note_place(place)
+        if func in aliasing.REBOUND and args:
+            raise aliasing.rebound(aliasing.REBOUND[func], place)
+        if func in aliasing.ADDRESSES and is_users(caller.f_code.co_filename):
+            raise aliasing.address(aliasing.ADDRESSES[func], place)
+        experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
         if self.last == "backward":
@@ -128,7 +133,7 @@ class Watch(TorchFunctionMode):
         """Torch's own derivative, seen in the rules of other Functions too."""
         hooks = [
             node.register_prehook(lambda *_: self._enter())
-            for node in _experimental.nodes_of(args[0])
+            for node in experimental.nodes_of(args[0])
         ]
         try:
             return func(*args, **kwargs)
@@ -141,12 +146,12 @@ class Watch(TorchFunctionMode):
         self.__enter__()
 
     def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
-        if any(_experimental.is_fake(x) for x in args):
+        if any(experimental.is_fake(x) for x in args):
             condition = _CONDITIONS[func](*args, **kwargs)
             if condition.numel() == 1:
                 try:
                     return bool(condition)  # of a constant
-                except _experimental.needs_values():
+                except experimental.needs_values():
                     return self._choices(condition)
         return func(*args, **kwargs)
 
@@ -172,7 +177,7 @@ def _set_where(x: Any, mask: Any, value: Any) -> None:
     x.copy_(torch.where(mask, value, x))
 
 
-class Draws(TorchDispatchMode):
+class RandomDraws(TorchDispatchMode):
     """Counts random draws, and tells them apart by the state of the generator.
 
     So a rule that saves the state and sets it again draws the same numbers again.
@@ -186,7 +191,7 @@ class Draws(TorchDispatchMode):
         self._seed = seed
         self.is_real = False
         self.found: list[int] = []
-        self._memory = _memory.Memory()
+        self._memory = aliasing.Memory()
         if seed is not None:
             torch.default_generator.manual_seed(seed)
 
@@ -194,7 +199,7 @@ class Draws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _experimental.has_draws(func):
+        if has_draws(func):
             self._note(func, kwargs)
         if self.is_real:
             return func(*args, **kwargs)
@@ -219,20 +224,6 @@ class Draws(TorchDispatchMode):
         if self.is_real:
             return
         self.found.append(next_draw(torch.default_generator))
-
-
-def next_draw(generator: Any) -> int:
-    """The number of a draw, by the state of the generator, which goes on."""
-    state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
-    generator.manual_seed(state)
-    return state
-
-
-def draws_from(seed: int) -> Iterator[int]:
-    """The numbers of the draws of a rule, one after the other."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        yield next_draw(generator)
 
 
 class Path:
@@ -262,7 +253,7 @@ class Path:
         known: bool,
     ) -> None:
         self._run, self._seed, self._known = run, seed, known
-        self.choices = Choices(begin)
+        self.choices = BranchDecisions(begin)
         self.draws: list[int] = []
         self.raised: Exception | None = None
         self.last = self.place = self.backward_at = ""
@@ -270,7 +261,7 @@ class Path:
     def __call__(self, *tensors: Any) -> list[Any]:
         """The conditions, and then the results; for the first pass."""
         watch = Watch(tensors, self.choices, known=self._known)
-        draws = Draws(self._seed)
+        draws = RandomDraws(self._seed)
         found: list[Any] = []
         with watch, draws:
             try:
@@ -288,13 +279,13 @@ class Path:
 
 def _is_users_own(error: Exception) -> bool:
     """Was it raised by a line of the rule itself, and not by torch?"""
-    if isinstance(error, (TorchRefusal, *_experimental.needs_values())):
+    if isinstance(error, (TorchRefusal, *experimental.needs_values())):
         return False
     return raised_by_user(error) or raised_by_statement(error)
 
 
 def _own(x: Any) -> Any:
     # A real tensor is a constant of the graph: it must come from an operation.
-    if isinstance(x, torch.Tensor) and not _experimental.is_fake(x):
+    if isinstance(x, torch.Tensor) and not experimental.is_fake(x):
         return x.detach().clone()
     return x

@@ -6,12 +6,19 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch import _ops as _table
-from jaxfn.torch._base.dtypes import X64, has_x64, is_inexact, to_jax, to_jax_dtype
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._trace.program import Program, Ref, Step, Type
-from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch import _ops
+from jaxfn.torch._base import (
+    X64,
+    TorchRefusal,
+    experimental,
+    has_draws,
+    has_x64,
+    is_inexact,
+    to_jax,
+    to_jax_dtype,
+    torch,
+)
+from jaxfn.torch._trace.program import Operation, Program, Ref, Type
 
 
 def build(
@@ -52,7 +59,7 @@ class _Builder:
             i: self._number(("input", i)) for i in range(n_inputs)
         }
         self._constants: list[Any] = []
-        self._steps: list[Step] = []
+        self._steps: list[Operation] = []
         self._drawn = 0
         self._used: set[Any] = set()
 
@@ -75,7 +82,7 @@ class _Builder:
                     self._refs[n] = n.args[0].conjugate()
                     continue
                 self._step(n)
-            elif _experimental.has_draws(n.target):
+            elif has_draws(n.target):
                 self._drawn += 1
         if self._drawn != len(self._draws):
             raise TorchRefusal(
@@ -103,21 +110,21 @@ class _Builder:
             value = getattr(value, part)
         user = next(iter(node.users), node)
         # Refuses now what JAX can't hold.
-        to_jax(value, where=_experimental.place_of(user))
+        to_jax(value, where=experimental.place_of(user))
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
         self._keys[self._refs[node]] = self._number(("constant", id(value)))
         self._constants.append(value)
 
     def _step(self, node: Any) -> None:
         name = _name(node.target)
-        where = _experimental.place_of(node)
-        row = _table.find(name)
+        where = experimental.place_of(node)
+        row = _ops.find(name)
         if row is None:
             raise TorchRefusal(
                 operation=name, reason="jaxfn's table does not have it.", where=where
             )
         draw = None
-        if _experimental.has_draws(node.target):
+        if has_draws(node.target):
             draw = self._draws[self._drawn] if self._drawn < len(self._draws) else -1
             self._drawn += 1
         args, kwargs = self._ref(node.args), self._ref(dict(node.kwargs))
@@ -134,7 +141,7 @@ class _Builder:
         key = self._step_key(name, args, kwargs, draw)
         self._refs[node], self._keys[ref] = ref, key
         self._steps.append(
-            Step(
+            Operation(
                 name,
                 row,
                 args,

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn.torch._ops import masked as _masked
-from jaxfn.torch import _ops as _table
-from jaxfn.torch._base.dtypes import to_jax
-from jaxfn.torch._base.refusal import TorchRefusal
+from jaxfn.torch import _ops
+from jaxfn.torch._base import TorchRefusal, to_jax
+from jaxfn.torch._ops import masked
 
 
 class Ref(int):
@@ -39,7 +38,7 @@ class Type:
 
 
 @dataclasses.dataclass(slots=True)
-class Step:
+class Operation:
     """One operation.
 
     Attributes:
@@ -56,7 +55,7 @@ class Step:
     """
 
     name: str
-    row: _table.Row
+    row: _ops.Row
     args: Any
     kwargs: dict[str, Any]
     out: Any
@@ -83,7 +82,7 @@ class Program:
 
     n_inputs: int
     constants: list[Any]
-    steps: list[Step]
+    steps: list[Operation]
     outputs: list[Any]
     types: list[Any]
     draws: bool
@@ -105,17 +104,17 @@ class Program:
             values.append(_run(step, values, key))
         found = [None if ref is None else values[ref] for ref in self.outputs]
         for x in found:
-            if isinstance(x, _masked.Masked):
+            if isinstance(x, masked.Masked):
                 raise x.refusal("returned or saved")
         return found
 
 
-def _run(step: Step, values: list[Any], key: Any) -> Any:
+def _run(step: Operation, values: list[Any], key: Any) -> Any:
     args = _fill(step.args, values)
     kwargs = {name: _fill(x, values) for name, x in step.kwargs.items()}
     try:
-        if _masked.has_masked((args, kwargs)):
-            return checked(step, _masked.run(step, args, kwargs))
+        if masked.has_masked((args, kwargs)):
+            return checked(step, masked.run(step, args, kwargs))
         if step.draw is not None:
             kwargs["key"] = jax.random.fold_in(key, step.draw)
         found = step.row(step.out, step.common, *args, **kwargs)
@@ -133,7 +132,7 @@ def _run(step: Step, values: list[Any], key: Any) -> Any:
     return checked(step, found)
 
 
-def _unfit(step: Step, error: Exception) -> TorchRefusal:
+def _unfit(step: Operation, error: Exception) -> TorchRefusal:
     """The refusal for what a row raised."""
     out = step.out if isinstance(step.out, tuple) else (step.out,)
     if any(isinstance(t, Type) and t.shape is None for t in out):
@@ -150,21 +149,21 @@ def _unfit(step: Step, error: Exception) -> TorchRefusal:
     )
 
 
-def checked(step: Step, found: Any) -> Any:
+def checked(step: Operation, found: Any) -> Any:
     """A result in the types that torch's trace had."""
     if isinstance(step.out, tuple):
         return tuple(
             x if x is None or t is None else _cast(step, x, t)
             for x, t in zip(found, step.out, strict=True)
         )
-    if isinstance(found, _masked.Masked):
+    if isinstance(found, masked.Masked):
         return dataclasses.replace(found, key=found.key or step.mask_key)
     if step.out is None:
         return found
     return _cast(step, found, step.out)
 
 
-def _cast(step: Step, x: Any, want: Type) -> Any:
+def _cast(step: Operation, x: Any, want: Type) -> Any:
     if want.shape is None:
         raise TorchRefusal(
             operation=step.name,

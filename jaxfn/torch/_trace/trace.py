@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxfn.torch._base import experimental as _experimental
-from jaxfn.torch._trace.lower import build
-from jaxfn.torch._trace.effects import Kept, check_writes
-from jaxfn.torch._base.torch_module import torch
-from jaxfn.torch._trace.branches import Fork, Node, Raised, Tree
-from jaxfn.torch._base.refusal import (
+from jaxfn.torch._base import (
     OR_HOST,
     TorchRefusal,
+    experimental,
+    fingerprint,
     place_of,
     raised_by_jaxfn,
     raised_by_user,
+    torch,
 )
-from jaxfn.torch._base.flatten import fingerprint
+from jaxfn.torch._trace.aliasing import ParameterGradGuard, check_writes
+from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import NeedsRead, Path
+from jaxfn.torch._trace.lower import build
 
 Run = Callable[[Sequence[Any]], list[Any]]
 MOST_PATHS = 16
@@ -51,7 +51,7 @@ def trace(
     known: bool = True,
     keep: Sequence[Any] = (),
     note: Callable[[], Any] = lambda: None,
-) -> Tree:
+) -> BranchTree:
     """The program of `run` for inputs of these types.
 
     Args:
@@ -66,17 +66,17 @@ def trace(
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
     """
-    kept = Kept(keep)
-    with _experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
+    kept = ParameterGradGuard(keep)
+    with experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
         tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
         try:
             return tracer.tree()
-        except _experimental.needs_values() as error:
+        except experimental.needs_values() as error:
             first = error
         tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=True)
         try:
             return tracer.tree()
-        except _experimental.needs_values() as error:
+        except experimental.needs_values() as error:
             raise _asks_for_value(error) from first
 
 
@@ -92,7 +92,7 @@ class _Tracer:
         examples: Sequence[Example],
         seed: int | None,
         note: Callable[[], Any],
-        kept: Kept,
+        kept: ParameterGradGuard,
         *,
         known: bool,
         symbolic: bool,
@@ -103,12 +103,12 @@ class _Tracer:
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
 
-    def tree(self) -> Tree:
+    def tree(self) -> BranchTree:
         """All paths."""
         root = self._from((), 0)
         if not self._notes:
             raise self._error
-        return Tree(root, len(self._examples), self._notes[0])
+        return BranchTree(root, len(self._examples), self._notes[0])
 
     def _from(self, begin: tuple[bool, ...], known: int) -> Node:
         """All paths that begin with these choices; both sides of the later ones.
@@ -134,7 +134,7 @@ class _Tracer:
             self._check_bounds(path)
             condition = self._build(module, path, slice(i, i + 1))
             other = self._from((*taken[:i], False), i + 1)
-            node = Fork(condition, node, other)
+            node = Branch(condition, node, other)
         return node
 
     def _check_bounds(self, path: Path) -> None:
@@ -146,7 +146,7 @@ class _Tracer:
         """What comes at the end of this path."""
         if path.raised is not None:
             self._error = path.raised
-            return Raised(path.raised)
+            return RaiseLeaf(path.raised)
         self._same(self._note())
         return self._build(module, path, slice(len(path.choices.conditions), None))
 
@@ -172,25 +172,25 @@ class _Tracer:
             )
 
     def _record(self, path: Path) -> Any:
-        fakes = _experimental.Fakes(symbolic=self._symbolic)
+        fakes = experimental.Fakes(symbolic=self._symbolic)
         inputs = [
             fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
             for x in self._examples
         ]
         try:
             with torch.no_grad():
-                module = _experimental.record(path, inputs, fakes)
+                module = experimental.record(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
             check_writes(module)
-            return _experimental.functional(module, fakes)
+            return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
             raise
         except NeedsRead:
             raise
-        except _experimental.needs_values() as error:
-            error.add_note(f"{_experimental.LAST}{path.last}")
-            error.add_note(f"{_experimental.PLACE}{path.place}")
+        except experimental.needs_values() as error:
+            error.add_note(f"{experimental.LAST}{path.last}")
+            error.add_note(f"{experimental.PLACE}{path.place}")
             raise
         except Exception as error:
             if raised_by_user(error) or raised_by_jaxfn(error):
@@ -228,7 +228,7 @@ def _refused(error: Exception) -> TorchRefusal:
         operation=_operation(error),
         reason=f"torch raised {type(error).__name__} while it was traced without "
         f"values: {words[0] if words else ''}",
-        where=place_of(error.__traceback__) or _noted(error, _experimental.PLACE),
+        where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
     )
 
 
@@ -244,8 +244,8 @@ def _operation(error: Exception) -> str:
 
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
-    last = _noted(error, _experimental.LAST)
-    place = _noted(error, _experimental.PLACE)
+    last = _noted(error, experimental.LAST)
+    place = _noted(error, experimental.PLACE)
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",

@@ -2,7 +2,8 @@
 
 In the order in which they are best read:
 
-`_api`          what users call, from classes to the text of a file
+`translation`   what users call, which imports the rest at the first call
+`_api`          from classes to the text of a file
 `_sources`      the files of the original, with `_binding` (what statements bind)
 `_units`        the definitions that are carried over, with `_pullbacks` (`vjp` in place
                 of `autograd.grad`)
@@ -26,4 +27,6 @@ In the order in which they are best read:
 imported here alone, at first use.
 """
 
-from jaxfn.torch._translate._api import translate as translate
+from jaxfn.torch._translate.translation import Translation, translate, translated
+
+__all__ = ["Translation", "translate", "translated"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate import _devices
 from jaxfn.torch._translate._assemble import assembled, is_alias
 from jaxfn.torch._translate._compared import (

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfn.torch._base import from_numpy, to_jax, torch
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._base.dtypes import from_numpy, to_jax
-from jaxfn.torch._base.torch_module import torch
 from jaxfn.torch._translate import _same_draws
 
 Progress = Callable[[int, int, str], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._instrument import is_compiler
 from jaxfn.torch._translate._lib import cst

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn.torch._function.call import key_name
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import key_name, torch
 from jaxfn.torch._translate._expressions import code
 from jaxfn.torch._translate._infer import Inference
 from jaxfn.torch._translate._keyed import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._facts import TENSOR, UNKNOWN, Fact
 from jaxfn.torch._translate._lib import cst

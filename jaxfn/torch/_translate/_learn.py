@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate._instrument import Instrument
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._seen import Facts

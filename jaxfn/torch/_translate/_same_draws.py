@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult, compare_arrays, eps_of, worst
-from jaxfn.torch._function.call import BACKWARD, FORWARD
+from jaxfn.torch._base import BACKWARD, FORWARD, draws_from
 from jaxfn.torch._compare import CompareReport
-from jaxfn.torch._function.api import from_torch
-from jaxfn.torch._trace.intercept import draws_from
+from jaxfn.torch._function import from_torch
 
 _SEED = 0
 

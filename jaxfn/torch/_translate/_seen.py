@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate._computed import Computed, is_numpy
 from jaxfn.torch._translate._facts import UNKNOWN, Fact
 from jaxfn.torch._translate._lib import cst

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate import _binding
 from jaxfn.torch._translate._lib import cst, metadata
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from jaxfn.torch._base.torch_module import torch
+from jaxfn.torch._base import torch
 from jaxfn.torch._translate._expressions import code, dotted
 from jaxfn.torch._translate._lib import cst
 from jaxfn.torch._translate._loads import store_names

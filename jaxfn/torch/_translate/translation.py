@@ -7,8 +7,8 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxfn.torch._base import torch
 from jaxfn.torch._compare import CompareReport
-from jaxfn.torch._base.torch_module import torch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,5 +94,5 @@ def translated(
             "translate needs LibCST, which is not installed here: "
             "pip install 'jaxfn[translate]'."
         )
-    api = importlib.import_module("jaxfn.torch._translate")
+    api = importlib.import_module("jaxfn.torch._translate._api")
     return Translation(*api.translate(classes, args, whole=whole, progress=progress))
