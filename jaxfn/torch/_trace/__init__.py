@@ -1,6 +1,6 @@
 """From the Python of a torch rule to a program in JAX.
 
-trace(run, examples) -> BranchTree                    # trace
+trace(run, examples) -> BranchTree                    # tracer
 for each way in which conditions on values come out:
 watch the Python run on tensors without values      # intercept, aliasing
 make its graph, then one without writes and views   # experimental
@@ -13,7 +13,7 @@ from jaxfn.torch._trace.aliasing import HiddenWrites
 from jaxfn.torch._trace.branches import BranchTree
 from jaxfn.torch._trace.intercept import NeedsRead, RandomDraws
 from jaxfn.torch._trace.program import Operation, Ref
-from jaxfn.torch._trace.trace import Example, Run, trace
+from jaxfn.torch._trace.tracer import Example, Run, trace
 
 __all__ = [
     "BranchTree",
