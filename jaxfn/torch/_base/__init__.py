@@ -1,6 +1,6 @@
 """What every room of jaxfn.torch stands on.
 
-`torch_module` is torch itself, `experimental` is the one module that knows torch's private
+`torch_module` is torch itself, and `experimental` alone knows torch's private
 names. `torch_class` says what a torch class and its ctx are, `dtypes` how values go to
 JAX and back, `flatten` how arguments are taken apart, `cache_key` when a trace may be
 used again, `draws` what tells random draws apart, and `refusal` what a refusal says.
