@@ -52,6 +52,7 @@ from jaxfn.torch._base.torch_class import (
     SavedCtx,
     attributes_of,
     given_to,
+    has_vmap,
     is_once_differentiable,
     is_separate,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "from_numpy",
     "given_to",
     "has_draws",
+    "has_vmap",
     "has_x64",
     "is_inexact",
     "is_once_differentiable",

@@ -60,5 +60,5 @@ def from_torch(
         raise ValueError(
             f'from_torch expected fallback=None or "host", got {fallback!r}.'
         )
-    bridge = Bridge(cls, Settings(host=fallback == "host", random=random))
+    bridge = Bridge(cls, Settings("fallback" if fallback else "never", random=random))
     return bridge.made()

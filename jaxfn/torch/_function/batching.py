@@ -21,11 +21,6 @@ from jaxfn.torch._trace import Run
 Dims = tuple[int | None, ...]
 
 
-def has_vmap(cls: Any) -> bool:
-    """Does the class define how it is batched?"""
-    return cls.vmap is not torch.autograd.Function.vmap
-
-
 class VmapInfo(NamedTuple):
     """What a vmap staticmethod is told of the batch, as in torch.
 

@@ -98,7 +98,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         >>> report.ok, report.backward.operations
         (True, {'aten.mul.Tensor': 2})
     """
-    bridge = Bridge(cls, Settings(host=False, random=random))
+    bridge = Bridge(cls, Settings("never", random=random))
     call = Call(args, is_array)
     call.arrays = [jnp.asarray(x) for x in call.arrays]
     needs = tuple(
