@@ -31,6 +31,7 @@ _NAMES = {
     "functionalize": "torch.func",
     "default_decompositions": "torch.export",
     "_disable_current_modes": "torch.utils._python_dispatch",
+    "_set_grad_enabled": "torch._C",
 }
 
 # torch.fx replaces methods of torch while it traces, so one thread at a time.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxfn.torch._base import is_inexact, to_torch_dtype, torch
-from jaxfn.torch._trace import HiddenWrites, Run
+from jaxfn.torch._trace import Run, TrackedForward
 
 
 def _tracked(x: Any) -> Any:
@@ -46,10 +46,10 @@ def with_copies(run: Run) -> Run:
 
 
 def of_forward(run: Run) -> Run:
-    """The same, with what hides from its derivative refused."""
+    """The same, with nothing cut off from its derivative."""
 
     def watched(tensors: Sequence[Any]) -> list[Any]:
-        with HiddenWrites():
+        with TrackedForward():
             return run(tensors)
 
     return watched

@@ -136,7 +136,7 @@ class Bridge:
     def _forward(self, ctx: Any, *args: Any) -> Any:
         key = None
         if self.settings.random:
-            key, *args = args
+            key, args = args[0], args[1:]
             _check_key(self.cls.__name__, key)
         if is_separate(self.cls):  # there defaults count as arguments, as in torch
             bound = inspect.signature(self.cls.forward).bind(*args)

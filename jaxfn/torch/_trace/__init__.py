@@ -9,20 +9,19 @@ tree(arrays, key) -> results                          # branches
 program(arrays, key)                              # program: operation by operation
 """
 
-from jaxfn.torch._trace.aliasing import HiddenWrites
 from jaxfn.torch._trace.branches import BranchTree
-from jaxfn.torch._trace.intercept import NeedsRead, RandomDraws
+from jaxfn.torch._trace.intercept import NeedsRead, RandomDraws, TrackedForward
 from jaxfn.torch._trace.program import Operation, Ref
 from jaxfn.torch._trace.tracer import Example, Run, trace
 
 __all__ = [
     "BranchTree",
     "Example",
-    "HiddenWrites",
     "NeedsRead",
     "Operation",
     "RandomDraws",
     "Ref",
     "Run",
+    "TrackedForward",
     "trace",
 ]

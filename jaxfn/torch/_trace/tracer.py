@@ -16,7 +16,7 @@ from jaxfn.torch._base import (
     raised_by_user,
     torch,
 )
-from jaxfn.torch._trace.aliasing import ParameterGradGuard, check_writes
+from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import NeedsRead, Path
 from jaxfn.torch._trace.lower import build
@@ -181,7 +181,6 @@ class _Tracer:
             with torch.no_grad():
                 module = experimental.record(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
-            check_writes(module)
             return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
