@@ -106,7 +106,8 @@ class GraphFunction:
                 warnings.warn(
                     f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
                     f"{tuple(t.shape)} that requires grad and is no argument: as in "
-                    "torch, it gets no gradient here. Pass it to apply.",
+                    "torch, it gets no gradient here. Pass it to apply (and call its "
+                    "module by torch.func.functional_call, if it has one).",
                     UserWarning,
                     stacklevel=2,
                 )

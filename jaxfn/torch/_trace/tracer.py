@@ -11,6 +11,7 @@ from jaxfn.torch._base import (
     TorchRefusal,
     experimental,
     fingerprint,
+    of_unused,
     place_of,
     raised_by_jaxfn,
     raised_by_user,
@@ -222,6 +223,9 @@ def _refused(error: Exception) -> TorchRefusal:
             way_out="Compute it again in this rule, from what is saved.",
             where=place_of(error.__traceback__),
         )
+    unused = of_unused(error)
+    if unused is not None:
+        return unused
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),
