@@ -34,7 +34,7 @@ def from_torch(
 
     A call raises `TorchRefusal` where a rule can't be recorded.
 
-    Example:
+    TensorSpec:
         >>> import jax, torch, jaxfn.torch
         >>> class Square(torch.autograd.Function):
         ...     @staticmethod

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxfn._base import errors
+from jaxfn._methods import VmapInfo
 from jaxfn.torch._base import (
     Flattener,
     Leaf,
@@ -16,21 +17,8 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._trace import Run
 
 Dims = tuple[int | None, ...]
-
-
-class VmapInfo(NamedTuple):
-    """What a vmap staticmethod is told of the batch, as in torch.
-
-    Attributes:
-        batch_size: the size of the axis that is mapped over.
-        randomness: always "error".
-    """
-
-    batch_size: int
-    randomness: str
 
 
 class Batch:

@@ -29,7 +29,7 @@ class Settings:
         return which if self.random else None
 
 
-class Call:
+class TorchCall:
     """The arguments of a call of a Function, taken apart.
 
     Attributes:

@@ -24,7 +24,7 @@ from jaxfn.torch._base import (
     settings_of,
     torch,
 )
-from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.graph_function import remember, types_key
 from jaxfn.torch._function.host_call import HostCall
 from jaxfn.torch._function.traced_forward import Needs, TracedForward
@@ -142,14 +142,14 @@ class Bridge:
             bound = inspect.signature(self.cls.forward).bind(*args)
             bound.apply_defaults()
             args = bound.args
-        call = Call(args, is_array)
+        call = TorchCall(args, is_array)
         call.arrays = [jnp.asarray(x) for x in call.arrays]
         kind = self.kind(call, ctx)
         ctx.jaxfn_torch = kind.kept
         ctx.jaxfn_key = key
         return kind.forward(ctx, call.arrays, key)
 
-    def kind(self, call: Call, ctx: Any) -> CallKind:
+    def kind(self, call: TorchCall, ctx: Any) -> CallKind:
         """The trace for this kind of call; made once."""
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
@@ -180,7 +180,7 @@ class Bridge:
             bool(need) and top is not None for need, top in zip_longest(needs, tops)
         )
 
-    def _made_kind(self, call: Call, needs: Needs | None) -> CallKind:
+    def _made_kind(self, call: TorchCall, needs: Needs | None) -> CallKind:
         try:
             return TracedForward(self.cls, call, needs, self.settings)
         except TorchRefusal as refusal:

@@ -19,7 +19,7 @@ import jax
 from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
-from jaxfn.torch._trace import BranchTree, Example, Run, trace
+from jaxfn.torch._trace import BranchTree, TensorFunction, TensorSpec, trace
 
 Host = Literal["always", "fallback", "never"]
 _MOST = 64
@@ -47,7 +47,7 @@ class GraphFunction:
 
     def __init__(
         self,
-        run: Run,
+        run: TensorFunction,
         *,
         name: str,
         rule: str,
@@ -70,11 +70,11 @@ class GraphFunction:
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
 
-    def examples(self, types: Sequence[Any]) -> list[Example]:
+    def examples(self, types: Sequence[Any]) -> list[TensorSpec]:
         """What to trace with for inputs of these types."""
         shown = self._shown or (False,) * len(types)
         return [
-            Example(tuple(t.shape), to_torch_dtype(t.dtype), s)
+            TensorSpec(tuple(t.shape), to_torch_dtype(t.dtype), s)
             for t, s in zip(types, shown, strict=True)
         ]
 
@@ -112,7 +112,7 @@ class GraphFunction:
                     stacklevel=2,
                 )
 
-    def _traced(self, examples: Sequence[Example]) -> BranchTree:
+    def _traced(self, examples: Sequence[TensorSpec]) -> BranchTree:
         wide = widened(examples)
         runs = [self.run]
         if self.is_derivative:
@@ -129,7 +129,7 @@ class GraphFunction:
         assert first is not None
         raise first
 
-    def _trace(self, run: Run, examples: Sequence[Example]) -> BranchTree:
+    def _trace(self, run: TensorFunction, examples: Sequence[TensorSpec]) -> BranchTree:
         return trace(
             run,
             examples,
@@ -139,7 +139,7 @@ class GraphFunction:
             note=self._note,
         )
 
-    def _tried(self, tree: BranchTree, examples: Sequence[Example]) -> BranchTree:
+    def _tried(self, tree: BranchTree, examples: Sequence[TensorSpec]) -> BranchTree:
         """The tree, evaluated without values where that might be refused."""
         if self.host == "fallback" or any(path.is_dynamic for path in tree.paths):
             types = [
@@ -244,12 +244,12 @@ def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
             break
 
 
-def widened(examples: Sequence[Example]) -> list[Example] | None:
+def widened(examples: Sequence[TensorSpec]) -> list[TensorSpec] | None:
     """The same with int64 for int32, which JAX has for it where x64 is off."""
     if has_x64() or all(x.dtype != torch.int32 for x in examples):
         return None
     return [
-        Example(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
+        TensorSpec(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
         if x.dtype == torch.int32
         else x
         for x in examples

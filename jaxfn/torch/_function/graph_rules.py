@@ -20,7 +20,7 @@ from jaxfn._engine import (
 )
 
 
-class Graph(Protocol):
+class DerivableGraph(Protocol):
     """What this file asks of a `GraphFunction`, which stands on this file."""
 
     name: str
@@ -32,7 +32,7 @@ class Graph(Protocol):
     def jvp(self, given: tuple[bool, ...]) -> Any: ...
 
 
-def apply(graph: Graph, key: Any, arrays: Sequence[Any]) -> list[Any]:
+def apply(graph: DerivableGraph, key: Any, arrays: Sequence[Any]) -> list[Any]:
     """Call a graph under JAX's transformations.
 
     Args:
@@ -49,7 +49,7 @@ def apply(graph: Graph, key: Any, arrays: Sequence[Any]) -> list[Any]:
 class _GraphRules:
     """The rules of one call; all of them save the arguments, and nothing else."""
 
-    def __init__(self, graph: Graph, *, has_key: bool) -> None:
+    def __init__(self, graph: DerivableGraph, *, has_key: bool) -> None:
         self._graph, self._n_keys = graph, int(has_key)
         name = f"{graph.name}.{graph.rule}"
         one_pass = OnePass(self._forward, _residuals, lambda: self.rules, rule=name)

@@ -21,7 +21,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import host
 from jaxfn.torch._function.batching import Batch, Dims
-from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.graph_function import GraphFunction
 
 
@@ -36,7 +36,7 @@ class HostCall:
     """
 
     def __init__(
-        self, cls: Any, call: Call, settings: Settings, refusal: TorchRefusal
+        self, cls: Any, call: TorchCall, settings: Settings, refusal: TorchRefusal
     ) -> None:
         self.cls, self.tops, self.args = cls, call.tops, call.args
         self.refusal = refusal

@@ -24,8 +24,8 @@ from jaxfn.torch._base import (
     unflatten,
 )
 from jaxfn.torch._function.batching import Batch, Dims
-from jaxfn.torch._function.call import Call, Settings
-from jaxfn.torch._function.derivatives import Argument, gradients
+from jaxfn.torch._function.call import Settings, TorchCall
+from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import BranchTree, NeedsRead
@@ -44,13 +44,15 @@ class TracedForward:
     """
 
     def __init__(
-        self, cls: Any, call: Call, needs: Needs | None, settings: Settings
+        self, cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
     ) -> None:
         self.cls, self.needs, self._settings = cls, needs, settings
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
         self._wanted = [
-            Argument(isinstance(x, torch.Tensor), None if i is None else self._types[i])
+            ArgumentSpec(
+                isinstance(x, torch.Tensor), None if i is None else self._types[i]
+            )
             for x, i in zip(call.args, call.tops, strict=True)
         ]
         self._keep = call.keep()

@@ -22,7 +22,7 @@ from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import NeedsRead, Path
 from jaxfn.torch._trace.lower import build
 
-Run = Callable[[Sequence[Any]], list[Any]]
+TensorFunction = Callable[[Sequence[Any]], list[Any]]
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -30,7 +30,7 @@ MOST_NODES = 8_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Example:
+class TensorSpec:
     """An input to trace with.
 
     Attributes:
@@ -45,8 +45,8 @@ class Example:
 
 
 def trace(
-    run: Run,
-    examples: Sequence[Example],
+    run: TensorFunction,
+    examples: Sequence[TensorSpec],
     *,
     seed: int | None = None,
     known: bool = True,
@@ -89,8 +89,8 @@ class _Tracer:
 
     def __init__(
         self,
-        run: Run,
-        examples: Sequence[Example],
+        run: TensorFunction,
+        examples: Sequence[TensorSpec],
         seed: int | None,
         note: Callable[[], Any],
         kept: ParameterGradGuard,
