@@ -17,6 +17,7 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
+from jaxfn.torch._trace import TensorFunction
 
 Dims = tuple[int | None, ...]
 
@@ -49,7 +50,7 @@ class Batch:
                 way_out="Map over the arrays with one key: in_axes=(None, 0, …).",
             ).of(name, "vmap")
 
-    def run(self, size: int, dims: Dims) -> Run:
+    def run(self, size: int, dims: Dims) -> TensorFunction:
         """From tensors, batched at the front, to such outputs.
 
         Args:

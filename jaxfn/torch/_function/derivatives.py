@@ -35,7 +35,7 @@ def is_written_over(error: object) -> bool:
 
 # In forward that is no mistake, as torch differentiates nothing there. What is saved
 # for a derivative is a copy then; not at once, as torch.func takes no such hooks.
-def with_copies(run: TensorFunction) -> Run:
+def with_copies(run: TensorFunction) -> TensorFunction:
     """The same, where a rule may write to what its derivative needs."""
 
     def kept(tensors: Sequence[Any]) -> list[Any]:
@@ -45,7 +45,7 @@ def with_copies(run: TensorFunction) -> Run:
     return kept
 
 
-def of_forward(run: TensorFunction) -> Run:
+def of_forward(run: TensorFunction) -> TensorFunction:
     """The same, with nothing cut off from its derivative."""
 
     def watched(tensors: Sequence[Any]) -> list[Any]:

@@ -197,7 +197,7 @@ class GraphFunction:
         return self._derive(("jvp", given), push)
 
     @property
-    def _tracked(self) -> Run:
+    def _tracked(self) -> TensorFunction:
         is_forward = self.rule == "forward"
         return derivatives.of_forward(self.run) if is_forward else self.run
 
