@@ -63,7 +63,7 @@ def rebound(operation: str, place: str) -> TorchRefusal:
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """What an operation writes to; nodes of a graph, if its arguments are nodes."""
     found: list[Any] = []
-    for i, spec in enumerate(func._schema.arguments):
+    for i, spec in enumerate(experimental.schema_of(func).arguments):
         if spec.alias_info is not None and spec.alias_info.is_write:
             x = args[i] if i < len(args) else kwargs.get(spec.name)
             found.extend(x if isinstance(x, (list, tuple)) else [x])
@@ -150,7 +150,9 @@ class HiddenWrites(TorchDispatchMode):
 
 
 def _is_view(func: Any) -> bool:
-    return any(spec.alias_info is not None for spec in func._schema.returns)
+    return any(
+        spec.alias_info is not None for spec in experimental.schema_of(func).returns
+    )
 
 
 def _place() -> str:
@@ -160,7 +162,7 @@ def _place() -> str:
 def _strided(x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
     """The same elements, counted in a contiguous tensor."""
     offset = x.storage_offset() if offset is None else offset
-    root = x if x._base is None else x._base
+    root = experimental.whole_of(x)
     order = sorted(range(root.ndim), key=lambda d: (-root.stride(d), -root.shape[d]))
     whole = root if order == list(range(root.ndim)) else root.permute(order)
     n = root.untyped_storage().nbytes() // root.element_size()
@@ -197,7 +199,7 @@ def check_writes(module: Any) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr":
             held.add(node)
-        schema = getattr(node.target, "_schema", None)
+        schema = experimental.schema_of(node.target)
         if node.op != "call_function" or schema is None:
             continue
         if any(x in held for x in written(node.target, node.args, node.kwargs)):
