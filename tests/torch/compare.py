@@ -15,9 +15,8 @@ import torch
 
 import jaxfn.torch
 from jaxfn.torch import _ops as _table
-from jaxfn.torch._base import experimental
+from jaxfn.torch._base import TorchDispatchMode, experimental
 from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
-from jaxfn.torch._base.torch_module import TorchDispatchMode
 from jaxfn.torch._function.host_call import HostCall
 from jaxfn.torch._trace.program import Type
 

@@ -249,7 +249,7 @@ def test_a_torch_whose_names_differ(monkeypatch):
     experimental.name.cache_clear()
     monkeypatch.setitem(experimental._NAMES, "make_fx", "torch.fx.no_such_module")
     with pytest.raises(
-        ImportError, match=r"no_such_module\.make_fx.*tested with torch"
+        ImportError, match=r"no_such_module\.make_fx.*tested with: torch"
     ):
         from_torch(refused(draws))
     experimental.name.cache_clear()

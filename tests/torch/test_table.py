@@ -23,7 +23,7 @@ from jaxfn.torch import TorchRefusal
 from jaxfn.torch import _ops as _table
 from jaxfn.torch._base import Flattener, unflatten
 from jaxfn.torch._base.dtypes import to_jax
-from jaxfn.torch._function.graph_function import Body
+from jaxfn.torch._function.graph_function import GraphFunction
 from tests import sizes
 
 from .compare import error
@@ -141,7 +141,7 @@ def compared(op, sample):
         theirs = run([x.clone() for x in tensors])
     except Exception:  # noqa: BLE001  (torch refuses some of its own samples)
         return REFUSED
-    body, arrays = Body(run, name=op.name, rule="op"), None
+    body, arrays = GraphFunction(run, name=op.name, rule="op"), None
     try:
         arrays = [to_jax(x) for x in tensors]
         ours = jax.jit(lambda *xs: body(xs))(*arrays)
@@ -226,7 +226,7 @@ def in_dtype(op, sample, dtype):
         theirs = [x.resolve_conj() for x in run([x.clone() for x in tensors])]
     except Exception:  # noqa: BLE001  (torch refuses some of its own samples)
         return REFUSED
-    body = Body(run, name=op.name, rule="op")
+    body = GraphFunction(run, name=op.name, rule="op")
     try:
         ours = jax.jit(lambda *xs: body(xs))(*map(to_jax, tensors))
     except TorchRefusal as refusal:
@@ -320,7 +320,7 @@ def compared_gradients(op, sample, allowed):
         torch.zeros_like(x) if g is None else g
         for x, g in zip(wanted, theirs, strict=True)
     ]
-    body = Body(run, name=op.name, rule="op").vjp(needs, given)
+    body = GraphFunction(run, name=op.name, rule="op").vjp(needs, given)
     try:
         ours = jax.jit(lambda *xs: body(xs))(*[to_jax(x) for x in (*tensors, *cts)])
     except TorchRefusal as refusal:
@@ -404,7 +404,7 @@ def _is_the_same(fn, x, y):
         return 0  # torch does not have it for these dtypes
     arrays = [to_jax(x), to_jax(y)]
     try:
-        (ours,) = Body(run, name="op", rule="op")(arrays)
+        (ours,) = GraphFunction(run, name="op", rule="op")(arrays)
     except TorchRefusal as refusal:
         if "JAX can't hold it" in str(refusal):  # complex32
             return 0

@@ -28,6 +28,7 @@ from jaxfn.torch._base.dtypes import (
     to_numpy,
     to_torch_dtype,
 )
+from jaxfn.torch._base.experimental import TorchDispatchMode
 from jaxfn.torch._base.flatten import (
     Flattener,
     Leaf,
@@ -58,7 +59,6 @@ from jaxfn.torch._base.torch_class import (
     is_separate,
 )
 from jaxfn.torch._base.torch_module import (
-    TorchDispatchMode,
     TorchFunctionMode,
     forward_ad,
     torch,

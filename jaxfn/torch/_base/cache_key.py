@@ -88,7 +88,7 @@ def _plain_in(
         if not _is_library(value.__module__):
             yield from _read_by(value, seen)
     elif not _is_library(getattr(value, "__name__", type(value).__module__)):
-        is_class = isinstance(value, torch.autograd.function.FunctionMeta)
+        is_class = isinstance(value, type(torch.autograd.Function))
         for attribute in (*names, *_RULES) if is_class else names:
             held = inspect.getattr_static(value, attribute, _MISSING)
             held = getattr(held, "__func__", held)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from jaxfn.torch._base.experimental import is_zero_tensor
 from jaxfn.torch._base.refusal import TorchRefusal
 from jaxfn.torch._base.torch_module import torch
 
@@ -85,7 +86,7 @@ def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
 
 def to_jax(tensor: Any, *, where: str = "") -> Any:
     """The JAX array of a real tensor."""
-    if tensor._is_zerotensor():  # torch keeps no memory for it
+    if is_zero_tensor(tensor):
         return jnp.zeros(tuple(tensor.shape), to_jax_dtype(tensor.dtype, where=where))
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     if tensor.layout is not torch.strided or tensor.is_quantized:

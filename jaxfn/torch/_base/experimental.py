@@ -1,5 +1,6 @@
-"""The one door to torch's experimental names: tracing in two passes.
+"""The one door to torch's private and experimental names: tracing in two passes.
 
+A release of torch may rename or remove any of them, so no other module knows them.
 Public routes were tried first, on torch 2.13: `torch.export` covers as much, takes 1.7
 to 3.3 s for a small body (this takes some 20 ms), and refuses `.data`; its strict form
 refuses autograd inside bodies. `torch.fx.symbolic_trace` knows no shapes.
@@ -15,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxfn.torch._base.torch_module import fx_traceback, torch
+from jaxfn.torch._base.torch_module import torch
 
-TESTED = ("2.13",)
-"""The releases of torch with which this module was tested."""
+TESTED = ("2.11", "2.13", "2.14", "2.15")
+"""The releases of torch with which jaxfn.torch was tested."""
 
 _NAMES = {
     "make_fx": "torch.fx.experimental.proxy_tensor",
@@ -32,6 +33,12 @@ _NAMES = {
     "default_decompositions": "torch.export",
     "_disable_current_modes": "torch.utils._python_dispatch",
     "_set_grad_enabled": "torch._C",
+    "TorchDispatchMode": "torch.utils._python_dispatch",
+    "preserve_node_meta": "torch.fx.traceback",
+    "set_stack_trace": "torch.fx.traceback",
+    "OpOverload": "torch._ops",
+    "_is_all_true": "torch",
+    "_is_any_true": "torch",
 }
 
 # torch.fx replaces methods of torch while it traces, so one thread at a time.
@@ -50,8 +57,8 @@ def name(what: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ImportError(
             f"jaxfn.torch needs `{_NAMES[what]}.{what}`, which torch "
-            f"{torch.__version__} does not have: it was tested with torch "
-            f"{', '.join(TESTED)}. Install one of these."
+            f"{torch.__version__} does not have. Install a release that jaxfn was "
+            f"tested with: torch {', '.join(TESTED)}."
         ) from error
 
 
@@ -65,9 +72,44 @@ def check() -> None:
         name(what)
 
 
+TorchDispatchMode = name("TorchDispatchMode")
+
+# Distributions check their arguments by these, which can't be traced for all shapes.
+PLAINER = {name("_is_all_true"): torch.all, name("_is_any_true"): torch.any}
+"""Functions of torch, and which of its others compute the same."""
+
+
+@functools.cache
+def _is_fake_tensor() -> Callable[[Any], bool]:
+    # From torch 2.15 on, a tensor without values need not be a FakeTensor.
+    module = importlib.import_module("torch._subclasses.fake_tensor")
+    kind = name("FakeTensor")
+    return getattr(module, "is_fake_tensor", lambda x: isinstance(x, kind))
+
+
 def is_fake(x: Any) -> bool:
     """Is it a tensor without values, as rules get them while they are traced?"""
-    return isinstance(x, name("FakeTensor"))
+    return _is_fake_tensor()(x)
+
+
+def is_operation(target: Any) -> bool:
+    """Is this target of a node an operation of torch?"""
+    return isinstance(target, name("OpOverload"))
+
+
+def schema_of(target: Any) -> Any:
+    """The types of an operation's arguments and results, and which it writes to."""
+    return getattr(target, "_schema", None)
+
+
+def whole_of(x: Any) -> Any:
+    """The tensor that this one is a view of; itself, if it is none."""
+    return x if x._base is None else x._base
+
+
+def is_zero_tensor(x: Any) -> bool:
+    """Is it one of the zeros for which torch keeps no memory?"""
+    return x._is_zerotensor()
 
 
 def needs_values() -> tuple[type[BaseException], ...]:
@@ -120,13 +162,14 @@ def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> A
     """First pass: the Python, with all that it does, as operations."""
     # Attention by operations, not by one kernel that says it may draw.
     attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-    with fakes.mode, fx_traceback.preserve_node_meta(), _quiet(), attention:
-        return name("make_fx")(body)(*examples)
+    with fakes.mode, name("preserve_node_meta")(), _quiet(), attention:
+        # Without a table, torch 2.14 turns each `detach` into an `alias`.
+        return name("make_fx")(body, decomposition_table={})(*examples)
 
 
 def note_place(place: str) -> None:
     """Operations that are recorded from now on come from this line."""
-    fx_traceback.set_stack_trace([place])
+    name("set_stack_trace")([place])
 
 
 def place_of(node: Any) -> str:
@@ -161,7 +204,7 @@ def functional(module: Any, fakes: Fakes) -> Any:
         ]
         replay = _Replay(module).run
         run = name("functionalize")(replay, remove="mutations_and_views")
-        with fx_traceback.preserve_node_meta(), _quiet():
+        with name("preserve_node_meta")(), _quiet():
             return name("make_fx")(run, decomposition_table=_decompositions())(
                 *examples
             )

@@ -62,7 +62,7 @@ def rebound(operation: str, place: str) -> TorchRefusal:
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The tensors that an operation writes to."""
     found: list[Any] = []
-    for i, spec in enumerate(func._schema.arguments):
+    for i, spec in enumerate(experimental.schema_of(func).arguments):
         if spec.alias_info is not None and spec.alias_info.is_write:
             x = args[i] if i < len(args) else kwargs.get(spec.name)
             found.extend(x if isinstance(x, (list, tuple)) else [x])
@@ -129,7 +129,8 @@ _CLOSED_OVER, _WINDOWS = "closed over", "windows"
 def _is_view(func: Any) -> bool:
     """Is the result a view?"""
     # A rule may write to what torch makes of a constant.
-    is_alias = any(spec.alias_info is not None for spec in func._schema.returns)
+    returns = experimental.schema_of(func).returns
+    is_alias = any(spec.alias_info is not None for spec in returns)
     return is_alias and func is not _aten.lift_fresh.default
 
 
@@ -140,7 +141,7 @@ def _place() -> str:
 def _strided(x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
     """The same elements, counted in a contiguous tensor."""
     offset = x.storage_offset() if offset is None else offset
-    root = x if x._base is None else x._base
+    root = experimental.whole_of(x)
     order = sorted(range(root.ndim), key=lambda d: (-root.stride(d), -root.shape[d]))
     whole = root if order == list(range(root.ndim)) else root.permute(order)
     n = root.untyped_storage().nbytes() // root.element_size()

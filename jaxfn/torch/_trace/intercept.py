@@ -83,8 +83,6 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 
 # Torch runs nodes of its graph with this mode off, as it does all that it calls itself.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
-# Distributions check their arguments by these, which can't be traced for all shapes.
-_PLAINER = {torch._is_all_true: torch.all, torch._is_any_true: torch.any}
 
 
 class Watch(TorchFunctionMode):
@@ -129,7 +127,7 @@ class Watch(TorchFunctionMode):
             return self._condition(func, args, kwargs or {})
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs or {})
-        func = _PLAINER.get(func, func)
+        func = experimental.PLAINER.get(func, func)
         return func(*args, **(kwargs or {}))
 
     def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:

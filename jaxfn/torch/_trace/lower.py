@@ -209,7 +209,7 @@ def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if experimental.is_operation(target):
         return str(target)
     if target is operator.getitem:
         return "getitem"
@@ -228,7 +228,7 @@ def _type(value: Any) -> Any:
 
 def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
     """Refuse a number that int64 holds and int32 does not, if it is used as one."""
-    schema = getattr(node.target, "_schema", None)
+    schema = experimental.schema_of(node.target)
     big = []
     for i, spec in enumerate(() if schema is None else schema.arguments):
         x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
