@@ -21,7 +21,7 @@ def version() -> str:
 
 def write(section: str) -> None:
     """Write what torch is seen to do in each row of a section, or in the newest."""
-    ids = core.ROW_IDS.get(section, core.ROWS)
+    ids = core.ROWS if section == "newest" else core.ROW_IDS[section]
     found = {
         id: core.ROWS[id].seen(frameworks.torch())
         for id in ids
