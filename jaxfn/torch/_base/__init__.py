@@ -51,7 +51,6 @@ from jaxfn.torch._base.refusal import (
 )
 from jaxfn.torch._base.torch_class import (
     Ctx,
-    SavedCtx,
     attributes_of,
     given_to,
     has_vmap,
@@ -77,7 +76,6 @@ __all__ = [
     "Flattener",
     "Leaf",
     "Same",
-    "SavedCtx",
     "TorchDispatchMode",
     "TorchFunctionMode",
     "TorchRefusal",
