@@ -1,4 +1,4 @@
-"""`ctx.set_output_grad_dtype` (torch 2.14) and `ctx.input_grad_buffers` (torch 2.15)."""
+"""`ctx.set_output_grad_dtype` (torch 2.14), `ctx.input_grad_buffers` (2.15)."""
 
 from __future__ import annotations
 
