@@ -4,6 +4,8 @@ The limits exist because every special case makes the package harder to read and
 change: a part that grows needs somebody's decision.
 """
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,12 @@ def test_a_part_has_few_lines(parts):
 def test_a_part_has_few_files(part):
     found = [path.name for path in modules(part)]
     assert len(found) <= FILES[part], found
+
+
+def test_no_two_classes_of_the_bridge_have_one_name():
+    found = Counter(
+        name
+        for path in modules("torch")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+    )
+    assert [name for name, n in found.items() if n > 1] == []
