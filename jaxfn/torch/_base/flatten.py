@@ -188,6 +188,6 @@ def _object_like(value: Any, parts: dict[str, Any]) -> Any:
 
 def parameters_in(value: Any) -> list[Any]:
     """Real tensors that collect gradients, found in modules and containers."""
-    taker = Flattener(lambda x: isinstance(x, torch.Tensor))
-    taker(value)
-    return [x for x in taker.leaves if x.requires_grad]
+    flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+    flattener(value)
+    return [x for x in flattener.leaves if x.requires_grad]

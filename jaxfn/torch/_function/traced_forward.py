@@ -61,7 +61,7 @@ class TracedForward:
         for i, top in enumerate(call.tops):
             if top is not None and needs is not None:
                 shown[top] = needs[i]
-        self.body = GraphFunction(
+        self.graph = GraphFunction(
             self._forward,
             name=self.name,
             rule="forward",
@@ -72,7 +72,7 @@ class TracedForward:
             note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
         )
-        self.program = self.body.program(call.arrays)
+        self.program = self.graph.program(call.arrays)
         self.record: ForwardResult = self.program.note
         self._derived: dict[Any, GraphFunction] = {}
         self._draws_back: bool | None = None
@@ -83,10 +83,10 @@ class TracedForward:
 
     def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
         """What forward returns; what it saves goes into jaxfn's ctx."""
-        if self.has_intermediates() or self.body.batch is not None:
-            results = self.body.apply(key, *arrays)
+        if self.has_intermediates() or self.graph.batch is not None:
+            results = self.graph.apply(key, *arrays)
         else:
-            results = self.body(arrays, key)
+            results = self.graph(arrays, key)
         if key is not None and not self.draws():
             raise ValueError(
                 f"`{self.name}` was made with random=True and draws no random "
@@ -320,7 +320,7 @@ def _as_they_were(
     found: list[Any] = []
     marked = set(traced.record.marked)
     # A vmap rule may give something else for an input than the input.
-    free = 0 if traced.body.batch is None else traced.record.n_outputs
+    free = 0 if traced.graph.batch is None else traced.record.n_outputs
     outputs = zip(traced.program.outputs, results, strict=True)
     for i, (ref, x) in enumerate(outputs):
         assert ref is not None  # what is returned or saved is a tensor
