@@ -198,7 +198,7 @@ class GraphFunction:
 
     @property
     def _tracked(self) -> TensorFunction:
-        is_forward = self.rule == "forward"
+        is_forward = self.rule in ("forward", "setup_context")
         return derivatives.of_forward(self.run) if is_forward else self.run
 
     def _derive(
