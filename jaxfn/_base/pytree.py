@@ -157,12 +157,14 @@ class OutSpec:
         parts: Spec of each output: of each element of a tuple, or of the only value.
         kind: Type of the result.
         marked: Indices of the outputs marked non-differentiable; set later.
+        grad_dtypes: Dtype of each array's gradient for backward, if forward chose any.
     """
 
     whole: Spec
     parts: tuple[Spec, ...]
     kind: type
     marked: frozenset[int] = frozenset()
+    grad_dtypes: tuple[Any, ...] = ()
 
     @classmethod
     def split(cls, out: Any) -> tuple[Arrays, OutSpec]:

@@ -50,12 +50,16 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a forward with ctx, which may be decorated.
 
-    In this style torch binds keywords to the names of the decorator's function, not of
-    the function that it wraps. If the decorator has no names beside ctx, torch refuses
-    all keywords; jaxfn takes the names of the wrapped function.
+    In this style torch binds keywords to the names of the function itself, not to those
+    of a `__signature__`, or of the function that it wraps. If it has no names beside
+    ctx, torch refuses all keywords; jaxfn takes these other names.
     """
 
     def own_signature(f: Callable[..., Any]) -> inspect.Signature:
+        first = 1 + isinstance(forward, types.MethodType)
+        if isinstance(f, types.FunctionType) and f.__code__.co_argcount > first:
+            # A copy, without `__signature__`.
+            f = types.FunctionType(f.__code__, {}, None, f.__defaults__, f.__closure__)
         # Below `@classmethod`, a decorator wraps a function that gets the class.
         if isinstance(forward, types.MethodType):
             f = types.MethodType(f, forward.__self__)

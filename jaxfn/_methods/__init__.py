@@ -17,4 +17,4 @@ from jaxfn._methods.class_rules import ClassRules, run_batched, run_traced
 from jaxfn._methods.ctx import FunctionCtx
 from jaxfn._methods.node import BackwardCFunction
 from jaxfn._methods.packed import filled
-from jaxfn._methods.styles import Definition, rewrapped
+from jaxfn._methods.styles import Definition, VmapInfo, rewrapped

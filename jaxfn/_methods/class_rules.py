@@ -87,9 +87,11 @@ class ClassRules:
         if not arrived:
             return [None] * len(record.perturbed)
         given: list[Any] = []
-        for ct, s, aval in zip(cts, differentiable, record.out_avals, strict=True):
-            if s and ct is not None:
-                given.append(conj(ct))  # to torch's convention
+        dtypes = record.out.grad_dtypes or (None,) * len(cts)
+        outs = zip(cts, differentiable, record.out_avals, dtypes, strict=True)
+        for ct, s, aval, dtype in outs:
+            if s and ct is not None:  # to torch's convention, and the chosen dtype
+                given.append(conj(ct if dtype is None else ct.astype(dtype)))
             elif layout.materialize and (s or layout.materialize_non_diff):
                 given.append(_zeros(aval))
             else:

@@ -20,6 +20,7 @@ class FunctionCtx:
         dirty_tensors: Arguments of `mark_dirty`.
         non_differentiable: Arguments of `mark_non_differentiable`.
         materialize_grads: Argument of `set_materialize_grads`.
+        output_grad_dtypes: Arguments of `set_output_grad_dtype`.
 
     Example:
         >>> import jaxfn
@@ -36,6 +37,7 @@ class FunctionCtx:
     dirty_tensors: tuple[Any, ...]
     non_differentiable: tuple[Any, ...]
     materialize_grads: bool
+    output_grad_dtypes: tuple[Any, ...] | None
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Save arrays for `backward`, which reads them from `ctx.saved_tensors`.
@@ -198,6 +200,38 @@ class FunctionCtx:
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.FunctionCtx.set_materialize_grads.html
         """
         self.materialize_grads = value
+
+    def set_output_grad_dtype(self, *dtypes: Any) -> None:
+        """Choose the dtype in which `backward` gets each gradient. Call it once.
+
+        Args:
+            *dtypes: For each output, a float or complex dtype, or None for its own. An
+                output that is no array, or has no derivative, takes None. Zeros for an
+                unused output keep its own dtype.
+
+        Raises:
+            RuntimeError: It was called before, or by a derivative rule; or after
+                forward, if the dtypes don't fit the outputs.
+
+        Differs from torch: no precision is gained, because JAX computes a gradient in
+        the dtype of the output, and jaxfn casts it.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, jaxfn
+            >>> class Half(jaxfn.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x):
+            ...         ctx.set_output_grad_dtype(jnp.float32)
+            ...         return x.astype(jnp.float16)
+            ...     @staticmethod
+            ...     def backward(ctx, g):
+            ...         return g + 1e-4  # float16 would round it to 1
+            >>> round(float(jax.grad(Half.apply)(jnp.float32(2))), 6)
+            1.0001
+
+        Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.FunctionCtx.set_output_grad_dtype.html
+        """
+        self.output_grad_dtypes = dtypes
 
     def mark_shared_storage(self, *_: Any) -> None:
         """Warn, and do nothing: torch deprecated it, and JAX arrays are immutable."""

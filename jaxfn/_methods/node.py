@@ -11,7 +11,7 @@ from jaxfn._methods.ctx import FunctionCtx, NoGraph
 
 STATE = frozenset(
     ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
-    + ("materialize_grads", "_materialize_non_diff_grads")
+    + ("materialize_grads", "_materialize_non_diff_grads", "output_grad_dtypes")
     + ("_jaxfn_needs", "_jaxfn_needs_read", "_jaxfn_rule", "_jaxfn_saved")
     + ("_jaxfn_reads",)
 )
@@ -61,6 +61,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     dirty_tensors: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads: bool = True
+    output_grad_dtypes: tuple[Any, ...] | None = None
 
     _jaxfn_needs_read: bool = False
     _jaxfn_needs: Any = ()
@@ -124,6 +125,15 @@ class BackwardCFunction(FunctionCtx, NoGraph):
             )
         self.materialize_grads = value
 
+    def set_output_grad_dtype(self, *dtypes: Any) -> None:
+        _expect_forward(self, "set_output_grad_dtype")
+        if self.output_grad_dtypes is not None:
+            raise errors.RuleError(
+                f"set_output_grad_dtype can only be called once. {where(self)} called "
+                "it again. Give it the dtypes of all outputs in one call."
+            )
+        self.output_grad_dtypes = dtypes
+
     # -- what the rules read
 
     @property
@@ -165,6 +175,17 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         if self._jaxfn_saved is not None:
             return self._jaxfn_saved
         return self.to_save or self.saved_for_forward
+
+    @property
+    def input_grad_buffers(self) -> tuple[None, ...]:
+        """None for each argument of forward: JAX has no buffers. In `backward` only."""
+        if self._jaxfn_rule == "backward":
+            return (None,) * len(self._jaxfn_needs)
+        raise errors.RuleError(
+            "input_grad_buffers can only be accessed while autograd is executing "
+            f"backward(). Read it in `{self._forward_cls.__name__}.backward`, and "
+            "under jax.grad or jax.vjp: a ctx made by hand has none."
+        )
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:

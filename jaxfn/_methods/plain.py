@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import Kwargs, compat, pytree
+from jaxfn._base import Kwargs, OutSpec, compat, pytree
 from jaxfn._methods.node import STATE, BackwardCFunction
 from jaxfn._methods.rule_errors import explain
-from jaxfn._methods.styles import closes_over_lost, marks, setup
+from jaxfn._methods.styles import closes_over_lost, note_outputs, setup
 
 CLOSED_OVER_TRACER = object()
 """Result of `run` if forward closed over a tracer."""
@@ -51,8 +51,10 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         cls.forward, [*filter(callable, args)]
     ):
         return CLOSED_OVER_TRACER
-    if ctx.non_differentiable or ctx.dirty_tensors:
-        marks(ctx, pytree.split(args)[0], pytree.split(out)[0])
+    is_marked = ctx.non_differentiable or ctx.dirty_tensors
+    if is_marked or ctx.output_grad_dtypes is not None:
+        outs, spec = OutSpec.split(out)
+        note_outputs(ctx, pytree.split(args)[0], spec, outs)
     out = _as_jax(out)
     if ctx.dirty_tensors:
         _consume(ctx, out)

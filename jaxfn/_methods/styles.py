@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxfn._base import Arguments, Outputs, OutSpec, as_jax, compat, errors, search
 from jaxfn._engine import (
@@ -138,7 +139,7 @@ class Style:
         try:
             result = settings.under(self._policy, d.forward, *args, **arguments.kwargs)
             found, out = arguments.split_output(result, name=d.name)
-            out.marked = marks(ctx, inputs, found)
+            note_outputs(ctx, inputs, out, found)
             leaves, run = capture(ctx, self._rules(), out, perturbed)
         except Exception as error:
             explain(error, d.name, "forward", d.forward, args)
@@ -162,7 +163,7 @@ class Style:
         given = ctx, arguments.join(arrays), out.whole.join(outs)
         try:
             settings.under(self._policy, setup, d.forward, d.setup_context, *given)
-            out.marked = marks(ctx, arrays, outs)
+            note_outputs(ctx, arrays, out, outs)
             return capture(ctx, self._rules(), out, perturbed)
         except Exception as error:
             explain(error, d.name, "setup_context", d.setup_context, given)
@@ -243,14 +244,16 @@ def setup(forward: Any, setup_context: Any, ctx: Any, inputs: Any, output: Any) 
     setup_context(ctx, inputs, output)
 
 
-def marks(
-    ctx: BackwardCFunction, inputs: Sequence[Any], outs: Sequence[Any]
-) -> frozenset[int]:
-    """Return the indices of the outputs marked non-differentiable.
+def note_outputs(
+    ctx: BackwardCFunction, inputs: Sequence[Any], out: OutSpec, outs: Sequence[Any]
+) -> None:
+    """Note in `out` which outputs ctx marked, and the dtypes of their gradients.
 
     Raises:
         ValueError: A dirty value is no input, or a non-differentiable one no output.
+        RuntimeError: The dtypes don't fit the outputs.
     """
+    out.marked, out.grad_dtypes = frozenset(), ()
     if ctx.dirty_tensors:
         known = {id(x) for x in inputs}
         if any(id(x) not in known for x in ctx.dirty_tensors):
@@ -260,17 +263,65 @@ def marks(
                 f"{where(ctx)}: expected arguments of forward, by identity; return the "
                 "new value instead of marking it."
             )
-    if not ctx.non_differentiable:
-        return frozenset()
-    marked = {id(x) for x in ctx.non_differentiable}
-    indices = frozenset([i for i, x in enumerate(outs) if id(x) in marked])
-    if len({id(outs[i]) for i in indices}) != len(marked):
+    if ctx.non_differentiable:
+        marked = {id(x) for x in ctx.non_differentiable}
+        out.marked = frozenset([i for i, x in enumerate(outs) if id(x) in marked])
+        if len({id(outs[i]) for i in out.marked}) != len(marked):
+            raise errors.RuleValueError(
+                f"{where(ctx)} called ctx.mark_non_differentiable with a value that is "
+                "not an output: expected the very arrays that forward returns, got "
+                "another (JAX operations give new arrays). Mark what you return."
+            )
+    if ctx.output_grad_dtypes is not None:
+        out.grad_dtypes = _grad_dtypes(ctx, ctx.output_grad_dtypes, out, outs)
+
+
+def _grad_dtypes(
+    ctx: BackwardCFunction, dtypes: Sequence[Any], out: OutSpec, outs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return for each array output the dtype that ctx chose for its gradient."""
+    found: tuple[Any, ...] = ()
+    if len(dtypes) != len(out.parts):
         raise errors.RuleValueError(
-            f"{where(ctx)} called ctx.mark_non_differentiable with a value that is "
-            "not an output: expected the very arrays that forward returns, got another "
-            "(JAX operations give new arrays). Mark what you return."
+            "set_output_grad_dtype expected the number of declarations to match the "
+            f"number of outputs: the Function returned {len(out.parts)} values but "
+            f"{len(dtypes)} declarations were provided. {where(ctx)}: pass a dtype or "
+            "None for each."
         )
-    return indices
+    for i, (part, dtype) in enumerate(zip(out.parts, dtypes, strict=True)):
+        at = len(found)
+        found += (dtype,) * part.n_arrays
+        if dtype is not None:
+            is_float = part.is_array and isinstance(outs[at].dtype, jnp.dtype)
+            is_float = is_float and out.differentiable(outs)[at]
+            _check_dtype(ctx, i, dtype, outs[at] if is_float else None)
+    return found
+
+
+def _check_dtype(ctx: BackwardCFunction, i: int, dtype: Any, x: Any) -> None:
+    """Check the dtype for the gradient of output `i`: `x`, or None if it has none."""
+    if x is None:
+        raise errors.RuleValueError(
+            f"set_output_grad_dtype: got a concrete dtype for output {i}, but that "
+            "output is not a differentiable tensor (it is a non-tensor, was marked "
+            "non-differentiable, or has a non-differentiable dtype). Pass None for "
+            f"output {i} instead, in {where(ctx)}."
+        )
+    is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
+    kind = jnp.complexfloating if is_complex else jnp.floating
+    message = (
+        f"{where(ctx)} called ctx.set_output_grad_dtype: expected a {kind.__name__} "
+        f"dtype or None for output {i}, {errors.short(x)}, got {errors.shown(dtype)}."
+    )
+    try:
+        fits = jnp.issubdtype(jnp.dtype(dtype), kind)
+    except TypeError as error:
+        raise errors.RuleTypeError(
+            "set_output_grad_dtype expects each declaration to be a torch.dtype or "
+            f"None, but got {errors.type_name(dtype)}. {message}"
+        ) from error
+    if not fits:
+        raise errors.RuleTypeError(message)
 
 
 def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -270,6 +271,22 @@ def test_a_decorator_without_names_passes_them_on(decorate):
     f = function(forward=staticmethod(decorate(forward)), backward=backward).apply
     assert f(k=3, x=jnp.float32(2)) == 6
     assert jax.grad(lambda x: f(x, k=3))(2.0) == 3
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_signature_set_by_hand_changes_no_keyword(kind):
+    def combined(ctx, x, k=2, *, plus=0):
+        return k * x + plus
+
+    def forward(cls, ctx, x, k=2, *, plus=0):
+        return combined(ctx, x, k, plus=plus)
+
+    forward = combined if kind is staticmethod else forward
+    forward.__signature__ = inspect.signature(lambda ctx, x, scale: None)
+    f = function(forward=kind(forward), backward=lambda ctx, g, *_: (g, None)).apply
+    assert f(k=3, x=jnp.float32(2), plus=1) == 7
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'scale'"):
+        f(jnp.float32(2), scale=3)
 
 
 def test_defaults_count_in_the_separate_style():

@@ -715,12 +715,14 @@ def test_a_bare_context_records_what_it_is_told():
     ctx.mark_dirty(3)
     ctx.mark_non_differentiable(4)
     ctx.set_materialize_grads("x")
+    ctx.set_output_grad_dtype("y", None)
     assert vars(ctx) == {
         "to_save": (1, "a"),
         "saved_for_forward": (2,),
         "dirty_tensors": (3,),
         "non_differentiable": (4,),
         "materialize_grads": "x",
+        "output_grad_dtypes": ("y", None),
     }
 
 

@@ -13,7 +13,7 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 8_850,
+    CORE: 8_955,
     ("_engine",): 2_300,
     ("_base/compat",): 1_370,
     ("_check",): 2_920,

@@ -38,6 +38,7 @@ class Row:
         modes: that jaxfn runs in.
         own_words: does Python, or the program itself, raise the row's errors? Then
             there is no class for them to name.
+        since: First release of torch that has it, if newer than most recordings.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Row:
         program: Callable[[Any], Any],
         modes: tuple[str, ...],
         own_words: bool,
+        since: str,
     ) -> None:
         assert kind in KINDS, kind
         self.id, self.kind, self.what = id, kind, what
-        self.modes, self.own_words = modes, own_words
+        self.modes, self.own_words, self.since = modes, own_words, since
         self.programs = {"torch": program, "jaxfn": program}
         self.expected: Callable[[Any], Any] | None = None
 
@@ -72,6 +74,14 @@ class Row:
         """What the framework's program does."""
         return attempt(lambda: self.programs[fw.name](fw))
 
+    def is_in(self, version: str) -> bool:
+        """Does this version of torch have it?"""
+        return _numbers(self.since) <= _numbers(version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(x) for x in version.split(".") if x]
+
 
 ROWS: dict[str, Row] = {}
 
@@ -83,12 +93,13 @@ def row(
     *,
     modes: tuple[str, ...] = MODES,
     own_words: bool = False,
+    since: str = "",
 ) -> Callable[[Callable[[Any], Any]], Row]:
     """Register a program, which takes a framework (see `frameworks`), as a row."""
 
     def register(program: Callable[[Any], Any]) -> Row:
         assert id not in ROWS, f"two rows {id}"
-        ROWS[id] = Row(id, kind, what, program, modes, own_words)
+        ROWS[id] = Row(id, kind, what, program, modes, own_words, since)
         return ROWS[id]
 
     return register
@@ -105,6 +116,16 @@ def load() -> tuple[str, ...]:
 def recorded(section: str) -> Any:
     """What torch was seen to do, for each row of a section; and its version."""
     return json.loads((DATA / f"{section.lower()}.json").read_text())
+
+
+NEWEST = recorded("newest")
+"""The same of the newest torch, for rows that others lack or do in another way."""
+
+
+def latest(section: str) -> dict[str, Any]:
+    """What the newest torch was seen to do, for each row of a section."""
+    ids, rows = set(ROW_IDS[section]), recorded(section)["rows"]
+    return rows | {id: x for id, x in NEWEST["rows"].items() if id in ids}
 
 
 # ---- seeing
@@ -194,7 +215,8 @@ def first_sentence(message: str) -> str:
 
 
 def _plain(message: str) -> str:
-    """A message without the places where classes were made."""
+    """A message without places: where classes were made, and lines of torch's files."""
+    message = re.sub(r'(?<=\.cpp"):\d+', "", message)
     return re.sub(r"[\w.]+\.(?:<locals>\.)?(?=\w+'>)|[\w.]+\.<locals>\.", "", message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import jax.numpy as jnp
 
@@ -215,6 +216,53 @@ def new_19(fw):
 
 
 @new_19.expect
+def _(fw):
+    return 6 * jnp.array(X)
+
+
+def signed(forward, *names):
+    """`forward` with another signature, whose last parameter has the default 7."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    *first, last = [inspect.Parameter(name, kind) for name in names]
+    forward.__signature__ = inspect.Signature([*first, last.replace(default=7)])
+    return forward
+
+
+def by_keyword(fw, **rules):
+    """What happens to each keyword of such a forward, and without any."""
+    f = fw.make(backward=lambda ctx, g, *_: (g, None), **rules).apply
+    x, given = fw.array(X), ({}, {"factor": 6}, {"scale": 6})
+    return [fw.attempt(lambda kw=kw: fw.call(lambda x: f(x, **kw), x)) for kw in given]
+
+
+@row("NEW-46", "same", "a signature set by hand names no keywords", own_words=True)
+def _(fw):
+    def forward(ctx, x, factor=2):
+        return x * factor
+
+    return by_keyword(fw, forward=signed(forward, "ctx", "x", "scale"))
+
+
+@row("NEW-47", "same", "in the separate style it does", own_words=True)
+def _(fw):
+    def forward(x, factor=2):
+        return x * factor
+
+    forward = signed(forward, "x", "scale")
+    setup_context = lambda ctx, inputs, output: None  # noqa: E731
+    # Python's words for an unknown keyword differ.
+    return by_keyword(fw, forward=forward, setup_context=setup_context)[::2]
+
+
+@row("NEW-48", "superset", "it names those of a forward without names")
+def new_48(fw):
+    def forward(ctx, *args):
+        return args[0] * args[-1]
+
+    return by_keyword(fw, forward=signed(forward, "ctx", "x", "scale"))[2]
+
+
+@new_48.expect
 def _(fw):
     return 6 * jnp.array(X)
 

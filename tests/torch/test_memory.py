@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch.autograd import Function
@@ -150,10 +151,14 @@ def test_it_is_refused(rule, operation, reason, way_out):
 
 
 @pytest.mark.parametrize(
-    "write", [lambda z: z.data.mul_(3), lambda z: z.detach()[0].mul_(3)]
+    ("write", "factors"),
+    [
+        (lambda z: z.data.mul_(3), [3, 3, 3, 3]),
+        (lambda z: z.detach()[0].mul_(3), [3, 1, 1, 1]),
+    ],
 )
-def test_writes_that_hide_from_a_second_derivative(write):
-    class Hides(Function):
+def test_a_second_derivative_sees_writes_through_what_was_detached(write, factors):
+    class Writes(Function):
         @staticmethod
         def forward(ctx, x):
             z = x * x
@@ -165,10 +170,8 @@ def test_writes_that_hide_from_a_second_derivative(write):
         def backward(ctx, g):
             return g * ctx.saved_tensors[0]
 
-    assert Case(Hides, [X]).worst(("eager", "jit")) <= 1e-6
-    apply = from_torch(Hides).apply
+    assert Case(Writes, [X]).worst(("eager", "jit")) <= 1e-6
+    apply, x = from_torch(Writes).apply, jnp.asarray(X.numpy())
     first = jax.grad(lambda x: apply(x).sum())
-    with pytest.raises(TorchRefusal, match="through what was detached") as caught:
-        jax.grad(lambda x: first(x).sum())(jnp.asarray(X.numpy()))
-    assert "`Hides.forward" in str(caught.value)
-    assert __file__ in caught.value.where
+    second = jax.grad(lambda x: first(x).sum())(x)
+    assert np.allclose(second, 2 * jnp.array(factors)[:, None] * x)

@@ -277,3 +277,45 @@ def test_host_call_that_draws():
         warnings.simplefilter("error")
         with pytest.raises(TorchRefusal, match="random=True"):
             made.apply(jnp.ones(2))
+
+
+class Checkpoint(Function):
+    """Takes a module and its parameters, as torch.utils.checkpoint's relatives do."""
+
+    @staticmethod
+    def forward(ctx, run, x, *parameters):
+        ctx.run, ctx.parameters = run, parameters
+        ctx.save_for_backward(x)
+        return run(x, *parameters)
+
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            parameters = [p.detach().requires_grad_() for p in ctx.parameters]
+            y = ctx.run(x, *parameters)
+        return None, *torch.autograd.grad(y, [x, *parameters], g)
+
+
+def by_functional_call(x, w, b):
+    return torch.func.functional_call(LAYER, {"weight": w, "bias": b}, x)
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.filterwarnings("ignore:.*functional_call:UserWarning")
+def test_a_module_and_its_parameters(fallback):
+    apply = from_torch(Checkpoint, fallback=fallback).apply
+    w, b = (jnp.asarray(p.detach().numpy()) for p in LAYER.parameters())
+    args = (jnp.arange(2.0), w, b)
+
+    def gradient(run):
+        return jax.grad(lambda *args: apply(run, *args).sum(), (0, 1, 2))(*args)
+
+    found = gradient(by_functional_call)
+    wanted = jax.grad(lambda x, w, b: (x @ w.T + b).sum(), (0, 1, 2))(*args)
+    for one, other in zip(found, wanted, strict=True):
+        assert np.allclose(one, other)
+    with pytest.raises(TorchRefusal, match=r"functional_call") as caught:
+        gradient(lambda x, *_: LAYER(x))
+    assert "`Checkpoint" in str(caught.value)
+    assert 'fallback="host"' not in str(caught.value)

@@ -194,3 +194,161 @@ def test_of_packages(name):
     if row.name == "MaternCovariance":  # by an intermediate, to torch a constant
         gaps = gaps[len(case.diff) :]
     assert max(gaps) <= 1e-5
+
+
+# ---- torch runs forward without recording, so nothing in it cuts off a derivative
+
+
+@torch.no_grad()
+def unrecorded(x):
+    return x.cos()
+
+
+def by_setter(x):
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    c = x.cos()
+    torch.set_grad_enabled(before)
+    return c
+
+
+def within_no_grad(x):
+    with torch.no_grad():
+        c = x.cos()
+        with torch.enable_grad():
+            c = c * 1
+        return c * 1
+
+
+def by_grad(x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        return torch.autograd.grad(z.sin().sum(), z)[0]
+
+
+def by_backward(x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        z.sin().sum().backward()
+    return z.grad
+
+
+def written_through(write):
+    def cosine(x):
+        z = torch.stack([x, x])
+        write(z, x.cos())
+        return z[1]
+
+    return cosine
+
+
+CUTS = {
+    "detach": lambda x: x.cos().detach(),
+    "detach of the argument": lambda x: x.detach().cos(),
+    "torch.detach": lambda x: torch.detach(x.cos()),
+    "detach_": lambda x: x.cos().detach_(),
+    "data": lambda x: x.data.cos(),
+    "no_grad": unrecorded,
+    "set_grad_enabled": by_setter,
+    "enable_grad in no_grad": within_no_grad,
+    "torch.tensor": lambda x: torch.tensor(x.cos()),
+    "new_tensor": lambda x: x.new_tensor(x.cos()),
+    "autograd.grad": by_grad,
+    "backward": by_backward,
+    "written through detach": written_through(lambda z, c: z.detach()[1].copy_(c)),
+    "written through data": written_through(lambda z, c: z.data[1].mul_(0).add_(c)),
+}
+
+
+def sine(cosine, *, separate):
+    """A sine whose derivative is what `cosine` made in its forward."""
+
+    class Combined(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(cosine(x))
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    class Separate(Function):
+        @staticmethod
+        def forward(x):
+            return x.sin()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(cosine(inputs[0]))
+
+        backward = Combined.backward
+
+    return Separate if separate else Combined
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("separate", [False, True], ids=["combined", "separate"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_nothing_in_forward_cuts_off_what_is_saved(cut, separate):
+    apply = from_torch(sine(CUTS[cut], separate=separate)).apply
+    x = jnp.array([0.5, -1.25, 2.0])
+    assert np.allclose(jax.grad(lambda x: apply(x).sum())(x), jnp.cos(x), rtol=1e-6)
+
+    def squares(f):
+        return lambda x: (f(x) ** 2).sum()
+
+    for second in (jax.hessian, lambda f: jax.jit(jax.jacrev(jax.grad(f)))):
+        found, wanted = second(squares(apply))(x), jax.hessian(squares(jnp.sin))(x)
+        assert np.allclose(found, wanted, atol=1e-6)
+    third = jax.grad(jax.grad(jax.grad(lambda x: apply(x))))(x[0])
+    assert np.allclose(third, -jnp.cos(x[0]), atol=1e-6)
+
+
+def test_what_backward_cuts_off_stays_so():
+    class Cuts(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            with torch.no_grad():
+                c = x.cos()
+            return g * c + g * x.detach() + 3 * g * x
+
+    apply = from_torch(Cuts).apply
+    assert jax.grad(jax.grad(apply))(0.5) == 3
+
+
+def test_a_nested_function_keeps_its_own_backward_in_forward():
+    """Its forward may record with grad enabled, and that ends with it."""
+
+    class Five(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            with torch.enable_grad():
+                y = x * 1
+            return y * 2  # not recorded: the rule counts
+
+        @staticmethod
+        def backward(ctx, g):
+            return 5 * g * ctx.saved_tensors[0].detach()
+
+    apply = from_torch(sine(lambda x: Five.apply(x).detach(), separate=False)).apply
+    assert jax.grad(apply)(0.5) == 1
+    assert jax.grad(jax.grad(apply))(0.5) == 2.5
+
+
+def test_inference_mode_in_forward():
+    def cosine(x):
+        with torch.inference_mode():
+            return x.cos()
+
+    apply = from_torch(sine(cosine, separate=False)).apply
+    with pytest.raises(TorchRefusal, match=r"inference_mode.*no_grad") as caught:
+        jax.grad(jax.grad(apply))(0.5)
+    assert __file__ in caught.value.where

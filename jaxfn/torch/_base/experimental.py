@@ -32,6 +32,7 @@ _NAMES = {
     "functionalize": "torch.func",
     "default_decompositions": "torch.export",
     "_disable_current_modes": "torch.utils._python_dispatch",
+    "_set_grad_enabled": "torch._C",
     "TorchDispatchMode": "torch.utils._python_dispatch",
     "preserve_node_meta": "torch.fx.traceback",
     "set_stack_trace": "torch.fx.traceback",

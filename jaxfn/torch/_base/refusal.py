@@ -75,6 +75,27 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
         )
 
 
+_UNUSED = (
+    "appears to not have been used in the graph",
+    "does not require grad",
+)
+
+
+def of_unused(error: Exception) -> TorchRefusal | None:
+    """The refusal for a derivative by what its computation did not use; else None."""
+    if not any(words in str(error) for words in _UNUSED):
+        return None
+    return TorchRefusal(
+        operation="autograd.grad",
+        reason="it takes a derivative by a tensor that the computation did not use. A "
+        "parameter that apply got beside its module is another tensor than the "
+        "module's own.",
+        way_out="Call the module by torch.func.functional_call(module, parameters, "
+        "args), with the parameters that apply got.",
+        where=place_of(error.__traceback__),
+    )
+
+
 def is_users(filename: str) -> bool:
     """Is this file neither torch's nor ours?"""
     return not filename.startswith((*_OURS, *_GENERATED))

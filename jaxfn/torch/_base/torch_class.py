@@ -87,6 +87,11 @@ def is_separate(cls: Any) -> bool:
     return cls.setup_context is not base
 
 
+def has_vmap(cls: Any) -> bool:
+    """Does the class define how it is batched?"""
+    return cls.vmap is not torch.autograd.Function.vmap
+
+
 def is_once_differentiable(rule: Any) -> bool:
     """Does torch's decorator of this name stand around a backward?"""
     made = torch.autograd.function.once_differentiable.__code__.co_consts

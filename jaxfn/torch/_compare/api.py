@@ -8,11 +8,11 @@ from typing import Any
 
 from jaxfn._check import expect_options, name_of
 from jaxfn.torch._base import torch
-from jaxfn.torch._compare.arguments import Arguments, names_of
+from jaxfn.torch._compare.arguments import CommonArguments, names_of
 from jaxfn.torch._compare.original import Original, OriginalError
-from jaxfn.torch._compare.pair import Options, Pair
+from jaxfn.torch._compare.pair import CompareOptions, Pair
 from jaxfn.torch._compare.report import CompareReport
-from jaxfn.torch._compare.rows import NAMES, Run, rows
+from jaxfn.torch._compare.rows import NAMES, ComparisonRun, rows
 
 
 def compare(
@@ -107,9 +107,13 @@ def compare(
     told = {"second derivative": "order=1"} if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
     best, given = _pairs(
-        port, Original(original, seed), args, Options(seed, rtol, atol), precision
+        port,
+        Original(original, seed),
+        args,
+        CompareOptions(seed, rtol, atol),
+        precision,
     )
-    run = Run(told, _draws(best))
+    run = ComparisonRun(told, _draws(best))
     every = rows(best, given)
     for i, (name, row) in enumerate(every.items()):
         if progress is not None:
@@ -152,11 +156,11 @@ def _pairs(
     port: Any,
     original: Original,
     args: Sequence[Any],
-    options: Options,
+    options: CompareOptions,
     precision: str,
 ) -> tuple[Pair, Pair]:
     """Both in double precision if the original takes that, and as given."""
-    arguments = Arguments.of(args, names_of(original.cls, len(args)))
+    arguments = CommonArguments.of(args, names_of(original.cls, len(args)))
     given = Pair(port, original, arguments, options, double=False)
     # First of all, as torch.jit keeps the default dtype of the first call for ever.
     error = _first_error(given)

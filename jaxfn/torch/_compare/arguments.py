@@ -47,7 +47,7 @@ def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Arguments:
+class CommonArguments:
     """What both are called on.
 
     Attributes:
@@ -61,7 +61,7 @@ class Arguments:
     names: list[str]
 
     @classmethod
-    def of(cls, args: Sequence[Any], names: Sequence[str]) -> Arguments:
+    def of(cls, args: Sequence[Any], names: Sequence[str]) -> CommonArguments:
         """Take the arguments apart. One array in two places is two arguments."""
         arrays: list[np.ndarray] = []
 
@@ -103,7 +103,7 @@ class Arguments:
         name = f", {self.names[k]}" if k < len(self.names) else ""
         return f"argument {k}{name} ({short(self.arrays[i])})"
 
-    def wide(self) -> Arguments:
+    def wide(self) -> CommonArguments:
         """The same in double precision, modules of torch too."""
 
         def change(x: Any) -> Any:

@@ -24,7 +24,7 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
-from jaxfn.torch._compare.arguments import Arguments
+from jaxfn.torch._compare.arguments import CommonArguments
 from jaxfn.torch._compare.tensors import (
     Found,
     Outs,
@@ -77,7 +77,7 @@ class Original:
 
     def value(
         self,
-        arguments: Arguments,
+        arguments: CommonArguments,
         arrays: Sequence[np.ndarray],
         chosen: Sequence[int] = (),
     ) -> Outs:
@@ -88,7 +88,7 @@ class Original:
 
     def pull(
         self,
-        arguments: Arguments,
+        arguments: CommonArguments,
         arrays: Sequence[np.ndarray],
         chosen: Sequence[int],
         cts: Sequence[np.ndarray | None],
@@ -104,7 +104,7 @@ class Original:
 
     def pull_twice(
         self,
-        arguments: Arguments,
+        arguments: CommonArguments,
         arrays: Sequence[np.ndarray],
         chosen: Sequence[int],
         cts: Sequence[np.ndarray],
@@ -129,7 +129,7 @@ class Original:
 
     def push(
         self,
-        arguments: Arguments,
+        arguments: CommonArguments,
         arrays: Sequence[np.ndarray],
         tangents: dict[int, np.ndarray],
     ) -> Found:
@@ -148,7 +148,7 @@ class Original:
 
     def batched(
         self,
-        arguments: Arguments,
+        arguments: CommonArguments,
         arrays: Sequence[np.ndarray],
         axes: Sequence[int | None],
     ) -> Outs:
@@ -170,7 +170,10 @@ class Original:
         return self._tried(run)
 
     def _apply(
-        self, arguments: Arguments, arrays: Sequence[np.ndarray], chosen: Sequence[int]
+        self,
+        arguments: CommonArguments,
+        arrays: Sequence[np.ndarray],
+        chosen: Sequence[int],
     ) -> tuple[Any, list[Any]]:
         tensors = self._tensors(arrays, chosen)
         leaves = [tensors[i] for i in chosen]
@@ -223,7 +226,9 @@ class Original:
             return f"it draws random numbers ({', '.join(draws.found)})"
         return "" if _are_same(first, run()) else "it gives something else each time"
 
-    def saves_intermediates(self, arguments: Arguments, chosen: Sequence[int]) -> bool:
+    def saves_intermediates(
+        self, arguments: CommonArguments, chosen: Sequence[int]
+    ) -> bool:
         """Does forward keep tensors that are neither its inputs nor its outputs?"""
 
         def run() -> bool:

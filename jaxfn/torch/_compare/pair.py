@@ -15,7 +15,7 @@ from jaxfn._base import pytree
 from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
-from jaxfn.torch._compare.arguments import Arguments
+from jaxfn.torch._compare.arguments import CommonArguments
 from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
@@ -29,7 +29,7 @@ class Different(Exception):  # noqa: N818  (it is what is looked for)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
+class CompareOptions:
     """How results are compared.
 
     Attributes:
@@ -59,8 +59,8 @@ class Pair:
         self,
         port: Any,
         original: Original,
-        arguments: Arguments,
-        options: Options,
+        arguments: CommonArguments,
+        options: CompareOptions,
         *,
         double: bool,
         exact: Pair | None = None,
@@ -300,7 +300,7 @@ def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def subsets_in_words(arguments: Arguments, chosen: Sequence[int]) -> str:
+def subsets_in_words(arguments: CommonArguments, chosen: Sequence[int]) -> str:
     """Which arguments are differentiated."""
     numbers = [str(arguments.position(i)) for i in chosen]
     words = "argument" if len(numbers) == 1 else "arguments"

@@ -17,7 +17,7 @@ import numpy as np
 import jaxfn
 from jaxfn._base import compat, pytree
 from jaxfn.torch._base import KEYS
-from jaxfn.torch._compare.arguments import Arguments, leaves_of
+from jaxfn.torch._compare.arguments import CommonArguments, leaves_of
 from jaxfn.torch._compare.tensors import label_of
 
 Arrays = list[Any]
@@ -32,7 +32,7 @@ class Port:
         seed: of the key, where it takes one.
     """
 
-    def __init__(self, port: Any, arguments: Arguments, seed: int) -> None:
+    def __init__(self, port: Any, arguments: CommonArguments, seed: int) -> None:
         has_apply = isinstance(port, type) and hasattr(port, "apply")
         self._call: Callable[..., Any] = port.apply if has_apply else port
         self._arguments = arguments

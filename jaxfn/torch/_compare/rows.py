@@ -16,7 +16,7 @@ GRADIENTS = "each gradient"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Comparison:
     """A row of the report.
 
     Attributes:
@@ -62,28 +62,32 @@ NAMES = (
 """What can be skipped; "gradients" are the rows of each argument."""
 
 
-def rows(best: Pair, given: Pair) -> dict[str, Row]:
+def rows(best: Pair, given: Pair) -> dict[str, Comparison]:
     """Those for a pair in the best precision, and in the one given."""
     found = {
-        "outputs": Row("forward", values.outputs, (), True, ""),
-        "shape": Row("forward", values.shape, ("outputs",), True, ""),
-        "dtype": Row("forward", values.dtype, ("outputs",), True, ""),
-        "value": Row("forward", values.value, _SHAPE, draws="forward"),
+        "outputs": Comparison("forward", values.outputs, (), True, ""),
+        "shape": Comparison("forward", values.shape, ("outputs",), True, ""),
+        "dtype": Comparison("forward", values.dtype, ("outputs",), True, ""),
+        "value": Comparison("forward", values.value, _SHAPE, draws="forward"),
     }
     if best is not given:
-        found["value as given"] = Row("forward", values.value, _VALUE, True, "forward")
-    found["value at other points"] = Row(
+        found["value as given"] = Comparison(
+            "forward", values.value, _VALUE, True, "forward"
+        )
+    found["value at other points"] = Comparison(
         "forward", values.value_elsewhere, _VALUE, draws="forward"
     )
-    found["value under jit"] = Row("forward", values.value_jit, _VALUE, draws="forward")
-    found["value while differentiated"] = Row(
+    found["value under jit"] = Comparison(
+        "forward", values.value_jit, _VALUE, draws="forward"
+    )
+    found["value while differentiated"] = Comparison(
         "forward", values.value_differentiated, _VALUE
     )
     for i in best.arguments.at:
         name = f"gradient of argument {best.arguments.position(i)}"
-        found[name] = Row("backward", gradients.gradient(i), _VALUE)
+        found[name] = Comparison("backward", gradients.gradient(i), _VALUE)
     if best is not given:
-        found["gradients as given"] = Row(
+        found["gradients as given"] = Comparison(
             "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
         )
     rest: list[tuple[str, str, Callable[[Pair], Outcome], tuple[str, ...]]] = [
@@ -101,10 +105,12 @@ def rows(best: Pair, given: Pair) -> dict[str, Row]:
         ("vmap of gradients", "backward", further.vmap_gradients,
          (*_GRADIENT, "gradients at other points", "vmap")),
     ]  # fmt: skip
-    return found | {name: Row(rule, run, needs) for name, rule, run, needs in rest}
+    return found | {
+        name: Comparison(rule, run, needs) for name, rule, run, needs in rest
+    }
 
 
-class Run:
+class ComparisonRun:
     """The rows so far.
 
     Args:
@@ -121,7 +127,7 @@ class Run:
         """Why values were not compared; an empty text if they were."""
         return self._draws.get("forward", "")
 
-    def add(self, name: str, row: Row, pair: Pair) -> None:
+    def add(self, name: str, row: Comparison, pair: Pair) -> None:
         """Run a row."""
         reason = self._reason(name, row)
         if reason:
@@ -140,7 +146,7 @@ class Run:
                 return dataclasses.replace(result, status="skipped", message=why)
         return result
 
-    def _reason(self, name: str, row: Row) -> str:
+    def _reason(self, name: str, row: Comparison) -> str:
         """Why a row is not run; an empty text if it is."""
         told = "gradients" if _is_gradient(name) else name
         if told in self._skip:
@@ -164,7 +170,7 @@ def _is_gradient(name: str) -> bool:
     return name.startswith("gradient of argument ")
 
 
-def _result(name: str, row: Row, pair: Pair) -> CheckResult:
+def _result(name: str, row: Comparison, pair: Pair) -> CheckResult:
     """Anything that a row raises is its outcome."""
     try:
         outcome = row.run(pair)

@@ -34,7 +34,7 @@ def from_torch(
 
     A call raises `TorchRefusal` where a rule can't be recorded.
 
-    Example:
+    TensorSpec:
         >>> import jax, torch, jaxfn.torch
         >>> class Square(torch.autograd.Function):
         ...     @staticmethod
@@ -60,5 +60,5 @@ def from_torch(
         raise ValueError(
             f'from_torch expected fallback=None or "host", got {fallback!r}.'
         )
-    bridge = Bridge(cls, Settings(host=fallback == "host", random=random))
+    bridge = Bridge(cls, Settings("fallback" if fallback else "never", random=random))
     return bridge.made()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxfn._base import errors
+from jaxfn._methods import VmapInfo
 from jaxfn.torch._base import (
     Flattener,
     Leaf,
@@ -16,26 +17,9 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._trace import Run
+from jaxfn.torch._trace import TensorFunction
 
 Dims = tuple[int | None, ...]
-
-
-def has_vmap(cls: Any) -> bool:
-    """Does the class define how it is batched?"""
-    return cls.vmap is not torch.autograd.Function.vmap
-
-
-class VmapInfo(NamedTuple):
-    """What a vmap staticmethod is told of the batch, as in torch.
-
-    Attributes:
-        batch_size: the size of the axis that is mapped over.
-        randomness: always "error".
-    """
-
-    batch_size: int
-    randomness: str
 
 
 class Batch:
@@ -66,7 +50,7 @@ class Batch:
                 way_out="Map over the arrays with one key: in_axes=(None, 0, …).",
             ).of(name, "vmap")
 
-    def run(self, size: int, dims: Dims) -> Run:
+    def run(self, size: int, dims: Dims) -> TensorFunction:
         """From tensors, batched at the front, to such outputs.
 
         Args:

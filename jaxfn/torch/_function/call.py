@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -16,11 +16,12 @@ class Settings:
     """How a class is brought over.
 
     Attributes:
-        host: may rules run in torch, on the host?
+        host: do rules run in torch, on the host? "never", or as a "fallback" where
+            they can't be traced.
         random: may they draw random numbers?
     """
 
-    host: bool
+    host: Literal["fallback", "never"]
     random: bool
 
     def seed(self, which: int) -> int | None:
@@ -28,7 +29,7 @@ class Settings:
         return which if self.random else None
 
 
-class Call:
+class TorchCall:
     """The arguments of a call of a Function, taken apart.
 
     Attributes:

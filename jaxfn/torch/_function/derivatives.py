@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxfn.torch._base import is_inexact, to_torch_dtype, torch
-from jaxfn.torch._trace import HiddenWrites, Run
+from jaxfn.torch._trace import TensorFunction, TrackedForward
 
 
 def _tracked(x: Any) -> Any:
@@ -16,7 +16,7 @@ def _tracked(x: Any) -> Any:
     return x.detach().requires_grad_()
 
 
-def _run_tracked(run: Run, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
+def _run_tracked(run: TensorFunction, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
     tracked = [_tracked(x) if need else x for x, need in zip(xs, needs, strict=True)]
     # Clones, as a rule may write to what it gets, and to a leaf it may not.
     outs = run(
@@ -35,7 +35,7 @@ def is_written_over(error: object) -> bool:
 
 # In forward that is no mistake, as torch differentiates nothing there. What is saved
 # for a derivative is a copy then; not at once, as torch.func takes no such hooks.
-def with_copies(run: Run) -> Run:
+def with_copies(run: TensorFunction) -> TensorFunction:
     """The same, where a rule may write to what its derivative needs."""
 
     def kept(tensors: Sequence[Any]) -> list[Any]:
@@ -45,11 +45,11 @@ def with_copies(run: Run) -> Run:
     return kept
 
 
-def of_forward(run: Run) -> Run:
-    """The same, with what hides from its derivative refused."""
+def of_forward(run: TensorFunction) -> TensorFunction:
+    """The same, with nothing cut off from its derivative."""
 
     def watched(tensors: Sequence[Any]) -> list[Any]:
-        with HiddenWrites():
+        with TrackedForward():
             return run(tensors)
 
     return watched
@@ -60,7 +60,10 @@ def _has_gradient(x: Any) -> bool:
 
 
 def pull(
-    run: Run, needs: Sequence[bool], given: Sequence[bool], tensors: Sequence[Any]
+    run: TensorFunction,
+    needs: Sequence[bool],
+    given: Sequence[bool],
+    tensors: Sequence[Any],
 ) -> list[Any]:
     again = torch.is_grad_enabled()
     xs, cts = tensors[: len(needs)], iter(tensors[len(needs) :])
@@ -89,7 +92,9 @@ def pull(
 
 # J t is the gradient of <J^H u, t> by u: torch differentiates its own derivative, and
 # asks nothing of rules but that backward can be differentiated.
-def push(run: Run, given: Sequence[bool], tensors: Sequence[Any]) -> list[Any]:
+def push(
+    run: TensorFunction, given: Sequence[bool], tensors: Sequence[Any]
+) -> list[Any]:
     again = torch.is_grad_enabled()
     xs, dots = tensors[: len(given)], list(tensors[len(given) :])
     with torch.enable_grad():
@@ -124,7 +129,7 @@ def push(run: Run, given: Sequence[bool], tensors: Sequence[Any]) -> list[Any]:
 # ---- what backward returned, as torch takes it
 
 
-class Argument(NamedTuple):
+class ArgumentSpec(NamedTuple):
     """What backward returns a gradient for.
 
     Attributes:
@@ -137,7 +142,7 @@ class Argument(NamedTuple):
 
 
 def gradients(
-    name: str, found: tuple[Any, ...], needs: Sequence[bool], of: Sequence[Argument]
+    name: str, found: tuple[Any, ...], needs: Sequence[bool], of: Sequence[ArgumentSpec]
 ) -> list[Any]:
     """The gradient of each argument, checked; None where there is none.
 

@@ -8,14 +8,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxfn.torch._base import TorchRefusal
-from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.function import Bridge, is_array
 from jaxfn.torch._function.traced_forward import TracedForward
 from jaxfn.torch._trace import BranchTree, Operation, Ref
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class Graph:
+class RuleGraph:
     """One rule, traced.
 
     Attributes:
@@ -54,8 +54,8 @@ class TorchExplanation:
     """
 
     name: str
-    forward: Graph
-    backward: Graph | None
+    forward: RuleGraph
+    backward: RuleGraph | None
 
     @property
     def ok(self) -> bool:
@@ -83,7 +83,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         The graphs of forward and backward, with the operations of torch that are in
         them. Nothing is computed.
 
-    Example:
+    TensorSpec:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
         >>> class Square(torch.autograd.Function):
         ...     @staticmethod
@@ -98,8 +98,8 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         >>> report.ok, report.backward.operations
         (True, {'aten.mul.Tensor': 2})
     """
-    bridge = Bridge(cls, Settings(host=False, random=random))
-    call = Call(args, is_array)
+    bridge = Bridge(cls, Settings("never", random=random))
+    call = TorchCall(args, is_array)
     call.arrays = [jnp.asarray(x) for x in call.arrays]
     needs = tuple(
         top is not None and jnp.issubdtype(call.arrays[top].dtype, jnp.inexact)
@@ -119,11 +119,11 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     return TorchExplanation(cls.__name__, forward, backward)
 
 
-def _refused(rule: str, refusal: TorchRefusal) -> Graph:
-    return Graph(rule, {}, "", 0, refusal)
+def _refused(rule: str, refusal: TorchRefusal) -> RuleGraph:
+    return RuleGraph(rule, {}, "", 0, refusal)
 
 
-def _graph(rule: str, tree: BranchTree) -> Graph:
+def _graph(rule: str, tree: BranchTree) -> RuleGraph:
     steps = [step for path in tree.paths for step in path.steps]
     counts: dict[str, int] = {}
     for step in steps:
@@ -132,7 +132,7 @@ def _graph(rule: str, tree: BranchTree) -> Graph:
         "\n".join(_lines(path.steps, path.n_inputs + len(path.constants)))
         for path in tree.paths
     )
-    return Graph(rule, counts, text, len(tree.paths), None)
+    return RuleGraph(rule, counts, text, len(tree.paths), None)
 
 
 def _lines(steps: list[Operation], start: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch._base import (
@@ -15,6 +16,7 @@ from jaxfn.torch._base import (
     experimental,
     given_to,
     is_inexact,
+    parts_of,
     torch,
 )
 
@@ -46,6 +48,59 @@ class ForwardResult:
     materialize: bool
     inexact: list[bool]
     numbers: list[int]
+
+    @property
+    def backward_leaves(self) -> list[int]:
+        """The flat results that backward gets."""
+        return leaves_of([self.saved, self.attributes])
+
+    @property
+    def jvp_leaves(self) -> list[int]:
+        """The flat results that jvp gets."""
+        return leaves_of([self.for_forward, self.attributes])
+
+    def save(self, ctx: Any, results: Sequence[Any]) -> None:
+        """Give jaxfn's ctx what torch's was given."""
+
+        def at(template: Any) -> Any:
+            return results[template] if isinstance(template, Leaf) else None
+
+        ctx.save_for_backward(*map(at, self.saved))
+        ctx.save_for_forward(*map(at, self.for_forward))
+        for name, template in self.attributes.items():
+            leaves = leaves_of([template])
+            if leaves:
+                setattr(ctx, name, [results[i] for i in leaves])
+        marked = [results[i] for i in self.marked if self.inexact[i]]
+        if marked:
+            ctx.mark_non_differentiable(*marked)
+        ctx.set_materialize_grads(self.materialize)
+
+    def restored(self, ctx: Any, saved: list[Any], wanted: list[int]) -> list[Any]:
+        """The flat results `wanted`, from a ctx of jaxfn's that saved `saved`."""
+        at: dict[int, Any] = {}
+        for template, x in zip(saved, ctx.saved_tensors, strict=True):
+            if isinstance(template, Leaf):
+                at[int(template)] = x
+        for name, template in self.attributes.items():
+            leaves = leaves_of([template])
+            if leaves:
+                at.update(zip(leaves, getattr(ctx, name), strict=True))
+        return [at[i] for i in wanted]
+
+
+def leaves_of(templates: Any) -> list[int]:
+    """The flat results that templates hold, each once, in order."""
+    found: dict[int, None] = {}
+
+    def look(template: Any) -> None:
+        if isinstance(template, Leaf):
+            found[int(template)] = None
+        for part in parts_of(template):
+            look(part)
+
+    look(templates)
+    return list(found)
 
 
 def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:

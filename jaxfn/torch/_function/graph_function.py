@@ -12,16 +12,16 @@ import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
-import jaxfn
 from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
-from jaxfn.torch._function import derivatives as derivatives
-from jaxfn.torch._function import host
-from jaxfn.torch._trace import BranchTree, Example, Run, trace
+from jaxfn.torch._function import derivatives, graph_rules
+from jaxfn.torch._function import host as on_host
+from jaxfn.torch._trace import BranchTree, TensorFunction, TensorSpec, trace
 
+Host = Literal["always", "fallback", "never"]
 _MOST = 64
 
 
@@ -35,9 +35,9 @@ class GraphFunction:
         seed: where its draws begin; None refuses them.
         shown: for each input, whether torch would show that it requires grad.
         keep: real tensors whose `grad` must not change.
-        host: may it run on the host?
+        host: does it run in torch on the host? "always", "never", or as a "fallback"
+            where it can't be traced.
         known: is it known which inputs are differentiated?
-        only_host: is it never traced?
         types: gives the shapes and (JAX's) dtypes of the results, where they are known.
         note: what `run` found out, which must be the same on all paths.
         batch: the results for a batch, from its size, where it is in the key and in
@@ -47,16 +47,15 @@ class GraphFunction:
 
     def __init__(
         self,
-        run: Run,
+        run: TensorFunction,
         *,
         name: str,
         rule: str,
         seed: int | None = None,
         shown: Sequence[bool] | None = None,
         keep: Sequence[Any] = (),
-        host: bool = False,
+        host: Host = "never",
         known: bool = True,
-        only_host: bool = False,
         types: Callable[[Sequence[Any]], list[Any]] | None = None,
         note: Callable[[], Any] = lambda: None,
         batch: Callable[..., list[Any]] | None = None,
@@ -64,18 +63,18 @@ class GraphFunction:
     ) -> None:
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
-        self.seed, self.keep, self.host, self.types = seed, keep, host, types
+        self.seed, self.keep, self.types = seed, keep, types
+        self.host: Host = host
         self._shown, self._known, self._note = shown, known, note
-        self.only_host = only_host
         self.host_types: dict[Any, list[Any]] = {}
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
 
-    def examples(self, types: Sequence[Any]) -> list[Example]:
+    def examples(self, types: Sequence[Any]) -> list[TensorSpec]:
         """What to trace with for inputs of these types."""
         shown = self._shown or (False,) * len(types)
         return [
-            Example(tuple(t.shape), to_torch_dtype(t.dtype), s)
+            TensorSpec(tuple(t.shape), to_torch_dtype(t.dtype), s)
             for t, s in zip(types, shown, strict=True)
         ]
 
@@ -107,12 +106,13 @@ class GraphFunction:
                 warnings.warn(
                     f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
                     f"{tuple(t.shape)} that requires grad and is no argument: as in "
-                    "torch, it gets no gradient here. Pass it to apply.",
+                    "torch, it gets no gradient here. Pass it to apply (and call its "
+                    "module by torch.func.functional_call, if it has one).",
                     UserWarning,
                     stacklevel=2,
                 )
 
-    def _traced(self, examples: Sequence[Example]) -> BranchTree:
+    def _traced(self, examples: Sequence[TensorSpec]) -> BranchTree:
         wide = widened(examples)
         runs = [self.run]
         if self.is_derivative:
@@ -129,7 +129,7 @@ class GraphFunction:
         assert first is not None
         raise first
 
-    def _trace(self, run: Run, examples: Sequence[Example]) -> BranchTree:
+    def _trace(self, run: TensorFunction, examples: Sequence[TensorSpec]) -> BranchTree:
         return trace(
             run,
             examples,
@@ -139,9 +139,9 @@ class GraphFunction:
             note=self._note,
         )
 
-    def _tried(self, tree: BranchTree, examples: Sequence[Example]) -> BranchTree:
+    def _tried(self, tree: BranchTree, examples: Sequence[TensorSpec]) -> BranchTree:
         """The tree, evaluated without values where that might be refused."""
-        if self.host or any(path.is_dynamic for path in tree.paths):
+        if self.host == "fallback" or any(path.is_dynamic for path in tree.paths):
             types = [
                 jax.ShapeDtypeStruct(x.shape, to_jax_dtype(x.dtype)) for x in examples
             ]
@@ -151,19 +151,19 @@ class GraphFunction:
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays (and this key, where it draws)."""
-        if self.only_host:
+        if self.host == "always":
             return self._on_host(arrays, key)
         try:
             return self.program(arrays)(arrays, key)
         except TorchRefusal as refusal:
             refusal.of(self.name, self.rule)
-            if not self.host:
+            if self.host == "never":
                 raise
         return self._on_host(arrays, key)
 
     def _on_host(self, arrays: Sequence[Any], key: Any) -> list[Any]:
         try:
-            return host.call(self, arrays, key)
+            return on_host.call(self, arrays, key)
         except TorchRefusal as refusal:
             raise refusal.of(self.name, self.rule) from None
 
@@ -197,7 +197,7 @@ class GraphFunction:
         return self._derive(("jvp", given), push)
 
     @property
-    def _tracked(self) -> Run:
+    def _tracked(self) -> TensorFunction:
         is_forward = self.rule == "forward"
         return derivatives.of_forward(self.run) if is_forward else self.run
 
@@ -213,16 +213,14 @@ class GraphFunction:
                 seed=self.seed,
                 keep=self.keep,
                 host=self.host,
-                only_host=self.only_host,
                 is_derivative=True,
                 **options,
             )
         return self._derived[where]
 
-    @functools.cached_property
-    def function(self) -> Any:
-        """A jaxfn.Function of a key (or None) and arrays, with these derivatives."""
-        return _function(self)
+    def apply(self, key: Any, *arrays: Any) -> list[Any]:
+        """The results under JAX's transformations, with these derivatives."""
+        return graph_rules.apply(self, key, arrays)
 
 
 def types_key(types: Sequence[Any]) -> Any:
@@ -246,59 +244,13 @@ def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
             break
 
 
-def widened(examples: Sequence[Example]) -> list[Example] | None:
+def widened(examples: Sequence[TensorSpec]) -> list[TensorSpec] | None:
     """The same with int64 for int32, which JAX has for it where x64 is off."""
     if has_x64() or all(x.dtype != torch.int32 for x in examples):
         return None
     return [
-        Example(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
+        TensorSpec(x.shape, torch.int64 if x.dtype == torch.int32 else x.dtype)
         if x.dtype == torch.int32
         else x
         for x in examples
     ]
-
-
-def _function(body: GraphFunction) -> Any:
-    class Graph(jaxfn.Function):
-        @staticmethod
-        def forward(key: Any, *arrays: Any) -> Any:
-            return tuple(body(arrays, key))
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            del output
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-            ctx.set_materialize_grads(False)
-
-        @staticmethod
-        def backward(ctx: Any, *cts: Any) -> Any:
-            key, *arrays = ctx.saved_tensors
-            needs = tuple(ctx.needs_input_grad[1:])
-            given = tuple(ct is not None for ct in cts)
-            if not any(needs) or not any(given):
-                return (None,) * (len(arrays) + 1)
-            pulled = body.vjp(needs, given).function.apply
-            found = iter(pulled(key, *arrays, *[c for c in cts if c is not None]))
-            return None, *[next(found) if need else None for need in needs]
-
-        @staticmethod
-        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-            key, *arrays = ctx.saved_tensors
-            given = tuple(t is not None for t in tangents)
-            pushed = body.jvp(given).function.apply
-            return pushed(key, *arrays, *[t for t in tangents if t is not None])
-
-    if body.batch is not None:
-        Graph.vmap = staticmethod(_batch_rule(body.batch))
-    Graph.__name__ = Graph.__qualname__ = f"{body.name}.{body.rule}"
-    return Graph
-
-
-def _batch_rule(batch: Callable[..., list[Any]]) -> Callable[..., Any]:
-    def vmap(info: Any, in_dims: Any, key: Any, *arrays: Any) -> Any:
-        key_dim, *dims = in_dims
-        found = batch(info.batch_size, key_dim, tuple(dims), key, arrays)
-        return tuple(found), tuple(None if x is None else 0 for x in found)
-
-    return vmap

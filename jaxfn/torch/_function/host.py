@@ -19,6 +19,7 @@ from jaxfn.torch._base import (
     from_numpy,
     has_x64,
     is_inexact,
+    of_unused,
     to_jax_dtype,
     to_numpy,
     torch,
@@ -100,7 +101,10 @@ def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
             found = _on(body, arrays, seed, wide=False)
         except TorchRefusal:
             raise
-        except Exception:
+        except Exception as error:
+            unused = of_unused(error)
+            if unused is not None:
+                raise unused from error
             if has_x64() or all(x.dtype != np.int32 for x in arrays):
                 raise
             found = _on(body, arrays, seed, wide=True)

@@ -16,11 +16,12 @@ from jaxfn.torch._base import (
     Same,
     TorchRefusal,
     fingerprint,
+    has_vmap,
     torch,
 )
 from jaxfn.torch._function import host
-from jaxfn.torch._function.batching import Batch, Dims, has_vmap
-from jaxfn.torch._function.call import Call, Settings
+from jaxfn.torch._function.batching import Batch, Dims
+from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.graph_function import GraphFunction
 
 
@@ -35,7 +36,7 @@ class HostCall:
     """
 
     def __init__(
-        self, cls: Any, call: Call, settings: Settings, refusal: TorchRefusal
+        self, cls: Any, call: TorchCall, settings: Settings, refusal: TorchRefusal
     ) -> None:
         self.cls, self.tops, self.args = cls, call.tops, call.args
         self.refusal = refusal
@@ -48,11 +49,10 @@ class HostCall:
             name=self.name,
             rule="apply",
             seed=settings.seed(FORWARD),
-            host=True,
-            only_host=True,
+            host="always",
             batch=self._batched if has_vmap(cls) else None,
         )
-        self.kept = type("HostCall", (), {"layout": self})
+        self.kept = type("HostCall", (), {"kind": self})
         self._pushed: dict[Any, GraphFunction] = {}
         self._rules: dict[Any, GraphFunction] = {}
 
@@ -76,11 +76,10 @@ class HostCall:
                 name=self.name,
                 rule="vmap",
                 seed=self._settings.seed(VMAP),
-                host=True,
-                only_host=True,
+                host="always",
                 types=lambda _: [((size, *shape), dtype) for shape, dtype in types],
             )
-        return list(self._rules[where].function.apply(key, *arrays))
+        return self._rules[where].apply(key, *arrays)
 
     def _note(self, result: Any) -> None:
         """Keep the form of the output; it must not change from call to call."""
@@ -102,8 +101,15 @@ class HostCall:
                     "its first call on the host, and they can't travel through JAX."
                 )
 
-    def outputs(self, results: list[Any]) -> Any:
-        """The results in the form that torch returned."""
+    def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
+        """What torch returned; jaxfn's ctx gets the arguments."""
+        if self.body.batch is None:
+            results = self.body(arrays, key)
+        else:
+            results = self.body.apply(key, *arrays)
+        ctx.save_for_backward(*arrays)
+        ctx.save_for_forward(*arrays)
+        ctx.set_materialize_grads(False)
         template = self._output[0]
         tops = template if isinstance(template, tuple) else (template,)
         found = iter(results)
@@ -117,9 +123,10 @@ class HostCall:
         return [isinstance(x, Leaf) for x in tops]
 
     def gradients(
-        self, arrays: Sequence[Any], key: Any, needs: Sequence[bool], cts: Sequence[Any]
+        self, ctx: Any, key: Any, needs: Sequence[bool], cts: Sequence[Any]
     ) -> list[Any]:
         """A gradient (or None) for each argument."""
+        arrays = ctx.saved_tensors
         wanted = [False] * len(arrays)
         for top, need in zip(self.tops, needs, strict=True):
             if top is not None and need:
@@ -128,15 +135,14 @@ class HostCall:
         given = tuple(ct is not None for ct in cts)
         if not any(wanted) or not any(given):
             return [None] * len(self.tops)
-        pulled = self.body.vjp(tuple(wanted), given).function.apply
+        pulled = self.body.vjp(tuple(wanted), given).apply
         found = iter(pulled(key, *arrays, *[ct for ct in cts if ct is not None]))
         by_array = [next(found) if want else None for want in wanted]
         return [None if top is None else by_array[top] for top in self.tops]
 
-    def tangents(
-        self, arrays: Sequence[Any], key: Any, dots: Sequence[Any]
-    ) -> tuple[Any, ...]:
+    def tangents(self, ctx: Any, key: Any, dots: Sequence[Any]) -> tuple[Any, ...]:
         """A tangent for each output, by the class's own jvp."""
+        arrays = ctx.saved_tensors
         by_array: list[Any] = [None] * len(arrays)
         for top, t in zip(self.tops, dots, strict=True):
             if top is not None:
@@ -148,9 +154,8 @@ class HostCall:
                 name=self.name,
                 rule="jvp",
                 seed=self._settings.seed(FORWARD),
-                host=True,
-                only_host=True,
+                host="always",
             )
-        run = self._pushed[given].function.apply
+        run = self._pushed[given].apply
         found = iter(run(key, *arrays, *[t for t in by_array if t is not None]))
         return tuple(next(found) if ok else None for ok in self.is_output())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxfn.torch._base import (
     BACKWARD,
@@ -13,19 +14,18 @@ from jaxfn.torch._base import (
     JVP,
     VMAP,
     Ctx,
-    Leaf,
     Same,
     SavedCtx,
     TorchRefusal,
+    has_vmap,
     is_separate,
-    parts_of,
     settings_of,
     torch,
     unflatten,
 )
-from jaxfn.torch._function.batching import Batch, Dims, has_vmap
-from jaxfn.torch._function.call import Call, Settings
-from jaxfn.torch._function.derivatives import Argument, gradients
+from jaxfn.torch._function.batching import Batch, Dims
+from jaxfn.torch._function.call import Settings, TorchCall
+from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import BranchTree, NeedsRead
@@ -44,13 +44,15 @@ class TracedForward:
     """
 
     def __init__(
-        self, cls: Any, call: Call, needs: Needs | None, settings: Settings
+        self, cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
     ) -> None:
         self.cls, self.needs, self._settings = cls, needs, settings
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
         self._wanted = [
-            Argument(isinstance(x, torch.Tensor), None if i is None else self._types[i])
+            ArgumentSpec(
+                isinstance(x, torch.Tensor), None if i is None else self._types[i]
+            )
             for x, i in zip(call.args, call.tops, strict=True)
         ]
         self._keep = call.keep()
@@ -76,9 +78,25 @@ class TracedForward:
         self._derived: dict[Any, GraphFunction] = {}
         self._draws_back: bool | None = None
         # In a class, where jaxfn looks for no arrays.
-        self.kept = type("TracedForward", (), {"layout": self})
+        self.kept = type("TracedForward", (), {"kind": self})
 
     # ---- forward
+
+    def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
+        """What forward returns; what it saves goes into jaxfn's ctx."""
+        if self.has_intermediates() or self.body.batch is not None:
+            results = self.body.apply(key, *arrays)
+        else:
+            results = self.body(arrays, key)
+        if key is not None and not self.draws():
+            raise ValueError(
+                f"`{self.name}` was made with random=True and draws no random "
+                "numbers: expected a class that does. Leave random=True out, and the "
+                "key with it."
+            )
+        results = _as_they_were(self, arrays, results)
+        self.record.save(ctx, results)
+        return unflatten(self.record.output, results[: self.record.n_outputs])
 
     def _known_needs(self) -> Needs:
         if self.needs is None:
@@ -130,10 +148,10 @@ class TracedForward:
             self._derived["setup"] = GraphFunction(
                 self._setup, rule="setup_context", **how
             )
-        outs = self._derived[where].function.apply(key, *arrays)
+        outs = self._derived[where].apply(key, *arrays)
         if len(types) == len(outs):
-            return list(outs)
-        setup = self._derived["setup"].function.apply
+            return outs
+        setup = self._derived["setup"].apply
         axes = (*dims, *[0] * len(outs))
         saved = jax.vmap(lambda *xs: setup(None, *xs), axes, axis_size=size)
         return [*outs, *saved(*arrays, *outs)]
@@ -172,22 +190,37 @@ class TracedForward:
         given = tuple(i is not None for i in self.record.is_output)
         types = self.program.types
         outs = [i for i in self.record.is_output if i is not None]
-        wanted = [types[i] for i in (*self.saved_leaves, *outs)]
+        wanted = [types[i] for i in (*self.record.backward_leaves, *outs)]
         return self.backward(needs, given).program(wanted)
 
     # ---- backward and jvp
 
-    def leaves_of(self, templates: Any) -> list[int]:
-        """The flat results that templates hold, in order."""
-        found: dict[int, None] = {}
-        _leaves_in(templates, found)
-        return list(found)
+    def gradients(
+        self, ctx: Any, key: Any, needs: Needs, cts: Sequence[Any]
+    ) -> list[Any]:
+        """A gradient, or None, for each argument."""
+        result = self.record
+        cts = [
+            ct if i is not None else None
+            for ct, i in zip(cts, result.is_output, strict=True)
+        ]
+        given = tuple(ct is not None for ct in cts)
+        leaves = result.restored(ctx, result.saved, result.backward_leaves)
+        found = self.backward(needs, given).apply
+        return found(key, *leaves, *[ct for ct in cts if ct is not None])
+
+    def tangents(self, ctx: Any, key: Any, dots: Sequence[Any]) -> list[Any]:
+        """A tangent, or None, for each output."""
+        result = self.record
+        leaves = result.restored(ctx, result.for_forward, result.jvp_leaves)
+        found = self.jvp(tuple(t is not None for t in dots)).apply
+        return found(key, *leaves, *[t for t in dots if t is not None])
 
     def backward(self, needs: Needs, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given gradients to those of the arguments."""
         key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
         if key not in self._derived:
-            leaves = self.saved_leaves
+            leaves = self.record.backward_leaves
             shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
 
             def run(tensors: Sequence[Any]) -> list[Any]:
@@ -207,11 +240,6 @@ class TracedForward:
                 ],
             )
         return self._derived[key]
-
-    @property
-    def saved_leaves(self) -> list[int]:
-        """The flat results that backward gets."""
-        return self.leaves_of([self.record.saved, self.record.attributes])
 
     def _is_shown(self, i: int, needs: Needs) -> bool:
         """Would torch show that this saved tensor requires grad?"""
@@ -258,7 +286,7 @@ class TracedForward:
         """From what was saved and the given tangents to those of the outputs."""
         key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
         if key not in self._derived:
-            leaves = self.forward_leaves
+            leaves = self.record.jvp_leaves
             needs = tuple(given)
 
             def run(tensors: Sequence[Any]) -> list[Any]:
@@ -278,20 +306,29 @@ class TracedForward:
             )
         return self._derived[key]
 
-    @property
-    def forward_leaves(self) -> list[int]:
-        """The flat results that jvp gets."""
-        return self.leaves_of([self.record.for_forward, self.record.attributes])
+
+# An input that is returned or saved as it is must be the very array, and one result in
+# two places the same one: by that jaxfn knows them.
+def _as_they_were(
+    traced: TracedForward, arrays: Sequence[Any], results: Sequence[Any]
+) -> list[Any]:
+    n, seen = traced.program.n_inputs, {}
+    found: list[Any] = []
+    marked = set(traced.record.marked)
+    # A vmap rule may give something else for an input than the input.
+    free = 0 if traced.body.batch is None else traced.record.n_outputs
+    outputs = zip(traced.program.outputs, results, strict=True)
+    for i, (ref, x) in enumerate(outputs):
+        assert ref is not None  # what is returned or saved is a tensor
+        is_input = ref < n and i >= free
+        found.append(arrays[ref] if is_input else seen.setdefault(ref, x))
+    unmarked = {id(x) for i, x in enumerate(found) if i not in marked}
+    for i in marked:
+        if id(found[i]) in unmarked:  # a mark must not reach what it was copied from
+            found[i] = jnp.array(found[i], copy=True)
+    return found
 
 
 def _rule(cls: Any) -> Any:
     own = cls.vjp is not torch.autograd.Function.vjp
     return cls.vjp if own else cls.backward
-
-
-def _leaves_in(template: Any, found: dict[int, None]) -> None:
-    if isinstance(template, Leaf):
-        found[int(template)] = None
-        return
-    for part in parts_of(template):
-        _leaves_in(part, found)

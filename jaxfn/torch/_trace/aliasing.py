@@ -15,7 +15,6 @@ from typing import Any
 from jaxfn.torch._base import (
     HOST,
     OR_HOST,
-    TorchDispatchMode,
     TorchRefusal,
     experimental,
     place_now,
@@ -60,21 +59,25 @@ def rebound(operation: str, place: str) -> TorchRefusal:
     )
 
 
-def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """What an operation writes to; nodes of a graph, if its arguments are nodes."""
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation writes to."""
     found: list[Any] = []
     for i, spec in enumerate(experimental.schema_of(func).arguments):
         if spec.alias_info is not None and spec.alias_info.is_write:
             x = args[i] if i < len(args) else kwargs.get(spec.name)
             found.extend(x if isinstance(x, (list, tuple)) else [x])
-    return [x for x in found if isinstance(x, (torch.Tensor, torch.fx.Node))]
+    return [x for x in found if isinstance(x, torch.Tensor)]
 
 
 class Memory:
-    """Looks at each operation of a trace before it runs."""
+    """Looks at each operation of a trace before it runs.
+
+    It knows of each view whether it came from a tensor that is closed over, or from
+    windows. To neither may a rule write.
+    """
 
     def __init__(self) -> None:
-        self._windows: dict[int, Any] = {}
+        self._origins: dict[int, tuple[Any, str]] = {}
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation, or a refusal."""
@@ -82,77 +85,53 @@ class Memory:
             raise rebound("y.set_(…)", _place())
         if func is _aten.as_strided.default and experimental.is_fake(args[0]):
             return _strided(*args, **kwargs)
-        self._check_written(func, args, kwargs)
+        # Before it runs: while tracing, torch does write to tensors with values.
+        for x in _written(func, args, kwargs):
+            self._check_write(func, x)
         result = func(*args, **kwargs)
-        self._note_windows(func, args, result)
-        return result
-
-    # Refused before it runs: while tracing, torch does write to tensors with values.
-    def _check_written(self, func: Any, args: Any, kwargs: Any) -> None:
-        for x in written(func, args, kwargs):
-            if not experimental.is_fake(x):
-                raise TorchRefusal(
-                    operation=str(func),
-                    reason="it writes to a tensor that is not an argument, and the "
-                    "write would be lost.",
-                    way_out=f"Pass it to apply and return its new value. {HOST}",
-                    where=_place(),
-                )
-            if id(x) in self._windows or _shares_places(x):
-                raise TorchRefusal(
-                    operation=str(func),
-                    reason="it writes to windows of a tensor, or where elements share "
-                    "a place.",
-                    way_out=f"Write to the tensor itself, by index. Or: {OR_HOST}",
-                    where=_place(),
-                )
-
-    def _note_windows(self, func: Any, args: Any, result: Any) -> None:
-        """Keep what is a view of windows."""
-        of_window = self._windows and any(id(x) in self._windows for x in args)
-        if func is _aten.unfold.default or (of_window and _is_view(func)):
-            views = result if isinstance(result, (list, tuple)) else (result,)
-            self._windows.update((id(x), x) for x in views)
-
-
-class HiddenWrites(TorchDispatchMode):
-    """While it lasts, no write may hide from the derivative that torch records.
-
-    Torch differentiates nothing in forward, so a rule may write through `y.data` or
-    `y.detach()` there; what it then saves has not the derivative that is recorded.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._detached: dict[int, Any] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        for x in written(func, args, kwargs):
-            if id(x) in self._detached:
-                raise TorchRefusal(
-                    operation=str(func),
-                    reason="it writes through what was detached, and there is no "
-                    "derivative of that.",
-                    way_out="Write to the tensor itself.",
-                    where=_place(),
-                )
-        result = func(*args, **kwargs)
-        source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if source is not None and _is_view(func):
-            cut = func is _aten.detach.default and source.requires_grad
-            if cut or id(source) in self._detached:
+        if _is_view(func):
+            origin = _WINDOWS if func is _aten.unfold.default else self._origin(args)
+            if origin:
                 views = result if isinstance(result, (list, tuple)) else (result,)
-                self._detached.update((id(x), x) for x in views)
+                self._origins.update((id(x), (x, origin)) for x in views)
         return result
+
+    def _origin(self, args: Any) -> str:
+        """Where the tensor comes from that a view is taken of."""
+        x = args[0] if args else None
+        if isinstance(x, torch.Tensor) and not experimental.is_fake(x):
+            return _CLOSED_OVER
+        return self._origins.get(id(x), (x, ""))[1]
+
+    def _check_write(self, func: Any, x: Any) -> None:
+        origin = self._origin([x])
+        if origin == _CLOSED_OVER:
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it writes to a tensor that is not an argument, and the "
+                "write would be lost.",
+                way_out=f"Pass it to apply and return its new value. {HOST}",
+                where=_place(),
+            )
+        if origin == _WINDOWS or _shares_places(x):
+            raise TorchRefusal(
+                operation=str(func),
+                reason="it writes to windows of a tensor, or where elements share "
+                "a place.",
+                way_out=f"Write to the tensor itself, by index. Or: {OR_HOST}",
+                where=_place(),
+            )
+
+
+_CLOSED_OVER, _WINDOWS = "closed over", "windows"
 
 
 def _is_view(func: Any) -> bool:
-    return any(
-        spec.alias_info is not None for spec in experimental.schema_of(func).returns
-    )
+    """Is the result a view?"""
+    # A rule may write to what torch makes of a constant.
+    returns = experimental.schema_of(func).returns
+    is_alias = any(spec.alias_info is not None for spec in returns)
+    return is_alias and func is not _aten.lift_fresh.default
 
 
 def _place() -> str:
@@ -187,38 +166,6 @@ def _shares_places(x: Any) -> bool:
                 return True
             reach += stride * (n - 1)
     return False
-
-
-def check_writes(module: Any) -> None:
-    """Refuse writes to tensors that are closed over.
-
-    Args:
-        module: the graph of the first pass.
-    """
-    held: set[Any] = set()
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            held.add(node)
-        schema = experimental.schema_of(node.target)
-        if node.op != "call_function" or schema is None:
-            continue
-        if any(x in held for x in written(node.target, node.args, node.kwargs)):
-            raise TorchRefusal(
-                operation=str(node.target),
-                reason="it writes to a tensor that is not an argument, and the "
-                "write would be lost.",
-                way_out="Pass it to apply and return its new value. " + HOST,
-                where=experimental.place_of(node),
-            )
-        for spec, arg in zip(schema.arguments, node.args, strict=False):
-            is_view = spec.alias_info is not None and not _is_lifted(node)
-            if is_view and isinstance(arg, torch.fx.Node) and arg in held:
-                held.add(node)
-
-
-def _is_lifted(node: Any) -> bool:
-    """Is it what torch makes of a constant, which the rule may write to?"""
-    return "lift_fresh" in str(node.target)
 
 
 class ParameterGradGuard:

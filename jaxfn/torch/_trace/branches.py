@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxfn.torch._base import TorchRefusal
-from jaxfn.torch._trace.program import Program, Type
+from jaxfn.torch._trace.program import TracedProgram, Type
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,7 +24,7 @@ class Branch:
         other: the paths where it does not.
     """
 
-    condition: Program
+    condition: TracedProgram
     then: Node
     other: Node
 
@@ -47,7 +47,7 @@ class RaiseLeaf:
             return RuntimeError(*self._args)
 
 
-Node = Branch | Program | RaiseLeaf
+Node = Branch | TracedProgram | RaiseLeaf
 
 
 class BranchTree:
@@ -90,14 +90,14 @@ class BranchTree:
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays."""
-        if isinstance(self.root, Program):
+        if isinstance(self.root, TracedProgram):
             return self.root(arrays, key)
         return self._from(self.root, arrays, key)
 
     def _from(self, node: Node, arrays: Sequence[Any], key: Any) -> list[Any]:
         if isinstance(node, RaiseLeaf):
             return [None if t is None else _nothing(t) for t in self.types]
-        if isinstance(node, Program):
+        if isinstance(node, TracedProgram):
             return node(arrays, key)
         (holds,) = node.condition(arrays, key)
         if not isinstance(holds, Tracer):
@@ -112,10 +112,10 @@ class BranchTree:
         )
 
 
-def _leaves(node: Node) -> list[Program]:
+def _leaves(node: Node) -> list[TracedProgram]:
     if isinstance(node, Branch):
         return [*_leaves(node.then), *_leaves(node.other)]
-    return [node] if isinstance(node, Program) else []
+    return [node] if isinstance(node, TracedProgram) else []
 
 
 def _has_raised(node: Node) -> bool:
@@ -128,7 +128,7 @@ def _is_inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
-def _joined(paths: list[Program], n_inputs: int) -> list[int | None]:
+def _joined(paths: list[TracedProgram], n_inputs: int) -> list[int | None]:
     seen: dict[Any, int] = {}
     found: list[int | None] = []
     for refs in zip(*[path.outputs for path in paths], strict=True):

@@ -22,6 +22,7 @@ from jaxfn.torch._base import (
     torch,
 )
 from jaxfn.torch._trace import aliasing
+from jaxfn.torch._trace.tracked_forward import TrackedForward
 
 
 class NeedsRead(BaseException):
@@ -105,6 +106,8 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         caller = sys._getframe(1)
+        if caller.f_code is TrackedForward.__torch_function__.__code__:
+            caller = caller.f_back or caller
         if func in _NEEDS:
             return self._needs(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:

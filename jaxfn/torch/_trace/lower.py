@@ -18,7 +18,7 @@ from jaxfn.torch._base import (
     to_jax_dtype,
     torch,
 )
-from jaxfn.torch._trace.program import Operation, Program, Ref, Type
+from jaxfn.torch._trace.program import Operation, Ref, TracedProgram, Type
 
 
 def build(
@@ -27,7 +27,7 @@ def build(
     n_inputs: int,
     *,
     wanted: slice = slice(None),
-) -> Program:
+) -> TracedProgram:
     """The program of a graph that writes nothing.
 
     Args:
@@ -63,7 +63,7 @@ class _Builder:
         self._drawn = 0
         self._used: set[Any] = set()
 
-    def program(self) -> Program:
+    def program(self) -> TracedProgram:
         nodes = list(self._module.graph.nodes)
         inputs = [n for n in nodes if n.op == "placeholder"]
         for i, n in enumerate(inputs):
@@ -91,7 +91,7 @@ class _Builder:
                 f"{len(self._draws)}).",
             )
         types = [_type(n.meta["val"]) if n is not None else None for n in outputs]
-        return Program(
+        return TracedProgram(
             self._n_inputs,
             self._constants,
             self._steps,

@@ -67,7 +67,7 @@ class Operation:
 
 
 @dataclasses.dataclass(slots=True)
-class Program:
+class TracedProgram:
     """A graph in terms of JAX.
 
     Attributes:

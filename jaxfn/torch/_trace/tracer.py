@@ -11,17 +11,18 @@ from jaxfn.torch._base import (
     TorchRefusal,
     experimental,
     fingerprint,
+    of_unused,
     place_of,
     raised_by_jaxfn,
     raised_by_user,
     torch,
 )
-from jaxfn.torch._trace.aliasing import ParameterGradGuard, check_writes
+from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import NeedsRead, Path
 from jaxfn.torch._trace.lower import build
 
-Run = Callable[[Sequence[Any]], list[Any]]
+TensorFunction = Callable[[Sequence[Any]], list[Any]]
 MOST_PATHS = 16
 """How many paths through a rule are traced before it is refused."""
 MOST_NODES = 8_000
@@ -29,7 +30,7 @@ MOST_NODES = 8_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Example:
+class TensorSpec:
     """An input to trace with.
 
     Attributes:
@@ -44,8 +45,8 @@ class Example:
 
 
 def trace(
-    run: Run,
-    examples: Sequence[Example],
+    run: TensorFunction,
+    examples: Sequence[TensorSpec],
     *,
     seed: int | None = None,
     known: bool = True,
@@ -88,8 +89,8 @@ class _Tracer:
 
     def __init__(
         self,
-        run: Run,
-        examples: Sequence[Example],
+        run: TensorFunction,
+        examples: Sequence[TensorSpec],
         seed: int | None,
         note: Callable[[], Any],
         kept: ParameterGradGuard,
@@ -181,7 +182,6 @@ class _Tracer:
             with torch.no_grad():
                 module = experimental.record(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
-            check_writes(module)
             return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
@@ -223,6 +223,9 @@ def _refused(error: Exception) -> TorchRefusal:
             way_out="Compute it again in this rule, from what is saved.",
             where=place_of(error.__traceback__),
         )
+    unused = of_unused(error)
+    if unused is not None:
+        return unused
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),

@@ -1,0 +1,130 @@
+"""A `GraphFunction` as `Rules` for jaxfn's engine: its derivatives are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from jaxfn._base import Outputs, compat, pytree
+from jaxfn._engine import (
+    Arrays,
+    OnePass,
+    Perturbed,
+    Residuals,
+    Rules,
+    Run,
+    call,
+    with_batch_rule,
+)
+
+
+class DerivableGraph(Protocol):
+    """What this file asks of a `GraphFunction`, which stands on this file."""
+
+    name: str
+    rule: str
+    batch: Callable[..., list[Any]] | None
+
+    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]: ...
+    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> Any: ...
+    def jvp(self, given: tuple[bool, ...]) -> Any: ...
+
+
+def apply(graph: DerivableGraph, key: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Call a graph under JAX's transformations.
+
+    Args:
+        graph: the function.
+        key: a PRNG key; None where it draws nothing.
+        arrays: its arguments.
+    """
+    if not any(map(compat.is_tracer, arrays)) and not compat.is_tracer(key):
+        return graph(arrays, key)
+    flat = list(arrays) if key is None else [key, *arrays]
+    return call(_GraphRules(graph, has_key=key is not None).rules, flat)
+
+
+class _GraphRules:
+    """The rules of one call; all of them save the arguments, and nothing else."""
+
+    def __init__(self, graph: DerivableGraph, *, has_key: bool) -> None:
+        self._graph, self._n_keys = graph, int(has_key)
+        name = f"{graph.name}.{graph.rule}"
+        one_pass = OnePass(self._forward, _residuals, lambda: self.rules, rule=name)
+
+        def primal(arrays: Arrays) -> Outputs:
+            nothing = (False,) * len(arrays)
+            # In such a JAX the reverse derivative of a scan keeps only the primal.
+            if compat.SCAN_DROPS_JVP:
+                return one_pass.fwd(arrays, nothing)[0]
+            return one_pass.primal(arrays, nothing)
+
+        self.rules = Rules(
+            name=name, primal=primal, fwd=one_pass.fwd, bwd=self._pull, jvp=self._push
+        )
+
+    def _split(self, flat: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Part the key, or None, from the arrays."""
+        n = self._n_keys
+        return flat[0] if n else None, list(flat[n:])
+
+    def _forward(
+        self, inputs: Arrays, perturbed: Perturbed
+    ) -> tuple[Arrays, list[Any], Run]:
+        def forward(*flat: Any) -> Outputs:
+            key, arrays = self._split(flat)
+            return pytree.outputs(self._graph(arrays, key))
+
+        if self._graph.batch is not None:
+            forward = with_batch_rule(forward, self._batch, name=self.rules.name)
+        outs = forward(*inputs)
+        return outs.arrays, list(inputs), Run(outs.static, perturbed, False, None)
+
+    def _batch(
+        self, size: int, batched: Sequence[bool], flat: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        """Compute a batch by the vmap rule of the class."""
+        assert self._graph.batch is not None
+        key, arrays = self._split(flat)
+        key_dim, dims = self._split([0 if b else None for b in batched])
+        found = self._graph.batch(size, key_dim, tuple(dims), key, arrays)
+        outs = pytree.outputs(found)
+        return outs, Outputs([True] * len(outs.arrays), outs.static)
+
+    def _pull(self, residuals: Residuals, cts: Arrays) -> list[Any]:
+        """Compute the gradients of the arguments that need one."""
+        key, arrays = self._split(residuals.arrays)
+        perturbed, out = residuals.static
+        needs = tuple(perturbed[self._n_keys :])
+        # A result that is no array (a gradient that is not there) has no cotangent.
+        whole = out.whole.join_only([None if ct is None else _conj(ct) for ct in cts])
+        given = tuple(ct is not None for ct in whole)
+        if not any(needs) or not any(given):
+            return [None] * len(perturbed)
+        pulled = self._graph.vjp(needs, given).apply
+        found = iter(pulled(key, *arrays, *[ct for ct in whole if ct is not None]))
+        grads = [_conj(next(found)) if need else None for need in needs]
+        return [*[None] * self._n_keys, *grads]
+
+    def _push(self, residuals: Residuals, dots: Arrays) -> list[Any]:
+        """Compute the tangents of the results."""
+        key, arrays = self._split(residuals.arrays)
+        _, out = residuals.static
+        dots = dots[self._n_keys :]
+        given = tuple(t is not None for t in dots)
+        pushed = self._graph.jvp(given).apply
+        found = pushed(key, *arrays, *[t for t in dots if t is not None])
+        present = out.whole.join([True] * len(residuals.differentiable))
+        return [t for t, is_there in zip(found, present, strict=True) if is_there]
+
+
+def _residuals(run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays) -> Residuals:
+    del arrays
+    return Residuals(leaves, (run.perturbed, run.out), run.out.differentiable(outs))
+
+
+def _conj(x: Any) -> Any:
+    """Turn a gradient of JAX's convention into one of torch's, or back."""
+    return jnp.conj(x) if jnp.iscomplexobj(x) else x
