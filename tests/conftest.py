@@ -73,7 +73,8 @@ hypothesis.settings.load_profile("normal")
 
 
 # What needs libraries that the extra `test` does not install, and which those are.
-# .ci/run installs them: for `ecosystem` on the newest Python, for the others on 3.11.
+# .ci/run installs torch on 3.11 and on the newest Python, what the notebooks need on
+# 3.11, and what `ecosystem` needs on the newest.
 NEEDS = {
     "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
     "tests/torch": ("torch",),

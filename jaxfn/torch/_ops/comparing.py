@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from jaxfn.torch._base import torch
 from jaxfn.torch._ops.row import row, rows
 
 rows(
@@ -40,18 +41,35 @@ def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
 
 # ---- bounds
 
+# Before torch 2.15, -1 as a bound of uint8 is 255; now it is left out.
+_WRAPS_BOUNDS = bool(torch.zeros(1, dtype=torch.uint8).clamp(min=-1))
+
 
 @row("aten.clamp", elementwise=True, typed=True)
 def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     """Between two bounds; above all the upper one; nan stays."""
     x = x.astype(out.dtype)
-    if min is not None:
+    if min is not None and not _is_ignored(min, out.dtype, below=True):
         low = jnp.asarray(min).astype(out.dtype)
         x = jnp.maximum(x, low)
-    if max is not None:
+    if max is not None and not _is_ignored(max, out.dtype, below=False):
         high = jnp.asarray(max).astype(out.dtype)
         x = jnp.minimum(x, high)
     return x
+
+
+def _is_ignored(bound: Any, dtype: Any, *, below: bool) -> bool:
+    """Does torch leave out this bound, which the dtype can't hold?"""
+    if type(bound) is not int or dtype.kind not in "iu":
+        return False
+    info = jnp.iinfo(dtype)
+    if info.min <= bound <= info.max:
+        return False
+    if _WRAPS_BOUNDS and dtype.kind == "u" and -info.max <= bound < 0:
+        return False
+    if not _WRAPS_BOUNDS and (bound < info.min) == below:
+        return True
+    raise NotImplementedError(f"the bound {bound} for {dtype}")
 
 
 rows(

@@ -233,6 +233,14 @@ def masked_select(x: Any, mask: Any) -> Any:
     return masked.pick(*jnp.broadcast_arrays(x, mask))
 
 
+@row("aten.nonzero_static")
+def nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
+    """The positions of so many elements that are not zero."""
+    if x.ndim == 0 or size == 0:
+        return jnp.zeros((size, x.ndim), int)
+    return jnp.argwhere(x, size=size, fill_value=fill_value)
+
+
 @row("aten.masked_scatter")
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The first elements of `source`, in order, where the mask is true."""

@@ -205,6 +205,14 @@ def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
     return values, vectors
 
 
+@row("aten.linalg_matrix_sqrth")
+def matrix_sqrth(x: Any) -> Any:
+    """The square root of a positive definite matrix."""
+    values, vectors = eigh(x)
+    roots = jnp.sqrt(jnp.maximum(values, 0))
+    return (vectors * roots[..., None, :]) @ _h(vectors)
+
+
 def _of_lower(x: Any) -> Any:
     """The Hermitian matrix with this lower triangle."""
     lower = jnp.tril(x)
