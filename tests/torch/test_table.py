@@ -59,7 +59,8 @@ RANDOM = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 RANDOM |= {"new_empty_strided", "geqrf", "bernoulli", "multinomial", "normal"}
 # No function of its input: another sign, another basis, any of equal ones.
 AMBIGUOUS = {"linalg.svd", "svd", "linalg.eig", "linalg.eigh", "svd_lowrank"}
-AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg", "topk", "sort", "msort"}
+AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg"}
+AMBIGUOUS |= {"topk", "sort", "msort", "argsort"}
 
 
 # JAX's polygamma is, for negative numbers; notebooks/reference/porting.md says so.
@@ -172,8 +173,6 @@ BROKEN = {("matrix_exp", torch.bfloat16), ("matrix_exp", torch.float16)}
 # Torch computes it in integers; porting.md says so.
 BROKEN |= {("nn.functional.interpolate", torch.uint8)}
 BROKEN |= {("nn.functional.upsample_bilinear", torch.uint8)}
-# Many elements are equal, and torch gives these in any order.
-BROKEN |= {("argsort", torch.uint8)}
 # Of matrices said to be Hermitian that are not, which the page says, too.
 BROKEN |= {("linalg.pinv", torch.complex64), ("linalg.pinv", torch.complex128)}
 OTHERS = [*ROUNDING, torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64]
