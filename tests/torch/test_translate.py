@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from jaxfn.torch import translate
-from jaxfn.torch._translate import _names
-from jaxfn.torch._translate._compared import load
+from jaxfn.torch._translate import table
+from jaxfn.torch._translate.verify import load
 
 X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
 Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
@@ -494,9 +494,9 @@ def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
 
 
 def test_a_swapped_row_is_found(module, monkeypatch):
-    rows = dict(_names.ROWS)
+    rows = dict(table.ROWS)
     rows["torch.sin"], rows["torch.cos"] = rows["torch.cos"], rows["torch.sin"]
-    monkeypatch.setattr("jaxfn.torch._translate._calls.ROWS", rows)
+    monkeypatch.setattr("jaxfn.torch._translate.rewrite.calls.ROWS", rows)
     found = translate(
         module(function("return torch.sin(x)", "return g * x.cos()")).T, X
     )
@@ -506,10 +506,10 @@ def test_a_swapped_row_is_found(module, monkeypatch):
 
 
 def test_a_dropped_keyword_is_found(module, monkeypatch):
-    from jaxfn.torch._translate._names._table import row
+    from jaxfn.torch._translate.table.columns import row
 
     short = [row("sum", "x dim? keepdim?", "jnp.sum(x, keepdims=keepdim)")]
-    monkeypatch.setitem(_names.ROWS, "Tensor.sum", short)
+    monkeypatch.setitem(table.ROWS, "Tensor.sum", short)
     found = translate(module(function("return x * 1", "return x * g.sum(dim=0)")).T, X)
     failed = [f.check for f in found.comparison.failures]
     assert "gradient of argument 0" in failed

@@ -13,9 +13,9 @@ import torch
 
 import jaxfn.torch
 from jaxfn.torch import translate
-from jaxfn.torch._translate import _names, _same_draws
-from jaxfn.torch._translate._compared import load
-from jaxfn.torch._translate._names import drawing
+from jaxfn.torch._translate import table, verify
+from jaxfn.torch._translate.table import drawing
+from jaxfn.torch._translate.verify import load
 
 from .texts import function
 
@@ -395,7 +395,7 @@ def test_each_draw_is_what_torch_draws(module, call):
 
 
 def test_each_row_of_the_table_is_tried(module, monkeypatch):
-    used, bind = set(), _names.Row.bind
+    used, bind = set(), table.TableRow.bind
 
     def seen(row, *args):
         found = bind(row, *args)
@@ -403,7 +403,7 @@ def test_each_row_of_the_table_is_tried(module, monkeypatch):
             used.add(id(row))
         return found
 
-    monkeypatch.setattr(_names.Row, "bind", seen)
+    monkeypatch.setattr(table.TableRow, "bind", seen)
     for call in CALLS.split():
         translate(module(function(f"return {call}")).T, X)
     assert [row.name for row in drawing.ROWS if id(row) not in used] == []
@@ -597,15 +597,15 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_what_is_wrong_is_found(module, monkeypatch, kind):
     """The rows with the same draws are red where the text is mutated."""
-    from jaxfn.torch._translate import _api
+    from jaxfn.torch._translate import api
 
-    compared = _api.compared
+    compared = api.compared
 
     def mutated(source, *args, **kwargs):
         assert WRONG[kind][0] in source
         return compared(source.replace(*WRONG[kind]), *args, **kwargs)
 
-    monkeypatch.setattr(_api, "compared", mutated)
+    monkeypatch.setattr(api, "compared", mutated)
     found = translate(module(ONE_DRAW).Noise, X, 0.2)
     assert not found.ok
     assert any("same draws" in row.check for row in found.comparison.failures)
@@ -644,7 +644,7 @@ def test_a_key_of_the_original_is_an_argument():
 
 
 def test_the_keys_are_those_of_from_torch():
-    random = _same_draws.WithTheseKeys(["forward"]).random
+    random = verify.WithTheseKeys(["forward"]).random
     key, first = random.split(jax.random.key(0))
     key, second = random.split(key)
     assert random.uniform(first) != random.uniform(second) != random.uniform(key)

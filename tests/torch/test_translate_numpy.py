@@ -12,8 +12,8 @@ import torch
 
 from jaxfn.torch import translate
 from jaxfn.torch._base.dtypes import to_jax
-from jaxfn.torch._translate._compared import load
-from jaxfn.torch._translate._names import arrays
+from jaxfn.torch._translate.table import arrays
+from jaxfn.torch._translate.verify import load
 
 from . import numpy_bodies
 from .texts import function

@@ -1,0 +1,122 @@
+"""What all parts of a rewriter share: its unit, what it noted, what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from jaxfn.torch._translate.analysis import Analysis, Writes
+from jaxfn.torch._translate.source import Unit
+from jaxfn.torch._translate.syntax import Stores, code, cst, fill, paren
+
+
+@dataclasses.dataclass
+class Untranslated:
+    """What was not translated.
+
+    Attributes:
+        where: file and line of the original.
+        text: the line.
+        reason: why not.
+    """
+
+    where: str
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}\n    {self.text}"
+
+
+class Rewriting(cst.CSTTransformer):
+    """A unit that is being rewritten.
+
+    Args:
+        unit: the definition.
+        program: all units, and what is known of them.
+        constants: where values of closures are noted, by name.
+    """
+
+    def __init__(
+        self, unit: Unit, program: Analysis, constants: dict[str, str]
+    ) -> None:
+        super().__init__()
+        self.unit, self.units, self.constants = unit, program.units, constants
+        self.infer = program.inference[unit.key]
+        self.writes = Writes(unit, program)
+        self.program, self.draws = program, program.draws[unit.key]
+        self.left: list[Untranslated] = []
+        self.frames: list[list[str]] = [[]]
+        self.called: set[Any] = set()
+        self.alone: set[Any] = set()
+        self.followed: set[Any] = set()
+        self.parts: dict[Any, int | str] = {}
+        self.paired: set[Any] = set()
+        self.functions: list[Any] = []
+        self.dropped: set[Any] = set()
+        self.heads: set[Any] = set()
+        self.late: list[str] = []
+        self.devices: list[str] = []
+        self.chained: set[Any] = set()
+        self.single: dict[Any, Any] = {}
+        self.pairs: dict[Any, Any] = {}
+        self.masked: dict[Any, str] = {}
+        self.views: dict[Any, Any] = {}
+        self.arguments: dict[Any, Any] = {}
+
+    def problem(self, reason: str) -> None:
+        """Note why the statement at hand can't be translated."""
+        if reason not in self.frames[-1]:
+            self.frames[-1].append(reason)
+
+    def filled(self, template: str, values: Mapping[str, Any]) -> Any:
+        """A template with values, to stand anywhere."""
+        return paren(fill(template, values))
+
+    # ---- marks
+
+    def note(self, original: Any, reason: str, text: str | None = None) -> Untranslated:
+        """Tell of what is left."""
+        if text is None:
+            text = code(original.with_changes(leading_lines=[])).strip()
+        where = f"{self.unit.source.file}:{self.unit.line(original)}"
+        return Untranslated(where, text.splitlines()[0], reason)
+
+    def drop(self, original: Any, reason: str) -> None:
+        """Tell of what has no meaning in JAX, and is gone."""
+        where = f"{self.unit.source.file}:{self.unit.line(original)}"
+        self.left.append(
+            Untranslated(where, code(original).strip(), f"dropped: {reason}")
+        )
+
+    def mark(
+        self, original: Any, reasons: list[str], text: str | None = None
+    ) -> list[Any]:
+        """The statement as a comment, and a line that raises."""
+        position = self.unit.line(original)
+        name = self.unit.source.file
+        if text is None:
+            text = code(original.with_changes(leading_lines=[])).strip()
+        self.left.append(self.note(original, "; ".join(reasons), text))
+        return marked(original, text, reasons, name, position)
+
+
+def marked(
+    original: Any, text: str, reasons: list[str], file: str, line: int
+) -> list[Any]:
+    """A comment with the original, a line that raises, and what it would have bound."""
+    said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
+    comments = [f"# {t}" for t in said] + [f"#     {t}" for t in text.splitlines()]
+    leading = [
+        *getattr(original, "leading_lines", ()),
+        *(cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments),
+    ]
+    message = f'"translate: {file}, line {line}"'
+    raised = cst.parse_statement(f"raise NotImplementedError({message})")
+    assert isinstance(raised, cst.SimpleStatementLine)
+    bound: set[str] = set()
+    original.visit(Stores(bound))
+    rest = [cst.parse_statement(f"{name} = ...") for name in sorted(bound)]
+    return [raised.with_changes(leading_lines=leading), *rest]

@@ -1,0 +1,66 @@
+"""Devices: nothing in a translation needs one, so what only names one goes.
+
+JAX places arrays itself, and while it traces, an array has no device. Where one is
+still handed on, to a helper, say, it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxfn.torch._translate.analysis import Inference
+from jaxfn.torch._translate.syntax import code, cst, dotted
+
+
+def named(infer: Inference, node: Any) -> str | None:
+    """The name, or the attribute of ctx, that a statement gives a device to."""
+    if not isinstance(node, cst.Assign) or len(node.targets) != 1:
+        return None
+    names = dotted(node.targets[0].target)
+    if names is None or infer.of(node.value).kind != "device":
+        return None
+    return ".".join(names) if len(names) == 1 or names[0] == "ctx" else None
+
+
+def without_devices(tree: Any, names: Sequence[str]) -> Any:
+    """The tree without the assignments to these names, if nothing reads them."""
+    reads = _Reads()
+    tree.visit(reads)
+    unread = set(names) - reads.found
+    return tree.visit(_Without(unread)) if unread else tree
+
+
+class _Reads(cst.CSTVisitor):
+    """The names and attributes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def visit_AssignTarget(self, node: Any) -> bool:
+        return not isinstance(node.target, (cst.Name, cst.Attribute))
+
+    def visit_Arg(self, node: Any) -> bool:
+        node.value.visit(self)
+        return False
+
+    def visit_Attribute(self, node: Any) -> bool:
+        self.found.add(code(node))
+        node.value.visit(self)
+        return False
+
+    def visit_Name(self, node: Any) -> None:
+        self.found.add(node.value)
+
+
+class _Without(cst.CSTTransformer):
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Assign(self, original_node: Any, updated_node: Any) -> Any:
+        target = original_node.targets[0].target
+        gone = len(original_node.targets) == 1 and code(target) in self._names
+        gone = gone and dotted(original_node.value) == ["None"]
+        return cst.RemoveFromParent() if gone else updated_node

@@ -1,0 +1,161 @@
+"""Functions: their decorators, and what is wrong with their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.observe import is_compiler
+from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.source import Unit
+from jaxfn.torch._translate.syntax import code, cst
+
+_SAME = {
+    "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
+    "torch.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+    "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+}
+_NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
+_NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
+
+
+def rewritten(rewriter: Rewriting, original: Any, updated: Any) -> Any:
+    """The function with JAX's decorators."""
+    kept = []
+    for decorator in original.decorators:
+        found = _decorator(rewriter, decorator, original)
+        if found is not None:
+            kept.append(found)
+    return updated.with_changes(decorators=kept)
+
+
+def of_class(rewriter: Rewriting, original: Any) -> list[Any]:
+    """The decorators of a class that mean something to a class alone."""
+    found = []
+    for decorator in original.decorators:
+        if code(decorator.decorator) not in ("staticmethod", "classmethod"):
+            kept = _decorator(rewriter, decorator, original)
+            found.extend([] if kept is None else [kept])
+    return found
+
+
+def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
+    node = decorator.decorator
+    called = isinstance(node, cst.Call)
+    name = node.func if called else node
+    target = rewriter.unit.references.get(name)
+    if target is None or target.kind in ("builtin", "import"):
+        return decorator
+    full = _full(target)
+    if full in _NOTHING or is_compiler(full):
+        return None
+    if full in _SAME:
+        return decorator.with_changes(decorator=_same(rewriter, node, full))
+    if _is_transparent(rewriter, original):
+        return None
+    rewriter.problem(f"the decorator {code(node)}")
+    return None
+
+
+def _full(target: Any) -> str:
+    """Torch has two names for some."""
+    for name in _SAME:
+        module, _, last = name.rpartition(".")
+        if target.name.endswith(f".{last}") and target.name.startswith("torch."):
+            return name if "amp" not in name or module in target.name else target.name
+    return target.name
+
+
+def _same(rewriter: Rewriting, node: Any, full: str) -> Any:
+    new = cst.parse_expression(_SAME[full])
+    device = cst.parse_expression('f(device_type="cuda")')
+    assert isinstance(device, cst.Call)
+    if isinstance(node, cst.Call):
+        values = _Values(rewriter)
+        args = [values.arg(a) for a in node.args]
+        if full.startswith("torch.cuda"):
+            args = [*device.args, *args]
+        return node.with_changes(func=new, args=args)
+    if full.startswith("torch.cuda"):
+        return cst.Call(new, device.args)
+    return new
+
+
+class _Values:
+    """Arguments of a decorator: dtypes become JAX's."""
+
+    def __init__(self, rewriter: Rewriting) -> None:
+        self._rewriter = rewriter
+
+    def arg(self, arg: Any) -> Any:
+        return arg.with_changes(value=arg.value.visit(self._rewriter))
+
+
+def _is_transparent(rewriter: Rewriting, original: Any) -> bool:
+    """Did the decorator hand the function on, or only compile it?"""
+    value = rewriter.unit.value
+    if isinstance(original, cst.FunctionDef) and isinstance(value, type):
+        value = vars(value).get(original.name.value)
+        value = getattr(value, "__func__", value)
+    if isinstance(value, torch.jit.ScriptFunction):
+        return True
+    found = getattr(value, "__code__", None)
+    return found is not None and found.co_name == original.name.value
+
+
+_TYPES = {
+    "torch.Tensor": "jax.Array",
+    "torch.FloatTensor": "jax.Array",
+    "torch.LongTensor": "jax.Array",
+    "torch.BoolTensor": "jax.Array",
+    "torch.autograd.Variable": "jax.Array",
+    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
+}
+
+
+def annotation(unit: Unit, units: Mapping[Any, Unit], node: Any) -> Any:
+    """The annotation with JAX's types; None if it has no meaning in JAX."""
+    types = _Types(unit, units)
+    found = node.annotation.visit(types)
+    return None if types.failed else node.with_changes(annotation=found)
+
+
+class _Types(cst.CSTTransformer):
+    def __init__(self, unit: Unit, units: Mapping[Any, Unit]) -> None:
+        super().__init__()
+        self._unit, self._units = unit, units
+        self.failed = False
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, (cst.SimpleString, cst.ConcatenatedString)):
+            self.failed = True  # it may name anything
+        target = self._unit.references.get(original_node)
+        if target is None:
+            array = self._is_numpys(original_node)
+            return cst.parse_expression("jax.Array") if array else updated
+        if target.kind == "torch":
+            if target.name in _TYPES:
+                return cst.parse_expression(_TYPES[target.name])
+            self.failed = True
+        elif target.kind == "unit":
+            assert target.source is not None
+            found = self._units.get((target.source.name, target.path))
+            self.failed = self.failed or found is None
+            return updated if found is None else cst.Name(found.name)
+        elif target.kind not in ("import", "builtin"):
+            self.failed = True
+        return updated
+
+    def _is_numpys(self, node: Any) -> bool:
+        """Is it `np.ndarray`?"""
+        if not isinstance(node, cst.Attribute) or node.attr.value != "ndarray":
+            return False
+        owner = self._unit.references.get(node.value)
+        return owner is not None and owner.value is np
