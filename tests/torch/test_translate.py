@@ -428,6 +428,53 @@ def test_comments_about_what_is_not_carried_over_go(module):
     assert kept in source
 
 
+CHECKED = [
+    "assert x.max() > 0",
+    "assert x.max() > 0, f'not {x.max().item()}'",
+    "assert (x < 9).all() and x.dim() == 2",
+    "assert x.max().item() > 0",
+    "if torch.isnan(x).any():\n    raise ValueError(f'of {x.sum().item()}')",
+    "if x.sum() > 99:\n    raise ValueError",
+]
+
+
+@pytest.mark.parametrize("place", ["first", "last in a block", "alone in a block"])
+@pytest.mark.parametrize("check", CHECKED)
+def test_an_assertion_on_values_becomes_a_comment(module, check, place):
+    inner = textwrap.indent(check, "    ")
+    text = {
+        "first": f"{check}\nreturn x * 2",
+        "last in a block": f"if x.dim() == 2:\n    y = x * 2\n{inner}\nreturn y",
+        "alone in a block": f"if x.dim() == 2:\n{inner}\nreturn x * 2",
+    }[place]
+    found = translate(module(function(text, "return 2 * g")).T, X)
+    assert found.ok, str(found)
+    lines = body(found.source)
+    for line in check.splitlines():
+        assert f"#     {line}" in found.source
+        assert line not in lines
+    assert ("pass" in lines) == (place == "alone in a block")
+    assert "return y" in lines or "return x * 2" in lines
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["assert (y := x * 2).max() > 0", "assert x.abs_().max() > 0", "assert f(x) > 0"],
+)
+def test_one_that_may_change_something_is_left(module, check):
+    helpers = "def f(x):\n    x.add_(1)\n    return x.max()"
+    text = function(f"{check}\nreturn x * 2", "return 2 * g", helpers=helpers)
+    assert translate(module(text).T, X).left
+
+
+def test_an_assertion_on_the_device_becomes_a_comment(module):
+    text = "if x.dim() > 2:\n    assert x.is_cuda\nassert not x.is_cuda\nreturn x * 2"
+    found = translate(module(function(text, "return 2 * g")).T, X)
+    assert found.ok, str(found)
+    assert "#     assert x.is_cuda\n" in found.source
+    assert "assert False" not in found.source
+
+
 def test_without_arguments_what_is_certain_is_translated(module):
     found = translate(module(WHOLE).Twice)
     assert found.ok

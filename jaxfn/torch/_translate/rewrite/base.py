@@ -62,6 +62,8 @@ class Rewriting(cst.CSTTransformer):
         self.chained: set[Any] = set()
         self.single: dict[Any, Any] = {}
         self.pairs: dict[Any, Any] = {}
+        self.left_before: list[int] = []
+        self.comments: set[Any] = set()
         self.masked: dict[Any, str] = {}
         self.views: dict[Any, Any] = {}
         self.arguments: dict[Any, Any] = {}
@@ -108,10 +110,9 @@ def marked(
 ) -> list[Any]:
     """A comment with the original, a line that raises, and what it would have bound."""
     said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
-    comments = [f"# {t}" for t in said] + [f"#     {t}" for t in text.splitlines()]
     leading = [
         *getattr(original, "leading_lines", ()),
-        *(cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments),
+        *commented([f"# {t}" for t in said], text),
     ]
     message = f'"translate: {file}, line {line}"'
     raised = cst.parse_statement(f"raise NotImplementedError({message})")
@@ -120,3 +121,9 @@ def marked(
     original.visit(Stores(bound))
     rest = [cst.parse_statement(f"{name} = ...") for name in sorted(bound)]
     return [raised.with_changes(leading_lines=leading), *rest]
+
+
+def commented(said: list[str], text: str) -> list[Any]:
+    """Lines of comments: what is said, and the text of the original."""
+    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
+    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]

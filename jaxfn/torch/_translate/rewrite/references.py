@@ -36,10 +36,11 @@ class References(Rewriting):
     def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
         self.writes.masks.plan_reduction(node)
-        if self._is_torchs(node.func):
+        if self.is_torchs(node.func):
             self.dropped.update(a.value for a in node.args if _is_meaningless(a))
 
-    def _is_torchs(self, func: Any) -> bool:
+    def is_torchs(self, func: Any) -> bool:
+        """Is it a function of torch, or a method of a tensor?"""
         target = self.unit.references.get(func)
         if target is not None:
             return target.kind == "torch"

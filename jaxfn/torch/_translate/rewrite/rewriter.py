@@ -20,6 +20,7 @@ class Rewriter(Calls):
     def on_visit(self, node: Any) -> bool:
         if isinstance(node, statements.FRAMED):
             self.frames.append([])
+            self.left_before.append(len(self.left))
         if node in self.draws.problems:
             self.problem(self.draws.problems[node])
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
@@ -32,7 +33,9 @@ class Rewriter(Calls):
         updated = super().on_leave(original_node, updated_node)
         if isinstance(original_node, statements.FRAMED):
             reasons = self.frames.pop()
-            return statements.leave(self, original_node, updated, reasons)
+            found = statements.leave(self, original_node, updated, reasons)
+            self.left_before.pop()
+            return found
         return updated
 
     def visit_FunctionDef(self, node: Any) -> None:
@@ -131,6 +134,7 @@ class Rewriter(Calls):
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """Nothing follows what always returns."""
+        updated_node = statements.without_comments(self, updated_node)
         for i, statement in enumerate(updated_node.body):
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):

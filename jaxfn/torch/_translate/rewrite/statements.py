@@ -19,7 +19,7 @@ from jaxfn.torch._translate.rewrite.assignments import (
     bind,
     index_text,
 )
-from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.rewrite.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import code, cst, fill, indices, keywords, paren
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
@@ -54,6 +54,8 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         # The other arm of an `if`: it can't give way to statements.
         rewriter.frames[-1].extend(reasons)
         return updated
+    if _is_check(rewriter, original):
+        return _unchecked(rewriter, original)
     return cst.FlattenSentinel(rewriter.mark(original, reasons))
 
 
@@ -71,6 +73,69 @@ def _function(
     place = 1 if original.get_docstring() is not None else 0
     block = updated.body.with_changes(body=[*body[:place], *marked, *body[place:]])
     return updated.with_changes(body=block)
+
+
+def _is_check(rewriter: Rewriting, node: Any) -> bool:
+    """Is it an assertion, or an `if` that raises, whose condition changes nothing?"""
+    only: Any = None
+    if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1:
+        only = node.body[0]
+    elif isinstance(node, cst.If) and node.orelse is None:
+        lines = [getattr(line, "body", ()) for line in node.body.body]
+        only = lines[0][0] if len(lines) == 1 and len(lines[0]) == 1 else None
+        only = node if isinstance(only, cst.Raise) else None
+    if not isinstance(only, (cst.Assert, cst.If)):
+        return False
+    effects = _Effects(rewriter)
+    only.test.visit(effects)
+    return not effects.found
+
+
+class _Effects(cst.CSTVisitor):
+    """Finds what may change something: a binding, or a call of an unknown function."""
+
+    def __init__(self, rewriter: Rewriting) -> None:
+        super().__init__()
+        self._rewriter, self.found = rewriter, False
+
+    def visit_NamedExpr(self, node: Any) -> None:
+        self.found = True
+
+    def visit_Call(self, node: Any) -> None:
+        target = self._rewriter.unit.references.get(node.func)
+        if target is not None and target.kind == "builtin":
+            self.found |= target.name == "next"
+        elif not self._rewriter.is_torchs(node.func) or writes_of(node):
+            self.found = True
+
+
+def _unchecked(rewriter: Rewriting, original: Any) -> Any:
+    """Nothing but a comment: JAX does not know the values while it traces."""
+    del rewriter.left[rewriter.left_before[-1] :]
+    text = code(original.with_changes(leading_lines=[])).strip()
+    said = ["# translate: not checked, as JAX does not know the value while it traces"]
+    lines = [*original.leading_lines, *commented(said, text)]
+    passing = cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
+    rewriter.comments.add(passing)
+    return passing
+
+
+def without_comments(rewriter: Rewriting, block: Any) -> Any:
+    """The block, the comments of what went at the next statement, or at its end."""
+    body: list[Any] = []
+    lines: list[Any] = []
+    for statement in block.body:
+        if statement in rewriter.comments:
+            lines.extend(statement.leading_lines)
+            continue
+        if lines:
+            lines.extend(statement.leading_lines)
+            statement = statement.with_changes(leading_lines=lines)
+            lines = []
+        body.append(statement)
+    if not body and lines:
+        return block.with_changes(body=block.body[-1:])
+    return block.with_changes(body=body, footer=[*lines, *block.footer])
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
@@ -114,6 +179,8 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
         found = []
     elif isinstance(old, cst.Expr):
         found = _expression(rewriter, old, new)
+    elif isinstance(old, cst.Assert) and code(new.test) == "False" != code(old.test):
+        return _unchecked(rewriter, original)  # of a device, which JAX has not
     elif isinstance(old, cst.Assign):
         found = assigned(rewriter, old, new)
     elif isinstance(old, cst.AugAssign):
