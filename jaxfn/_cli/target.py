@@ -137,16 +137,15 @@ def _restricted(
     limits: Any = jnp.finfo(dtype) if floats else jnp.iinfo(dtype)
     if not limits.min <= low < high <= limits.max:
         raise _not_restricted(text, f"{low} up to {high} is no range of {dtype}")
-    draw = generator.uniform if floats else generator.integers
+    draw: Any = generator.uniform if floats else generator.integers
     return draw(low, high, shape)
 
 
 def _not_restricted(text: str, reason: str) -> UsageError:
     return UsageError(
-        f"{text!r}: {reason}. Known are :positive, :LOW:HIGH, :probabilities (of floats "
-        "that are no scalar) and :sorted (of no scalar, also after another), as in "
-        "f32[3]:positive or i32[5]:0:10. A string that looks like one needs quotes "
-        "inside."
+        f"{text!r}: {reason}. Known are :positive, :LOW:HIGH, :probabilities (floats, "
+        "no scalar) and :sorted (no scalar, also after another), as in f32[3]:positive "
+        "or i32[5]:0:10. A string that looks like one needs quotes inside."
     )
 
 

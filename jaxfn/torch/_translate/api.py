@@ -113,8 +113,6 @@ def _learn(
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
         run(seen, given)
-        if original.facts.settle():
-            run(seen, given)
     return original.facts
 
 
@@ -126,9 +124,6 @@ def _written(
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in program.units.values():
-        if unit.key in program.hosted:
-            parts.append((unit, [_named(unit, unit.node)]))
-            continue
         rewriter = Rewriter(unit, program, constants)
         found = cst.Module([unit.node]).visit(rewriter)
         found = without_devices(found, rewriter.devices)

@@ -3,8 +3,7 @@
 `infer` guesses the type of expressions that no run has reached. `aliasing` and `flow`
 follow which names share memory, `liveness` which are read later; `writes` then decides
 whether a write may become a new value. `masks` plans `jnp.where`, `random` gives keys
-to random draws, `host` finds functions that know NumPy alone. `program` has the
-analysis of all units.
+to random draws. `program` has the analysis of all units.
 """
 
 from jaxfn.torch._translate.analysis.aliasing import (

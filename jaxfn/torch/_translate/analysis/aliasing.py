@@ -16,7 +16,7 @@ from jaxfn.torch._translate.syntax import (
     keywords,
     names_read,
 )
-from jaxfn.torch._translate.table import ROWS, VIEWS, arrays
+from jaxfn.torch._translate.table import ROWS, VIEWS
 
 Memory = frozenset[Any]
 NOTHING: Memory = frozenset()
@@ -178,7 +178,7 @@ class Aliasing(abc.ABC):
         known = self._summary(func)
         if known is not None:
             return self._own(node, known, args, every)
-        owned = self._infer.of(func).owned and not self._may_view(func)
+        owned = self._infer.of(func).owned
         if target is not None and target.kind == "import" and owned:
             return self._fresh(node)
         if target is not None and target.kind in ("builtin", "unit", "import"):
@@ -214,13 +214,9 @@ class Aliasing(abc.ABC):
             self._keep(func.value, every)
             return NOTHING
         if kind != "tensor":
-            if self._infer.of(func).owned and not self._may_view(func):
+            if self._infer.of(func).owned:
                 return self._fresh(node)
             return receiver | every | {OTHER}
-        if owner.numpy:
-            viewed = name not in arrays.METHODS or name in arrays.VIEWED
-            viewed = viewed or "copy" in keywords(node)
-            return receiver | every if viewed and name != "copy" else self._fresh(node)
         if is_write_name(name):
             self._write(node, receiver, root_of(func.value))
             return receiver
@@ -230,10 +226,6 @@ class Aliasing(abc.ABC):
                 return self._fresh(node)
         view = self._is_view(f"Tensor.{name}", name)
         return receiver if view else self._fresh(node)
-
-    def _may_view(self, func: Any) -> bool:
-        """Does a function of NumPy give a copy here, and a view there?"""
-        return self._infer.meant(func) in arrays.VIEWING
 
     def _own(
         self, node: Any, known: tuple[Any, Any], args: list[Memory], every: Memory

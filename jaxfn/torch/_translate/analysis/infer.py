@@ -63,32 +63,6 @@ class Inference:
         """Did a run evaluate it?"""
         return self._facts.was_run(node)
 
-    def meant(self, func: Any) -> Any:
-        """The object of another library that a dotted name stands for, or None."""
-        names: list[str] = []
-        while isinstance(func, cst.Attribute):
-            names.insert(0, func.attr.value)
-            func = func.value
-        found = getattr(self.target(func), "value", None)
-        for name in names:
-            found = getattr(found, name, None)
-        return found if type(found).__hash__ is not None else None
-
-    def is_written(self, node: Any) -> bool:
-        """Is it bound to a name that is written to?"""
-        return node in self._facts.computed.written
-
-    def is_function(self, name: Any) -> bool:
-        """Is a name one of a function that is defined here?"""
-        names = {f.name.value for f in self._scopes.names if f is not None}
-        stores = [
-            value
-            for uses in self._scopes.names.values()
-            if name.value in uses
-            for _, value in uses[name.value].stores
-        ]
-        return name.value in names or any(isinstance(v, cst.Lambda) for v in stores)
-
     def function(self, node: Any) -> Any:
         """The function around a node."""
         return self._scopes.around.get(node)

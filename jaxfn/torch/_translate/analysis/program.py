@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate.analysis.flow import Flow
-from jaxfn.torch._translate.analysis.host import hosted
 from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.analysis.liveness import assumptions
 from jaxfn.torch._translate.analysis.random import DrawAnalysis
 from jaxfn.torch._translate.observe import Observations
-from jaxfn.torch._translate.source import Referent, Unit, key_of
+from jaxfn.torch._translate.source import Unit
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
@@ -39,12 +38,6 @@ class Analysis:
         keyed = [units[key].value for key in units if self.draws[key].takes_key]
         for draws in self.draws.values() if keyed else ():
             draws.refuse_beside(keyed)
-
-        self.hosted = hosted(units, facts)
-
-    def is_hosted(self, target: Referent) -> bool:
-        """Does a function know NumPy alone, and is it carried over as it is?"""
-        return target.kind == "unit" and key_of(target) in self.hosted
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
         """What a function does to memory; None while that is being found out."""

@@ -2,11 +2,9 @@
 
 `instrument` rewrites the original so that every expression reports its value. `runs`
 executes forward and backward, and `observations` keeps an `ExprType` for each
-expression: tensor or number, dtype, shapes. `computed` tells apart NumPy arrays that
-come from tensors and those that are constants.
+expression: tensor or number, dtype, shapes.
 """
 
-from jaxfn.torch._translate.observe.computed import seen_parts
 from jaxfn.torch._translate.observe.instrument import is_compiler
 from jaxfn.torch._translate.observe.observations import (
     TENSOR,

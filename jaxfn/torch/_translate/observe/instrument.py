@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxfn.torch._translate.observe.computed import bound_and_written
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_for_onnx, key_of
 from jaxfn.torch._translate.syntax import NoImports, Targets, cst, dotted
@@ -26,8 +25,6 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         self._facts, self._unit, self._names = facts, unit, names
         self._skip: set[Any] = set()
         self._called: set[Any] = set()
-        facts.computed.constants.update(unit.references)
-        facts.computed.written.update(bound_and_written(unit.node))
 
     # ---- what is no expression to be seen
 

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe.computed import Computed, is_numpy
-from jaxfn.torch._translate.syntax import cst
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +17,13 @@ class ExprType:
     """What an expression was.
 
     Attributes:
-        kind: "tensor" (also an array of NumPy that was computed from one), "int",
-            "float", "bool", "complex", "none", "str", "seq" (a tuple or list), "array"
-            (of NumPy, of constants), "dtype", "device", "callable", "other"; "mixed" if
-            it changed, "unknown" if it was not seen.
+        kind: "tensor", "int", "float", "bool", "complex", "none", "str", "seq" (a tuple
+            or list), "array" (of NumPy), "dtype", "device", "callable", "other";
+            "mixed" if it changed, "unknown" if it was not seen.
         dtype: of the tensor.
         shapes: of the tensor, in all runs.
         value: of a number, if it was the same in all runs.
         owned: did no argument of this call share memory with its result?
-        numpy: is it an array of NumPy, or a tuple or list that holds one?
     """
 
     kind: str
@@ -35,7 +31,6 @@ class ExprType:
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
     owned: bool = False
-    numpy: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -58,18 +53,12 @@ class ExprType:
         if self == other:
             return self
         shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
-        alike = self.kind == other.kind and self.numpy == other.numpy
-        # Once of constants, once computed: it is what the second is.
-        computed = any(f.is_tensor and f.numpy for f in (self, other))
-        both = computed and all(f.kind == "array" or f.numpy for f in (self, other))
-        kind = self.kind if alike else "tensor" if both else "mixed"
         return ExprType(
-            kind,
+            self.kind if self.kind == other.kind else "mixed",
             self.dtype if self.dtype == other.dtype else None,
             shapes[:8],
             self.value if self.value == other.value else None,
             self.owned and other.owned,
-            both or (self.numpy and other.numpy),
         )
 
 
@@ -83,7 +72,6 @@ class Observations:
     def __init__(self) -> None:
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
-        self.computed = Computed(self._holds)
 
     def number(self, node: Any) -> int:
         """A number for an expression."""
@@ -93,38 +81,8 @@ class Observations:
     def see(self, i: int, value: Any) -> Any:
         """Note what an expression is, and hand it on."""
         node = self._nodes[i]
-        computed = self.computed.any_of(node, value)
-        self._note(node, array_fact(value) if computed else fact(value))
+        self._note(node, fact(value))
         return value
-
-    def _is_constant(self, node: Any) -> bool:
-        if isinstance(node, (cst.BaseNumber, cst.UnaryOperation)):
-            inner = getattr(node, "expression", node)
-            if isinstance(inner, cst.BaseNumber):
-                return True
-        return self.was_run(node) and not self._holds(node)
-
-    def _holds(self, node: Any) -> bool:
-        found = self.of(node)
-        return found.is_tensor or found.numpy
-
-    def settle(self) -> bool:
-        """Arrays that only constants are written to are constants: was there one?
-
-        Then all that was seen is forgotten, and the next run sees it as it is.
-        """
-        written = self.computed.written
-        constants = [
-            node
-            for node, values in written.items()
-            if self.was_run(node) and all(self._is_constant(v) for v in values)
-        ]
-        for node in constants:
-            del written[node]
-        if constants:
-            self._found.clear()
-            self.computed.forget()
-        return bool(constants)
 
     def watch(self, i: int, function: Any) -> Any:
         """Note whether what a function returns shares memory with its arguments."""
@@ -158,7 +116,7 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return ExprType("tensor", dtype, (tuple(value.shape),))
-    if isinstance(value, np.generic) and is_numpy(value):
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     for kind in (bool, int, float, complex, str):
         if isinstance(value, kind):
@@ -175,13 +133,6 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
-
-
-def array_fact(value: Any) -> ExprType:
-    """Of an array of NumPy that was computed from tensors, or of several."""
-    if is_numpy(value):
-        return ExprType("tensor", str(value.dtype), (tuple(value.shape),), numpy=True)
-    return ExprType("seq", numpy=True)
 
 
 def _items(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The new text of a unit.
 
 `Rewriter` is one LibCST transformer in layers, from the bottom up: `base` (notes and
-marks), `references` (names), `arrays` (NumPy), `calls`, and `rewriter` (statements).
+marks), `references` (names), `calls`, and `rewriter` (statements).
 `statements` and `assignments` turn writes into new bindings, `heads` translates
 decorators and annotations, `devices` removes devices, `promotion` repairs dtypes.
 """

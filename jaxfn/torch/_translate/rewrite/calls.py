@@ -8,12 +8,20 @@ from typing import Any
 from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
 from jaxfn.torch._translate.rewrite import promotion
-from jaxfn.torch._translate.rewrite.arrays import Arrays
-from jaxfn.torch._translate.rewrite.references import PAIRS
-from jaxfn.torch._translate.syntax import code, cst, fill, keywords, paren
+from jaxfn.torch._translate.rewrite.references import PAIRS, References
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    keywords,
+    observed_parts,
+    paren,
+)
 from jaxfn.torch._translate.table import ROWS, Argument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
+_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
+_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
 _VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -21,7 +29,7 @@ _ASKING = dict.fromkeys(
 ) | dict.fromkeys(("hasattr", "getattr", "setattr", "type", "dir", "vars"), _KIND)
 
 
-class Calls(Arrays):
+class Calls(References):
     """Rewrites calls, and what is read of their results."""
 
     def visit_Subscript(self, node: Any) -> None:
@@ -38,12 +46,19 @@ class Calls(Arrays):
             return updated_node.value
         if original_node in self.dropped:
             return updated_node
-        updated = self.writes.masks.read(self.problem, original_node, updated_node)
-        constant = self.infer.of(original_node.value).kind == "array"
-        if constant and self.infer.of(original_node).numpy:
-            value = fill("jnp.array(x)", {"x": updated.value})
-            return updated.with_changes(value=value)
-        return updated
+        return self.writes.masks.read(self.problem, original_node, updated_node)
+
+    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
+        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
+        at = promotion.too_wide(facts, self.infer.of(original_node))
+        if not at:
+            return updated_node
+        both = [updated_node.left, updated_node.right]
+        values = promotion.narrowed(both, facts, at)
+        if values is None:
+            self.problem("a 0-d tensor that would widen the result")
+            return updated_node
+        return updated_node.with_changes(left=values[0], right=values[1])
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
@@ -57,12 +72,6 @@ class Calls(Arrays):
             if reduced is not None:
                 return reduced
             owner = self.infer.of(func.value)
-            if owner.kind == "array" and self.infer.of(original_node).numpy:
-                value = fill("jnp.array(x)", {"x": updated_node.func.value})
-                func = updated_node.func.with_changes(value=value)
-                return updated_node.with_changes(func=func)
-            if owner.numpy and owner.is_tensor:
-                return self._array_method(original_node, updated_node)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
@@ -79,13 +88,33 @@ class Calls(Arrays):
         found = self.writes.call_problem(original_node)
         if found:
             self.problem(found)
-        given = [self.infer.of(a.value) for a in original_node.args]
-        hosted = target is not None and self.program.is_hosted(target)
-        if hosted and any(f.numpy for f in given):
-            return self._on_host(original_node, updated_node)
-        if self._is_of_numpy(original_node):
-            return self._on_host(original_node, updated_node)
         return updated_node
+
+    # ---- other libraries
+
+    def _is_imported(self, func: Any) -> bool:
+        target = self.unit.references.get(_root(func))
+        return target is not None and target.kind == "import"
+
+    def _imported(self, original: Any, updated: Any) -> Any:
+        """A function of another library, which knows no tensors."""
+        name = code(original.func)
+        if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
+            self.problem(f"{name}: under jit it is drawn once, while JAX traces")
+        parts = [p for a in original.args for p in observed_parts(a.value)]
+        if not any(self.infer.of(p).is_tensor for p in parts):
+            return updated
+        short = name.rpartition(".")[2]
+        if name.startswith("math.") and short in _MATH:
+            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+        self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
+        return updated
+
+    def _is_of_random(self, func: Any) -> bool:
+        """Is it a function that was imported from `random`, or from NumPy's?"""
+        target = self.unit.references.get(func)
+        owner = getattr(getattr(target, "value", None), "__self__", None)
+        return type(owner).__name__ in ("Random", "RandomState", "Generator")
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:
         """A function of Python, some of which ask a tensor for its value or kind."""
@@ -134,10 +163,9 @@ class Calls(Arrays):
             None, "", func.value, updated.func.value, self.infer.of(func.value)
         )
         args = [receiver, *self._given(original.args, updated.args)]
-        if name == "numpy" and self.infer.of(original).numpy:
-            return receiver.value
         if name in _HOST:
-            self.problem(f"Tensor.{name}: values are not known while JAX traces")
+            way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
+            self.problem(f"Tensor.{name}: values are not known while JAX traces{way}")
             return updated
         if self.writes.is_write(original):
             return self._in_place(original, updated, name, args)
@@ -272,3 +300,10 @@ def _only_index(node: Any) -> str:
     if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
         return ""
     return code(node.slice[0].slice.value)
+
+
+def _root(node: Any) -> Any:
+    """What the attributes of an expression are of."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe import is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
@@ -138,8 +136,7 @@ class _Types(cst.CSTTransformer):
             self.failed = True  # it may name anything
         target = self._unit.references.get(original_node)
         if target is None:
-            array = self._is_numpys(original_node)
-            return cst.parse_expression("jax.Array") if array else updated
+            return updated
         if target.kind == "torch":
             if target.name in _TYPES:
                 return cst.parse_expression(_TYPES[target.name])
@@ -152,10 +149,3 @@ class _Types(cst.CSTTransformer):
         elif target.kind not in ("import", "builtin"):
             self.failed = True
         return updated
-
-    def _is_numpys(self, node: Any) -> bool:
-        """Is it `np.ndarray`?"""
-        if not isinstance(node, cst.Attribute) or node.attr.value != "ndarray":
-            return False
-        owner = self._unit.references.get(node.value)
-        return owner is not None and owner.value is np

@@ -7,7 +7,7 @@ from typing import Any
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.source import Referent, literal
 from jaxfn.torch._translate.syntax import code, cst
-from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, arrays
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 
 _VALUES = {
     "torch.pi": "jnp.pi",
@@ -61,10 +61,6 @@ class References(Rewriting):
         if original_node in self.called or original_node in self.dropped:
             return updated
         owner = self.infer.of(original_node.value)
-        if owner.is_tensor and owner.numpy:
-            if name not in arrays.ATTRIBUTES:
-                self.problem(f"ndarray.{name}: JAX's arrays have no such attribute")
-            return updated
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":

@@ -15,6 +15,7 @@ from jaxfn.torch._translate.syntax.expressions import (
     indices,
     keywords,
     metadata,
+    observed_parts,
     paren,
     zeros_made,
 )

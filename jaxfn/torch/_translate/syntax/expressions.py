@@ -282,3 +282,14 @@ def indices(node: Any) -> list[Any]:
             else:
                 found.append(value)
     return found
+
+
+def observed_parts(node: Any) -> list[Any]:
+    """The node itself, or its parts where a run does not tell what it was."""
+    if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
+        return observed_parts(node.elt)
+    if isinstance(node, cst.BooleanOperation):
+        return [*observed_parts(node.left), *observed_parts(node.right)]
+    if isinstance(node, (cst.Dict, cst.Set)):
+        return [part for e in node.elements for part in observed_parts(e.value)]
+    return observed_parts(node.value) if isinstance(node, cst.NamedExpr) else [node]

@@ -2,13 +2,11 @@
 
 A table is text: a name, what it takes and what it gives, in columns. `columns` says
 what the columns mean, `row` binds the arguments of a call to one. `ROWS` has them all, by
-full name; of several for one name the first that takes the arguments counts. `arrays`
-lists what NumPy and JAX have in common, for rules that compute with NumPy.
+full name; of several for one name the first that takes the arguments counts.
 """
 
 from jaxfn.torch._translate.table import (
     activations,
-    arrays,
     creating,
     drawing,
     elementwise,

@@ -41,7 +41,7 @@ arange             start end step -dtype?         jnp.arange(start, end, step, d
 as_tensor          data -dtype?                   @_tensor
 asarray            data -dtype?                   @_tensor
 tensor             data -dtype?                   @_tensor
-torch.from_numpy   data                           data
+torch.from_numpy   data                           jnp.asarray(data)
 torch.Tensor       data:tensor                    jnp.array(data, dtype=float)
 torch.Tensor       data:seq                       jnp.array(data, dtype=float)
 torch.FloatTensor  data:tensor                    jnp.array(data, dtype=jnp.float32)
