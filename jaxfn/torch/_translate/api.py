@@ -57,8 +57,8 @@ def translate(
     if not args:
         return source, tuple(left), None
     main, path = library.of(classes[0])
-    draws = program.draws[main.name, path].rules
-    report = compared(source, classes[0], given, progress, draws=draws)
+    keyed = program.draws[main.name, path].takes_key
+    report = compared(source, classes[0], given, progress, keyed=keyed)
     return source, tuple(left), report
 
 

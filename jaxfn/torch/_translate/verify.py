@@ -9,7 +9,7 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult, compare_arrays, eps_of, worst
-from jaxfn.torch._base import BACKWARD, FORWARD, draws_from, from_numpy, to_jax, torch
+from jaxfn.torch._base import FORWARD, draws_from, from_numpy, to_jax, torch
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._function import from_torch
 
@@ -51,7 +51,7 @@ def compared(
     args: Sequence[Any],
     progress: Progress | None = None,
     *,
-    draws: Collection[str] = (),
+    keyed: bool = False,
 ) -> CompareReport:
     """Compare a translation with the class that it is of.
 
@@ -60,23 +60,26 @@ def compared(
         cls: the class.
         args: what both are called on, as PyTorch has it.
         progress: called before each row.
-        draws: the rules that draw random numbers; then it takes a key.
+        keyed: Whether it draws random numbers, and so takes a key.
 
     Raises:
         ValueError: PyTorch's class raises on these arguments.
     """
     port = _port(source, cls)
-    given = functools.partial(port, jax.random.key(0)) if draws else port
+    given = functools.partial(port, jax.random.key(0)) if keyed else port
     functools.update_wrapper(given, port)
     try:
         report = compare(given, cls, *args, progress=progress)
     except OriginalError as error:
         raise ValueError(str(error)) from error
-    if not draws or report.failures:
+    if not keyed or report.failures:
         return report
-    arrays = [to_jax(x) if isinstance(x, torch.Tensor) else x for x in args]
-    drawing = _port(source, cls, jax=WithTheseKeys(draws))
-    return with_same_draws(report, drawing, cls, arrays)
+    found = _with_same_draws(_port(source, cls, jax=_SameKeys()), cls, args)
+    told = all(row.status != "skipped" for row in found)
+    every = (*report.results, *found)
+    return dataclasses.replace(
+        report, results=every, refused="" if told else report.refused
+    )
 
 
 def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
@@ -156,49 +159,35 @@ def _as_jax(x: Any, module: Any) -> Any:
     return x
 
 
-_SEED = 0
+# ---- the very same draws
+#
+# PyTorch's random numbers can't be had in JAX. But `from_torch(cls, random=True)` runs
+# the original in JAX, with a key for each draw; a translation calls the same functions
+# of `jax.random`. So the translation is run with these keys, too.
 
 
-class _Key:
-    """A key from which others were split off: for which rule, and how many."""
+class _SameKeys:
+    """The module `jax`, whose `random` draws with the keys that `from_torch` has.
 
-    def __init__(self, key: Any, rule: int, n: int) -> None:
-        self.key, self.rule, self.n = key, rule, n
-
-
-class _Random:
-    """`jax.random`, with the keys that `from_torch` gives to the draws.
-
-    Args:
-        rules: the rules that draw. A key as it was given, or split off for backward, is
-            an array, which ctx can save; of which rule it is, its shape tells.
+    A key is here a pair: the key of the call, and the number of the next draw.
     """
 
-    def __init__(self, rules: Collection[str]) -> None:
-        self._both = len(rules) > 1
-        self._first = FORWARD if "forward" in rules else BACKWARD
+    def __init__(self) -> None:
+        self.random = self
 
-    def _as_key(self, key: Any) -> _Key:
-        if isinstance(key, _Key):
-            return key
-        if key.shape:
-            return _Key(key[0], BACKWARD, 0)
-        return _Key(key, self._first, 0)
-
-    def split(self, key: Any) -> tuple[_Key, Any]:
-        """The key for what follows, and that of the next draw, or of backward."""
-        old = self._as_key(key)
-        if self._both and not isinstance(key, _Key) and old.rule == FORWARD:
-            return old, key[None]
-        return _Key(old.key, old.rule, old.n + 1), old
+    def split(self, key: Any) -> tuple[Any, Any]:
+        key, n = key if isinstance(key, tuple) else (key, 0)
+        return (key, n + 1), (key, n)
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(jax.random, name)
+        function = getattr(jax.random, name, None)
+        if function is None:
+            return getattr(jax, name)
 
         def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
-            old = self._as_key(key)
-            number = next(itertools.islice(draws_from(old.rule), old.n, None))
-            folded = jax.random.fold_in(old.key, number)
+            key, n = key if isinstance(key, tuple) else (key, 0)
+            number = next(itertools.islice(draws_from(FORWARD), n, None))
+            folded = jax.random.fold_in(key, number)
             # Of dtypes of few digits from_torch draws, as torch does, with more.
             if len(args) > 1 and args[1] in (jnp.float16, jnp.bfloat16):
                 wide = (args[0], jnp.float32, *args[2:])
@@ -208,66 +197,37 @@ class _Random:
         return draw
 
 
-class WithTheseKeys:
-    """The module `jax` for a translation.
+def _with_same_draws(
+    port: Callable[..., Any], cls: Any, args: Sequence[Any]
+) -> list[CheckResult]:
+    """Rows about values and gradients of a port that draws with the same keys."""
+    arrays = [_array(x) for x in args]
+    floats = [isinstance(x, jax.Array) and _is_inexact(x) for x in arrays]
+    xs = [x for x, is_float in zip(arrays, floats, strict=True) if is_float]
 
-    Args:
-        rules: the rules that draw.
-    """
+    def value(f: Callable[..., Any], *xs: Any) -> list[Any]:
+        left = iter(xs)
+        given = [next(left) if d else x for x, d in zip(arrays, floats, strict=True)]
+        return jax.tree.leaves(f(jax.random.key(0), *given))
 
-    def __init__(self, rules: Collection[str]) -> None:
-        self.random = _Random(rules)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(jax, name)
-
-
-def with_same_draws(
-    report: CompareReport, port: Callable[..., Any], cls: Any, args: Sequence[Any]
-) -> CompareReport:
-    """The report, with rows about values and gradients.
-
-    Args:
-        report: of what could be compared with PyTorch.
-        port: the translation with these keys, as a function of a key and of `args`.
-        cls: the original.
-        args: what both are called on.
-    """
-    at = [i for i, x in enumerate(args) if _is_float(x)]
-    xs = [args[i] for i in at]
-
-    def value(f: Callable[..., Any]) -> Callable[..., list[Any]]:
-        def run(*xs: Any) -> list[Any]:
-            given = list(args)
-            for i, x in zip(at, xs, strict=True):
-                given[i] = x
-            return jax.tree.leaves(f(jax.random.key(_SEED), *given))
-
-        return run
-
-    def gradients(f: Callable[..., Any]) -> Callable[..., list[Any]]:
-        def run(*xs: Any) -> list[Any]:
-            outs, back = jax.vjp(value(f), *xs)
-            generator = np.random.default_rng(_SEED)
-            return list(back([_cotangent(o, generator) for o in outs]))
-
-        return run
+    def gradients(f: Callable[..., Any], *xs: Any) -> list[Any]:
+        outs, back = jax.vjp(functools.partial(value, f), *xs)
+        generator = np.random.default_rng(0)
+        return list(back([_cotangent(o, generator) for o in outs]))
 
     original = from_torch(cls, random=True).apply
-    found = []
+    found: list[CheckResult] = []
     for what, rule, of in (
         ("value", "forward", value),
         ("gradients", "backward", gradients),
     ):
-        name = f"{what} with the same draws"
-        found.append(_row(name, rule, of(port), of(original), xs))
+        name, ours = f"{what} with the same draws", functools.partial(of, port)
+        theirs = functools.partial(of, original)
+        found.append(_row(name, rule, ours, theirs, xs))
         if found[-1].status == "ok":
-            name = f"{name}, under jit"
-            found.append(_row(name, rule, jax.jit(of(port)), of(original), xs))
-    told = all(row.status != "skipped" for row in found)
-    every = (*report.results, *found)
-    refused = "" if told else report.refused
-    return dataclasses.replace(report, results=every, refused=refused)
+            under_jit = jax.jit(ours)
+            found.append(_row(f"{name}, under jit", rule, under_jit, theirs, xs))
+    return found
 
 
 def _row(
@@ -278,29 +238,24 @@ def _row(
     except Exception as error:  # noqa: BLE001  (what from_torch can't run)
         return CheckResult(name, rule, "skipped", message=f"from_torch: {error}")
     try:
-        got = ours(*xs)
+        pairs = list(zip(ours(*xs), expected, strict=True))
     except Exception as error:  # noqa: BLE001  (whatever the translation raises)
         text = f"the port raises: {type(error).__name__}: {error}"
         return CheckResult(name, rule, "FAIL", message=text)
-    if len(got) != len(expected):
-        text = f"expected {len(expected)} arrays, got {len(got)}"
-        return CheckResult(name, rule, "FAIL", message=text)
-    what = "output" if rule == "forward" else "gradient"
-    outcome = worst(
-        [
-            compare_arrays(a, b, f"{what} {i}", eps_of(xs) ** 0.5)
-            for i, (a, b) in enumerate(zip(got, expected, strict=True))
-        ]
-    )
+    what, accuracy = "output" if rule == "forward" else "gradient", eps_of(xs) ** 0.5
+    each = [
+        compare_arrays(a, b, f"{what} {i}", accuracy) for i, (a, b) in enumerate(pairs)
+    ]
+    outcome = worst(each)
     status, text = ("ok", outcome.note) if outcome.ok else ("FAIL", outcome.where)
     return CheckResult(name, rule, status, outcome.error, outcome.tolerance, text)
 
 
-def _is_float(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact)
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def _cotangent(out: Any, generator: np.random.Generator) -> Any:
-    if not jnp.issubdtype(out.dtype, jnp.inexact):
+    if not _is_inexact(out):
         return np.zeros(out.shape, jax.dtypes.float0)
     return jnp.asarray(generator.standard_normal(out.shape), out.dtype)

@@ -15,6 +15,11 @@ from jaxfn.torch._translate.analysis.aliasing import (
     writes_of,
 )
 from jaxfn.torch._translate.analysis.infer import Inference
-from jaxfn.torch._translate.analysis.keys import split
 from jaxfn.torch._translate.analysis.program import Analysis
+from jaxfn.torch._translate.analysis.random import (
+    BACKWARD,
+    counts_arguments,
+    index_of,
+    unpacks,
+)
 from jaxfn.torch._translate.analysis.writes import Writes

@@ -2,8 +2,7 @@
 
 The key is the first argument of `apply`, as for `from_torch(cls, random=True)`. So
 forward gets one more parameter, backward gives one more None, and what counts the
-arguments from the left counts one more. Where backward draws, ctx keeps a key for it.
-DrawAnalysis elsewhere than in forward and backward are marked.
+arguments from the left counts one more. Draws elsewhere than in forward are marked.
 """
 
 from __future__ import annotations
@@ -13,21 +12,16 @@ from typing import Any
 
 from jaxfn.torch._base import key_name, torch
 from jaxfn.torch._translate.analysis.infer import Inference
-from jaxfn.torch._translate.analysis.keys import (
-    BACKWARD,
-    WithKey,
-    counts_arguments,
-    index_of,
-    unpacks,
-)
 from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import code, cst, cst_params
+from jaxfn.torch._translate.syntax import code, cst, cst_params, find
 from jaxfn.torch._translate.table import DRAWS
 
+BACKWARD = ("backward", "vjp")
 # So many parameters by place each rule has: ctx, and what counts the arguments.
 _LEAST = {"forward": 1, "setup_context": 3, "backward": 0, "vjp": 0, "jvp": 1}
 _LOOPS = (cst.For, cst.While)
-_INNER = (cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+_FRAMES = (cst.FunctionDef, cst.SimpleStatementLine, *_LOOPS, cst.Lambda)
+_FRAMES += (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
 class DrawAnalysis(cst.CSTVisitor):
@@ -48,19 +42,15 @@ class DrawAnalysis(cst.CSTVisitor):
         super().__init__()
         self._unit, self._infer = unit, infer
         self._around: list[Any] = []
-        self._found: dict[str, list[tuple[Any, Any, bool]]] = {}
+        self._in_loop = False
         self.problems: dict[Any, str] = {}
         self.keys: dict[Any, str] = {}
         self.lines: set[Any] = set()
         unit.node.visit(self)
         self.key = key_name(_taken(unit.node))
-        for rule, found in self._found.items():
-            alone = len(found) == 1 and not found[0][2]
-            only = self.key if rule == "forward" else f"ctx.{self.key}"
-            for call, line, _ in found:
-                self.keys[call] = only if alone else f"sub{self.key}"
-                if not alone:
-                    self.lines.add(line)
+        alone = len(self.keys) == 1 and not self._in_loop
+        self.keys = dict.fromkeys(self.keys, self.key if alone else f"sub{self.key}")
+        self.lines = set() if alone else self.lines
         if self.takes_key:
             unit.node.visit(_Counting(infer, self.problems))
             self._check_rules()
@@ -71,9 +61,9 @@ class DrawAnalysis(cst.CSTVisitor):
         return bool(self.keys)
 
     @property
-    def rules(self) -> frozenset[str]:
-        """The rules that draw."""
-        return frozenset(self._found)
+    def has_setup(self) -> bool:
+        """Does it define setup_context, so that forward has no ctx?"""
+        return _own(self._unit.value, "setup_context")
 
     def refuse_beside(self, keyed: Sequence[type]) -> None:
         """Mark what relies on how many arguments these classes take."""
@@ -83,34 +73,37 @@ class DrawAnalysis(cst.CSTVisitor):
         elif not self.takes_key and issubclass(unit.value, tuple(keyed)):
             why = "it inherits from a Function that draws, which takes a key"
             self.problems[unit.node] = why
-        unit.node.visit(_Uses(unit, keyed, self.problems))
+        for function in find(unit.node, cst.FunctionDef):
+            for node in find(function, cst.Name, cst.Attribute):
+                if self._is_use(node, keyed):
+                    why = "a Function that draws is used, which takes a key"
+                    self.problems.setdefault(node, why)
+
+    def _is_use(self, node: Any, keyed: Sequence[type]) -> bool:
+        """Is it one of these classes, or its `apply`? A caller has no key for it."""
+        value = getattr(self._unit.references.get(node), "value", None)
+        owner = getattr(value, "__self__", None)
+        named = isinstance(node, cst.Name) and node.value in {
+            cls.__name__ for cls in keyed
+        }
+        return named or any(value is cls or owner is cls for cls in keyed)
 
     def _check_rules(self) -> None:
         """Mark a class whose rules are written as nothing here expects them."""
         members = self._unit.node.body.body
         found = {m.name.value: m for m in members if isinstance(m, cst.FunctionDef)}
-        has_setup = _own(self._unit.value, "setup_context")
         for name, least in _LEAST.items():
             rule = found.get(name)
             if rule is None:
                 if _own(self._unit.value, name):
                     self.problems[self._unit.node] = f"{name} is no def of its own"
                 continue
-            if name == "forward" and has_setup:
+            if name == "forward" and self.has_setup:
                 least = 0  # it gets no ctx
             static = any(code(d.decorator) == "staticmethod" for d in rule.decorators)
             params = rule.params
             if params.posonly_params or len(params.params) < least or not static:
                 self.problems[rule] = "its signature, which gets one more for the key"
-        if has_setup and len(self._found) > 1:
-            why = "random draws in forward and backward, beside setup_context"
-            self.problems[self._unit.node] = why
-
-    def with_key(self, node: Any) -> Any:
-        """The translated class, whose arguments are one more."""
-        has_setup = _own(self._unit.value, "setup_context")
-        split = {rule: found[0][1] in self.lines for rule, found in self._found.items()}
-        return node.visit(WithKey(self.key, has_setup, split))
 
     # ---- where it draws
 
@@ -122,11 +115,10 @@ class DrawAnalysis(cst.CSTVisitor):
             if problem:
                 self.problems[node] = problem
             else:
-                line = self._around[-1]
-                in_loop = any(isinstance(n, _LOOPS) for n in self._around)
-                rule = self._function().name.value
-                self._found.setdefault(rule, []).append((node, line, in_loop))
-        if isinstance(node, (*_FRAMES, *_LOOPS, *_INNER)):
+                self.lines.add(self._around[-1])
+                self._in_loop |= any(isinstance(n, _LOOPS) for n in self._around)
+                self.keys[node] = ""
+        if isinstance(node, _FRAMES):
             self._around.append(node)
         return True
 
@@ -143,47 +135,24 @@ class DrawAnalysis(cst.CSTVisitor):
         name = f"Tensor.{call.func.attr.value}"
         return name in DRAWS and self._infer.of(call.func.value).is_tensor
 
-    def _function(self) -> Any:
-        """The outermost function around the node at hand."""
-        return next((n for n in self._around if isinstance(n, cst.FunctionDef)), None)
-
     def _problem(self) -> str:
         """Why the draw at hand can't have a key."""
-        functions = [n for n in self._around if isinstance(n, cst.FunctionDef)]
-        names = [f.name.value for f in functions]
+        names = [n.name.value for n in self._around if isinstance(n, cst.FunctionDef)]
         if not self._unit.is_function_class:
             return "random draws in a helper: draw in forward, and hand them on"
         if _inherits(self._unit.value):
             return "random draws in a class that inherits rules"
         if _own(self._unit.value, "vmap"):
             return "random draws beside a vmap rule"
-        if not names or names[0] not in ("forward", *BACKWARD):
-            return (
-                f"random draws in {names[0] if names else 'the class'}: draw in forward"
-            )
+        if names[:1] != ["forward"]:
+            where = names[0] if names else "the class"
+            return f"random draws in {where}: draw in forward, and save what was drawn"
         line = self._around[-1]
-        if len(functions) > 1 or not isinstance(line, cst.SimpleStatementLine):
+        if len(names) > 1 or not isinstance(line, cst.SimpleStatementLine):
             return "random draws in a nested function, or in the head of a block"
-        found = [other for of in self._found.values() for _, other, _ in of]
-        if len(line.body) > 1 or any(line is other for other in found):
+        if len(line.body) > 1 or line in self.lines:
             return "a second random draw in one line"
-        if names[0] in BACKWARD and not self._has_ctx(functions[0]):
-            return "random draws in backward, whose first parameter is not called ctx"
         return ""
-
-    def _has_ctx(self, backward: Any) -> bool:
-        """Is it called so in backward, and in what saves for it?"""
-        members = self._unit.node.body.body
-        name = "setup_context" if _own(self._unit.value, "setup_context") else "forward"
-        functions = [m for m in members if isinstance(m, cst.FunctionDef)]
-        saving = [f for f in functions if f.name.value == name]
-        return all(
-            [p.name.value for p in f.params.params[:1]] == ["ctx"]
-            for f in (*saving, backward)
-        )
-
-
-_FRAMES = (cst.FunctionDef, cst.SimpleStatementLine)
 
 
 def _inherits(cls: Any) -> bool:
@@ -197,22 +166,39 @@ def _own(cls: Any, rule: str) -> bool:
 
 def _taken(node: Any) -> set[str]:
     """Names that would meet names of the class: as they are, or in a longer one."""
-    words = _Words()
-    node.visit(words)
-    short = {w.removeprefix(p) for w in words.found for p in ("sub", "_")}
-    return words.found | short
-
-
-class _Words(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: Any) -> None:
-        self.found.add(node.value)
+    words = {name.value for name in find(node, cst.Name)}
+    return words | {w.removeprefix(p) for w in words for p in ("sub", "_")}
 
 
 # ---- what counts the arguments
+
+
+def counts_arguments(node: Any, functions: list[Any]) -> bool:
+    """Has it an element for each argument: `ctx.needs_input_grad`, or inputs?"""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value == "needs_input_grad"
+    if isinstance(node, cst.SimpleString):
+        return "needs_input_grad" in node.value
+    if not functions or functions[0].name.value != "setup_context":
+        return False
+    params = functions[0].params.params
+    is_name = isinstance(node, cst.Name) and len(params) > 1
+    return is_name and node.value == params[1].name.value
+
+
+def index_of(node: Any) -> int | None:
+    """The index from the left that is written out: `x[1]`."""
+    if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        value = node.slice[0].slice.value
+        if isinstance(value, cst.Integer):
+            return int(value.evaluated_value)
+    return None
+
+
+def unpacks(node: Any) -> bool:
+    """Is it `a, b = ...`?"""
+    target = node.targets[0].target
+    return len(node.targets) == 1 and isinstance(target, (cst.Tuple, cst.List))
 
 
 class _CountingElsewhere(cst.CSTVisitor):
@@ -222,14 +208,12 @@ class _CountingElsewhere(cst.CSTVisitor):
         super().__init__()
         self._problems = problems
         self._functions: list[Any] = []  # of the class, around a node
+        self._rewritten: set[Any] = set()
 
     def on_visit(self, node: Any) -> bool:
-        if self._is_left(node) and counts_arguments(node, self._functions):
+        if node not in self._rewritten and counts_arguments(node, self._functions):
             self._problems[node] = f"{code(node)} has one more for the key"
         return super().on_visit(node)
-
-    def _is_left(self, node: Any) -> bool:
-        return True
 
 
 class _Counting(_CountingElsewhere):
@@ -238,10 +222,6 @@ class _Counting(_CountingElsewhere):
     def __init__(self, infer: Inference, problems: dict[Any, str]) -> None:
         super().__init__(problems)
         self._infer = infer
-        self._rewritten: set[Any] = set()
-
-    def _is_left(self, node: Any) -> bool:
-        return node not in self._rewritten
 
     def visit_FunctionDef(self, node: Any) -> None:
         self._functions.append(node)
@@ -281,32 +261,3 @@ class _Counting(_CountingElsewhere):
             if not all(self._is_one(value, depth + 1) for value in bound):
                 return False
         return self._infer.of(node).kind in ("tensor", "none")
-
-
-class _Uses(cst.CSTVisitor):
-    """Finds uses of classes that take a key, whose callers have none for them."""
-
-    def __init__(
-        self, unit: Unit, keyed: Sequence[type], problems: dict[Any, str]
-    ) -> None:
-        super().__init__()
-        self._unit, self._keyed, self._problems = unit, keyed, problems
-        self._names = {cls.__name__ for cls in keyed}
-        self._depth = 0
-
-    def visit_FunctionDef(self, node: Any) -> None:
-        self._depth += 1
-
-    def leave_FunctionDef(self, original_node: Any) -> None:
-        self._depth -= 1
-
-    def on_visit(self, node: Any) -> bool:
-        target = self._unit.references.get(node)
-        value = getattr(target, "value", None)
-        owner = getattr(value, "__self__", None)
-        named = isinstance(node, cst.Name) and node.value in self._names
-        is_keyed = any(value is cls or owner is cls for cls in self._keyed)
-        if self._depth and (named or is_keyed):
-            why = "a Function that draws is used, which takes a key"
-            self._problems.setdefault(node, why)
-        return super().on_visit(node)

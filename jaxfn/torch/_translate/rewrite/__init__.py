@@ -2,7 +2,8 @@
 
 `Rewriter` is one LibCST transformer in layers, from the bottom up: `base` (notes and
 marks), `references` (names), `calls`, and `rewriter` (statements).
-`statements` and `assignments` turn writes into new bindings, `heads` translates
+`keys` adds a key for random
+draws. `statements` and `assignments` turn writes into new bindings, `heads` translates
 decorators and annotations, `devices` removes devices, `promotion` repairs dtypes.
 """
 

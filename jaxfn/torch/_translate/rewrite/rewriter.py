@@ -8,6 +8,7 @@ from jaxfn.torch._translate.analysis import Inference, view_of, writes_of
 from jaxfn.torch._translate.rewrite import heads, statements
 from jaxfn.torch._translate.rewrite.calls import Calls
 from jaxfn.torch._translate.rewrite.heads import annotation
+from jaxfn.torch._translate.rewrite.keys import WithKey
 from jaxfn.torch._translate.source import is_for_onnx
 from jaxfn.torch._translate.syntax import code, cst, paren
 
@@ -53,7 +54,9 @@ class Rewriter(Calls):
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
         decorators = heads.of_class(self, original_node)
         found = updated_node.with_changes(decorators=decorators)
-        return self.draws.with_key(found) if self.draws.takes_key else found
+        if not self.draws.takes_key:
+            return found
+        return found.visit(WithKey(self.draws.key, self.draws.has_setup))
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.dropped:

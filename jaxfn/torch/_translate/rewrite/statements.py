@@ -9,7 +9,6 @@ from jaxfn.torch._translate.analysis import (
     is_in_place,
     is_write_name,
     root_of,
-    split,
     view_of,
     writes_of,
 )
@@ -20,6 +19,7 @@ from jaxfn.torch._translate.rewrite.assignments import (
     index_text,
 )
 from jaxfn.torch._translate.rewrite.base import Rewriting, commented
+from jaxfn.torch._translate.rewrite.keys import split
 from jaxfn.torch._translate.syntax import code, cst, fill, indices, keywords, paren
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)

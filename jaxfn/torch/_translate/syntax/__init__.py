@@ -12,6 +12,7 @@ from jaxfn.torch._translate.syntax.expressions import (
     cst,
     dotted,
     fill,
+    find,
     indices,
     keywords,
     metadata,

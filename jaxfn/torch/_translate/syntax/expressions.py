@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 cst: Any = importlib.import_module("libcst")
+matchers: Any = importlib.import_module("libcst.matchers")
 metadata: Any = importlib.import_module("libcst.metadata")
 
 
@@ -264,6 +265,11 @@ def _is_simple(node: Any) -> bool:
     if isinstance(node, cst.UnaryOperation):
         node = node.expression
     return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))
+
+
+def find(tree: Any, *kinds: type) -> list[Any]:
+    """All nodes of these types in a tree."""
+    return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
 
 
 def keywords(call: Any) -> dict[str, Any]:
