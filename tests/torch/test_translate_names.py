@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 from jaxfn.torch._base.dtypes import to_jax, to_numpy
 from jaxfn.torch._translate.analysis import aliasing
-from jaxfn.torch._translate.observe.observations import array_fact, fact
+from jaxfn.torch._translate.observe.observations import fact
 from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES, Argument
 
@@ -224,7 +224,7 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Argument(k, "", cst.parse_expression(t), cst.parse_expression(j), seen(v))
+            Argument(k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v))
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):
@@ -260,10 +260,6 @@ class Run:
             )
         if not same:
             self.wrong.append(f"{label}: {ours}, expected {theirs}")
-
-
-def seen(value):
-    return array_fact(value) if isinstance(value, np.ndarray) else fact(value)
 
 
 def flat(x):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._translate.source import SourceFile, Unit
-from jaxfn.torch._translate.syntax import Unparen, cst, dotted
+from jaxfn.torch._translate.syntax import Unparen, ValuesOnly, cst, dotted
 
 _OURS = {
     "jax": "import jax",
@@ -180,18 +180,10 @@ def _import_key(text: str) -> tuple[bool, str]:
     return text.startswith("from"), text.lower()
 
 
-class _Names(cst.CSTVisitor):
+class _Names(ValuesOnly, cst.CSTVisitor):
     def __init__(self) -> None:
         super().__init__()
         self.found: set[str] = set()
-
-    def visit_Attribute(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
 
     def visit_Name(self, node: Any) -> None:
         self.found.add(node.value)

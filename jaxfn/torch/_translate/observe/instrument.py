@@ -14,6 +14,15 @@ _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 _SEEN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BinaryOperation)
 _SEEN += (cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.Tuple, cst.List)
 
+_OWN_NAMES = {
+    cst.FunctionDef: ("name",),
+    cst.ClassDef: ("name",),
+    cst.Param: ("name",),
+    cst.Arg: ("keyword",),
+    cst.Attribute: ("attr",),
+    cst.Call: ("func",),
+}
+
 
 class Instrument(Targets, NoImports, cst.CSTTransformer):
     """Every expression passes through `see`."""
@@ -39,38 +48,23 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         self._store(node.target)
 
     def visit_FunctionDef(self, node: Any) -> bool:
-        self._skip.add(node.name)
         return not is_for_onnx(node)
 
     def visit_ClassDef(self, node: Any) -> None:
-        self._skip.add(node.name)
-        for base in node.bases:
-            self._skip.add(base.value)
+        self._skip.update(base.value for base in node.bases)
 
-    def visit_Param(self, node: Any) -> None:
-        self._skip.add(node.name)
-
-    def visit_Arg(self, node: Any) -> None:
-        self._skip.add(node.keyword)
-
-    def visit_Attribute(self, node: Any) -> None:
-        self._skip.add(node.attr)
+    def on_visit(self, node: Any) -> bool:
+        for name in _OWN_NAMES.get(type(node), ()):
+            self._skip.add(getattr(node, name))
+        return super().on_visit(node)
 
     def visit_Call(self, node: Any) -> None:
-        self._skip.add(node.func)
         self._called.add(node.func)
 
-    def visit_Decorator(self, node: Any) -> bool:
+    def _pass_over(self, node: Any) -> bool:
         return False
 
-    def visit_Annotation(self, node: Any) -> bool:
-        return False
-
-    def visit_Global(self, node: Any) -> bool:
-        return False
-
-    def visit_Nonlocal(self, node: Any) -> bool:
-        return False
+    visit_Decorator = visit_Annotation = visit_Global = visit_Nonlocal = _pass_over
 
     # ---- what is
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch._translate.analysis import Inference
-from jaxfn.torch._translate.syntax import code, cst, dotted
+from jaxfn.torch._translate.syntax import ValuesOnly, code, cst, dotted
 
 
 def named(infer: Inference, node: Any) -> str | None:
@@ -31,7 +31,7 @@ def without_devices(tree: Any, names: Sequence[str]) -> Any:
     return tree.visit(_Without(unread)) if unread else tree
 
 
-class _Reads(cst.CSTVisitor):
+class _Reads(ValuesOnly, cst.CSTVisitor):
     """The names and attributes that are read."""
 
     def __init__(self) -> None:
@@ -41,14 +41,9 @@ class _Reads(cst.CSTVisitor):
     def visit_AssignTarget(self, node: Any) -> bool:
         return not isinstance(node.target, (cst.Name, cst.Attribute))
 
-    def visit_Arg(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
     def visit_Attribute(self, node: Any) -> bool:
         self.found.add(code(node))
-        node.value.visit(self)
-        return False
+        return super().visit_Attribute(node)
 
     def visit_Name(self, node: Any) -> None:
         self.found.add(node.value)

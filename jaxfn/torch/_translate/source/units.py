@@ -186,17 +186,14 @@ class _References(NoImports, cst.CSTVisitor):
     def leave_Lambda(self, original_node: Any) -> None:
         self._scopes.pop()
 
-    def visit_Decorator(self, node: Any) -> None:
+    def _enter(self, node: Any) -> None:
         self._aside += 1
 
-    def leave_Decorator(self, original_node: Any) -> None:
+    def _leave(self, original_node: Any) -> None:
         self._aside -= 1
 
-    def visit_Annotation(self, node: Any) -> None:
-        self._aside += 1
-
-    def leave_Annotation(self, original_node: Any) -> None:
-        self._aside -= 1
+    visit_Decorator = visit_Annotation = _enter
+    leave_Decorator = leave_Annotation = _leave
 
     # ---- names
 

@@ -24,6 +24,7 @@ from jaxfn.torch._translate.syntax.names import (
     NoImports,
     Stores,
     Targets,
+    ValuesOnly,
     alias_name,
     bound_names,
     import_of,

@@ -13,21 +13,16 @@ metadata: Any = importlib.import_module("libcst.metadata")
 
 
 ATOM = 15
-_BINARY: dict[type, int] = {
-    cst.BitOr: 6,
-    cst.BitXor: 7,
-    cst.BitAnd: 8,
-    cst.LeftShift: 9,
-    cst.RightShift: 9,
-    cst.Add: 10,
-    cst.Subtract: 10,
-    cst.Multiply: 11,
-    cst.Divide: 11,
-    cst.FloorDivide: 11,
-    cst.Modulo: 11,
-    cst.MatrixMultiply: 11,
-    cst.Power: 13,
+_LEVELS: dict[int, tuple[type, ...]] = {
+    6: (cst.BitOr,),
+    7: (cst.BitXor,),
+    8: (cst.BitAnd,),
+    9: (cst.LeftShift, cst.RightShift),
+    10: (cst.Add, cst.Subtract),
+    11: (cst.Multiply, cst.Divide, cst.FloorDivide, cst.Modulo, cst.MatrixMultiply),
+    13: (cst.Power,),
 }
+_BINARY = {kind: level for level, kinds in _LEVELS.items() for kind in kinds}
 
 
 class _Mark(cst.SimpleWhitespace):
@@ -173,89 +168,65 @@ def dotted(node: Any) -> list[str] | None:
     return None
 
 
+# The parts of a node that may stand without parentheses, and how strongly each has to
+# hold together for that.
+_BARE: dict[type, dict[str, float]] = {
+    cst.Arg: {"value": 0},
+    cst.Return: {"value": 0},
+    cst.Assign: {"value": 0},
+    cst.AnnAssign: {"value": 0},
+    cst.AugAssign: {"value": 0},
+    cst.Expr: {"value": 0},
+    cst.Index: {"value": 0},
+    cst.Element: {"value": 0},
+    cst.DictElement: {"value": 0},
+    cst.If: {"test": 0},
+    cst.For: {"iter": 0},
+    cst.Lambda: {"body": 0},
+    cst.IfExp: {"body": 1, "test": 1},
+    cst.Comparison: {"left": 6},
+    cst.ComparisonTarget: {"comparator": 6},
+    cst.BooleanOperation: {"left": 3, "right": 3},
+}
+
+
 class Unparen(cst.CSTTransformer):
     """Take away the parentheses that we added and that nothing needs."""
 
-    def _bare(self, node: Any, least: float) -> Any:
-        if not getattr(node, "lpar", ()) or not is_added(node.lpar[0]):
-            return node
-        inner = node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[1:])
-        if isinstance(inner, cst.Tuple) or strength(inner) < least:
-            return node
-        return inner
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        parts = dict(_BARE.get(type(updated), ()))
+        if isinstance(updated, cst.Arg) and updated.star:
+            parts["value"] = 0.5
+        if isinstance(updated, cst.UnaryOperation):
+            parts["expression"] = 5 if isinstance(updated.operator, cst.Not) else 12
+        if isinstance(updated, cst.BinaryOperation):
+            own = _BINARY[type(updated.operator)]
+            power = isinstance(updated.operator, cst.Power)
+            # a - (b - c) and (a ** b) ** c mean what they say.
+            parts = {"left": own + power, "right": 12 if power else own + 0.5}
+        if not parts:
+            return updated
+        bare = {name: _bare(getattr(updated, name), at) for name, at in parts.items()}
+        return _spaced_power(updated.with_changes(**bare))
 
-    def _whole(self, updated: Any, *names: str, least: float = 0) -> Any:
-        changes = {name: self._bare(getattr(updated, name), least) for name in names}
-        return updated.with_changes(**changes)
 
-    def leave_Arg(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value", least=0.5 if updated_node.star else 0)
+def _bare(node: Any, least: float) -> Any:
+    if not getattr(node, "lpar", ()) or not is_added(node.lpar[0]):
+        return node
+    inner = node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[1:])
+    kept = isinstance(inner, cst.Tuple) or strength(inner) < least
+    return node if kept else inner
 
-    def leave_Return(self, original_node: Any, updated_node: Any) -> Any:
-        return (
-            self._whole(updated_node, "value") if updated_node.value else updated_node
-        )
 
-    def leave_Assign(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_AnnAssign(self, original_node: Any, updated_node: Any) -> Any:
-        return (
-            self._whole(updated_node, "value") if updated_node.value else updated_node
-        )
-
-    def leave_AugAssign(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_Expr(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_Index(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_Element(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "value")
-
-    def leave_If(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "test")
-
-    def leave_For(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "iter")
-
-    def leave_Lambda(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "body")
-
-    def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "body", "test", least=1)
-
-    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "left", least=6)
-
-    def leave_ComparisonTarget(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "comparator", least=6)
-
-    def leave_BooleanOperation(self, original_node: Any, updated_node: Any) -> Any:
-        return self._whole(updated_node, "left", "right", least=3)
-
-    def leave_UnaryOperation(self, original_node: Any, updated_node: Any) -> Any:
-        least = 5 if isinstance(updated_node.operator, cst.Not) else 12
-        return self._whole(updated_node, "expression", least=least)
-
-    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
-        own = _BINARY[type(updated_node.operator)]
-        power = isinstance(updated_node.operator, cst.Power)
-        # a - (b - c) and (a ** b) ** c mean what they say.
-        left = self._bare(updated_node.left, own + 1 if power else own)
-        right = self._bare(updated_node.right, 12 if power else own + 0.5)
-        updated = updated_node.with_changes(left=left, right=right)
-        if power and not (_is_simple(left) and _is_simple(right)):
-            blank = cst.SimpleWhitespace(" ")
-            spaced = cst.Power(whitespace_before=blank, whitespace_after=blank)
-            return updated.with_changes(operator=spaced)
-        return updated
+def _spaced_power(node: Any) -> Any:
+    if not isinstance(getattr(node, "operator", None), cst.Power):
+        return node
+    if _is_simple(node.left) and _is_simple(node.right):
+        return node
+    blank = cst.SimpleWhitespace(" ")
+    spaced = cst.Power(whitespace_before=blank, whitespace_after=blank)
+    return node.with_changes(operator=spaced)
 
 
 def _is_simple(node: Any) -> bool:

@@ -15,23 +15,11 @@ class Targets:
     def _store(self, target: Any) -> None:
         raise NotImplementedError
 
-    def visit_AssignTarget(self, node: Any) -> None:
+    def _store_target(self, node: Any) -> None:
         self._store(node.target)
 
-    def visit_AugAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self._store(node.target)
+    visit_AssignTarget = visit_AugAssign = visit_AnnAssign = _store_target
+    visit_For = visit_CompFor = visit_NamedExpr = _store_target
 
     def visit_AsName(self, node: Any) -> None:
         self._store(node.name)
@@ -47,28 +35,8 @@ class NoImports:
         return False
 
 
-class Loads(cst.CSTVisitor):
-    """The names that a piece of code reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[Any] = []
-        self._stored: set[Any] = set()
-
-    def _store(self, target: Any) -> None:
-        if isinstance(target, cst.Name):
-            self._stored.add(target)
-        for element in getattr(target, "elements", ()):
-            self._store(element.value)
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_For(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_CompFor(self, node: Any) -> None:
-        self._store(node.target)
+class ValuesOnly:
+    """Passes over names that stand for no value: of attributes and of keywords."""
 
     def visit_Attribute(self, node: Any) -> bool:
         node.value.visit(self)
@@ -77,6 +45,20 @@ class Loads(cst.CSTVisitor):
     def visit_Arg(self, node: Any) -> bool:
         node.value.visit(self)
         return False
+
+
+class _Loads(ValuesOnly, cst.CSTVisitor):
+    """The names that a piece of code reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[Any] = []
+        self._stored: set[Any] = set()
+
+    def _store(self, node: Any) -> None:
+        self._stored.update(stored_nodes(node.target))
+
+    visit_AssignTarget = visit_For = visit_CompFor = _store
 
     def visit_Annotation(self, node: Any) -> bool:
         return False
@@ -88,7 +70,7 @@ class Loads(cst.CSTVisitor):
 
 def loads(*nodes: Any) -> list[Any]:
     """The names that nodes read, in order."""
-    found = Loads()
+    found = _Loads()
     for node in nodes:
         if node is not None:
             node.visit(found)
@@ -112,13 +94,11 @@ class Stores(Targets, NoImports, cst.CSTVisitor):
         self._found = found
         self.elsewhere: set[str] = set()
 
-    def visit_FunctionDef(self, node: Any) -> bool:
+    def _definition(self, node: Any) -> bool:
         self._found.add(node.name.value)
         return False
 
-    def visit_ClassDef(self, node: Any) -> bool:
-        self._found.add(node.name.value)
-        return False
+    visit_FunctionDef = visit_ClassDef = _definition
 
     def visit_Lambda(self, node: Any) -> bool:
         return False
@@ -130,15 +110,18 @@ class Stores(Targets, NoImports, cst.CSTVisitor):
         self._found.update(stored(target))
 
 
+def stored_nodes(target: Any) -> list[Any]:
+    """The names that a target binds, as nodes."""
+    if isinstance(target, cst.Name):
+        return [target]
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [n for e in target.elements for n in stored_nodes(e.value)]
+    return stored_nodes(target.value) if isinstance(target, cst.StarredElement) else []
+
+
 def stored(target: Any) -> list[str]:
     """The names that a target binds."""
-    if isinstance(target, cst.Name):
-        return [target.value]
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return [n for e in target.elements for n in stored(e.value)]
-    if isinstance(target, cst.StarredElement):
-        return stored(target.value)
-    return []
+    return [name.value for name in stored_nodes(target)]
 
 
 def stored_names(nodes: Iterable[Any]) -> set[str]:
@@ -157,15 +140,14 @@ def scope_statements(body: Any) -> Iterator[Any]:
             continue
         for name in ("body", "orelse", "finalbody", "handlers"):
             inner = getattr(statement, name, None)
-            parts: Any = inner if isinstance(inner, (list, tuple)) else [inner]
-            for part in parts:
-                block: Any = getattr(part, "body", None)
+            for part in inner if isinstance(inner, (list, tuple)) else [inner]:
+                if isinstance(part, cst.If):
+                    yield from scope_statements([part])
+                    continue
+                whole = isinstance(part, cst.IndentedBlock)
+                block: Any = part if whole else getattr(part, "body", None)
                 if isinstance(block, cst.IndentedBlock):
                     yield from scope_statements(block.body)
-                elif isinstance(part, cst.IndentedBlock):
-                    yield from scope_statements(part.body)
-                elif isinstance(part, cst.If):
-                    yield from scope_statements([part])
 
 
 def small_statements(statement: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.syntax.expressions import cst
-from jaxfn.torch._translate.syntax.names import store_names, stored
+from jaxfn.torch._translate.syntax.names import ValuesOnly, store_names, stored
 
 
 class NameUses:
@@ -16,7 +16,7 @@ class NameUses:
         self.stores: list[tuple[str, Any]] = []
 
 
-class Scopes(cst.CSTVisitor):
+class Scopes(ValuesOnly, cst.CSTVisitor):
     """For each node its function; for each function its names."""
 
     def __init__(self) -> None:
@@ -49,26 +49,17 @@ class Scopes(cst.CSTVisitor):
             node.default.visit(self)
         return False
 
-    def visit_Arg(self, node: Any) -> bool:
-        self.around[node] = self._stack[-1] if self._stack else None
-        node.value.visit(self)
-        return False
-
-    def visit_Attribute(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
     def _bind(self, target: Any, value: Any, how: str = "value") -> None:
         self._stored.add(target)
         if isinstance(target, cst.Name):
             self._use(target.value).stores.append((how, value))
         elif isinstance(target, (cst.Tuple, cst.List)):
-            values = getattr(value, "elements", None)
-            same = values is not None and len(values) == len(target.elements)
+            values = getattr(value, "elements", ())
+            same = len(values) == len(target.elements)
             for i, element in enumerate(target.elements):
                 if isinstance(element, cst.StarredElement):
                     self._bind(element.value, value, "rest")
-                elif same and values is not None:
+                elif same:
                     self._bind(element.value, values[i].value)
                 else:
                     self._bind(element.value, value, "item")
@@ -87,11 +78,10 @@ class Scopes(cst.CSTVisitor):
         if node.value is not None:
             self._bind(node.target, node.value)
 
-    def visit_For(self, node: Any) -> None:
+    def _loop(self, node: Any) -> None:
         self._bind(node.target, node.iter, "other")
 
-    def visit_CompFor(self, node: Any) -> None:
-        self._bind(node.target, node.iter, "other")
+    visit_For = visit_CompFor = _loop
 
     def visit_NamedExpr(self, node: Any) -> None:
         self._bind(node.target, node.value)

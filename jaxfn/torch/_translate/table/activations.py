@@ -113,12 +113,11 @@ def _layer_norm(given: BoundCall) -> str | None:
 ROWS = table(
     """
 relu               x                             jax.nn.relu(x)
-selu               x                             jax.nn.selu(x)
-celu               x alpha?                      jax.nn.celu(x, alpha)
+selu|F.selu        x                             jax.nn.selu(x)
+celu|F.celu        x alpha?                      jax.nn.celu(x, alpha)
 F.relu             x inplace==False              jax.nn.relu(x)
 F.relu             x                             jax.nn.relu(x)
 F.relu6            x                             jax.nn.relu6(x)
-F.celu             x alpha?                      jax.nn.celu(x, alpha)
 F.elu              x alpha?                      jax.nn.elu(x, alpha)
 F.gelu             x approximate=="tanh"         jax.nn.gelu(x)
 F.gelu             x                             jax.nn.gelu(x, approximate=False)
@@ -128,7 +127,6 @@ F.hardtanh         x min_val?=-1.0 max_val?=1.0  jnp.clip(x, min_val, max_val)
 F.leaky_relu       x negative_slope?             jax.nn.leaky_relu(x, negative_slope)
 F.logsigmoid       x                             jax.nn.log_sigmoid(x)
 F.mish             x                             jax.nn.mish(x)
-F.selu             x                             jax.nn.selu(x)
 F.sigmoid          x                             jax.nn.sigmoid(x)
 F.silu             x                             jax.nn.silu(x)
 F.softplus         x                             jax.nn.softplus(x)
@@ -145,15 +143,11 @@ F.hardshrink       x lambd?=0.5                  jnp.where(jnp.abs(x) > lambd, x
     elementwise=True,
 ) + table(
     """
-softmax            x dim                         jax.nn.softmax(x, axis=dim)
-log_softmax        x dim                         jax.nn.log_softmax(x, axis=dim)
-special.softmax    x dim                         jax.nn.softmax(x, axis=dim)
-special.log_softmax x dim                        jax.nn.log_softmax(x, axis=dim)
-F.softmax          x dim                         jax.nn.softmax(x, axis=dim)
+softmax|special.softmax|F.softmax x dim          jax.nn.softmax(x, axis=dim)
+log_softmax|special.log_softmax|F.log_softmax x dim  jax.nn.log_softmax(x, axis=dim)
 F.softmin          x dim                         jax.nn.softmax(-x, axis=dim)
-F.log_softmax      x dim                         jax.nn.log_softmax(x, axis=dim)
-F.softmax          x dim -dtype                   jax.nn.softmax(x.astype(dtype), axis=dim)
-F.log_softmax      x dim -dtype                   jax.nn.log_softmax(x.astype(dtype), axis=dim)
+F.softmax          x dim -dtype                  jax.nn.softmax(x.astype(dtype), axis=dim)
+F.log_softmax      x dim -dtype                  jax.nn.log_softmax(x.astype(dtype), axis=dim)
 F.layer_norm       x normalized_shape            @_layer_norm
 F.layer_norm       x normalized_shape -eps       @_layer_norm
 F.glu              x dim?                        jax.nn.glu(x, axis=dim)
@@ -174,23 +168,17 @@ F.nll_loss         x target                      @_nll
 F.nll_loss         x target -reduction           @_nll
 F.cross_entropy    x target                      @_cross_entropy
 F.cross_entropy    x target -reduction           @_cross_entropy
-F.conv1d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
-F.conv2d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
-F.conv3d           x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
-F.conv_transpose1d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
-F.conv_transpose2d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
-F.conv_transpose3d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
-F.conv_transpose1d x weight bias? stride? padding? -groups?  @_conv_transpose
-F.conv_transpose2d x weight bias? stride? padding? -groups?  @_conv_transpose
-F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:tensor          x @ weight.T + bias
-F.normalize        x -dim?=1                      x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
-F.normalize        x -dim?=1 -eps                 x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), eps)
+F.normalize        x -dim?=1                     x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x -dim?=1 -eps                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), eps)
 F.normalize        x p==2 -dim?=1                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.normalize        x p==2.0 -dim?=1              x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
-F.pad x pad mode=="constant" value?  @_pad
+F.pad              x pad mode=="constant" value?  @_pad
 F.pad              x pad -value?                 @_pad
 """,
     locals(),

@@ -2,15 +2,16 @@
 
 The columns of a table:
 
-1. the name: `sum` is `torch.sum` and the method, `.view` the method alone, `torch.where`
-   the function alone, `F.x`,
-   `linalg.x`, `special.x` and `fft.x` functions of these modules.
+1. the name, or several with `|` between them: `sum` is `torch.sum` and the method,
+   `.view` the method alone, `torch.where` the function alone, `F.x`, `linalg.x`,
+   `special.x` and `fft.x` functions of these modules.
 2. what it takes, by torch's names: `x` is needed, `dim?` may be missing, `dim?=0` is 0
    then, `*size` takes sizes or one tuple of them, `other:tensor` must be a tensor,
    `dim:int` an integer, `-dtype` is given by its name, and `mode=="tanh"` must be
    given as just that.
 3. what it gives: an expression. An argument whose value is a parameter that was not
-   given is left out. `@f` is a function that makes the expression, or refuses.
+   given is left out. `NAME` is the name, without its module. `@f` is a function that
+   makes the expression, or refuses.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ def table(
     rows = []
     for line in text.strip().splitlines():
         head, gives = _columns(line)
-        name, _, takes = head.partition(" ")
-        made: Any = gives
-        if gives.startswith("@"):
-            made = (functions or {})[gives[1:]]
-        rows.append(row(name, takes, made, **more))
+        names, _, takes = head.partition(" ")
+        for name in names.split("|"):
+            made: Any = gives.replace("NAME", name.rpartition(".")[2])
+            if gives.startswith("@"):
+                made = (functions or {})[gives[1:]]
+            rows.append(row(name, takes, made, **more))
     return rows
 
 

@@ -34,52 +34,41 @@ ROWS = table(
     """
 addbmm             x batch1 batch2               x + (batch1 @ batch2).sum(axis=0)
 addmm              x mat1 mat2                   x + mat1 @ mat2
-addmm              x mat1 mat2 -beta              beta * x + mat1 @ mat2
-addmm              x mat1 mat2 -alpha             x + alpha * (mat1 @ mat2)
-addmm              x mat1 mat2 -beta -alpha        beta * x + alpha * (mat1 @ mat2)
+addmm              x mat1 mat2 -beta             beta * x + mat1 @ mat2
+addmm              x mat1 mat2 -alpha            x + alpha * (mat1 @ mat2)
+addmm              x mat1 mat2 -beta -alpha      beta * x + alpha * (mat1 @ mat2)
 addmv              x mat vec                     x + mat @ vec
 addr               x vec1 vec2                   x + jnp.outer(vec1, vec2)
 baddbmm            x batch1 batch2               x + batch1 @ batch2
-baddbmm            x batch1 batch2 -beta          beta * x + batch1 @ batch2
-baddbmm            x batch1 batch2 -alpha         x + alpha * (batch1 @ batch2)
-baddbmm            x batch1 batch2 -beta -alpha    beta * x + alpha * (batch1 @ batch2)
-bmm                x mat2                        x @ mat2
+baddbmm            x batch1 batch2 -beta         beta * x + batch1 @ batch2
+baddbmm            x batch1 batch2 -alpha        x + alpha * (batch1 @ batch2)
+baddbmm            x batch1 batch2 -beta -alpha  beta * x + alpha * (batch1 @ batch2)
+bmm|mm             x mat2                        x @ mat2
 cdist              x other                       jnp.linalg.norm(x[..., :, None, :] - other[..., None, :, :], axis=-1)
 chain_matmul       *matrices                     jnp.linalg.multi_dot(matrices)
 cross              x other dim                   jnp.cross(x, other, axis=dim)
-det                x                             jnp.linalg.det(x)
+det|linalg.det     x                             jnp.linalg.det(x)
 dot                x tensor                      jnp.dot(x, tensor)
 einsum             equation *operands            jnp.einsum(equation, *operands)
 ger                x vec2                        jnp.outer(x, vec2)
-inner              x other                       jnp.inner(x, other)
-inverse            x                             jnp.linalg.inv(x)
-kron               x other                       jnp.kron(x, other)
+inner|kron|vdot    x other                       jnp.NAME(x, other)
+inverse|linalg.inv x                             jnp.linalg.inv(x)
 logdet             x                             jnp.log(jnp.linalg.det(x))
-matmul             x other                       x @ other
-matrix_exp         x                             jax.scipy.linalg.expm(x)
-matrix_power       x n                           jnp.linalg.matrix_power(x, n)
-mm                 x mat2                        x @ mat2
+matmul|linalg.matmul x other                     x @ other
+matrix_exp|linalg.matrix_exp x                   jax.scipy.linalg.expm(x)
+matrix_power|linalg.matrix_power x n             jnp.linalg.matrix_power(x, n)
 mv                 x vec                         x @ vec
 outer              x vec2                        jnp.outer(x, vec2)
-pinverse           x                             jnp.linalg.pinv(x)
-slogdet            x                             jnp.linalg.slogdet(x)
+pinverse|linalg.pinv x                           jnp.linalg.pinv(x)
+slogdet|linalg.slogdet x                         jnp.linalg.slogdet(x)
 tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
-vdot               x other                       jnp.vdot(x, other)
-cholesky           x                             jnp.linalg.cholesky(x, symmetrize_input=False)
+cholesky|linalg.cholesky x                       jnp.linalg.cholesky(x, symmetrize_input=False)
 cholesky_solve     x L upper?                    @_cholesky_solve
-linalg.cholesky    x                             jnp.linalg.cholesky(x, symmetrize_input=False)
 linalg.cross       x other dim?                  jnp.cross(x, other, axis=dim)
-linalg.det         x                             jnp.linalg.det(x)
 linalg.eigh        x                             jnp.linalg.eigh(x, symmetrize_input=False)
 linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x, symmetrize_input=False)
-linalg.inv         x                             jnp.linalg.inv(x)
-linalg.matmul      x other                       x @ other
-linalg.matrix_exp  x                             jax.scipy.linalg.expm(x)
-linalg.matrix_power x n                          jnp.linalg.matrix_power(x, n)
 linalg.multi_dot   tensors                       jnp.linalg.multi_dot(tensors)
-linalg.pinv        x                             jnp.linalg.pinv(x)
 linalg.qr          x mode?                       jnp.linalg.qr(x, mode=mode)
-linalg.slogdet     x                             jnp.linalg.slogdet(x)
 linalg.solve       A B                           @_solve
 linalg.solve_triangular x B upper left? unitriangular?  @_triangular
 linalg.svd         x full_matrices?              jnp.linalg.svd(x, full_matrices=full_matrices)

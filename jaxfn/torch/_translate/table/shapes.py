@@ -101,7 +101,7 @@ def _type(given: BoundCall) -> str | None:
 
 ROWS = table(
     """
-.to x first? second? -dtype? copy?  @_to
+.to                x first? second? -dtype? copy?  @_to
 .type              x dtype                       @_type
 .type_as           x other                       x.astype(other.dtype)
 .float             x                             x.astype(jnp.float32)
@@ -114,71 +114,56 @@ ROWS = table(
 .char              x                             x.astype(jnp.int8)
 .byte              x                             x.astype(jnp.uint8)
 .bool              x                             x.astype(bool)
-.cpu               x                             x
+.cpu|.contiguous|clone x                         x
 .cuda              x device?                     x
-.contiguous        x                             x
 .requires_grad_    x requires_grad?              x
-clone              x                             x
 broadcast_to       x *size                       @_expand
-cat                tensors dim?                  jnp.concatenate(tensors, axis=dim)
-concat             tensors dim?                  jnp.concatenate(tensors, axis=dim)
-concatenate        tensors dim?                  jnp.concatenate(tensors, axis=dim)
+cat|concat         tensors dim?                  jnp.concatenate(tensors, axis=dim)
+concatenate|stack  tensors dim?                  jnp.NAME(tensors, axis=dim)
 flip               x dims                        jnp.flip(x, axis=dims)
 .flip              x *dims                       jnp.flip(x, axis=dims)
-fliplr             x                             jnp.fliplr(x)
-flipud             x                             jnp.flipud(x)
-hstack             tensors                       jnp.hstack(tensors)
-vstack             tensors                       jnp.vstack(tensors)
+fliplr|flipud      x                             jnp.NAME(x)
+hstack|vstack      tensors                       jnp.NAME(tensors)
 .repeat            x *sizes                      jnp.tile(x, sizes)
 tile               x dims                        jnp.tile(x, dims)
 .tile              x *dims                       jnp.tile(x, dims)
 repeat_interleave  x repeats:int dim?            jnp.repeat(x, repeats, axis=dim)
 roll               x shifts dims?                jnp.roll(x, shifts, axis=dims)
-stack              tensors dim?                  jnp.stack(tensors, axis=dim)
 rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
 .size              x                             x.shape
 .size              x dim                         x.shape[dim]
-.dim               x                             x.ndim
-.ndimension        x                             x.ndim
-.numel             x                             x.size
-.nelement          x                             x.size
-numel              x                             x.size
+.dim|.ndimension   x                             x.ndim
+.numel|.nelement|numel x                         x.size
 .element_size      x                             x.dtype.itemsize
 .is_contiguous     x                             True
-.is_floating_point x                             jnp.issubdtype(x.dtype, jnp.floating)
-.is_complex        x                             jnp.iscomplexobj(x)
-is_floating_point  x                             jnp.issubdtype(x.dtype, jnp.floating)
-is_complex         x                             jnp.iscomplexobj(x)
+.is_floating_point|is_floating_point x           jnp.issubdtype(x.dtype, jnp.floating)
+.is_complex|is_complex x                         jnp.iscomplexobj(x)
 broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)
 broadcast_shapes   *shapes                       jnp.broadcast_shapes(*shapes)
-meshgrid           *tensors -indexing?="ij"       jnp.meshgrid(*tensors, indexing=indexing)
-finfo              type                          jnp.finfo(type)
-iinfo              type                          jnp.iinfo(type)
+meshgrid           *tensors -indexing?="ij"      jnp.meshgrid(*tensors, indexing=indexing)
+finfo|iinfo        type                          jnp.NAME(type)
 is_tensor          x                             isinstance(x, jax.Array)
 """,
     locals(),
 ) + table(
     """
-atleast_1d         x                             jnp.atleast_1d(x)
-atleast_2d         x                             jnp.atleast_2d(x)
+atleast_1d|atleast_2d|squeeze x                  jnp.NAME(x)
 chunk              x chunks dim?=0               @_chunk
 diagonal           x offset? dim1? dim2?         jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
 .detach            x                             x
 .expand            x *size                       @_expand
 .expand_as         x other                       jnp.broadcast_to(x, other.shape)
 linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
-flatten            x                             x.ravel()
+flatten|ravel      x                             x.ravel()
 flatten            x start_dim                   x.reshape((*x.shape[:start_dim], -1))
 movedim            x source destination          jnp.moveaxis(x, source, destination)
 moveaxis           x source destination          jnp.moveaxis(x, source, destination)
 permute            x dims                        jnp.transpose(x, dims)
 .permute           x *dims                       jnp.transpose(x, dims)
-ravel              x                             x.ravel()
 reshape            x shape                       jnp.reshape(x, shape)
 .reshape           x **shape                     x.reshape(*shape)
-.reshape_as        x other                       x.reshape(other.shape)
+.reshape_as|.view_as x other                     x.reshape(other.shape)
 split              x split_size dim?=0           @_split
-squeeze            x                             jnp.squeeze(x)
 squeeze            x dim                         @_squeeze
 swapaxes           x axis0 axis1                 jnp.swapaxes(x, axis0, axis1)
 t                  x                             x.T
@@ -188,7 +173,6 @@ unsqueeze          x dim                         jnp.expand_dims(x, dim)
 unflatten          x dim sizes                   @_unflatten
 .view              x **shape:size                x.reshape(*shape)
 .sum_to_size       x *size                       @_sum_to_size
-.view_as           x other                       x.reshape(other.shape)
 select             x dim index                   jnp.take(x, index, axis=dim)
 narrow             x dim start length            jax.lax.dynamic_slice_in_dim(x, start, length, axis=dim)
 view_as_complex    x                             jax.lax.complex(x[..., 0], x[..., 1])
