@@ -20,6 +20,12 @@ from jaxfn.torch._translate.table import DTYPES
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
 _BUSY = ExprType("busy")  # it is being found out: a name that is bound to itself
 _NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
+_RESULTS = {
+    "item tolist finfo iinfo numpy equal allclose": UNKNOWN,
+    "is_floating_point is_complex is_contiguous is_tensor": ExprType("bool"),
+    "sort topk unbind split chunk meshgrid slogdet std_mean var_mean eigh svd qr": _SEQ,
+    "broadcast_tensors": _SEQ,
+}
 _BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
 _BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
 _BUILTINS |= {"range": "other", "set": "other"}
@@ -84,8 +90,6 @@ class Inference:
     # ---- from the text
 
     def _guess(self, node: Any) -> ExprType:
-        if isinstance(node, cst.Name):
-            return self._name(node)
         if isinstance(node, (cst.Integer, cst.Float)):
             number: Any = node.evaluated_value
             return ExprType(type(number).__name__, value=number)
@@ -95,36 +99,41 @@ class Inference:
             return _SEQ
         if isinstance(node, (cst.Dict, cst.DictComp, cst.Set, cst.SetComp, cst.Lambda)):
             return ExprType("other")
-        if isinstance(node, cst.UnaryOperation):
-            inner = self.of(node.expression)
-            if inner.kind == "busy":
-                return inner
-            if isinstance(node.operator, cst.Not):
-                return ExprType("bool")
-            if isinstance(node.operator, cst.Minus) and isinstance(
-                inner.value, (int, float)
-            ):
-                return ExprType(inner.kind, value=-inner.value)
-            return ExprType(inner.kind)
         if isinstance(node, cst.BinaryOperation):
             return self._either(node.left, node.right)
-        if isinstance(node, cst.Comparison):
-            others = [c.comparator for c in node.comparisons]
-            plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
-            if any(isinstance(c.operator, plain) for c in node.comparisons):
-                return ExprType("bool")
-            found = self._either(node.left, *others)
-            return found if found.kind in ("tensor", "unknown") else ExprType("bool")
-        if isinstance(node, cst.IfExp):
-            one, two = self.of(node.body), self.of(node.orelse)
-            return ExprType(one.kind) if one.kind == two.kind else UNKNOWN
-        if isinstance(node, cst.Attribute):
-            return self._attribute(node)
-        if isinstance(node, cst.Subscript):
-            return self._subscript(node)
-        if isinstance(node, cst.Call):
-            return self._call(node)
-        return UNKNOWN
+        guess = {
+            cst.Name: self._name,
+            cst.UnaryOperation: self._unary,
+            cst.Comparison: self._comparison,
+            cst.IfExp: self._if,
+            cst.Attribute: self._attribute,
+            cst.Subscript: self._subscript,
+            cst.Call: self._call,
+        }.get(type(node))
+        return UNKNOWN if guess is None else guess(node)
+
+    def _unary(self, node: Any) -> ExprType:
+        inner = self.of(node.expression)
+        if inner.kind == "busy":
+            return inner
+        if isinstance(node.operator, cst.Not):
+            return ExprType("bool")
+        if isinstance(node.operator, cst.Minus) and isinstance(
+            inner.value, (int, float)
+        ):
+            return ExprType(inner.kind, value=-inner.value)
+        return ExprType(inner.kind)
+
+    def _comparison(self, node: Any) -> ExprType:
+        plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+        if any(isinstance(c.operator, plain) for c in node.comparisons):
+            return ExprType("bool")
+        found = self._either(node.left, *(c.comparator for c in node.comparisons))
+        return found if found.kind in ("tensor", "unknown") else ExprType("bool")
+
+    def _if(self, node: Any) -> ExprType:
+        one, two = self.of(node.body), self.of(node.orelse)
+        return ExprType(one.kind) if one.kind == two.kind else UNKNOWN
 
     def _either(self, *nodes: Any) -> ExprType:
         kinds = [self.of(n).kind for n in nodes]
@@ -172,11 +181,9 @@ class Inference:
             return self._param(value, function)
         if kind == "value":
             return self.of(value)
-        if kind == "item" and self._is_saved(value):
-            return TENSOR
-        if kind == "item" and isinstance(value, cst.Call):
-            return TENSOR if self._is_pair(value) else UNKNOWN
-        return UNKNOWN
+        is_pair = isinstance(value, cst.Call) and self._call(value).kind == "seq"
+        found = kind == "item" and (_is_saved(value) or is_pair)
+        return TENSOR if found else UNKNOWN
 
     def _param(self, param: Any, function: Any) -> ExprType:
         annotation = param.annotation
@@ -193,13 +200,6 @@ class Inference:
         if own and param.name.value not in first[:skipped] and not _is_star(param):
             return TENSOR
         return UNKNOWN
-
-    def _is_saved(self, node: Any) -> bool:
-        found = isinstance(node, cst.Attribute) and node.attr.value
-        return found in ("saved_tensors", "saved_variables")
-
-    def _is_pair(self, node: Any) -> bool:
-        return self._call(node).kind == "seq"
 
     def _reference(self, target: Any) -> ExprType:
         if target.kind == "torch":
@@ -220,7 +220,7 @@ class Inference:
         target = self._unit.references.get(node)
         if target is not None:
             return self._reference(target)
-        if self._is_saved(node):
+        if _is_saved(node):
             return _SEQ
         if node.attr.value == "dtype":
             return _DTYPE
@@ -237,21 +237,21 @@ class Inference:
         return UNKNOWN
 
     def _subscript(self, node: Any) -> ExprType:
-        if self.of(node.value).is_tensor or self._is_saved(node.value):
-            return TENSOR
         inner = node.value
+        if self.of(inner).is_tensor or _is_saved(inner):
+            return TENSOR
+        is_shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
         if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
-            if self._gives_tensors(inner):
+            names = dotted(inner.func)
+            last = (
+                inner.func.attr.value if isinstance(inner.func, cst.Attribute) else ""
+            )
+            is_shape = (names or [last])[-1] == "size"
+            if not is_shape:
                 return TENSOR
-            return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
-        if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
-            return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
-        return UNKNOWN
-
-    def _gives_tensors(self, call: Any) -> bool:
-        names = dotted(call.func)
-        last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        return (names or [last])[-1] != "size"
+        if not is_shape:
+            return UNKNOWN
+        return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
 
     def _call(self, node: Any) -> ExprType:
         target = self._unit.references.get(node.func)
@@ -275,18 +275,18 @@ class Inference:
             return _INT
         if name == "size":
             return _INT if args else _SEQ
-        if name in ("item", "tolist", "finfo", "iinfo", "numpy", "equal", "allclose"):
-            return UNKNOWN
-        if name in ("is_floating_point", "is_complex", "is_contiguous", "is_tensor"):
-            return ExprType("bool")
-        pairs = {"sort", "topk", "unbind", "split", "chunk", "meshgrid", "slogdet"}
-        pairs |= {"std_mean", "var_mean", "eigh", "svd", "qr", "broadcast_tensors"}
-        if name in pairs:
-            return _SEQ
+        for names, found in _RESULTS.items():
+            if name in names.split():
+                return found
         if name in ("max", "min") and args:
             of = self.of(args[0].value)
             return TENSOR if of.is_tensor else _SEQ
         return TENSOR
+
+
+def _is_saved(node: Any) -> bool:
+    found = isinstance(node, cst.Attribute) and node.attr.value
+    return found in ("saved_tensors", "saved_variables")
 
 
 def _is_dtype(target: Any) -> bool:

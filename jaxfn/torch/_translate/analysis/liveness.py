@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxfn.torch._translate.syntax import cst, names_read, stored
+from jaxfn.torch._translate.syntax import cst, find, names_read, stored
 
 
 def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:
@@ -21,42 +21,15 @@ def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:
 
 def assumptions(function: Any) -> list[dict[str, bool]]:
     """All that the names can be which are bound once and decide between branches."""
-    tests = _Tests()
-    function.visit(tests)
-    names = sorted(n for n in tests.names if tests.stores.count(n) <= 1)[:3]
+    tests = [node.test for node in find(function, cst.If, cst.IfExp)]
+    tests = [getattr(t, "expression", t) for t in tests]
+    stores = [param.name.value for param in find(function, cst.Param)]
+    for node in find(function, cst.AssignTarget, cst.AugAssign, cst.For):
+        stores += stored(node.target) * (2 if isinstance(node, cst.For) else 1)
+    found = {t.value for t in tests if isinstance(t, cst.Name)}
+    names = sorted(name for name in found if stores.count(name) <= 1)[:3]
     outcomes = itertools.product((True, False), repeat=len(names))
     return [dict(zip(names, values, strict=True)) for values in outcomes]
-
-
-class _Tests(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.stores: list[str] = []
-
-    def _test(self, test: Any) -> None:
-        if isinstance(test, cst.UnaryOperation):
-            test = test.expression
-        if isinstance(test, cst.Name):
-            self.names.add(test.value)
-
-    def visit_If(self, node: Any) -> None:
-        self._test(node.test)
-
-    def visit_IfExp(self, node: Any) -> None:
-        self._test(node.test)
-
-    def visit_Param(self, node: Any) -> None:
-        self.stores.append(node.name.value)
-
-    def visit_AssignTarget(self, node: Any) -> None:
-        self.stores.extend(stored(node.target))
-
-    def visit_AugAssign(self, node: Any) -> None:
-        self.stores.extend(stored(node.target))
-
-    def visit_For(self, node: Any) -> None:
-        self.stores.extend(stored(node.target) * 2)
 
 
 class Liveness:

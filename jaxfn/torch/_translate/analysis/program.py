@@ -10,13 +10,8 @@ from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.analysis.liveness import assumptions
 from jaxfn.torch._translate.analysis.random import DrawAnalysis
 from jaxfn.torch._translate.observe import Observations
-from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import (
-    code,
-    cst,
-    cst_params,
-    dotted,
-)
+from jaxfn.torch._translate.source import Unit, key_of
+from jaxfn.torch._translate.syntax import code, cst, cst_params, dotted, members
 
 if TYPE_CHECKING:
     pass
@@ -65,29 +60,26 @@ class Analysis:
 
     def _callee(self, unit: Unit, func: Any) -> tuple[Unit, Any, int] | None:
         target = unit.references.get(func)
-        if target is not None and target.kind == "unit" and target.source is not None:
-            owner = self.units.get((target.source.name, target.path))
+        if target is not None and target.kind == "unit":
+            owner = self.units.get(key_of(target))
             if owner is not None and isinstance(owner.node, cst.FunctionDef):
                 return owner, owner.node, 0
             return None
         if not isinstance(func, cst.Attribute):
             return None
         owner = self._class(unit, func.value)
-        if owner is None or not isinstance(owner.node, cst.ClassDef):
+        if owner is None:
             return None
-        for member in owner.node.body.body:
-            is_def = isinstance(member, cst.FunctionDef)
-            if is_def and member.name.value == func.attr.value:
-                return owner, member, 0 if _is_static(member) else 1
-        return None
+        member = members(owner.node).get(func.attr.value)
+        return None if member is None else (owner, member, int(not _is_static(member)))
 
     def _class(self, unit: Unit, node: Any) -> Unit | None:
         if isinstance(node, cst.Name) and node.value in ("cls", "self"):
             return unit
         target = unit.references.get(node)
-        if target is None or target.kind != "unit" or target.source is None:
+        if target is None or target.kind != "unit":
             return None
-        return self.units.get((target.source.name, target.path))
+        return self.units.get(key_of(target))
 
 
 def _is_static(function: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from jaxfn.torch._base import key_name, torch
 from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import code, cst, cst_params, find
+from jaxfn.torch._translate.syntax import code, cst, cst_params, find, members
 from jaxfn.torch._translate.table import DRAWS
 
 BACKWARD = ("backward", "vjp")
@@ -90,8 +90,7 @@ class DrawAnalysis(cst.CSTVisitor):
 
     def _check_rules(self) -> None:
         """Mark a class whose rules are written as nothing here expects them."""
-        members = self._unit.node.body.body
-        found = {m.name.value: m for m in members if isinstance(m, cst.FunctionDef)}
+        found = members(self._unit.node)
         for name, least in _LEAST.items():
             rule = found.get(name)
             if rule is None:

@@ -10,11 +10,7 @@ from jaxfn.torch._translate.analysis.flow import Write
 from jaxfn.torch._translate.analysis.masks import Masks
 from jaxfn.torch._translate.analysis.program import Analysis
 from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import (
-    cst,
-    fill,
-    zeros_made,
-)
+from jaxfn.torch._translate.syntax import cst, fill, members, zeros_made
 
 if TYPE_CHECKING:
     from jaxfn.torch._translate.table import Argument
@@ -45,7 +41,8 @@ class Writes:
         self.masks = Masks(self.infer)
         self._writes: dict[Any, Write] = {}
         self._problems: dict[Any, str] = {}
-        for function in _functions(unit.node):
+        is_def = isinstance(unit.node, cst.FunctionDef)
+        for function in [unit.node] if is_def else members(unit.node).values():
             flow = program.flow(unit, function)
             if flow is not None:
                 self._writes |= flow.writes
@@ -92,11 +89,3 @@ class Writes:
                 return args[1].value
             return fill("jnp.broadcast_to(y, x.shape).astype(x.dtype)", values)
         return None
-
-
-def _functions(node: Any) -> list[Any]:
-    if isinstance(node, cst.FunctionDef):
-        return [node]
-    if isinstance(node, cst.ClassDef):
-        return [m for m in node.body.body if isinstance(m, cst.FunctionDef)]
-    return []

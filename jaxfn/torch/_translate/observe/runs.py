@@ -86,32 +86,23 @@ def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
     return list(found.values())
 
 
-def differentiated(args: Sequence[Any]) -> list[bool]:
-    """Tensors that require grad; if none does, all that can."""
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    """Copies of arguments; if no tensor requires grad, all that can do so."""
     dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
-    if any(d and x.requires_grad for d, x in zip(dense, args, strict=True)):
-        return [d and x.requires_grad for d, x in zip(dense, args, strict=True)]
-    return [
-        d and (x.is_floating_point() or x.is_complex())
-        for d, x in zip(dense, args, strict=True)
-    ]
+    given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
 
+    def leaf(x: Any, dense: bool) -> Any:
+        if not dense:
+            return dict(x) if isinstance(x, dict) else x
+        can = x.is_floating_point() or x.is_complex()
+        return x.detach().clone().requires_grad_(x.requires_grad if given else can)
 
-def leaves(args: Sequence[Any]) -> list[Any]:
-    """Copies of arguments, with tensors that require grad."""
-    return [
-        x.detach().clone().requires_grad_(diff)
-        if isinstance(x, torch.Tensor) and x.layout is torch.strided
-        else dict(x)
-        if isinstance(x, dict)
-        else x
-        for x, diff in zip(args, differentiated(args), strict=True)
-    ]
+    return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
 
 
 def run(cls: Any, args: Sequence[Any]) -> None:
     """Forward and backward of a class, as torch runs them."""
-    given = leaves(args)
+    given = _leaves(args)
     torch.manual_seed(0)
     out = cls.apply(*[x * 1 if _needs(x) else x for x in given])
     outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _needs(x)]

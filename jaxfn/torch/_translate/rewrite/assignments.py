@@ -41,18 +41,18 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if device is not None:
         rewriter.devices.append(device)
     if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
-        rewriter.late.append("a write to a part, with other targets beside it")
-        return []
+        return rewriter.refuse("a write to a part, with other targets beside it")
     if len(old.targets) == 1 and isinstance(target, cst.Subscript):
         owner = rewriter.infer.of(target.value)
         if owner.is_tensor:
             return _at_set(rewriter, old, new)
         named = isinstance(target.value, cst.Name)
         if named and target.value in rewriter.unit.references:
-            rewriter.late.append(f"a write to {code(target.value)}, which calls share")
-            return []
+            return rewriter.refuse(
+                f"a write to {code(target.value)}, which calls share"
+            )
         if named and owner.kind in ("unknown", "mixed") and not _is_text(target):
-            rewriter.late.append(
+            return rewriter.refuse(
                 f"{code(target.value)} may be a tensor that it writes to"
             )
         return [new]
@@ -102,7 +102,6 @@ def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
         return []
     if name in ("data", "grad"):
         rewriter.late.append(f"a write to Tensor.{name}")
-        return []
     rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
     return []
 
@@ -113,11 +112,9 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     place = new.targets[0].target
     decision = rewriter.writes.decision(old)
     if decision.reason:
-        rewriter.late.append(f"a write: {decision.reason}")
-        return []
+        return rewriter.refuse(f"a write: {decision.reason}")
     if not isinstance(target.value, cst.Name):
-        rewriter.late.append("a write to a part of what has no name")
-        return []
+        return rewriter.refuse("a write to a part of what has no name")
     x = target.value.value
     if rewriter.writes.masks.is_masked(target):
         return [bind(x, v) for v in _where(rewriter, old, x, place, value)]
@@ -128,8 +125,7 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
 def _where(rewriter: Rewriting, old: Any, x: str, place: Any, value: Any) -> list[Any]:
     plan = rewriter.masked.get(old)
     if plan is None:
-        rewriter.late.append("a write with a mask, of what has no fixed shape")
-        return []
+        return rewriter.refuse("a write with a mask, of what has no fixed shape")
     mask = place.slice[0].slice.value
     extra = plan.removeprefix("where")
     target = old.targets[0].target
@@ -151,7 +147,7 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if isinstance(target, cst.Name):
         reason = rewriter.writes.reason(old)
         if reason:
-            rewriter.late.append(f"a write: {reason}")
+            return rewriter.refuse(f"a write: {reason}")
         return _kept(rewriter, old, new)
     fact = rewriter.infer.of(
         target.value if isinstance(target, cst.Subscript) else target
@@ -161,26 +157,21 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         if owner.kind in ("int", "float", "str", "seq"):
             return [new]
         rewriter.late.append("a write to an attribute")
-        return []
     if not fact.is_tensor:
         if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
             return [new]
-        rewriter.late.append("a write to an element of what is no tensor")
-        return []
+        return rewriter.refuse("a write to an element of what is no tensor")
     decision = rewriter.writes.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
-        rewriter.late.append(f"a write: {decision.reason or 'it has no name'}")
-        return []
+        return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
     x, place, value = target.value.value, new.target, new.value
     operator = type(old.operator)
     if operator not in _OPERATORS:
-        rewriter.late.append("this operator on a part of a tensor")
-        return []
+        return rewriter.refuse("this operator on a part of a tensor")
     if rewriter.writes.masks.is_masked(target):
         plan = rewriter.masked.get(old)
         if plan is None:
-            rewriter.late.append("a write with a mask, of what has no fixed shape")
-            return []
+            return rewriter.refuse("a write with a mask, of what has no fixed shape")
         mask = place.slice[0].slice.value
         both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
         text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x})"

@@ -73,6 +73,11 @@ class Rewriting(cst.CSTTransformer):
         if reason not in self.frames[-1]:
             self.frames[-1].append(reason)
 
+    def refuse(self, reason: str) -> list[Any]:
+        """Mark the line at hand: no statements take its place."""
+        self.late.append(reason)
+        return []
+
     def filled(self, template: str, values: Mapping[str, Any]) -> Any:
         """A template with values, to stand anywhere."""
         return paren(fill(template, values))

@@ -1,4 +1,4 @@
-"""Functions: their decorators, and what is wrong with their heads."""
+"""Heads of definitions: decorators and annotations, in JAX's terms or gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe import is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.source import Unit
+from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst
 
 _SAME = {
@@ -22,21 +22,13 @@ _NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
 
-def rewritten(rewriter: Rewriting, original: Any, updated: Any) -> Any:
-    """The function with JAX's decorators."""
-    kept = []
-    for decorator in original.decorators:
-        found = _decorator(rewriter, decorator, original)
-        if found is not None:
-            kept.append(found)
-    return updated.with_changes(decorators=kept)
-
-
-def of_class(rewriter: Rewriting, original: Any) -> list[Any]:
-    """The decorators of a class that mean something to a class alone."""
+def decorators(rewriter: Rewriting, original: Any) -> list[Any]:
+    """The decorators of a class or function, those that mean something in JAX."""
+    is_class = isinstance(original, cst.ClassDef)
     found = []
     for decorator in original.decorators:
-        if code(decorator.decorator) not in ("staticmethod", "classmethod"):
+        text = code(decorator.decorator)
+        if not (is_class and text in ("staticmethod", "classmethod")):
             kept = _decorator(rewriter, decorator, original)
             found.extend([] if kept is None else [kept])
     return found
@@ -45,18 +37,22 @@ def of_class(rewriter: Rewriting, original: Any) -> list[Any]:
 def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     node = decorator.decorator
     called = isinstance(node, cst.Call)
-    name = node.func if called else node
-    target = rewriter.unit.references.get(name)
+    given = node.args if called else ()
+    target = rewriter.unit.references.get(node.func if called else node)
     if target is None or target.kind in ("builtin", "import"):
         return decorator
     full = _full(target)
     if full in _NOTHING or is_compiler(full):
         return None
     if full in _SAME:
-        return decorator.with_changes(decorator=_same(rewriter, node, full))
-    if _is_transparent(rewriter, original):
-        return None
-    rewriter.problem(f"the decorator {code(node)}")
+        args = [a.with_changes(value=a.value.visit(rewriter)) for a in given]
+        text = _SAME[full] + ('(device_type="cuda")' if "cuda" in full else "()")
+        call: Any = cst.parse_expression(text)
+        bare = not called and not call.args
+        call = call.with_changes(args=[*call.args, *args])
+        return decorator.with_changes(decorator=call.func if bare else call)
+    if not _is_transparent(rewriter, original):
+        rewriter.problem(f"the decorator {code(node)}")
     return None
 
 
@@ -67,31 +63,6 @@ def _full(target: Any) -> str:
         if target.name.endswith(f".{last}") and target.name.startswith("torch."):
             return name if "amp" not in name or module in target.name else target.name
     return target.name
-
-
-def _same(rewriter: Rewriting, node: Any, full: str) -> Any:
-    new = cst.parse_expression(_SAME[full])
-    device = cst.parse_expression('f(device_type="cuda")')
-    assert isinstance(device, cst.Call)
-    if isinstance(node, cst.Call):
-        values = _Values(rewriter)
-        args = [values.arg(a) for a in node.args]
-        if full.startswith("torch.cuda"):
-            args = [*device.args, *args]
-        return node.with_changes(func=new, args=args)
-    if full.startswith("torch.cuda"):
-        return cst.Call(new, device.args)
-    return new
-
-
-class _Values:
-    """Arguments of a decorator: dtypes become JAX's."""
-
-    def __init__(self, rewriter: Rewriting) -> None:
-        self._rewriter = rewriter
-
-    def arg(self, arg: Any) -> Any:
-        return arg.with_changes(value=arg.value.visit(self._rewriter))
 
 
 def _is_transparent(rewriter: Rewriting, original: Any) -> bool:
@@ -135,17 +106,10 @@ class _Types(cst.CSTTransformer):
         if isinstance(original_node, (cst.SimpleString, cst.ConcatenatedString)):
             self.failed = True  # it may name anything
         target = self._unit.references.get(original_node)
-        if target is None:
+        if target is None or target.kind in ("import", "builtin"):
             return updated
-        if target.kind == "torch":
-            if target.name in _TYPES:
-                return cst.parse_expression(_TYPES[target.name])
-            self.failed = True
-        elif target.kind == "unit":
-            assert target.source is not None
-            found = self._units.get((target.source.name, target.path))
-            self.failed = self.failed or found is None
-            return updated if found is None else cst.Name(found.name)
-        elif target.kind not in ("import", "builtin"):
-            self.failed = True
-        return updated
+        if target.kind == "torch" and target.name in _TYPES:
+            return cst.parse_expression(_TYPES[target.name])
+        found = self._units.get(key_of(target)) if target.kind == "unit" else None
+        self.failed |= found is None
+        return updated if found is None else cst.Name(found.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.source import Referent, literal
+from jaxfn.torch._translate.source import Referent, key_of, literal
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 
@@ -133,8 +133,7 @@ class References(Rewriting):
         return updated
 
     def _unit_name(self, target: Referent, updated: Any) -> Any:
-        assert target.source is not None
-        found = self.units.get((target.source.name, target.path))
+        found = self.units.get(key_of(target))
         if found is None:
             self.problem(f"{target.name}, whose text can't be carried over")
             return updated

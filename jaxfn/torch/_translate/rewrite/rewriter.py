@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import Inference, view_of, writes_of
+from jaxfn.torch._translate.analysis import view_of, writes_of
 from jaxfn.torch._translate.rewrite import heads, statements
 from jaxfn.torch._translate.rewrite.calls import Calls
 from jaxfn.torch._translate.rewrite.heads import annotation
 from jaxfn.torch._translate.rewrite.keys import WithKey
 from jaxfn.torch._translate.source import is_for_onnx
-from jaxfn.torch._translate.syntax import code, cst, paren
+from jaxfn.torch._translate.syntax import code, cst, find, paren
 
 
 class Rewriter(Calls):
@@ -49,11 +49,12 @@ class Rewriter(Calls):
         if is_for_onnx(original_node):
             return cst.RemoveFromParent()
         self.functions.pop()
-        return heads.rewritten(self, original_node, updated_node)
+        kept = heads.decorators(self, original_node)
+        return updated_node.with_changes(decorators=kept)
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        decorators = heads.of_class(self, original_node)
-        found = updated_node.with_changes(decorators=decorators)
+        kept = heads.decorators(self, original_node)
+        found = updated_node.with_changes(decorators=kept)
         if not self.draws.takes_key:
             return found
         return found.visit(WithKey(self.draws.key, self.draws.has_setup))
@@ -168,9 +169,8 @@ class Rewriter(Calls):
         self._condition(node.left)
 
     def visit_Try(self, node: Any) -> None:
-        computes = _Computes(self.infer)
-        node.body.visit(computes)
-        if node.handlers and computes.found:
+        computed = find(node.body, cst.Call, cst.BinaryOperation, cst.Subscript)
+        if node.handlers and any(self.infer.of(n).is_tensor for n in computed):
             self.problem("a try: what torch raises there, JAX raises as other errors")
 
     def visit_Expr(self, node: Any) -> None:
@@ -223,19 +223,6 @@ class Rewriter(Calls):
             self.single[call] = names[read.index(True)]
         else:
             self.parts[call] = "both"
-
-
-class _Computes(cst.CSTVisitor):
-    """Is anything computed with tensors?"""
-
-    def __init__(self, infer: Inference) -> None:
-        super().__init__()
-        self._infer, self.found = infer, False
-
-    def on_visit(self, node: Any) -> bool:
-        computes = isinstance(node, (cst.Call, cst.BinaryOperation, cst.Subscript))
-        self.found |= computes and self._infer.of(node).is_tensor
-        return not self.found
 
 
 def _value(old: Any, new: Any) -> bool | None:

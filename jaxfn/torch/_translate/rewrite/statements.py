@@ -20,7 +20,15 @@ from jaxfn.torch._translate.rewrite.assignments import (
 )
 from jaxfn.torch._translate.rewrite.base import Rewriting, commented
 from jaxfn.torch._translate.rewrite.keys import split
-from jaxfn.torch._translate.syntax import code, cst, fill, indices, keywords, paren
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    find,
+    indices,
+    keywords,
+    paren,
+)
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
 FRAMED += (cst.FunctionDef, cst.ClassDef)
@@ -86,27 +94,17 @@ def _is_check(rewriter: Rewriting, node: Any) -> bool:
         only = node if isinstance(only, cst.Raise) else None
     if not isinstance(only, (cst.Assert, cst.If)):
         return False
-    effects = _Effects(rewriter)
-    only.test.visit(effects)
-    return not effects.found
+    return not any(
+        isinstance(n, cst.NamedExpr) or _may_change(rewriter, n)
+        for n in find(only.test, cst.NamedExpr, cst.Call)
+    )
 
 
-class _Effects(cst.CSTVisitor):
-    """Finds what may change something: a binding, or a call of an unknown function."""
-
-    def __init__(self, rewriter: Rewriting) -> None:
-        super().__init__()
-        self._rewriter, self.found = rewriter, False
-
-    def visit_NamedExpr(self, node: Any) -> None:
-        self.found = True
-
-    def visit_Call(self, node: Any) -> None:
-        target = self._rewriter.unit.references.get(node.func)
-        if target is not None and target.kind == "builtin":
-            self.found |= target.name == "next"
-        elif not self._rewriter.is_torchs(node.func) or writes_of(node):
-            self.found = True
+def _may_change(rewriter: Rewriting, call: Any) -> bool:
+    target = rewriter.unit.references.get(call.func)
+    if target is not None and target.kind == "builtin":
+        return target.name == "next"
+    return not rewriter.is_torchs(call.func) or bool(writes_of(call))
 
 
 def _unchecked(rewriter: Rewriting, original: Any) -> Any:
@@ -235,8 +233,7 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return [_at(rewriter, call, new, diagonal, index)]
     root = root_of(receiver)
     if root is None:
-        rewriter.late.append("a write whose result has no name")
-        return []
+        return rewriter.refuse("a write whose result has no name")
     return [bind(root, new.value)]
 
 
@@ -261,8 +258,7 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
     basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
     if not basic or not isinstance(receiver.value, cst.Name):
-        rewriter.late.append("a write to a part that is a copy, or has no name")
-        return []
+        return rewriter.refuse("a write to a part that is a copy, or has no name")
     x, index = receiver.value.value, index_text(rewriter.views[first])
     return [_at(rewriter, call, new, x, index)]
 

@@ -15,9 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn.torch._translate.syntax import code, cst, dotted, names_read, stored_names
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    dotted,
+    find,
+    keywords,
+    names_read,
+    stored_names,
+)
 
-_GRAD = ("autograd", "grad")
+_GRAD = ["autograd", "grad"]
 
 
 class Pullbacks(cst.CSTTransformer):
@@ -60,23 +68,13 @@ def _enabled(statement: Any) -> str | None:
     return names[0] if names and names[1:] == ["enable_grad"] else None
 
 
-class _Calls(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Any] = []
-
-    def visit_Call(self, node: Any) -> None:
-        names = dotted(node.func) or []
-        if tuple(names[-2:]) == _GRAD:
-            self.found.append(node)
-
-
 def _grad_call(statement: Any) -> Any:
     if not isinstance(statement, cst.SimpleStatementLine):
         return None
-    calls = _Calls()
-    statement.visit(calls)
-    return calls.found[0] if len(calls.found) == 1 else None
+    calls = [
+        c for c in find(statement, cst.Call) if (dotted(c.func) or [])[-2:] == _GRAD
+    ]
+    return calls[0] if len(calls) == 1 else None
 
 
 def _rewritten(
@@ -121,18 +119,14 @@ class _Gradient:
 
     def __init__(self, node: Any) -> None:
         self.node = node
-        args = {"outputs": None, "inputs": None, "grad_outputs": None}
-        for name, arg in zip(args, node.args, strict=False):
-            if arg.keyword is None:
-                args[name] = arg.value
-        for arg in node.args:
-            if arg.keyword is not None:
-                args[arg.keyword.value] = arg.value
-        self.outputs = _names(args["outputs"])
-        self.inputs = _names(args["inputs"])
-        self._one = isinstance(args["inputs"], cst.Name)
+        places = [arg.value for arg in node.args if arg.keyword is None]
+        names = ("outputs", "inputs", "grad_outputs")
+        args = dict(zip(names, places, strict=False)) | keywords(node)
+        self.outputs = _names(args.get("outputs"))
+        self.inputs = _names(args.get("inputs"))
+        self._one = isinstance(args.get("inputs"), cst.Name)
         self.star = ""
-        self._given = args["grad_outputs"]
+        self._given = args.get("grad_outputs")
         self.is_clear = bool(self.outputs and self.inputs and not node.args[0].star)
 
     @property
@@ -168,8 +162,7 @@ class _Gradient:
         """The computation as a function of its inputs."""
         params = self.star + ", ".join(self.inputs)
         head = cst.parse_statement(f"def compute({params}):\n    return {self._out}")
-        assert isinstance(head, cst.FunctionDef)
-        body = cst.ensure_type(head.body, cst.IndentedBlock)
+        body = head.body
         last = compute[-1]
         if _binds_just(last, self._out):
             value = last.body[0].value

@@ -41,4 +41,5 @@ from jaxfn.torch._translate.syntax.scopes import (
     Scopes,
     cst_params,
     local_names,
+    members,
 )

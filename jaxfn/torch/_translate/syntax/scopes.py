@@ -110,3 +110,11 @@ def local_names(function: Any) -> set[str]:
     found = {p.name.value for p in cst_params(function.params)}
     store_names(function.body, found)
     return found
+
+
+def members(definition: Any) -> dict[str, Any]:
+    """The functions that a class defines, by name."""
+    if not isinstance(definition, cst.ClassDef):
+        return {}
+    functions = [m for m in definition.body.body if isinstance(m, cst.FunctionDef)]
+    return {function.name.value: function for function in functions}
