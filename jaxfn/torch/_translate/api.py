@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.analysis import Analysis
-from jaxfn.torch._translate.assemble import assembled, is_alias
+from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.observe import (
     InstrumentedOriginal,
     Observations,
@@ -16,7 +16,7 @@ from jaxfn.torch._translate.observe import (
 )
 from jaxfn.torch._translate.rewrite import Rewriter, Untranslated, without_devices
 from jaxfn.torch._translate.source import SourceFiles, Unit, collect
-from jaxfn.torch._translate.syntax import cst
+from jaxfn.torch._translate.syntax import cst, dotted, is_line
 from jaxfn.torch._translate.verify import (
     Progress,
     as_torch,
@@ -140,12 +140,12 @@ def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
     """`square = Square.apply`: other names of the classes."""
     found = []
     for statement in main.tree.body:
-        if is_alias(statement):
-            small = statement.body[0]
-            name = small.targets[0].target
-            if small.value.value.value in names and isinstance(name, cst.Name):
-                unit = Unit(main, (name.value,), statement, None, name.value, {})
-                found.append((unit, [statement]))
+        small: Any = statement.body[0] if is_line(statement, cst.Assign) else None
+        target = small.targets[0].target if small else None
+        of, *rest = (dotted(small.value) if small else None) or [""]
+        if rest == ["apply"] and of in names and isinstance(target, cst.Name):
+            unit = Unit(main, (target.value,), statement, None, target.value, {})
+            found.append((unit, [statement]))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._translate.source import SourceFile, Unit
-from jaxfn.torch._translate.syntax import Unparen, ValuesOnly, cst, dotted
+from jaxfn.torch._translate.syntax import Unparen, ValuesOnly, cst
 
 _OURS = {
     "jax": "import jax",
@@ -23,14 +23,7 @@ def assembled(
     *,
     whole: bool,
 ) -> str:
-    """The text of the translation.
-
-    Args:
-        main: the file of the classes.
-        parts: units with their statements.
-        constants: what classes closed over.
-        whole: is it the whole file, with its docstring?
-    """
+    """The text of the translation."""
     body: list[Any] = []
     for _, statements in _in_file_order(main, parts):
         for statement in statements:
@@ -194,14 +187,3 @@ def _names(body: Sequence[Any]) -> set[str]:
     for statement in body:
         statement.visit(names)
     return names.found
-
-
-def is_alias(statement: Any) -> bool:
-    """`name = Cls.apply`: another name for a Function."""
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return False
-    small = statement.body[0]
-    if not isinstance(small, cst.Assign) or len(statement.body) != 1:
-        return False
-    names = dotted(small.value)
-    return names is not None and len(names) == 2 and names[1] == "apply"

@@ -55,13 +55,6 @@ def compared(
 ) -> CompareReport:
     """Compare a translation with the class that it is of.
 
-    Args:
-        source: the translation.
-        cls: the class.
-        args: what both are called on, as PyTorch has it.
-        progress: called before each row.
-        keyed: Whether it draws random numbers, and so takes a key.
-
     Raises:
         ValueError: PyTorch's class raises on these arguments.
     """
@@ -83,13 +76,7 @@ def compared(
 
 
 def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
-    """The translated class as a function, of arguments as the original has them.
-
-    Args:
-        source: the translation.
-        cls: the original.
-        names: what its names are to mean.
-    """
+    """The translated class as a function, of arguments as the original has them."""
 
     @functools.cache
     def module() -> Any:

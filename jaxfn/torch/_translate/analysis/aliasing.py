@@ -36,12 +36,7 @@ _KEEPERS |= {"save_for_forward"}
 
 
 class Aliasing(abc.ABC):
-    """What names stand for, and what expressions share.
-
-    Args:
-        infer: what expressions are.
-        summary: of other functions, by the expression that is called.
-    """
+    """What names stand for, and what expressions share."""
 
     def __init__(self, infer: Inference, summary: Callable[[Any], Any]) -> None:
         self._infer, self._summary = infer, summary

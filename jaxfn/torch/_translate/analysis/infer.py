@@ -34,12 +34,7 @@ _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
 
 class Inference:
-    """The types of a unit's expressions.
-
-    Args:
-        unit: the definition.
-        facts: what runs have shown.
-    """
+    """The types of a unit's expressions."""
 
     def __init__(self, unit: Unit, facts: Observations) -> None:
         self._unit, self._facts = unit, facts

@@ -14,11 +14,7 @@ _REDUCED = {"sum", "mean", "any", "all", "prod"}
 
 
 class Masks:
-    """Subscripts that are boolean masks.
-
-    Args:
-        infer: what expressions are.
-    """
+    """Subscripts that are boolean masks."""
 
     def __init__(self, infer: Inference) -> None:
         self._infer = infer

@@ -27,10 +27,6 @@ _FRAMES += (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 class DrawAnalysis(cst.CSTVisitor):
     """The random draws of a unit.
 
-    Args:
-        unit: the definition.
-        infer: what is known of its expressions.
-
     Attributes:
         problems: why a node can't be translated.
         key: the name of the key in forward.

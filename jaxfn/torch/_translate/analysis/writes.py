@@ -28,12 +28,7 @@ class Decision:
 
 
 class Writes:
-    """The writes of a unit.
-
-    Args:
-        unit: the definition.
-        program: all of them.
-    """
+    """The writes of a unit."""
 
     def __init__(self, unit: Unit, program: Analysis) -> None:
         self._unit, self._program = unit, program

@@ -22,13 +22,14 @@ class InstrumentedOriginal:
         self.facts = Observations()
         self._units = units
         self._names = {key: f"__unit_{i}__" for i, key in enumerate(units)}
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._made: dict[str, Any] = {}
         for unit in units.values():
             for target in unit.references.values():
-                if target.kind == "unit" and key_of(target) not in self._names:
-                    self._names[key_of(target)] = f"__unit_{len(self._names)}__"
-        self._spaces: dict[str, dict[str, Any]] = {}
-        values = {key_of(t): t.value for u in units.values() for t in _targets(u)}
-        self._made = {self._names[k]: v for k, v in values.items() if k in self._names}
+                if target.kind == "unit":
+                    new = f"__unit_{len(self._names)}__"
+                    name = self._names.setdefault(key_of(target), new)
+                    self._made[name] = target.value
         for unit in _in_order(units):
             if isinstance(unit.value, enum.EnumMeta):
                 self._made[self._names[unit.key]] = unit.value  # members are compared
@@ -64,10 +65,6 @@ class InstrumentedOriginal:
     def value(self, unit: Unit) -> Any:
         """The unit, as it runs here."""
         return self._made[self._names[unit.key]]
-
-
-def _targets(unit: Unit) -> list[Any]:
-    return [t for t in unit.references.values() if t.kind == "unit"]
 
 
 def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:

@@ -101,7 +101,7 @@ def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
     if name == "requires_grad":
         return []
     if name in ("data", "grad"):
-        rewriter.late.append(f"a write to Tensor.{name}")
+        return rewriter.refuse(f"a write to Tensor.{name}")
     rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
     return []
 
@@ -117,22 +117,23 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return rewriter.refuse("a write to a part of what has no name")
     x = target.value.value
     if rewriter.writes.masks.is_masked(target):
-        return [bind(x, v) for v in _where(rewriter, old, x, place, value)]
+        facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
+        cast = f".astype({x}.dtype)" if _changes(*facts) else ""
+        return _where(rewriter, old, x, place, value, cast)
     found = fill(f"{x}.at[{index_text(place)}].set(_value)", {"_value": value})
     return [bind(x, found)]
 
 
-def _where(rewriter: Rewriting, old: Any, x: str, place: Any, value: Any) -> list[Any]:
+def _where(
+    rewriter: Rewriting, old: Any, x: str, place: Any, value: Any, cast: str = ""
+) -> list[Any]:
+    """`x[mask] = value`."""
     plan = rewriter.masked.get(old)
     if plan is None:
         return rewriter.refuse("a write with a mask, of what has no fixed shape")
-    mask = place.slice[0].slice.value
-    extra = plan.removeprefix("where")
-    target = old.targets[0].target
-    facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
-    cast = f".astype({x}.dtype)" if _changes(*facts) else ""
-    text = f"jnp.where(_mask{extra}, _value, {x}){cast}"
-    return [fill(text, {"_mask": mask, "_value": value})]
+    text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x}){cast}"
+    values = {"_mask": place.slice[0].slice.value, "_value": value}
+    return [bind(x, fill(text, values))]
 
 
 def _changes(written: Any, value: Any) -> bool:
@@ -156,7 +157,7 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         owner = rewriter.infer.of(target)
         if owner.kind in ("int", "float", "str", "seq"):
             return [new]
-        rewriter.late.append("a write to an attribute")
+        return rewriter.refuse("a write to an attribute")
     if not fact.is_tensor:
         if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
             return [new]
@@ -169,13 +170,8 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if operator not in _OPERATORS:
         return rewriter.refuse("this operator on a part of a tensor")
     if rewriter.writes.masks.is_masked(target):
-        plan = rewriter.masked.get(old)
-        if plan is None:
-            return rewriter.refuse("a write with a mask, of what has no fixed shape")
-        mask = place.slice[0].slice.value
         both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
-        text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x})"
-        return [bind(x, fill(text, {"_mask": mask, "_value": both}))]
+        return _where(rewriter, old, x, place, both)
     index = index_text(place)
     if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
         # torch writes each place once, where `.at[].add` would add up.

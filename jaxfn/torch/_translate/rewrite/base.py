@@ -31,13 +31,7 @@ class Untranslated:
 
 
 class Rewriting(cst.CSTTransformer):
-    """A unit that is being rewritten.
-
-    Args:
-        unit: the definition.
-        program: all units, and what is known of them.
-        constants: where values of closures are noted, by name.
-    """
+    """A unit that is being rewritten."""
 
     def __init__(
         self, unit: Unit, program: Analysis, constants: dict[str, str]

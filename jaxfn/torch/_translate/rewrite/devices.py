@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch._translate.analysis import Inference
-from jaxfn.torch._translate.syntax import ValuesOnly, code, cst, dotted
+from jaxfn.torch._translate.syntax import code, cst, dotted, find, names_read
 
 
 def named(infer: Inference, node: Any) -> str | None:
@@ -25,28 +25,10 @@ def named(infer: Inference, node: Any) -> str | None:
 
 def without_devices(tree: Any, names: Sequence[str]) -> Any:
     """The tree without the assignments to these names, if nothing reads them."""
-    reads = _Reads()
-    tree.visit(reads)
-    unread = set(names) - reads.found
+    targets = [target.target for target in find(tree, cst.AssignTarget)]
+    attributes = [a for a in find(tree, cst.Attribute) if a not in targets]
+    unread = set(names) - names_read(tree) - {code(a) for a in attributes}
     return tree.visit(_Without(unread)) if unread else tree
-
-
-class _Reads(ValuesOnly, cst.CSTVisitor):
-    """The names and attributes that are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_AssignTarget(self, node: Any) -> bool:
-        return not isinstance(node.target, (cst.Name, cst.Attribute))
-
-    def visit_Attribute(self, node: Any) -> bool:
-        self.found.add(code(node))
-        return super().visit_Attribute(node)
-
-    def visit_Name(self, node: Any) -> None:
-        self.found.add(node.value)
 
 
 class _Without(cst.CSTTransformer):

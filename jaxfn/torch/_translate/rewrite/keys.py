@@ -14,12 +14,7 @@ from jaxfn.torch._translate.syntax import cst
 
 
 class WithKey(cst.CSTTransformer):
-    """Rewrites a class that is translated.
-
-    Args:
-        key: the name of the key in forward.
-        has_setup: does the class define setup_context, so that forward has no ctx?
-    """
+    """Rewrites a class that is translated."""
 
     def __init__(self, key: str, has_setup: bool) -> None:
         super().__init__()

@@ -26,6 +26,7 @@ from jaxfn.torch._translate.syntax import (
     fill,
     find,
     indices,
+    is_line,
     keywords,
     paren,
 )
@@ -85,19 +86,17 @@ def _function(
 
 def _is_check(rewriter: Rewriting, node: Any) -> bool:
     """Is it an assertion, or an `if` that raises, whose condition changes nothing?"""
-    only: Any = None
-    if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1:
-        only = node.body[0]
+    if is_line(node, cst.Assert):
+        test = node.body[0].test
     elif isinstance(node, cst.If) and node.orelse is None:
-        lines = [getattr(line, "body", ()) for line in node.body.body]
-        only = lines[0][0] if len(lines) == 1 and len(lines[0]) == 1 else None
-        only = node if isinstance(only, cst.Raise) else None
-    if not isinstance(only, (cst.Assert, cst.If)):
+        test = node.test
+        if len(node.body.body) != 1 or not is_line(node.body.body[0], cst.Raise):
+            return False
+    else:
         return False
-    return not any(
-        isinstance(n, cst.NamedExpr) or _may_change(rewriter, n)
-        for n in find(only.test, cst.NamedExpr, cst.Call)
-    )
+    calls = find(test, cst.Call)
+    changes = any(_may_change(rewriter, call) for call in calls)
+    return not (changes or find(test, cst.NamedExpr))
 
 
 def _may_change(rewriter: Rewriting, call: Any) -> bool:

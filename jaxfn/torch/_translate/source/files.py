@@ -54,13 +54,7 @@ class Referent:
 
 
 class SourceFile:
-    """A file: its tree, what its top level binds, and the module's namespace.
-
-    Args:
-        name: of the module.
-        namespace: of the module, after its import.
-        text: of the file.
-    """
+    """A file: its tree, what its top level binds, and the module's namespace."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
         self.name, self.namespace, self.text = name, namespace, text

@@ -20,6 +20,7 @@ from jaxfn.torch._translate.syntax import (
     cst,
     dotted,
     find,
+    is_line,
     keywords,
     names_read,
     stored_names,
@@ -216,9 +217,6 @@ def _is_one_tensor(value: Any) -> bool:
 
 
 def _binds_just(statement: Any, name: str) -> bool:
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+    if not is_line(statement, cst.Assign) or len(statement.body[0].targets) != 1:
         return False
-    small = statement.body[0]
-    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
-        return False
-    return code(small.targets[0].target) == name
+    return code(statement.body[0].targets[0].target) == name

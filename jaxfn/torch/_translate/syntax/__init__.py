@@ -14,6 +14,7 @@ from jaxfn.torch._translate.syntax.expressions import (
     fill,
     find,
     indices,
+    is_line,
     keywords,
     metadata,
     observed_parts,

@@ -243,6 +243,12 @@ def find(tree: Any, *kinds: type) -> list[Any]:
     return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
 
 
+def is_line(node: Any, kind: type) -> bool:
+    """Is it a line of one statement, of this type?"""
+    line = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
+    return line and isinstance(node.body[0], kind)
+
+
 def keywords(call: Any) -> dict[str, Any]:
     """The arguments of a call that are given by name."""
     return {a.keyword.value: a.value for a in call.args if a.keyword is not None}

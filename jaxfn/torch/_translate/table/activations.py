@@ -56,7 +56,7 @@ def _conv(given: BoundCall) -> str | None:
         else:
             return None
     if given.has("dilation"):
-        is_int = given.is_int("dilation")
+        is_int = given.kind("dilation") == "int"
         dilation = f"[dilation] * {n}" if is_int else "dilation"
         parts.append(f"rhs_dilation={dilation}")
     if given.has("groups"):

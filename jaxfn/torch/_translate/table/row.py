@@ -121,9 +121,7 @@ class Argument:
     original: Any
     value: Any
     fact: ExprType
-    owner: ExprType = (
-        UNKNOWN  # what it is an attribute of, or the result of a method of
-    )
+    owner: ExprType = UNKNOWN  # what it is an attribute of, or a method's result
 
     def may_be(self, kind: str) -> bool:
         """Is this known to be of a kind?"""
@@ -169,10 +167,6 @@ class BoundCall:
         """All that was given for it, one by one."""
         return self._given.get(name, [])
 
-    def is_int(self, name: str) -> bool:
-        """Is it an integer?"""
-        return self.kind(name) == "int"
-
     def ndim(self, name: str) -> int | None:
         """How many axes it had, in all runs."""
         return self._given[name][0].fact.ndim
@@ -196,18 +190,16 @@ class BoundCall:
     def elements(self, name: str) -> list[str] | None:
         """Names for the elements of a tuple or list that is written out."""
         found = self._given[name]
+        parts: Any = found
         if len(found) == 1 and not found[0].star:
-            node = found[0].value
-            if not isinstance(node, (cst.Tuple, cst.List)):
+            if not isinstance(found[0].value, (cst.Tuple, cst.List)):
                 return None
-            values = [
-                (e.value, isinstance(e, cst.StarredElement)) for e in node.elements
-            ]
-        else:
-            values = [(g.value, bool(g.star)) for g in found]
-        if any(star for _, star in values):
+            parts = found[0].value.elements
+        if any(
+            isinstance(p, cst.StarredElement) or getattr(p, "star", "") for p in parts
+        ):
             return None
-        return [self._named(value) for value, _ in values]
+        return [self._named(part.value) for part in parts]
 
     def sizes(self, name: str) -> list[str] | None:
         """Names for sizes: given one by one, or in a tuple that is written out."""

@@ -42,7 +42,7 @@ def _chunk(given: BoundCall) -> str | None:
 
 def _split(given: BoundCall) -> str | None:
     """Torch takes sizes, or one for all; JAX the places to cut at."""
-    if given.is_int("split_size"):
+    if given.kind("split_size") == "int":
         return (
             "jnp.split(x, list(range(split_size, x.shape[dim], split_size)), axis=dim)"
         )
