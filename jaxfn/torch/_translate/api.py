@@ -140,9 +140,11 @@ def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
     """`square = Square.apply`: other names of the classes."""
     found = []
     for statement in main.tree.body:
-        small: Any = statement.body[0] if is_line(statement, cst.Assign) else None
-        target = small.targets[0].target if small else None
-        of, *rest = (dotted(small.value) if small else None) or [""]
+        if not is_line(statement, cst.Assign):
+            continue
+        small = statement.body[0]
+        target = small.targets[0].target
+        of, *rest = dotted(small.value) or [""]
         if rest == ["apply"] and of in names and isinstance(target, cst.Name):
             unit = Unit(main, (target.value,), statement, None, target.value, {})
             found.append((unit, [statement]))

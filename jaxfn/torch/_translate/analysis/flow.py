@@ -18,6 +18,7 @@ from jaxfn.torch._translate.analysis.liveness import Liveness, defined, outcome
 from jaxfn.torch._translate.syntax import (
     cst,
     cst_params,
+    find,
     loads,
     local_names,
     names_read,
@@ -105,20 +106,18 @@ class Flow(Aliasing):
             arms = [node.body.body, _orelse(node.orelse)]
             known = outcome(node.test, self._assumed)
             self._either(arms if known is None else [arms[0 if known else 1]])
-        elif isinstance(node, cst.For):
-            found = self._eval(node.iter)
+        elif isinstance(node, (cst.For, cst.While)):
+            is_for = isinstance(node, cst.For)
+            found = self._eval(node.iter) if is_for else NOTHING
             for _ in range(2):
                 before = dict(self._env)
-                self._bind(node.target, found)
+                if is_for:
+                    self._bind(node.target, found)
+                else:
+                    self._eval(node.test)
                 self._body(node.body.body)
                 self._merge(before)
             self._body(_orelse(node.orelse))
-        elif isinstance(node, cst.While):
-            for _ in range(2):
-                before = dict(self._env)
-                self._eval(node.test)
-                self._body(node.body.body)
-                self._merge(before)
         elif isinstance(node, cst.With):
             for item in node.items:
                 found = self._eval(item.item)
@@ -274,13 +273,9 @@ def _small_of(statement: Any, node: Any) -> Any:
     if not isinstance(statement, cst.SimpleStatementLine):
         return statement
     for small in statement.body:
-        if small is node or _holds(small, node):
+        if node in find(small, type(node)):
             return small
     return statement
-
-
-def _holds(tree: Any, node: Any) -> bool:
-    return any(child is node or _holds(child, node) for child in tree.children)
 
 
 def _orelse(block: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxfn.torch._translate.analysis import Analysis, Writes
 from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import Stores, code, cst, fill, paren
+from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
 
 
 @dataclasses.dataclass
@@ -40,7 +40,7 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, program.units, constants
         self.infer = program.inference[unit.key]
         self.writes = Writes(unit, program)
-        self.program, self.draws = program, program.draws[unit.key]
+        self.draws = program.draws[unit.key]
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()
@@ -87,39 +87,24 @@ class Rewriting(cst.CSTTransformer):
 
     def drop(self, original: Any, reason: str) -> None:
         """Tell of what has no meaning in JAX, and is gone."""
-        where = f"{self.unit.source.file}:{self.unit.line(original)}"
-        self.left.append(
-            Untranslated(where, code(original).strip(), f"dropped: {reason}")
-        )
+        text = code(original).strip()
+        self.left.append(self.note(original, f"dropped: {reason}", text))
 
     def mark(
         self, original: Any, reasons: list[str], text: str | None = None
     ) -> list[Any]:
-        """The statement as a comment, and a line that raises."""
-        position = self.unit.line(original)
-        name = self.unit.source.file
+        """The statement as a comment, a line that raises, and what it would bind."""
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
         self.left.append(self.note(original, "; ".join(reasons), text))
-        return marked(original, text, reasons, name, position)
-
-
-def marked(
-    original: Any, text: str, reasons: list[str], file: str, line: int
-) -> list[Any]:
-    """A comment with the original, a line that raises, and what it would have bound."""
-    said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
-    leading = [
-        *getattr(original, "leading_lines", ()),
-        *commented([f"# {t}" for t in said], text),
-    ]
-    message = f'"translate: {file}, line {line}"'
-    raised = cst.parse_statement(f"raise NotImplementedError({message})")
-    assert isinstance(raised, cst.SimpleStatementLine)
-    bound: set[str] = set()
-    original.visit(Stores(bound))
-    rest = [cst.parse_statement(f"{name} = ...") for name in sorted(bound)]
-    return [raised.with_changes(leading_lines=leading), *rest]
+        said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
+        before = getattr(original, "leading_lines", ())
+        leading = [*before, *commented([f"# {t}" for t in said], text)]
+        where = f"{self.unit.source.file}, line {self.unit.line(original)}"
+        raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
+        bound = sorted(stored_names([original]))
+        rest = [cst.parse_statement(f"{name} = ...") for name in bound]
+        return [raised.with_changes(leading_lines=leading), *rest]
 
 
 def commented(said: list[str], text: str) -> list[Any]:

@@ -81,7 +81,8 @@ class Calls(References):
                     f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
                     "known to be a tensor (give arguments that reach this line)"
                 )
-        if self._is_imported(func):
+        root = self.unit.references.get(_root(func))
+        if root is not None and root.kind == "import":
             return self._imported(original_node, updated_node)
         if target is not None and target.kind == "builtin":
             return self._builtin(original_node, updated_node, target.name)
@@ -91,10 +92,6 @@ class Calls(References):
         return updated_node
 
     # ---- other libraries
-
-    def _is_imported(self, func: Any) -> bool:
-        target = self.unit.references.get(_root(func))
-        return target is not None and target.kind == "import"
 
     def _imported(self, original: Any, updated: Any) -> Any:
         """A function of another library, which knows no tensors."""
@@ -141,27 +138,28 @@ class Calls(References):
             return updated.with_changes(func=cst.Name("tuple"))
         if head == "torch.Tensor" and original.args:
             name = f"Tensor.{short}"
-        rows = ROWS.get(name) or (
-            ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
-        )
         args = self._given(original.args, updated.args)
         in_place = is_in_place(original)
         if args and (is_write_name(short) or in_place):
-            decision = self.writes.decision(original)
-            if decision.reason or (decision.back and original not in self.alone):
-                self.problem(f"{name}: {decision.reason or 'it is read again'}")
+            self._check_write(original, name, self.alone)
         if in_place:
             args = [a for a in args if a.keyword != "inplace"]
         elif is_write_name(short):
-            name = name[:-1]
-            rows = ROWS.get(f"torch.{short[:-1]}", ()) if _is_core(head) else ()
+            name, short = name[:-1], short[:-1]
+        core = ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
+        rows = ROWS.get(name) or core
         return self._by_rows(original, updated, name, rows, args, method=False)
+
+    def _check_write(self, original: Any, name: str, named: Any) -> None:
+        """Refuse a write that can't be a new value, or whose value has no name."""
+        decision = self.writes.decision(original)
+        if decision.reason or (decision.back and original not in named):
+            self.problem(f"{name}: {decision.reason or 'it is read again'}")
 
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
-        receiver = Argument(
-            None, "", func.value, updated.func.value, self.infer.of(func.value)
-        )
+        fact = self.infer.of(func.value)
+        receiver = Argument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
             way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
@@ -177,9 +175,7 @@ class Calls(References):
     def _in_place(
         self, original: Any, updated: Any, name: str, args: list[Argument]
     ) -> Any:
-        decision = self.writes.decision(original)
-        if decision.reason or (decision.back and original not in self.followed):
-            self.problem(f"Tensor.{name}: {decision.reason or 'it is read again'}")
+        self._check_write(original, f"Tensor.{name}", self.followed)
         self.views[original] = updated.func.value
         self.arguments[original] = updated.args
         special = self.writes.special(name, args)
@@ -218,13 +214,8 @@ class Calls(References):
         method: bool,
     ) -> Any:
         reason = ""
-        if self._has_out(original):
-            decision = self.writes.decision(original)
-            reason = decision.reason
-            if decision.back and original not in self.alone:
-                reason = reason or "it is read again"
-            if reason:
-                self.problem(f"{name}(out=...): {reason}")
+        if "out" in keywords(original):
+            self._check_write(original, f"{name}(out=...)", self.alone)
         for row in rows:
             if row.elementwise:
                 args = self._narrowed(original, name, args)
@@ -259,9 +250,6 @@ class Calls(References):
             return args
         pairs = zip(args, values, strict=True)
         return [dataclasses.replace(a, value=v) for a, v in pairs]
-
-    def _has_out(self, node: Any) -> bool:
-        return "out" in keywords(node)
 
     def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:

@@ -176,7 +176,7 @@ class SourceFiles:
         """What names with dots between them mean, and how many of them that took."""
         root = parts[0]
         if root in closure:
-            return self._closed(source, root, closure[root], parts)
+            return self._closed(source, root, closure[root]), 1
         if root not in source.namespace:
             if hasattr(builtins, root):
                 return Referent("builtin", root, value=getattr(builtins, root)), 1
@@ -189,7 +189,7 @@ class SourceFiles:
         while n < len(parts) and isinstance(value, types.ModuleType):
             if not hasattr(value, parts[n]):
                 break
-            owner = (self._source_of(value), parts[n])
+            owner = (self.module(value.__name__), parts[n])
             full = f"{value.__name__}.{parts[n]}"
             value = getattr(value, parts[n])
             n += 1
@@ -213,19 +213,14 @@ class SourceFiles:
             return Referent("torch", ".".join([full, *parts[1:]])), len(parts)
         return (Referent("import", root, source), 1) if _is_kept(module) else None
 
-    def _closed(
-        self, source: SourceFile, name: str, value: Any, parts: list[str]
-    ) -> tuple[Referent, int]:
-        if isinstance(value, (types.FunctionType, type)):
-            try:
-                owner, path = self.of(value)
-            except ValueError:
-                return Referent("lost", name, value=value), 1
-            return Referent("unit", path[-1], owner, path, value), 1
-        return Referent("value", name, source, value=value), 1
-
-    def _source_of(self, module: Any) -> SourceFile | None:
-        return self.module(module.__name__)
+    def _closed(self, source: SourceFile, name: str, value: Any) -> Referent:
+        if not isinstance(value, (types.FunctionType, type)):
+            return Referent("value", name, source, value=value)
+        try:
+            owner, path = self.of(value)
+        except ValueError:
+            return Referent("lost", name, value=value)
+        return Referent("unit", path[-1], owner, path, value)
 
     def _defined(
         self,
@@ -238,25 +233,22 @@ class SourceFiles:
     ) -> tuple[Referent, int]:
         """Follow imports to the file that defines a name."""
         place, name = owner
+        kept = Referent("import", parts[0], source, value=value), 1
         for _ in range(20):
-            if place is None:
-                break
-            imported = place.imports(name)
+            imported = None if place is None else place.imports(name)
             if imported is None:
                 break
             module, inner = imported
             if _is_kept(module):
-                return Referent("import", parts[0], source, value=value), 1
+                return kept
             if inner is None:
                 break
             place, name = self.module(module), inner
         if isinstance(value, types.ModuleType):
-            kept = _is_kept(value.__name__)
-            return Referent(
-                "import" if kept else "lost", parts[0], source, value=value
-            ), 1
+            lost = Referent("lost", parts[0], source, value=value), 1
+            return kept if _is_kept(value.__name__) else lost
         if place is not None and _is_kept(place.name):
-            return Referent("import", parts[0], source, value=value), 1
+            return kept
         if place is None or place.definition((name,)) is None:
             return Referent("lost", full, value=value), n
         path: tuple[str, ...] = (name,)
