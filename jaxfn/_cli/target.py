@@ -111,42 +111,30 @@ def argument(text: str, generator: np.random.Generator) -> Any:
     return np.asarray(numbers, dtype)
 
 
-def _restricted(
-    text: str,
-    dtype: Any,
-    words: list[str],
-    shape: tuple[int, ...],
-    generator: np.random.Generator,
-) -> Any:
+def _restricted(text: str, dtype: Any, words: Any, shape: Any, random: Any) -> Any:
     """Numbers that are positive, in a range, probabilities, or sorted."""
     floats = jnp.issubdtype(dtype, jnp.floating)
-    if not (floats or jnp.issubdtype(dtype, jnp.integer)):
-        raise _not_restricted(text, f"numbers of {dtype} can't be restricted")
     if words[-1] == "sorted" and shape:
         words = words[:-1] or (["-2", "2"] if floats else ["0", "3"])
-        return np.sort(_restricted(text, dtype, words, shape, generator))
+        return np.sort(_restricted(text, dtype, words, shape, random))
     if words == ["positive"]:
         words = ["0.1", "2"] if floats else ["1", "4"]
     if words == ["probabilities"] and floats and shape:
-        numbers = generator.uniform(0.1, 1, shape)
+        numbers = random.uniform(0.1, 1, shape)
         return numbers / numbers.sum(-1, keepdims=True)
     try:
         low, high = (float(word) if floats else int(word) for word in words)
+        limits: Any = jnp.finfo(dtype) if floats else jnp.iinfo(dtype)
+        if not limits.min <= low < high <= limits.max:
+            raise ValueError
     except ValueError:
-        raise _not_restricted(text, f"{':'.join(words)} is no restriction") from None
-    limits: Any = jnp.finfo(dtype) if floats else jnp.iinfo(dtype)
-    if not limits.min <= low < high <= limits.max:
-        raise _not_restricted(text, f"{low} up to {high} is no range of {dtype}")
-    draw: Any = generator.uniform if floats else generator.integers
-    return draw(low, high, shape)
-
-
-def _not_restricted(text: str, reason: str) -> UsageError:
-    return UsageError(
-        f"{text!r}: {reason}. Known are :positive, :LOW:HIGH, :probabilities (floats, "
-        "no scalar) and :sorted (no scalar, also after another), as in f32[3]:positive "
-        "or i32[5]:0:10. A string that looks like one needs quotes inside."
-    )
+        raise UsageError(
+            f"{text!r}: {dtype} can't be {':'.join(words)}. Known are :positive, "
+            ":LOW:HIGH, :probabilities (floats, no scalar) and :sorted (no scalar, "
+            "also after another), as in f32[3]:positive or i32[5]:0:10. A string that "
+            "looks like one needs quotes inside."
+        ) from None
+    return (random.uniform if floats else random.integers)(low, high, shape)
 
 
 def _dtype(name: str) -> Any:
