@@ -60,10 +60,6 @@ class Inference:
         """What a name means that is not local."""
         return self._unit.references.get(node)
 
-    def was_run(self, node: Any) -> bool:
-        """Did a run evaluate it?"""
-        return self._facts.was_run(node)
-
     def function(self, node: Any) -> Any:
         """The function around a node."""
         return self._scopes.around.get(node)

@@ -93,7 +93,8 @@ class Observations:
             found = function(*args, **kwargs)
             after = _memory(found)
             owned = before is not None and after is not None
-            owned = owned and not _overlap(before or [], after or [])
+            if before and after:
+                owned = not any(a < d and c < b for a, b in before for c, d in after)
             self._note(node.func, ExprType("callable", owned=owned))
             return found
 
@@ -106,10 +107,6 @@ class Observations:
     def of(self, node: Any) -> ExprType:
         """What an expression was."""
         return self._found.get(node, UNKNOWN)
-
-    def was_run(self, node: Any) -> bool:
-        """Was it evaluated?"""
-        return node in self._found
 
 
 def fact(value: Any) -> ExprType:
@@ -124,7 +121,8 @@ def fact(value: Any) -> ExprType:
     if value is None:
         return ExprType("none")
     if isinstance(value, (tuple, list)):
-        return ExprType("seq", value=_items(value))
+        numbers = all(isinstance(x, (int, float)) for x in value)
+        return ExprType("seq", value=tuple(value) if numbers else None)
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")
@@ -133,13 +131,6 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
-
-
-def _items(value: Any) -> Any:
-    """The items, where all are numbers."""
-    if all(isinstance(x, (int, float)) for x in value):
-        return tuple(value)
-    return None
 
 
 def _memory(value: Any) -> list[tuple[int, int]] | None:
@@ -155,10 +146,6 @@ def _bounds(x: Any) -> tuple[int, int]:
         return byte_bounds(x)
     storage = x.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
-def _overlap(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> bool:
-    return any(a[0] < b[1] and b[0] < a[1] for a in before for b in after)
 
 
 def _held(function: Any) -> list[Any]:

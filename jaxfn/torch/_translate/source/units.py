@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.source.files import Referent, SourceFile, SourceFiles
+from jaxfn.torch._translate.source.files import (
+    Referent,
+    SourceFile,
+    SourceFiles,
+    key_of,
+)
 from jaxfn.torch._translate.source.pullbacks import Pullbacks
 from jaxfn.torch._translate.syntax import (
     NoImports,
+    ValuesOnly,
+    alias_name,
     code,
     cst,
     cst_params,
     dotted,
     local_names,
-    store_names,
+    small_statements,
+    stored_names,
 )
 
 _MOST = 60  # a Function that needs more definitions than these is no longer one
@@ -76,10 +84,7 @@ class Unit:
 def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
     """The units of these classes, and of all that they use."""
     units: dict[Any, Unit] = {}
-    left: list[tuple[SourceFile, tuple[str, ...], Any]] = []
-    for root in roots:
-        source, path = library.of(root)
-        left.append((source, path, root))
+    left = [(*library.of(root), root) for root in roots]
     while left and len(units) < _MOST:
         source, path, value = left.pop(0)
         if (source.name, path) in units:
@@ -91,7 +96,7 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
         unit.node.visit(_References(library, unit))
         for target in unit.units():
             assert target.source is not None
-            unit.needs.append((target.source.name, target.path))
+            unit.needs.append(key_of(target))
             left.append((target.source, target.path, target.value))
     _rename(list(units.values()))
     return units
@@ -113,14 +118,11 @@ def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
 
 def _lifted(node: Any) -> Any:
     """A member of a class as a function, or class, of its own."""
-    names = [dotted(d.decorator) for d in node.decorators]
-    kept = [
-        d
-        for d, name in zip(node.decorators, names, strict=True)
-        if name not in (["staticmethod"], ["classmethod"])
-    ]
+    names = {d: code(d.decorator) for d in node.decorators}
+    dropped = ("staticmethod", "classmethod")
+    kept = [d for d, name in names.items() if name not in dropped]
     node = node.with_changes(decorators=kept)
-    if ["classmethod"] in names and isinstance(node, cst.FunctionDef):
+    if "classmethod" in names.values() and isinstance(node, cst.FunctionDef):
         params = node.params.params
         return node.with_changes(params=node.params.with_changes(params=params[1:]))
     return node
@@ -151,7 +153,7 @@ def _closure(value: Any) -> dict[str, Any]:
     return found
 
 
-class _References(NoImports, cst.CSTVisitor):
+class _References(NoImports, ValuesOnly, cst.CSTVisitor):
     """Find what each name means that is not local."""
 
     def __init__(self, library: SourceFiles, unit: Unit) -> None:
@@ -205,10 +207,6 @@ class _References(NoImports, cst.CSTVisitor):
     def visit_Global(self, node: Any) -> bool:
         return False
 
-    def visit_Arg(self, node: Any) -> bool:
-        node.value.visit(self)
-        return False
-
     def visit_ClassDef(self, node: Any) -> bool:
         for part in (*node.decorators, *node.bases, *node.keywords, node.body):
             part.visit(self)
@@ -242,30 +240,16 @@ class _References(NoImports, cst.CSTVisitor):
             unit.aside.add(node)
 
     def _is_own(self, name: str) -> bool:
-        return name == self._unit.path[-1] or name in _class_names(self._unit.node)
-
-
-def _class_names(node: Any) -> set[str]:
-    found: set[str] = set()
-    if isinstance(node, cst.ClassDef):
-        store_names(node.body, found)
-    if isinstance(node, cst.SimpleStatementLine):
-        store_names(node, found)
-    return found
+        node = self._unit.node
+        own = [node] if isinstance(node, cst.SimpleStatementLine) else []
+        own = [node.body] if isinstance(node, cst.ClassDef) else own
+        return name == self._unit.path[-1] or name in stored_names(own)
 
 
 def _note_imports(statement: Any, source: SourceFile) -> None:
     """Imports in a function count as if they stood at the top."""
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return
-    for small in statement.body:
-        if isinstance(small, (cst.Import, cst.ImportFrom)):
-            if isinstance(small.names, cst.ImportStar):
-                continue
+    for small in small_statements(statement):
+        is_import = isinstance(small, (cst.Import, cst.ImportFrom))
+        if is_import and not isinstance(small.names, cst.ImportStar):
             for alias in small.names:
-                bound = (
-                    alias.asname.name.value
-                    if alias.asname
-                    else (dotted(alias.name) or [""])[0]
-                )
-                source.tops.setdefault(bound, []).append(statement)
+                source.tops.setdefault(alias_name(alias), []).append(statement)
