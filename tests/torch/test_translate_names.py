@@ -24,7 +24,7 @@ from jaxfn.torch._base.dtypes import to_jax, to_numpy
 from jaxfn.torch._translate.analysis import aliasing
 from jaxfn.torch._translate.observe.observations import fact
 from jaxfn.torch._translate.syntax import code
-from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES, Argument
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES, CallArgument
 
 SAMPLES = 2
 # Its sample has the condition in the second place.
@@ -224,7 +224,9 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Argument(k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v))
+            CallArgument(
+                k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v)
+            )
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):

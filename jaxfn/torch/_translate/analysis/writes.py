@@ -13,7 +13,7 @@ from jaxfn.torch._translate.source import Unit
 from jaxfn.torch._translate.syntax import cst, fill, members, zeros_made
 
 if TYPE_CHECKING:
-    from jaxfn.torch._translate.table import Argument
+    from jaxfn.torch._translate.table import CallArgument
 
 
 _RULES = ("backward", "vjp", "jvp")
@@ -63,7 +63,7 @@ class Writes:
         """Why a call of a function that writes to its arguments can't stay."""
         return self._problems.get(call, "")
 
-    def special(self, name: str, args: list[Argument]) -> Any:
+    def special(self, name: str, args: list[CallArgument]) -> Any:
         """What has no twin without a write: filling and copying."""
         values = {"x": args[0].value}
         if len(args) > 1:

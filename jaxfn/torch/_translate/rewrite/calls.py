@@ -17,7 +17,7 @@ from jaxfn.torch._translate.syntax import (
     observed_parts,
     paren,
 )
-from jaxfn.torch._translate.table import ROWS, Argument
+from jaxfn.torch._translate.table import ROWS, CallArgument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
@@ -159,7 +159,7 @@ class Calls(References):
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
         fact = self.infer.of(func.value)
-        receiver = Argument(None, "", func.value, updated.func.value, fact)
+        receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
             way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
@@ -173,7 +173,7 @@ class Calls(References):
         )
 
     def _in_place(
-        self, original: Any, updated: Any, name: str, args: list[Argument]
+        self, original: Any, updated: Any, name: str, args: list[CallArgument]
     ) -> Any:
         self._check_write(original, f"Tensor.{name}", self.followed)
         self.views[original] = updated.func.value
@@ -190,7 +190,7 @@ class Calls(References):
         values = {"x": paren(found), "y": args[0].value}
         return fill("x.astype(y.dtype)", values)
 
-    def _given(self, originals: Any, updateds: Any) -> list[Argument]:
+    def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
         found = []
         for old, new in zip(originals, updateds, strict=True):
             keyword = old.keyword.value if old.keyword is not None else None
@@ -200,7 +200,9 @@ class Calls(References):
             is_part = isinstance(of, cst.Attribute)
             owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            found.append(Argument(keyword, old.star, old.value, new.value, fact, owner))
+            found.append(
+                CallArgument(keyword, old.star, old.value, new.value, fact, owner)
+            )
         return found
 
     def _by_rows(
@@ -209,7 +211,7 @@ class Calls(References):
         updated: Any,
         name: str,
         rows: Any,
-        args: list[Argument],
+        args: list[CallArgument],
         *,
         method: bool,
     ) -> Any:
@@ -237,8 +239,8 @@ class Calls(References):
         return updated
 
     def _narrowed(
-        self, original: Any, name: str, args: list[Argument]
-    ) -> list[Argument]:
+        self, original: Any, name: str, args: list[CallArgument]
+    ) -> list[CallArgument]:
         """The arguments, none of which makes the result wider than torch's."""
         facts = [a.fact for a in args]
         at = promotion.too_wide(facts, self.infer.of(original))

@@ -15,7 +15,7 @@ from jaxfn.torch._translate.table import (
     reducing,
     shapes,
 )
-from jaxfn.torch._translate.table.row import Argument, TableRow
+from jaxfn.torch._translate.table.row import CallArgument, TableRow
 
 TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
 ROWS: dict[str, list[TableRow]] = {}

@@ -67,9 +67,9 @@ class TableRow:
             return [f"{MODULES[head]}.{tail}"]
         return [f"torch.{tail}", f"Tensor.{tail}"]
 
-    def bind(self, args: Sequence[Argument], result: ExprType) -> BoundCall | str:
+    def bind(self, args: Sequence[CallArgument], result: ExprType) -> BoundCall | str:
         """The arguments by name, or why they don't fit."""
-        found: dict[str, list[Argument]] = {}
+        found: dict[str, list[CallArgument]] = {}
         names = {p.name for p in self.params}
         places = [p for p in self.params if not p.by_name]
         i = 0
@@ -94,7 +94,7 @@ class TableRow:
         return self._checked(found, result)
 
     def _checked(
-        self, found: dict[str, list[Argument]], result: ExprType
+        self, found: dict[str, list[CallArgument]], result: ExprType
     ) -> BoundCall | str:
         for p in self.params:
             given = found.get(p.name)
@@ -113,7 +113,7 @@ class TableRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Argument:
+class CallArgument:
     """An argument of a call: as it is written, as it becomes, and what is known."""
 
     keyword: str | None
@@ -148,7 +148,7 @@ class BoundCall:
     """A row with arguments."""
 
     def __init__(
-        self, row: TableRow, given: Mapping[str, list[Argument]], result: ExprType
+        self, row: TableRow, given: Mapping[str, list[CallArgument]], result: ExprType
     ) -> None:
         self.row, self._given, self._result = row, dict(given), result
         self._extra: dict[str, Any] = {}
@@ -163,7 +163,7 @@ class BoundCall:
         """Of which kind it is."""
         return self._given[name][0].fact.kind if self.has(name) else "none"
 
-    def every(self, name: str) -> list[Argument]:
+    def every(self, name: str) -> list[CallArgument]:
         """All that was given for it, one by one."""
         return self._given.get(name, [])
 
