@@ -5,7 +5,6 @@ dtypes that torch promotes to: each result is cast to what torch's trace had.
 """
 
 from jaxfn.torch._ops import (  # noqa: F401  (they fill the table)
-    activations,
     comparing,
     creating,
     distances,
