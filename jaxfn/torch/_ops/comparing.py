@@ -40,8 +40,11 @@ def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
 @row("aten.clamp", elementwise=True, typed=True)
 def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     """Between two bounds; above all the upper one; nan stays."""
-    bounds = (None if b is None else jnp.asarray(b, out.dtype) for b in (min, max))
-    return jnp.clip(x.astype(out.dtype), *bounds)
+    low, high = (
+        None if bound is None else jnp.asarray(bound).astype(out.dtype)
+        for bound in (min, max)
+    )
+    return jnp.clip(x.astype(out.dtype), low, high)
 
 
 row("aten.hardtanh", elementwise=True, typed=True)(
