@@ -9,7 +9,7 @@ from typing import Any
 from jaxfn._check import expect_options, name_of
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.arguments import CommonArguments, names_of
-from jaxfn.torch._compare.original import Original, OriginalError
+from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import CompareOptions, Pair
 from jaxfn.torch._compare.report import CompareReport
 from jaxfn.torch._compare.rows import NAMES, ComparisonRun, rows
@@ -106,25 +106,16 @@ def compare(
     expect_pair(port, original)
     told = {"second derivative": "order=1"} if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
-    best, given = _pairs(
-        port,
-        Original(original, seed),
-        args,
-        CompareOptions(seed, rtol, atol),
-        precision,
-    )
+    options = CompareOptions(seed, rtol, atol)
+    best, given = _pairs(port, original, args, options, precision)
     run = ComparisonRun(told, _draws(best))
     every = rows(best, given)
     for i, (name, row) in enumerate(every.items()):
         if progress is not None:
             progress(i, len(every), name)
         run.add(name, row, given if row.given else best)
-    report = CompareReport(
-        name_of(port),
-        tuple(run.results.values()),
-        original.__qualname__.rsplit("<locals>.", maxsplit=1)[-1],
-        run.refused,
-    )
+    results = tuple(run.results.values())
+    report = CompareReport(name_of(port), results, name_of(original), run.refused)
     if raise_on_failure:
         report.raise_on_failure()
     return report
@@ -154,13 +145,13 @@ def expect_pair(port: Any, original: Any) -> None:
 
 def _pairs(
     port: Any,
-    original: Original,
+    original: type,
     args: Sequence[Any],
     options: CompareOptions,
     precision: str,
 ) -> tuple[Pair, Pair]:
     """Both in double precision if the original takes that, and as given."""
-    arguments = CommonArguments.of(args, names_of(original.cls, len(args)))
+    arguments = CommonArguments.of(args, names_of(original, len(args)))
     given = Pair(port, original, arguments, options, double=False)
     # First of all, as torch.jit keeps the default dtype of the first call for ever.
     error = _first_error(given)
@@ -173,7 +164,7 @@ def _pairs(
             return wide, given
     if error is not None:
         raise OriginalError(
-            f"PyTorch's own `{original.name}.apply` raised on these arguments, so "
+            f"PyTorch's own `{original.__name__}.apply` raised on these arguments, so "
             f"there is nothing to compare with: {error}. Pass arguments that it takes."
         ) from error
     return given, given
@@ -195,18 +186,13 @@ def _first_error(pair: Pair) -> OriginalError | None:
 def _draws(pair: Pair) -> dict[str, str]:
     """Why values and gradients of the original can't be compared, if they can't."""
     with pair.context():
-        original, arguments, arrays = pair.original, pair.arguments, pair.arrays
-        found = {}
-        why = original.unrepeatable(lambda: original.value(arguments, arrays).leaves)
-        if why:
-            found["forward"] = why
-        if original.has_backward and arguments.at:
-            try:
-                why = original.unrepeatable(
-                    lambda: original.pull(arguments, arrays, pair.chosen, pair.cts)
+        original, arrays = pair.original, pair.arrays
+        found = {
+            "forward": original.unrepeatable(lambda: original.value(arrays).leaves)
+        }
+        if original.has_backward and pair.arguments.at:
+            with contextlib.suppress(OriginalError):  # the rows say it
+                found["backward"] = original.unrepeatable(
+                    lambda: original.pull(arrays, pair.chosen, pair.cts)
                 )
-            except OriginalError:
-                why = ""  # the rows say it
-            if why:
-                found["backward"] = why
-    return found
+    return {rule: why for rule, why in found.items() if why}

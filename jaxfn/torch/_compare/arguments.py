@@ -46,6 +46,14 @@ def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+def exchanged(arrays: Sequence[Any], at: Sequence[int], xs: Sequence[Any]) -> list[Any]:
+    """All arrays, with `xs` in the places `at`."""
+    every = list(arrays)
+    for i, x in zip(at, xs, strict=True):
+        every[i] = x
+    return every
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommonArguments:
     """What both are called on.

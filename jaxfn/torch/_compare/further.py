@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jaxfn._base import compat, errors, pytree
 from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
 from jaxfn.torch._compare.accuracy import normal
+from jaxfn.torch._compare.arguments import exchanged
 from jaxfn.torch._compare.gradients import names
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
@@ -75,7 +76,7 @@ def _judged(
     outcome: Outcome,
 ) -> Outcome:
     """Where the two differ: is torch's what is no slope of its own gradient?"""
-    saves = pair.original.saves_intermediates(pair.arguments, chosen)
+    saves = pair.original.saves_intermediates(chosen)
     gap = _from_slopes(pair, chosen, got)
     if gap == "":
         raise Expected(SAVED if saves else OTHERWISE)
@@ -100,70 +101,63 @@ def _from_slopes(
 
     Empty if it does not differ.
     """
-    n, generator = len(chosen), pair.rng()
-    at = [*(pair.arrays[i] for i in chosen), *pair.cts]
+    n = len(chosen)
 
     def gradients(*args: Any) -> list[Any]:
-        every = list(pair.arrays)
-        for i, x in zip(chosen, args[:n], strict=True):
-            every[i] = np.asarray(x)
-        return pair.torch_gradients(every, chosen, list(map(np.asarray, args[n:])))
+        xs = list(map(np.asarray, args))
+        every = exchanged(pair.arrays, chosen, xs[:n])
+        return pair.torch_gradients(every, chosen, xs[n:])
 
-    for k, x in enumerate(at):
-        ts = [normal(x, generator) if j == k else None for j in range(len(at))]
-        outcome = _slope(gradients, at, ts, pair.along, got[k], k)
+    at = [*(pair.arrays[i] for i in chosen), *pair.cts]
+    slopes = _along_each(gradients, at, pair.along, got, pair.rng())
+    for outcome, label in zip(slopes, _labels(pair, chosen), strict=True):
         if outcome is None:
             return None
         if not outcome.ok:
-            label = _labels(pair, chosen)[k]
             return f"finite differences of PyTorch's gradient: {label}, {outcome.where}"
     return ""
 
 
-def _slope(
+def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
+    def values(*args: Any) -> list[Any]:
+        every = exchanged(pair.arrays, chosen, list(map(np.asarray, args)))
+        leaves = pair.original.value(every).leaves
+        return [leaves[i] for i in pair.expected.moving]
+
+    at, got = [pair.arrays[i] for i in chosen], pair.expected_gradients
+    slopes = _along_each(values, at, pair.cts, got, pair.rng())
+    return all(outcome is not None and outcome.ok for outcome in slopes)
+
+
+def _along_each(
     f: Callable[..., list[Any]],
     at: Sequence[np.ndarray],
-    ts: Sequence[Any],
     along: Sequence[np.ndarray],
-    got: np.ndarray,
-    k: int,
-) -> Outcome | None:
-    """<got, t> and the slope of <f, along>, for the one direction that is given."""
+    got: Sequence[np.ndarray],
+    generator: np.random.Generator,
+) -> Iterator[Outcome | None]:
+    """Compare <got[k], t> with the slope of <f, along>, for a direction t of each.
+
+    None if the function has no slope along it.
+    """
     eps = eps_of([x for x in at if pytree.is_inexact(x)])
-    found = slopes(f, at, ts, eps)
-    if not all(s.settled.all() for s in found):
-        return None
-    values = [s.value for s in found]
-    expected = _dot(along, values)
-    size = _dot([np.abs(a) for a in along], [np.abs(v) for v in values])
-    size += sum(s.floor for s in found)
-    outcome = is_close(_dot([got], [ts[k]]), expected, size, eps**SLOPE)
-    where = f"along a random direction: {outcome.where}"
-    return dataclasses.replace(outcome, where=where)
+    for k, x in enumerate(at):
+        t = normal(x, generator)
+        found = slopes(f, at, [t if j == k else None for j in range(len(at))], eps)
+        if not all(s.settled.all() for s in found):
+            yield None
+            continue
+        values = [s.value for s in found]
+        size = _dot([np.abs(a) for a in along], [np.abs(v) for v in values])
+        size += sum(s.floor for s in found)
+        outcome = is_close(_dot([got[k]], [t]), _dot(along, values), size, eps**SLOPE)
+        where = f"along a random direction: {outcome.where}"
+        yield dataclasses.replace(outcome, where=where)
 
 
 def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
-    """Re <x, y>, with torch's convention of what a gradient is."""
+    """Re <x, y>, in torch's convention for gradients."""
     return float(sum(np.sum(np.conj(x) * y).real for x, y in zip(xs, ys, strict=True)))
-
-
-def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
-    generator = pair.rng()
-    at = [pair.arrays[i] for i in chosen]
-
-    def values(*args: Any) -> list[Any]:
-        every = list(pair.arrays)
-        for i, x in zip(chosen, args, strict=True):
-            every[i] = np.asarray(x)
-        leaves = pair.original.value(pair.arguments, every).leaves
-        return [leaves[i] for i in pair.expected.moving]
-
-    for k, x in enumerate(at):
-        ts = [normal(x, generator) if j == k else None for j in range(len(at))]
-        outcome = _slope(values, at, ts, pair.cts, pair.expected_gradients[k], k)
-        if outcome is None or not outcome.ok:
-            return False
-    return True
 
 
 # ---- tangents
@@ -219,44 +213,41 @@ def _axes(pair: Pair) -> list[Axes]:
     return list(dict.fromkeys(found))
 
 
-def _examples(rows: Sequence[Sequence[Any]], axes: Axes) -> list[list[Any]]:
-    return [
-        [x if axis is not None else rows[0][i] for i, (x, axis) in enumerate(columns)]
-        for columns in (list(zip(row, axes, strict=True)) for row in rows)
-    ]
-
-
-def _batched(rows: Sequence[Sequence[Any]], axes: Axes) -> list[np.ndarray]:
-    return [
-        rows[0][i] if axis is None else np.stack([row[i] for row in rows], axis)
-        for i, axis in enumerate(axes)
-    ]
-
-
-def _rows(pair: Pair, run: Callable[[list[np.ndarray]], Any]) -> list[Any]:
-    return [list(pair.arrays), *points(pair, EXAMPLES - 1, run)]
+def _batches(
+    pair: Pair, run: Callable[[list[np.ndarray]], list[Any]]
+) -> Iterator[tuple[Axes, list[np.ndarray], list[np.ndarray]]]:
+    """Ways to batch: axes, batched arrays, and the results of a loop of `run`."""
+    rows = [list(pair.arrays), *points(pair, EXAMPLES - 1, run)]
+    for axes in _axes(pair):
+        # An array without an axis is that of the first example.
+        examples = [
+            [rows[0][i] if axis is None else row[i] for i, axis in enumerate(axes)]
+            for row in rows
+        ]
+        batched = [
+            xs[0] if axis is None else np.stack(xs, axis)
+            for xs, axis in zip(zip(*examples, strict=True), axes, strict=True)
+        ]
+        results = zip(*map(run, examples), strict=True)
+        yield axes, batched, [np.stack(column) for column in results]
 
 
 def vmap(pair: Pair) -> Outcome:
     """A batch, against a loop of torch, or torch's own vmap rule."""
-    at = [i for i, x in enumerate(pair.got[0]) if pytree.is_array(x)]
-    labels = [pair.expected.labels[i] for i in at]
+    at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
+    found = []
 
     def run(arrays: list[np.ndarray]) -> list[Any]:
-        leaves = pair.original.value(pair.arguments, arrays).leaves
+        leaves = pair.original.value(arrays).leaves
         return [np.asarray(leaves[i]) for i in at]
 
-    rows, found = _rows(pair, run), []
-    for axes in _axes(pair):
-        loop = [np.stack(c) for c in zip(*map(run, _examples(rows, axes)), strict=True)]
-        batched = _batched(rows, axes)
-        got = jax.vmap(lambda *xs: pair.port.arrays(xs), axes)(
-            *map(jnp.asarray, batched)
-        )
-        words = [f"{label} (in_axes={axes})" for label in labels]
+    for axes, batched, loop in _batches(pair, run):
+        port = jax.vmap(lambda *xs: pair.port.arrays(xs), axes)
+        got = port(*map(jnp.asarray, batched))
+        labels = [f"{pair.expected.labels[i]} (in_axes={axes})" for i in at]
         expected = _own_vmap(pair, batched, axes, at, loop)
-        outcome = pair.compare(got, expected, words, "value", which=at)
-        if not outcome.ok and pair.compare(got, loop, words, "value", which=at).ok:
+        outcome = pair.compare(got, expected, labels, "value", which=at)
+        if not outcome.ok and pair.compare(got, loop, labels, "value", which=at).ok:
             raise Different(
                 f"{outcome.where}\n  PyTorch's vmap rule gives something else than a "
                 "loop of its forward; the port gives the loop"
@@ -272,7 +263,7 @@ def _own_vmap(
     if not pair.original.owns("vmap"):
         return loop
     try:
-        leaves = pair.original.batched(pair.arguments, batched, axes).leaves
+        leaves = pair.original.batched(batched, axes).leaves
     except OriginalError:
         return loop
     return [np.asarray(leaves[i]) for i in at]
@@ -280,7 +271,7 @@ def _own_vmap(
 
 def vmap_gradients(pair: Pair) -> Outcome:
     """The gradient under vmap, against a loop of torch."""
-    chosen = needed(pair)
+    chosen, found = needed(pair), []
 
     def run(arrays: list[np.ndarray]) -> list[Any]:
         return pair.torch_gradients(arrays, chosen, pair.cts)
@@ -288,12 +279,9 @@ def vmap_gradients(pair: Pair) -> Outcome:
     def pull(*arrays: Any) -> Any:
         return pair.port.pull(arrays, chosen, pair.cts)
 
-    rows, found = _rows(pair, run), []
-    for axes in _axes(pair):
-        each = zip(*map(run, _examples(rows, axes)), strict=True)
-        loop = [np.stack(column) for column in each]
-        batched = list(map(jnp.asarray, _batched(rows, axes)))
-        got = [np.asarray(g) for g in jax.vmap(pull, axes)(*batched)]
-        words = [f"{name} (in_axes={axes})" for name in names(pair, chosen)]
-        found.append(pair.compare(got, loop, words, "gradient"))
+    for axes, batched, loop in _batches(pair, run):
+        gradients = jax.vmap(pull, axes)(*map(jnp.asarray, batched))
+        got = [np.asarray(g) for g in gradients]
+        labels = names(pair, chosen, f" (in_axes={axes})")
+        found.append(pair.compare(got, loop, labels, "gradient"))
     return worst(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,26 +20,21 @@ from jaxfn.torch._compare.values import POINTS, lost, needed
 CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
 
 
-def gradient(i: int) -> Callable[[Pair], Outcome]:
+def gradient(i: int, pair: Pair) -> Outcome:
     """By array i, for cotangents of all outputs."""
-
-    def run(pair: Pair) -> Outcome:
-        needed(pair)
-        if i in pair.why_not:
-            raise Skip(f"PyTorch itself raises: {pair.why_not[i]}")
-        labels = names(pair, pair.chosen)
-        k = pair.chosen.index(i)
-        got, expected = pair.got_gradients, pair.expected_gradients
-        outcome = _only(pair, got, expected, labels, k)
-        if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
-            found = _cotangents(pair, k, got[k])
-            where = "; ".join(filter(None, [outcome.where, found]))
-            outcome = dataclasses.replace(outcome, where=where)
-        if outcome.ok and np.iscomplexobj(expected[k]):
-            outcome = dataclasses.replace(outcome, note=CONJUGATE)
-        return outcome
-
-    return run
+    needed(pair)
+    if i in pair.why_not:
+        raise Skip(f"PyTorch itself raises: {pair.why_not[i]}")
+    k = pair.chosen.index(i)
+    got, expected = pair.got_gradients, pair.expected_gradients
+    outcome = _only(pair, got, expected, names(pair, pair.chosen), k)
+    if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
+        found = _cotangents(pair, k, got[k])
+        where = "; ".join(filter(None, [outcome.where, found]))
+        outcome = dataclasses.replace(outcome, where=where)
+    if outcome.ok and np.iscomplexobj(expected[k]):
+        outcome = dataclasses.replace(outcome, note=CONJUGATE)
+    return outcome
 
 
 def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
@@ -54,9 +49,9 @@ def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
     return dataclasses.replace(alone, where=where)
 
 
-def names(pair: Pair, chosen: Sequence[int]) -> list[str]:
-    """What to call the gradients."""
-    return [f"gradient of {pair.arguments.label(i)}" for i in chosen]
+def names(pair: Pair, chosen: Sequence[int], where: str = "") -> list[str]:
+    """The labels of the gradients."""
+    return [f"gradient of {pair.arguments.label(i)}{where}" for i in chosen]
 
 
 def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
@@ -125,66 +120,63 @@ def gradients_given(pair: Pair) -> Outcome:
 
 def gradients_elsewhere(pair: Pair) -> Outcome:
     """At other points."""
-    chosen = needed(pair)
+    chosen, found = needed(pair), []
 
     def run(point: list[np.ndarray]) -> Any:
         return pair.torch_gradients(point, chosen, pair.cts)
 
-    found = []
+    labels = names(pair, chosen, " at another point")
     for point in points(pair, POINTS, run):
         got = pair.jax_gradients(point, chosen, pair.cts)
-        labels = [f"{name} at another point" for name in names(pair, chosen)]
         found.append(pair.compare(got, run(point), labels, "gradient"))
     return worst(found)
 
 
 def gradients_of_subsets(pair: Pair) -> Outcome:
     """For each subset of needs_input_grad."""
-    chosen = needed(pair)
+    chosen, found = needed(pair), []
     if len(chosen) < 2:
         raise Skip("one argument has a gradient")
-    found = []
     for some in subsets(len(chosen)):
         these = tuple(chosen[k] for k in some)
         words = subsets_in_words(pair.arguments, these)
-        expected = pair.torch_gradients(pair.arrays, these, pair.cts)
-        try:
-            got = pair.jax_gradients(pair.arrays, these, pair.cts)
-        except Exception as error:
-            raise Different(f"{words}: {type(error).__name__}: {error}") from error
-        labels = [f"{name} ({words})" for name in names(pair, these)]
-        found.append(pair.compare(got, expected, labels, "gradient", which=some))
+        found.append(_compared(pair, these, pair.cts, words, some))
     return worst(found)
 
 
 def gradients_of_outputs(pair: Pair) -> Outcome:
     """For each output that is used alone."""
-    chosen = needed(pair)
-    n = len(pair.cts)
-    if n < 2:
+    chosen, found = needed(pair), []
+    if len(pair.cts) < 2:
         raise Skip("one output has a gradient")
-    found = []
-    for j in range(n):
-        cts = only(pair.cts, j)
-        words = f"{pair.expected.labels[pair.expected.moving[j]]} alone used"
-        expected = pair.torch_gradients(pair.arrays, chosen, cts)
-        try:
-            got = pair.jax_gradients(pair.arrays, chosen, cts)
-        except Exception as error:
-            raise Different(f"{words}: {type(error).__name__}: {error}") from error
-        labels = [f"{name} ({words})" for name in names(pair, chosen)]
-        found.append(pair.compare(got, expected, labels, "gradient"))
+    for j, at in enumerate(pair.expected.moving):
+        words = f"{pair.expected.labels[at]} alone used"
+        found.append(_compared(pair, chosen, only(pair.cts, j), words))
     return worst(found)
+
+
+def _compared(
+    pair: Pair,
+    chosen: Sequence[int],
+    cts: Sequence[Any],
+    words: str,
+    which: Sequence[int] | None = None,
+) -> Outcome:
+    """The gradients of both by these arrays and for these cotangents."""
+    expected = pair.torch_gradients(pair.arrays, chosen, cts)
+    try:
+        got = pair.jax_gradients(pair.arrays, chosen, cts)
+    except Exception as error:
+        raise Different(f"{words}: {type(error).__name__}: {error}") from error
+    labels = names(pair, chosen, f" ({words})")
+    return pair.compare(got, expected, labels, "gradient", which=which)
 
 
 def gradients_jit(pair: Pair) -> Outcome:
     """Compiled."""
     chosen = needed(pair)
-
-    def pull(arrays: Any, cts: Any) -> Any:
-        return pair.port.pull(arrays, chosen, cts)
-
+    pull = jax.jit(lambda arrays, cts: pair.port.pull(arrays, chosen, cts))
     arrays, cts = ([jnp.asarray(x) for x in xs] for xs in (pair.arrays, pair.cts))
-    got = [np.asarray(g) for g in jax.jit(pull)(arrays, cts)]
+    got = [np.asarray(g) for g in pull(arrays, cts)]
     labels = names(pair, chosen)
     return pair.compare(got, pair.expected_gradients, labels, "gradient")

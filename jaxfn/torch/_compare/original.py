@@ -24,7 +24,7 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
-from jaxfn.torch._compare.arguments import CommonArguments
+from jaxfn.torch._compare.arguments import CommonArguments, exchanged
 from jaxfn.torch._compare.tensors import (
     Found,
     Outs,
@@ -39,6 +39,7 @@ from jaxfn.torch._compare.tensors import (
 )
 
 T = TypeVar("T")
+Arrays = Sequence[np.ndarray]
 
 
 class OriginalError(RuntimeError):
@@ -46,76 +47,65 @@ class OriginalError(RuntimeError):
 
 
 class Original:
-    """A torch class.
+    """A torch class, with the arguments of a comparison.
+
+    Each method takes the arrays among them, which differ from point to point. `chosen`
+    arrays require grad.
 
     Args:
         cls: the class.
+        arguments: what it is called on.
         seed: of the random numbers that it may draw.
     """
 
-    def __init__(self, cls: Any, seed: int) -> None:
+    def __init__(self, cls: Any, arguments: CommonArguments, seed: int) -> None:
         self.cls, self.name, self._seed = cls, cls.__name__, seed
-        # Are inputs that are differentiated leaves? Are int32 arrays int64 tensors?
+        self._arguments = arguments
+        # Whether differentiated inputs are leaves, and int32 arrays int64 tensors.
         self._how = (True, False)
 
     def owns(self, rule: str) -> bool:
-        """Does the class define this rule itself?"""
+        """Whether the class itself defines this rule."""
         return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
 
     @property
     def has_backward(self) -> bool:
-        """Does the class define backward, under one of its names?"""
+        """Whether the class defines backward, under one of its names."""
         return self.owns("backward") or self.owns("vjp")
 
     @property
     def is_once_differentiable(self) -> bool:
-        """Is no second derivative meant?"""
+        """Whether the class refuses a second derivative."""
         rule = self.cls.vjp if self.owns("vjp") else self.cls.backward
         return is_once_differentiable(rule)
 
     # ---- calls
 
-    def value(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        chosen: Sequence[int] = (),
-    ) -> Outs:
-        """What it returns; `chosen` arrays require grad."""
-        return self._tried(
-            lambda: outs_of(self._apply(arguments, arrays, chosen)[0]),
-        )
+    def value(self, arrays: Arrays, chosen: Sequence[int] = ()) -> Outs:
+        """The outputs."""
+        return self._tried(lambda: outs_of(self._apply(arrays, chosen)[0]))
 
     def pull(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        chosen: Sequence[int],
-        cts: Sequence[np.ndarray | None],
+        self, arrays: Arrays, chosen: Sequence[int], cts: Sequence[np.ndarray | None]
     ) -> Found:
-        """The gradients by the chosen arrays; None where torch has none."""
+        """The gradients by the chosen arrays; None if torch has none."""
 
         def run() -> Found:
-            result, leaves = self._apply(arguments, arrays, chosen)
+            result, leaves = self._apply(arrays, chosen)
             pairs = paired(result, [tensor(ct) for ct in cts])
             return [array(g) for g in gradients(pairs, leaves)]
 
         return self._tried(run)
 
     def pull_twice(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        chosen: Sequence[int],
-        cts: Sequence[np.ndarray],
-        along: Sequence[np.ndarray],
+        self, arrays: Arrays, chosen: Sequence[int], cts: Arrays, along: Arrays
     ) -> Found:
         """The gradients of <gradients, along>, by chosen arrays and by cotangents."""
 
         def run() -> Found:
-            result, leaves = self._apply(arguments, arrays, chosen)
+            result, leaves = self._apply(arrays, chosen)
             free = [tensor(ct).requires_grad_() for ct in cts]
-            # Clones, as a rule may write to what it gets, and to a leaf it may not.
+            # Clones, because a rule may write to what it gets, but not to a leaf.
             pairs = paired(result, [ct.clone() for ct in free])
             first = gradients(pairs, leaves, again=True)
             moving = [
@@ -127,69 +117,47 @@ class Original:
 
         return self._tried(run)
 
-    def push(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        tangents: dict[int, np.ndarray],
-    ) -> Found:
+    def push(self, arrays: Arrays, tangents: dict[int, np.ndarray]) -> Found:
         """The tangents of the moving outputs."""
 
         def run() -> Found:
-            tensors = self._tensors(arrays, ())
+            tensors = self._tensors(arrays)
             with forward_ad.dual_level():
                 for i, t in tangents.items():
                     tensors[i] = forward_ad.make_dual(tensors[i], tensor(t))
-                result = self.cls.apply(*arguments.join(tensors))
-                dots = [forward_ad.unpack_dual(x).tangent for x in moving_in(result)]
-                return [array(t) for t in dots]
+                moving = moving_in(self._call(tensors))
+                return [array(forward_ad.unpack_dual(x).tangent) for x in moving]
 
         return self._tried(run)
 
-    def batched(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        axes: Sequence[int | None],
-    ) -> Outs:
-        """What torch's vmap of it gives, by its own vmap rule."""
+    def batched(self, arrays: Arrays, axes: Sequence[int | None]) -> Outs:
+        """The outputs of torch's vmap, by the class's own vmap rule."""
 
         def run() -> Outs:
-            tensors = self._tensors(arrays, ())
+            tensors = self._tensors(arrays)
             at = [i for i, axis in enumerate(axes) if axis is not None]
-
-            def call(*some: Any) -> Any:
-                every = list(tensors)
-                for i, x in zip(at, some, strict=True):
-                    every[i] = x
-                return self.cls.apply(*arguments.join(every))
-
-            dims = tuple(axes[i] for i in at)
-            return outs_of(torch.func.vmap(call, dims)(*[tensors[i] for i in at]))
+            call = torch.func.vmap(
+                lambda *some: self._call(exchanged(tensors, at, some)),
+                tuple(axes[i] for i in at),
+            )
+            return outs_of(call(*[tensors[i] for i in at]))
 
         return self._tried(run)
 
-    def _apply(
-        self,
-        arguments: CommonArguments,
-        arrays: Sequence[np.ndarray],
-        chosen: Sequence[int],
-    ) -> tuple[Any, list[Any]]:
-        tensors = self._tensors(arrays, chosen)
-        leaves = [tensors[i] for i in chosen]
-        if not self._how[0]:
-            for i in chosen:
-                tensors[i] = tensors[i].clone()
-        return self.cls.apply(*arguments.join(tensors)), leaves
+    def _call(self, tensors: Sequence[Any]) -> Any:
+        return self.cls.apply(*self._arguments.join(tensors))
 
-    def _tensors(
-        self, arrays: Sequence[np.ndarray], chosen: Sequence[int]
-    ) -> list[Any]:
+    def _apply(self, arrays: Arrays, chosen: Sequence[int]) -> tuple[Any, list[Any]]:
+        """The result, and the leaves of its autograd graph."""
+        tensors = self._tensors(arrays)
+        leaves = [tensors[i].requires_grad_() for i in chosen]
+        if not self._how[0]:
+            tensors = exchanged(tensors, chosen, [x.clone() for x in leaves])
+        return self._call(tensors), leaves
+
+    def _tensors(self, arrays: Arrays) -> list[Any]:
         long = torch.int64 if self._how[1] else torch.int32
-        found = [from_numpy(x, long if x.dtype == np.int32 else None) for x in arrays]
-        for i in chosen:
-            found[i].requires_grad_()
-        return found
+        return [from_numpy(x, long if x.dtype == np.int32 else None) for x in arrays]
 
     def _tried(self, run: Callable[[], T]) -> T:
         """Run, in another way if it raises: torch takes no int32 for an index."""
@@ -226,13 +194,11 @@ class Original:
             return f"it draws random numbers ({', '.join(draws.found)})"
         return "" if _are_same(first, run()) else "it gives something else each time"
 
-    def saves_intermediates(
-        self, arguments: CommonArguments, chosen: Sequence[int]
-    ) -> bool:
-        """Does forward keep tensors that are neither its inputs nor its outputs?"""
+    def saves_intermediates(self, chosen: Sequence[int]) -> bool:
+        """Whether forward saves tensors that are neither its inputs nor its outputs."""
 
         def run() -> bool:
-            result, leaves = self._apply(arguments, arguments.arrays, chosen)
+            result, leaves = self._apply(self._arguments.arrays, chosen)
             nodes = [x.grad_fn for x in moving_in(result) if x.grad_fn is not None]
             if not nodes:
                 return False

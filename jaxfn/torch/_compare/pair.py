@@ -15,7 +15,7 @@ from jaxfn._base import pytree
 from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
-from jaxfn.torch._compare.arguments import CommonArguments
+from jaxfn.torch._compare.arguments import CommonArguments, exchanged
 from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
@@ -58,14 +58,15 @@ class Pair:
     def __init__(
         self,
         port: Any,
-        original: Original,
+        original: type,
         arguments: CommonArguments,
         options: CompareOptions,
         *,
         double: bool,
         exact: Pair | None = None,
     ) -> None:
-        self.original, self.arguments, self.options = original, arguments, options
+        self.arguments, self.options = arguments, options
+        self.original = Original(original, arguments, options.seed)
         self.port = Port(port, arguments, options.seed)
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
@@ -97,10 +98,10 @@ class Pair:
     @functools.cached_property
     def expected(self) -> Outs:
         """What the original returns."""
-        return self.original.value(self.arguments, self.arrays)
+        return self.original.value(self.arrays)
 
     @functools.cached_property
-    def got(self) -> tuple[list[Any], list[str]]:
+    def got(self) -> list[Any]:
         """What the port returns."""
         return self.port.leaves(self.arrays)
 
@@ -131,7 +132,7 @@ class Pair:
 
     def _raises(self, chosen: tuple[int, ...]) -> str:
         try:
-            self.original.pull(self.arguments, self.arrays, chosen, self.cts)
+            self.original.pull(self.arrays, chosen, self.cts)
         except OriginalError as error:
             return str(error)
         return ""
@@ -150,7 +151,7 @@ class Pair:
         self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
     ) -> list[np.ndarray]:
         """Of the original; None is the same as zero."""
-        found = self.original.pull(self.arguments, arrays, chosen, cts)
+        found = self.original.pull(arrays, chosen, cts)
         return filled(found, [arrays[i] for i in chosen])
 
     @functools.cached_property
@@ -221,7 +222,7 @@ class Pair:
 
         It is said once, of the dtype; what comes from them is no more precise.
         """
-        pairs = zip(self.got[0], self.expected.leaves, strict=False)
+        pairs = zip(self.got, self.expected.leaves, strict=False)
         both = [two for two in pairs if all(map(pytree.is_array, two))]
         return [x for x, y in both if eps_of([x]) > eps_of([y])]
 
@@ -229,10 +230,8 @@ class Pair:
         """Values, gradients, ... as a function of what can be differentiated."""
         is_port, chosen = side == "port", self.chosen
         runs: dict[tuple[str, bool], Callable[[Any], Sequence[Any]]] = {
-            ("value", True): lambda xs: numbers_in(self.port.leaves(xs)[0]),
-            ("value", False): lambda xs: numbers_in(
-                self.original.value(self.arguments, xs).leaves
-            ),
+            ("value", True): lambda xs: numbers_in(self.port.leaves(xs)),
+            ("value", False): lambda xs: numbers_in(self.original.value(xs).leaves),
             ("gradient", True): lambda xs: self.jax_gradients(xs, chosen, self.cts),
             ("gradient", False): lambda xs: self.torch_gradients(xs, chosen, self.cts),
             ("tangent", True): lambda xs: self.port.push(xs, self.tangents),
@@ -240,14 +239,9 @@ class Pair:
             ("second derivative", True): self.jax_second,
             ("second derivative", False): self.torch_second,
         }
-        return lambda *xs: runs[what, is_port](self.whole(xs))
-
-    def whole(self, xs: Sequence[Any]) -> list[Any]:
-        """All arrays, with these in place of those that can be differentiated."""
-        every = list(self.arrays)
-        for i, x in zip(self.arguments.at, xs, strict=True):
-            every[i] = np.asarray(x)
-        return every
+        return lambda *xs: runs[what, is_port](
+            exchanged(self.arrays, self.arguments.at, [np.asarray(x) for x in xs])
+        )
 
     # ---- further derivatives
 
@@ -269,7 +263,7 @@ class Pair:
     ) -> list[np.ndarray]:
         """Of the original."""
         outs = [self.expected.leaves[i] for i in self.expected.moving]
-        return filled(self.original.push(self.arguments, arrays, tangents), outs)
+        return filled(self.original.push(arrays, tangents), outs)
 
     def jax_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The gradients of <gradients, along>, by arguments and cotangents."""
@@ -278,9 +272,7 @@ class Pair:
 
     def torch_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The same of the original."""
-        found = self.original.pull_twice(
-            self.arguments, arrays, self.chosen, self.cts, self.along
-        )
+        found = self.original.pull_twice(arrays, self.chosen, self.cts, self.along)
         return filled(found, [*(arrays[i] for i in self.chosen), *self.cts])
 
 

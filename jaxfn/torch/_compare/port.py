@@ -17,8 +17,8 @@ import numpy as np
 import jaxfn
 from jaxfn._base import compat, pytree
 from jaxfn.torch._base import KEYS
-from jaxfn.torch._compare.arguments import CommonArguments, leaves_of
-from jaxfn.torch._compare.tensors import label_of
+from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
+from jaxfn.torch._compare.tensors import tops_of
 
 Arrays = list[Any]
 
@@ -39,25 +39,16 @@ class Port:
         self._key = (jax.random.key(seed),) if takes_key(port, arguments.names) else ()
         self.moving: list[int] = []
 
-    def run(self, arrays: Sequence[Any]) -> Any:
-        """What it returns."""
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        """The leaves of its outputs."""
         # Fresh buffers: a Function may mark its arguments dirty, which uses them up.
         args = self._arguments.join([_fresh(x) for x in arrays])
-        return self._call(*self._key, *args)
-
-    def leaves(self, arrays: Sequence[Any]) -> tuple[list[Any], list[str]]:
-        """The leaves of what it returns, and what to call them."""
-        out = self.run(arrays)
-        leaves, labels = [], []
-        for k, top in enumerate(out if isinstance(out, tuple) else (out,)):
-            inside = leaves_of(top)
-            labels += label_of(k, len(inside))
-            leaves += inside
-        return leaves, labels
+        tops = tops_of(self._call(*self._key, *args))
+        return [leaf for top in tops for leaf in leaves_of(top)]
 
     def arrays(self, arrays: Sequence[Any]) -> Arrays:
-        """The arrays that it returns, for arrays."""
-        return [x for x in self.leaves(arrays)[0] if pytree.is_array(x)]
+        """The outputs that are arrays."""
+        return [x for x in self.leaves(arrays) if pytree.is_array(x)]
 
     def function(
         self,
@@ -68,10 +59,7 @@ class Port:
         """The moving outputs (those used) as a function of the chosen arrays."""
 
         def f(*xs: Any) -> Arrays:
-            every = list(arrays)
-            for i, x in zip(chosen, xs, strict=True):
-                every[i] = x
-            leaves = self.leaves(every)[0]
+            leaves = self.leaves(exchanged(arrays, chosen, xs))
             outs = [jnp.asarray(leaves[i]) for i in self.moving]
             return outs if used is None else _where(outs, used)
 
@@ -108,17 +96,13 @@ class Port:
         n = len(chosen)
 
         def first(*args: Any) -> Arrays:
-            every = list(arrays)
-            for i, x in zip(chosen, args[:n], strict=True):
-                every[i] = x
-            return self.pull(every, chosen, args[n:])
+            return self.pull(exchanged(arrays, chosen, args[:n]), chosen, args[n:])
 
         given = [jnp.asarray(arrays[i]) for i in chosen]
         grads, back = jax.vjp(first, *given, *map(jnp.asarray, cts))
         pairs = zip(along, grads, strict=True)
-        return [
-            _conj(g) for g in back([_conj(jnp.asarray(v, g.dtype)) for v, g in pairs])
-        ]
+        found = back([_conj(jnp.asarray(v, g.dtype)) for v, g in pairs])
+        return [_conj(g) for g in found]
 
     def push(self, arrays: Sequence[Any], tangents: dict[int, Any]) -> Arrays:
         """The tangents of the moving outputs."""

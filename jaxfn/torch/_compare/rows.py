@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from jaxfn._check import CheckResult, Outcome, Skip
@@ -11,8 +12,6 @@ from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
 
 BUILDS, FAILS = "builds on", "fails as"
-GRADIENTS = "each gradient"
-"""In `needs`: all rows of gradients of one argument."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,94 +19,84 @@ class Comparison:
     """A row of the report.
 
     Attributes:
-        rule: what is wrong in the port where it differs.
-        run: gives the largest difference; raises where there is nothing to compare.
+        rule: the rule of the port that is wrong if the row differs.
+        run: returns the largest difference; raises if there is nothing to compare.
         needs: the rows that it builds on.
-        given: is it about the precision of the arguments given?
-        draws: whose random numbers spoil it: "forward", "backward"; "" for nobody's.
+        given: Whether it is about the precision of the arguments given.
+        draws: the rule whose random numbers spoil it: "forward", "backward", or "".
     """
 
     rule: str
-    run: Callable[[Pair], Outcome]
+    run: Callable[..., Outcome]
     needs: tuple[str, ...] = ()
     given: bool = False
     draws: str = "backward"
 
 
+GRADIENTS = "gradients"
+"""Stands for a row of each argument, "gradient of argument 0" and so on."""
 _SHAPE = ("outputs", "shape")
 _VALUE = (*_SHAPE, "value")
 _GRADIENT = (*_VALUE, GRADIENTS)
-_COMPILED = (*_VALUE, "value under jit")
+_ROWS = {
+    "outputs": Comparison("forward", values.outputs, (), True, ""),
+    "shape": Comparison("forward", values.shape, ("outputs",), True, ""),
+    "dtype": Comparison("forward", values.dtype, ("outputs",), True, ""),
+    "value": Comparison("forward", values.value, _SHAPE, draws="forward"),
+    "value as given": Comparison("forward", values.value, _VALUE, True, "forward"),
+    "value at other points": Comparison(
+        "forward", values.value_elsewhere, _VALUE, draws="forward"
+    ),
+    "value under jit": Comparison("forward", values.value_jit, _VALUE, draws="forward"),
+    "value while differentiated": Comparison(
+        "forward", values.value_differentiated, _VALUE
+    ),
+    GRADIENTS: Comparison("backward", gradients.gradient, _VALUE),
+    "gradients as given": Comparison(
+        "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
+    ),
+    "gradients under jit": Comparison(
+        "backward", gradients.gradients_jit, (*_GRADIENT, "value under jit")
+    ),
+    "gradients at other points": Comparison(
+        "backward", gradients.gradients_elsewhere, (*_GRADIENT, "value at other points")
+    ),
+    "gradients of subsets": Comparison(
+        "backward", gradients.gradients_of_subsets, _GRADIENT
+    ),
+    "gradients of outputs": Comparison(
+        "backward", gradients.gradients_of_outputs, _GRADIENT
+    ),
+    "second derivative": Comparison(
+        "backward", further.second, (*_GRADIENT, "value under jit")
+    ),
+    "jvp": Comparison("jvp", further.jvp, _VALUE),
+    "vmap": Comparison(
+        "vmap", further.vmap, (*_VALUE, "value under jit", "value at other points")
+    ),
+    "vmap of gradients": Comparison(
+        "backward",
+        further.vmap_gradients,
+        (*_GRADIENT, "gradients at other points", "vmap"),
+    ),
+}
 
-NAMES = (
-    "outputs",
-    "shape",
-    "dtype",
-    "value",
-    "value as given",
-    "value at other points",
-    "value under jit",
-    "value while differentiated",
-    "gradients",
-    "gradients as given",
-    "gradients under jit",
-    "gradients at other points",
-    "gradients of subsets",
-    "gradients of outputs",
-    "second derivative",
-    "jvp",
-    "vmap",
-    "vmap of gradients",
-)
-"""What can be skipped; "gradients" are the rows of each argument."""
+NAMES = tuple(_ROWS)
+"""The rows that can be skipped."""
 
 
 def rows(best: Pair, given: Pair) -> dict[str, Comparison]:
-    """Those for a pair in the best precision, and in the one given."""
-    found = {
-        "outputs": Comparison("forward", values.outputs, (), True, ""),
-        "shape": Comparison("forward", values.shape, ("outputs",), True, ""),
-        "dtype": Comparison("forward", values.dtype, ("outputs",), True, ""),
-        "value": Comparison("forward", values.value, _SHAPE, draws="forward"),
-    }
-    if best is not given:
-        found["value as given"] = Comparison(
-            "forward", values.value, _VALUE, True, "forward"
-        )
-    found["value at other points"] = Comparison(
-        "forward", values.value_elsewhere, _VALUE, draws="forward"
-    )
-    found["value under jit"] = Comparison(
-        "forward", values.value_jit, _VALUE, draws="forward"
-    )
-    found["value while differentiated"] = Comparison(
-        "forward", values.value_differentiated, _VALUE
-    )
-    for i in best.arguments.at:
-        name = f"gradient of argument {best.arguments.position(i)}"
-        found[name] = Comparison("backward", gradients.gradient(i), _VALUE)
-    if best is not given:
-        found["gradients as given"] = Comparison(
-            "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
-        )
-    rest: list[tuple[str, str, Callable[[Pair], Outcome], tuple[str, ...]]] = [
-        ("gradients under jit", "backward", gradients.gradients_jit,
-         (*_GRADIENT, "value under jit")),
-        ("gradients at other points", "backward", gradients.gradients_elsewhere,
-         (*_GRADIENT, "value at other points")),
-        ("gradients of subsets", "backward", gradients.gradients_of_subsets, _GRADIENT),
-        ("gradients of outputs", "backward", gradients.gradients_of_outputs, _GRADIENT),
-        ("second derivative", "backward", further.second,
-         (*_GRADIENT, "value under jit")),
-        ("jvp", "jvp", further.jvp, _VALUE),
-        ("vmap", "vmap", further.vmap,
-         (*_COMPILED, "value at other points")),
-        ("vmap of gradients", "backward", further.vmap_gradients,
-         (*_GRADIENT, "gradients at other points", "vmap")),
-    ]  # fmt: skip
-    return found | {
-        name: Comparison(rule, run, needs) for name, rule, run, needs in rest
-    }
+    """The rows for a pair in the best precision, and one in the precision given."""
+    found = {}
+    for name, row in _ROWS.items():
+        if name == GRADIENTS:
+            for i in best.arguments.at:
+                argument = f"gradient of argument {best.arguments.position(i)}"
+                run = functools.partial(row.run, i)
+                found[argument] = dataclasses.replace(row, run=run)
+        elif best is not given or not name.endswith("as given"):
+            found[name] = row
+    return found
 
 
 class ComparisonRun:
@@ -148,7 +137,7 @@ class ComparisonRun:
 
     def _reason(self, name: str, row: Comparison) -> str:
         """Why a row is not run; an empty text if it is."""
-        told = "gradients" if _is_gradient(name) else name
+        told = GRADIENTS if _is_gradient(name) else name
         if told in self._skip:
             return self._skip[told]
         for need in row.needs:

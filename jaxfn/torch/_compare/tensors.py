@@ -41,7 +41,8 @@ def array(x: Any) -> np.ndarray | None:
     return None if x is None else np.array(to_numpy(x))
 
 
-def _tops(result: Any) -> tuple[Any, ...]:
+def tops_of(result: Any) -> tuple[Any, ...]:
+    """The outputs."""
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -51,7 +52,7 @@ def _is_moving(x: Any) -> bool:
 
 def moving_in(result: Any) -> list[Any]:
     """The outputs that can have a gradient."""
-    return [x for x in _tops(result) if _is_moving(x)]
+    return [x for x in tops_of(result) if _is_moving(x)]
 
 
 def tensors_in(value: Any) -> list[Any]:
@@ -94,16 +95,12 @@ def outs_of(result: Any) -> Outs:
     labels: list[str] = []
     moving: list[int] = []
     nested = False
-    for k, top in enumerate(_tops(result)):
+    for k, top in enumerate(tops_of(result)):
         if _is_moving(top):
             moving.append(len(leaves))
         inside = leaves_of(top)
         nested = nested or (not _is_moving(top) and any(map(_is_moving, inside)))
-        labels += label_of(k, len(inside))
+        several = len(inside) != 1
+        labels += [f"output {k}" + f", leaf {i}" * several for i in range(len(inside))]
         leaves += [array(x) if isinstance(x, torch.Tensor) else x for x in inside]
     return Outs(leaves, labels, moving, nested)
-
-
-def label_of(k: int, n: int) -> list[str]:
-    """What to call the leaves of output k."""
-    return [f"output {k}"] if n == 1 else [f"output {k}, leaf {i}" for i in range(n)]

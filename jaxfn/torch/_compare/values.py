@@ -22,7 +22,7 @@ POINTS = 2
 
 def outputs(pair: Pair) -> Outcome:
     """Are there as many, arrays and others in the same places?"""
-    leaves, _ = pair.got
+    leaves = pair.got
     expected = pair.expected
     if len(leaves) != len(expected.leaves):
         raise Different(
@@ -71,7 +71,7 @@ def _name(x: Any) -> str:
 
 def _each(pair: Pair) -> list[tuple[str, Any, np.ndarray]]:
     """The outputs that are arrays in both."""
-    rows = zip(pair.expected.labels, pair.got[0], pair.expected.leaves, strict=True)
+    rows = zip(pair.expected.labels, pair.got, pair.expected.leaves, strict=True)
     return [
         (label, x, y)
         for label, x, y in rows
@@ -126,7 +126,7 @@ def _compared(
 
 def value(pair: Pair) -> Outcome:
     """Is it what torch computes?"""
-    return _compared(pair, pair.got[0], pair.expected.leaves)
+    return _compared(pair, pair.got, pair.expected.leaves)
 
 
 def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
@@ -145,11 +145,11 @@ def value_elsewhere(pair: Pair) -> Outcome:
     """The same at other points."""
 
     def run(point: list[np.ndarray]) -> Any:
-        return pair.original.value(pair.arguments, point).leaves
+        return pair.original.value(point).leaves
 
     return worst(
         [
-            _compared(pair, pair.port.leaves(point)[0], run(point), " at another point")
+            _compared(pair, pair.port.leaves(point), run(point), " at another point")
             for point in points(pair, POINTS, run)
         ]
     )
@@ -159,7 +159,7 @@ def value_differentiated(pair: Pair) -> Outcome:
     """The value beside a gradient: a rule may read which are needed."""
     chosen = needed(pair)
     at = pair.expected.moving
-    outs = pair.original.value(pair.arguments, pair.arrays, chosen)
+    outs = pair.original.value(pair.arrays, chosen)
     got = pair.port.beside(pair.arrays, chosen)
     expected, labels = ([xs[i] for i in at] for xs in (outs.leaves, outs.labels))
     return pair.compare(got, expected, labels, "value", which=at)
@@ -167,7 +167,7 @@ def value_differentiated(pair: Pair) -> Outcome:
 
 def value_jit(pair: Pair) -> Outcome:
     """Compiled."""
-    at = [i for i, x in enumerate(pair.got[0]) if pytree.is_array(x)]
+    at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
     if not pair.arrays:
         raise Skip("there is no array to trace")
     run = jax.jit(lambda arrays: pair.port.arrays(arrays))

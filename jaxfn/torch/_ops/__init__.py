@@ -5,7 +5,6 @@ dtypes that torch promotes to: each result is cast to what torch's trace had.
 """
 
 from jaxfn.torch._ops import (
-    activations,
     comparing,
     creating,
     distances,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,8 +23,6 @@ rows(
         "aten.ceil": jnp.ceil,
         "aten.cos": jnp.cos,
         "aten.cosh": jnp.cosh,
-        "aten.deg2rad": jnp.deg2rad,
-        "aten.rad2deg": jnp.rad2deg,
         "aten.exp": jnp.exp,
         "aten.exp2": jnp.exp2,
         "aten.expm1": jnp.expm1,
@@ -42,11 +39,9 @@ rows(
         "aten.sin": jnp.sin,
         "aten.sinh": jnp.sinh,
         "aten.sqrt": jnp.sqrt,
-        "aten.square": jnp.square,
         "aten.tan": jnp.tan,
         "aten.tanh": jnp.tanh,
-        "aten.trunc aten.fix": jnp.trunc,
-        "aten.sinc": jnp.sinc,
+        "aten.trunc": jnp.trunc,
     },
     promote="out",
     elementwise=True,
@@ -65,8 +60,6 @@ rows(
         "aten.isfinite": jnp.isfinite,
         "aten.isinf": jnp.isinf,
         "aten.isnan": jnp.isnan,
-        "aten.isneginf": jnp.isneginf,
-        "aten.isposinf": jnp.isposinf,
         "aten.logical_not": jnp.logical_not,
         "aten.real": jnp.real,
         "aten.signbit": jnp.signbit,
@@ -86,26 +79,13 @@ def sign(x: Any) -> Any:
     return jnp.sign(x)
 
 
-@row("aten.sgn", elementwise=True)
-def sgn(x: Any) -> Any:
-    """X / |x|, and 0 at 0."""
-    if not jnp.iscomplexobj(x):
-        return sign(x)
-    size = jnp.abs(x)
-    return jnp.where(size == 0, 0, x / jnp.where(size == 0, 1, size))
-
-
-@row("aten.round.default", elementwise=True)
-def round_(x: Any) -> Any:
-    """To the nearest integer, halves to even."""
-    return jnp.round(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-
-@row("aten.round.decimals", elementwise=True)
-def round_decimals(x: Any, *, decimals: int) -> Any:
-    """To this many decimals, as torch computes it."""
-    if not jnp.issubdtype(x.dtype, jnp.inexact) or decimals == 0:
-        return round_(x)
+@row("aten.round.default", "aten.round.decimals", elementwise=True)
+def round_(x: Any, *, decimals: int = 0) -> Any:
+    """To this many decimals, halves to even, as torch computes it."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    if decimals == 0:
+        return jnp.round(x)
     if x.dtype.itemsize < 4:  # computed in float32
         x = x.astype(jnp.float32)
     scale = jnp.asarray(10.0 ** abs(decimals), x.dtype)
@@ -114,24 +94,7 @@ def round_decimals(x: Any, *, decimals: int) -> Any:
     return jnp.round(x / scale) * scale
 
 
-@row("aten.frexp")
-def frexp(x: Any) -> Any:
-    """What x is a power of two of, below 1, and the power."""
-    return jnp.frexp(x)
-
-
-@row("aten.frac", elementwise=True)
-def frac(x: Any) -> Any:
-    """What is behind the point, with the sign of x."""
-    return x - jnp.trunc(x)
-
-
-@row("aten.nan_to_num", elementwise=True)
-def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
-    """Finite numbers in place of nan and infinities."""
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    return jnp.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+row("aten.frexp")(jnp.frexp)
 
 
 # ---- of two operands, computed in the dtype of the result
@@ -152,20 +115,16 @@ rows(
     {
         "aten.add": _add,
         "aten.sub": _sub,
-        "aten.rsub": lambda x, y, *, alpha=1: _sub(y, x, alpha=alpha),
         "aten.mul": lambda x, y: (
             jnp.logical_and(x, y) if jnp.asarray(x).dtype == bool else x * y
         ),
         "aten.atan2": jnp.arctan2,
         "aten.hypot": jnp.hypot,
         "aten.copysign": jnp.copysign,
-        "aten.logaddexp": jnp.logaddexp,
-        "aten.logaddexp2": jnp.logaddexp2,
         "aten.maximum": jnp.maximum,
         "aten.minimum": jnp.minimum,
         "aten.fmax": jnp.fmax,
         "aten.fmin": jnp.fmin,
-        "aten.heaviside": jnp.heaviside,
         "aten.gcd": jnp.gcd,
         "aten.lcm": jnp.lcm,
         "aten.ldexp": lambda x, y: x * jnp.exp2(y),
@@ -175,11 +134,6 @@ rows(
         "aten.bitwise_left_shift aten.__lshift__": jnp.left_shift,
         "aten.bitwise_right_shift aten.__rshift__": jnp.right_shift,
         "aten.polar": lambda r, t: r * jnp.exp(1j * t.astype(r.dtype)),
-        "aten.addcmul": lambda x, a, b, *, value=1: x + value * a * b,
-        "aten.addcdiv": lambda x, a, b, *, value=1: x + value * a / b,
-        "aten.lerp": lambda x, y, w: jnp.where(
-            jnp.abs(jnp.asarray(w)) < 0.5, x + w * (y - x), y - (y - x) * (1 - w)
-        ),
     },
     promote="out",
     elementwise=True,
@@ -210,15 +164,10 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     x, y = jnp.asarray(x), jnp.asarray(y)
     if rounding_mode is None:
         return x / y
+    floor = rounding_mode == "floor"
     if jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.integer):
-        return (
-            jnp.floor_divide(x, y)
-            if rounding_mode == "floor"
-            else lax.div(*_same(x, y))
-        )
-    if rounding_mode == "floor":
-        return _floor_divide(*_same(x, y))
-    return jnp.trunc(x / y)
+        return jnp.floor_divide(x, y) if floor else lax.div(*_same(x, y))
+    return _floor_divide(*_same(x, y)) if floor else jnp.trunc(x / y)
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
@@ -230,12 +179,6 @@ def _floor_divide(x: Any, y: Any) -> Any:
     whole = jnp.where(whole - floor > 0.5, floor + 1, floor)
     whole = jnp.where(whole == 0, jnp.copysign(jnp.zeros_like(x), x / y), whole)
     return jnp.where(y == 0, x / y, whole)
-
-
-row("aten.floor_divide", promote="out", elementwise=True)(
-    partial(div, rounding_mode="floor")
-)
-row("aten.true_divide", "aten.divide", promote="out", elementwise=True)(div)
 
 
 @row("aten.pow", promote="out", elementwise=True)
@@ -261,33 +204,40 @@ def power_scalar(out: Any, x: Any, y: Any) -> Any:
     return jnp.power(*_same(x, jnp.asarray(y, None if y is None else out.dtype)))
 
 
-@row("aten.float_power", elementwise=True, typed=True)
-def float_power(out: Any, x: Any, y: Any) -> Any:
-    """X ** y in double precision."""
-    return jnp.power(jnp.asarray(x, out.dtype), jnp.asarray(y, out.dtype))
+# ---- activations
+
+rows(
+    {
+        "aten.elu": lambda x, alpha=1, scale=1, input_scale=1: (
+            scale
+            * jnp.where(x <= 0, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale), x)
+        ),
+        "aten.gelu": lambda x, *, approximate="none": jax.nn.gelu(
+            x, approximate=approximate == "tanh"
+        ),
+        "aten.leaky_relu": lambda x, slope=0.01: jax.nn.leaky_relu(x, slope),
+    },
+    promote="out",
+    elementwise=True,
+)
+row("aten.softshrink_backward")(
+    lambda g, x, bound=0.5: jnp.where(jnp.abs(x) <= bound, 0, g)
+)
 
 
 # ---- copies and casts
 
 rows(
     {
-        "aten.alias aten.alias_copy aten.clone aten.detach aten.detach_copy "
-        "aten.lift_fresh_copy aten.lift_fresh aten.lift aten.contiguous "
-        "aten.resolve_conj aten.resolve_neg": lambda x, **_: x,
-        "aten._to_copy aten.to": lambda x, *_, **__: x,
-        "prims.convert_element_type": lambda x, *_, **__: x,
+        "aten.alias aten.clone aten.detach_copy aten.lift_fresh_copy aten.lift_fresh "
+        "aten.lift aten.contiguous aten.resolve_conj aten.resolve_neg aten._to_copy "
+        # The type of the result makes the cast.
+        "aten.to prims.convert_element_type": lambda x, *_, **__: x,
     },
     elementwise=True,
 )
-
-
-@row("aten.copy", elementwise=True, typed=True)
-def copy(out: Any, x: Any, source: Any, non_blocking: bool = False) -> Any:
-    """The values of `source` in the shape of x."""
-    del non_blocking
-    source = jnp.asarray(source)
-    return jnp.broadcast_to(source, jnp.shape(x))
-
-
-# copy_ is what is left where an input was written to: it goes nowhere in JAX.
+row("aten.copy", elementwise=True)(
+    lambda x, source, *_, **__: jnp.broadcast_to(jnp.asarray(source), jnp.shape(x))
+)
+# The write into an input that ends a graph has no effect in JAX.
 row("aten.copy_")(lambda x, source, *_: source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +11,21 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfn.torch._ops import masked
-from jaxfn.torch._ops.row import row, rows
+from jaxfn.torch._ops.row import highest, lowest, row
 
 
-def _given(indices: Sequence[Any]) -> list[int]:
-    return [i for i, x in enumerate(indices) if x is not None]
+def _mask_at(indices: Sequence[Any], operation: str) -> int | None:
+    """Which index is a mask; None if none is."""
+    given = [i for i, x in enumerate(indices) if x is not None]
+    if not any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
+        return None
+    if len(given) > 1:
+        raise masked.refusal(operation, "a mask beside other indices")
+    return given[0]
+
+
+def _all_of_none(indices: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(slice(None) if i is None else i for i in indices)
 
 
 @row("aten.index")
@@ -24,12 +35,12 @@ def index(x: Any, indices: Sequence[Any]) -> Any:
     What a mask picks has no shape while it is traced: the array and the mask go on
     together.
     """
-    given = _given(indices)
-    if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
-        if len(given) > 1 or given[0] != 0:
-            raise masked.refusal("index", "a mask beside other indices")
-        return masked.pick(x, indices[0])
-    return x[tuple(slice(None) if i is None else i for i in indices)]
+    mask_at = _mask_at(indices, "index")
+    if mask_at is None:
+        return x[_all_of_none(indices)]
+    if mask_at > 0:
+        raise masked.refusal("index", "a mask beside other indices")
+    return masked.pick(x, indices[0])
 
 
 @row("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
@@ -37,13 +48,10 @@ def index_put(
     x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any
 ) -> Any:
     """`values` written (or added) at these positions."""
-    given = _given(indices)
-    if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
-        if len(given) > 1:
-            raise masked.refusal("index_put", "a mask beside other indices")
-        return _put_where(x, given[0], indices[given[0]], values, accumulate)
-    at = x.at[tuple(slice(None) if i is None else i for i in indices)]
-    values = values.astype(x.dtype)
+    mask_at = _mask_at(indices, "index_put")
+    if mask_at is not None:
+        return _put_where(x, mask_at, indices[mask_at], values, accumulate)
+    at, values = x.at[_all_of_none(indices)], values.astype(x.dtype)
     return at.add(values) if accumulate else at.set(values)
 
 
@@ -67,12 +75,6 @@ def index_select(x: Any, dim: int, at: Any) -> Any:
     if x.ndim == 0:
         return x
     return jnp.take(x, jnp.atleast_1d(at), axis=dim)
-
-
-@row("aten.take")
-def take(x: Any, at: Any) -> Any:
-    """Elements of the flat array."""
-    return x.reshape(-1)[at]
 
 
 def _number(x: Any) -> Any:
@@ -158,7 +160,7 @@ def scatter_reduce(
         found = scatter_reduce(x, dim, at, source, reduce, include_self=include_self)
         return found != 0
     if not include_self:
-        zero = {"prod": 1, "amax": _least(x.dtype), "amin": _greatest(x.dtype)}
+        zero = {"prod": 1, "amax": lowest(x.dtype), "amin": highest(x.dtype)}
         start = jnp.asarray(zero.get(reduce, 0), x.dtype)
         x = _scatter(x, dim, at, jnp.broadcast_to(start, at.shape), "set")
     if reduce != "mean":
@@ -172,59 +174,6 @@ def scatter_reduce(
     if jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(total, count)
     return total / count
-
-
-def _least(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return -jnp.inf
-    return False if dtype.kind == "b" else jnp.iinfo(dtype).min
-
-
-def _greatest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.inf
-    return True if dtype.kind == "b" else jnp.iinfo(dtype).max
-
-
-def _at_dim(x: Any, dim: int, at: Any) -> Any:
-    return x.at[(*(slice(None),) * (dim % max(x.ndim, 1)), at)]
-
-
-@row("aten.index_add")
-def index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
-    """`source` added at positions of a dimension."""
-    x, source = _number(x), _number(source)
-    if x.ndim == 0:
-        return x + alpha * jnp.sum(source)
-    source = source if alpha == 1 else source * jnp.asarray(alpha, source.dtype)
-    source = source.reshape(*source.shape) if source.ndim == x.ndim else source
-    return _at_dim(x, dim, jnp.atleast_1d(at)).add(source)
-
-
-@row("aten.index_copy")
-def index_copy(x: Any, dim: int, at: Any, source: Any) -> Any:
-    """`source` written at positions of a dimension."""
-    if x.ndim == 0:
-        return jnp.reshape(source, ())
-    return _at_dim(x, dim, jnp.atleast_1d(at)).set(source)
-
-
-@row("aten.index_fill")
-def index_fill(x: Any, dim: int, at: Any, value: Any) -> Any:
-    """A value at positions of a dimension."""
-    if x.ndim == 0:
-        return jnp.asarray(value).astype(x.dtype)
-    return _at_dim(x, dim, jnp.atleast_1d(at)).set(jnp.asarray(value).astype(x.dtype))
-
-
-rows(
-    {
-        "aten.masked_fill": lambda x, mask, value: jnp.where(
-            mask, jnp.asarray(value).astype(x.dtype), x
-        ),
-    },
-    elementwise=True,
-)
 
 
 @row("aten.masked_select")
@@ -256,28 +205,13 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
 def masked_scatter_backward(out: Any, g: Any, mask: Any, sizes: Any) -> Any:
     """The gradient of `source`: what is under the mask, in order; then zeros."""
     del sizes
-    size = math.prod(out.shape)
-    mask = jnp.broadcast_to(mask, g.shape).reshape(-1)
+    size, mask = math.prod(out.shape), jnp.broadcast_to(mask, g.shape).reshape(-1)
     at = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
     flat = jnp.zeros(size, g.dtype).at[at].set(g.reshape(-1), mode="drop")
     return flat.reshape(out.shape)
 
 
-@row("aten.embedding")
-def embedding(weight: Any, at: Any, *_: Any) -> Any:
-    """Rows of a table."""
-    return weight[at]
-
-
-@row("aten.embedding_dense_backward")
-def embedding_backward(g: Any, at: Any, n: int, padding: int, scale: bool) -> Any:
-    """The gradient of a table."""
-    at, g = at.reshape(-1), g.reshape(-1, g.shape[-1])
-    g = jnp.where((at == padding)[:, None], 0, g)
-    if scale:
-        count = jnp.zeros((n,), g.dtype).at[at].add(1)
-        g = g / count[at][:, None]
-    return jnp.zeros((n, g.shape[-1]), g.dtype).at[at].add(g)
+row("aten.embedding")(lambda table, at, *_: table[at])
 
 
 @row("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
@@ -294,15 +228,11 @@ def searchsorted(
     del out_int32
     if sorter is not None:
         ordered = jnp.take_along_axis(ordered, sorter, -1)
-    x = jnp.asarray(x)
-    after = right or side == "right"
-    if ordered.ndim == 1:
-        order = ordered
-        less = order <= x[..., None] if after else order < x[..., None]
-    else:
-        order = ordered[..., None, :]
-        less = order <= x[..., :, None] if after else order < x[..., :, None]
-    return jnp.sum(less, -1)
+    side = "right" if right or side == "right" else "left"
+    found = functools.partial(jnp.searchsorted, side=side)
+    if ordered.ndim > 1:
+        found = jnp.vectorize(found, signature="(n),(m)->(m)")
+    return found(ordered, jnp.asarray(x))
 
 
 @row("aten.bucketize")

@@ -15,6 +15,12 @@ def _h(x: Any) -> Any:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
+def _of_lower(x: Any) -> Any:
+    """The Hermitian matrix with this lower triangle. torch reads one triangle only."""
+    lower = jnp.tril(x)
+    return lower + _h(jnp.tril(lower, -1))
+
+
 def _info(x: Any) -> Any:
     """0 where a factorisation worked; JAX gives nan where torch has an error."""
     return jnp.any(jnp.isnan(x), axis=(-2, -1)).astype(jnp.int32)
@@ -23,9 +29,7 @@ def _info(x: Any) -> Any:
 @row("aten.linalg_cholesky_ex")
 def cholesky_ex(x: Any, *, upper: bool = False, **_: Any) -> Any:
     """The triangular factor, and whether there is one."""
-    # torch reads one triangle only.
-    lower = jnp.tril(_h(x) if upper else x)
-    full = lower + _h(jnp.tril(lower, -1))
+    full = _of_lower(_h(x) if upper else x)
     factor = jnp.tril(lax.linalg.cholesky(full, symmetrize_input=False))
     return (_h(factor) if upper else factor), _info(factor)
 
@@ -36,20 +40,19 @@ def cholesky(x: Any, upper: bool = False) -> Any:
     return cholesky_ex(x, upper=upper)[0]
 
 
-def _triangular(
-    a: Any, b: Any, *, upper: bool, unit: bool = False, how: Any = 0
-) -> Any:
+def _triangular(a: Any, b: Any, **how: Any) -> Any:
+    """Solve with a triangle; torch broadcasts matrices."""
     lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a = jnp.broadcast_to(a, (*lead, *a.shape[-2:]))
-    b = jnp.broadcast_to(b, (*lead, *b.shape[-2:]))
-    return jsl.solve_triangular(a, b, lower=not upper, unit_diagonal=unit, trans=how)
+    a, b = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    return lax.linalg.triangular_solve(a, b, **how)
 
 
 @row("aten.cholesky_solve")
 def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
     """Solve with a matrix whose factor is known."""
-    lower = _h(factor) if upper else factor
-    return _triangular(lower, _triangular(lower, b, upper=False), upper=False, how="C")
+    lower, how = _h(factor) if upper else factor, {"left_side": True, "lower": True}
+    b = _triangular(lower, b, **how)
+    return _triangular(lower, b, transpose_a=True, conjugate_a=True, **how)
 
 
 @row("aten.cholesky_inverse")
@@ -64,15 +67,9 @@ def solve_triangular(
     a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
     """Solve with a triangle."""
-    if left:
-        return _triangular(a, b, upper=upper, unit=unitriangular)
-    turned = _triangular(
-        jnp.swapaxes(a, -1, -2),
-        jnp.swapaxes(b, -1, -2),
-        upper=not upper,
-        unit=unitriangular,
+    return _triangular(
+        a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular
     )
-    return jnp.swapaxes(turned, -1, -2)
 
 
 @row("aten.triangular_solve")
@@ -84,8 +81,8 @@ def triangular_solve(
     unitriangular: bool = False,
 ) -> Any:
     """The same under its old name, with the triangle."""
-    how = 1 if transpose else 0
-    return _triangular(a, b, upper=upper, unit=unitriangular, how=how), a
+    how = {"lower": not upper, "unit_diagonal": unitriangular}
+    return _triangular(a, b, left_side=True, transpose_a=transpose, **how), a
 
 
 def _is_vector(a: Any, b: Any) -> bool:
@@ -112,8 +109,7 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
     """The solution, the factors, and whether there is one."""
     del check_errors
     lu, pivots = _lu(a)
-    found = _solve(a, b, left)
-    return found, lu, pivots, _info(lu)
+    return _solve(a, b, left), lu, pivots, _info(lu)
 
 
 @row("aten.linalg_inv_ex")
@@ -126,28 +122,16 @@ def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
 
 rows(
     {
-        "aten.inverse": jnp.linalg.inv,
         "aten.linalg_matrix_exp": lambda x: jsl.expm(
             x.astype(jnp.promote_types(x.dtype, jnp.float32))
         ).astype(x.dtype),
-        "aten.linalg_eigvals": jnp.linalg.eigvals,
+        # The determinants come with the factors.
+        "aten._linalg_det": lambda a: (jnp.linalg.det(a), *_lu(a)),
+        "aten._linalg_slogdet": lambda a: (*jnp.linalg.slogdet(a), *_lu(a)),
         "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
-        "aten.linalg_householder_product aten.orgqr": lax.linalg.householder_product,
+        "aten.linalg_householder_product": lax.linalg.householder_product,
     }
 )
-
-
-@row("aten._linalg_det")
-def det(a: Any) -> Any:
-    """The determinant and the factors."""
-    return jnp.linalg.det(a), *_lu(a)
-
-
-@row("aten._linalg_slogdet")
-def slogdet(a: Any) -> Any:
-    """The sign and logarithm of the determinant, and the factors."""
-    sign, log = jnp.linalg.slogdet(a)
-    return sign, log, *_lu(a)
 
 
 @row("aten.linalg_lu_factor_ex")
@@ -211,12 +195,6 @@ def matrix_sqrth(x: Any) -> Any:
     values, vectors = eigh(x)
     roots = jnp.sqrt(jnp.maximum(values, 0))
     return (vectors * roots[..., None, :]) @ _h(vectors)
-
-
-def _of_lower(x: Any) -> Any:
-    """The Hermitian matrix with this lower triangle."""
-    lower = jnp.tril(x)
-    return lower + _h(jnp.tril(lower, -1))
 
 
 @row("aten._linalg_svd", typed=True)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import TorchRefusal
+from jaxfn.torch._ops.row import highest, lowest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,12 +73,8 @@ def pick(x: Any, mask: Any) -> Masked:
 
 
 def has_masked(x: Any) -> bool:
-    """Is there something that a mask picked?"""
-    if isinstance(x, (list, tuple)):
-        return any(map(has_masked, x))
-    if isinstance(x, dict):
-        return any(map(has_masked, x.values()))
-    return isinstance(x, (Masked, Count))
+    """Whether there is something that a mask picked."""
+    return any(type(leaf) in (Masked, Count) for leaf in jax.tree.leaves(x))
 
 
 def run(step: Any, args: Any, kwargs: Any) -> Any:
@@ -90,8 +87,11 @@ def run(step: Any, args: Any, kwargs: Any) -> Any:
     at = _SIZES.get(name, len(args))
     if at < len(args) and isinstance(args[at], list) and has_masked(args[at]):
         return _sized(step, name, args, kwargs, at)
-    args, kwargs = _numbers(args), _numbers(kwargs)
-    found = next((x for x in _leaves((args, kwargs)) if isinstance(x, Masked)), None)
+    args, kwargs = jax.tree.map(
+        lambda x: x.number() if isinstance(x, Count) else x, (args, kwargs)
+    )
+    leaves = jax.tree.leaves((args, kwargs))
+    found = next((x for x in leaves if isinstance(x, Masked)), None)
     if found is None:
         return step.row(step.out, step.common, *args, **kwargs)
     if step.row.elementwise:
@@ -103,22 +103,6 @@ def run(step: Any, args: Any, kwargs: Any) -> Any:
     if name in _REDUCTIONS and _reduces_all(args, kwargs):
         return _reduced(step, name, args[0])
     raise refusal(step.name, "it is applied to what a mask picked")
-
-
-def _leaves(x: Any) -> list[Any]:
-    if isinstance(x, (list, tuple)):
-        return [leaf for y in x for leaf in _leaves(y)]
-    if isinstance(x, dict):
-        return _leaves(list(x.values()))
-    return [x]
-
-
-def _numbers(x: Any) -> Any:
-    if isinstance(x, (list, tuple)):
-        return type(x)([_numbers(y) for y in x])
-    if isinstance(x, dict):
-        return {k: _numbers(y) for k, y in x.items()}
-    return x.number() if isinstance(x, Count) else x
 
 
 def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
@@ -139,10 +123,8 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
     like, x = first.of, args[0]
     lead = like.mask.shape
     if name == "expand":
-        if isinstance(x, Masked) and x.key != like.key:
-            raise refusal(step.name, "two masks meet")
         if isinstance(x, Masked):
-            x = x.whole
+            x = _under(step, x, like)
         elif x.ndim == len(args[at]):
             if x.shape[0] != 1:
                 raise refusal(step.name, "it meets an array")
@@ -160,22 +142,26 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
 # Where operations that give equal entries have the size of their result.
 _SIZES: dict[str, int] = {
     **dict.fromkeys(["empty", "full", "ones", "zeros"], 0),
-    **dict.fromkeys(["expand", "new_empty", "new_full", "new_ones", "new_zeros"], 1),
+    "expand": 1,
 }
+
+
+def _under(step: Any, x: Masked, like: Masked) -> Any:
+    """The whole array, if the same mask picked from it."""
+    if x.key != like.key:
+        raise refusal(step.name, "two masks meet")
+    return x.whole
 
 
 def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
     def whole(x: Any) -> Any:
         if isinstance(x, Masked):
-            if x.key != like.key:
-                raise refusal(step.name, "two masks meet")
-            return x.whole
+            return _under(step, x, like)
         if isinstance(x, jax.Array) and x.ndim > like.whole.ndim - like.mask.ndim:
             raise refusal(step.name, "it meets an array")
         return x
 
-    args = [whole(x) for x in args]
-    kwargs = {k: whole(x) for k, x in kwargs.items()}
+    args, kwargs = jax.tree.map(whole, (args, kwargs))
     out = dataclasses.replace(step.out, shape=like.whole.shape)
     # A cast has no effect of its own: the type of the result does it.
     result = jnp.asarray(step.row(out, step.common, *args, **kwargs))
@@ -230,24 +216,12 @@ def _reduced(step: Any, name: str, x: Masked) -> Any:
     return jnp.reshape(value, (1,) if keep is True else ()).astype(dtype)
 
 
-def _low(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return -jnp.inf
-    return jnp.iinfo(dtype).min
-
-
-def _high(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.inf
-    return jnp.iinfo(dtype).max
-
-
 _REDUCTIONS: dict[str, Any] = {
     "sum": (lambda _: 0, jnp.sum),
     "prod": (lambda _: 1, jnp.prod),
     "any": (lambda _: 0, jnp.any),
     "all": (lambda _: 1, jnp.all),
-    "amax": (_low, jnp.max),
-    "amin": (_high, jnp.min),
+    "amax": (lowest, jnp.max),
+    "amin": (highest, jnp.min),
     "mean": (None, None),
 }

@@ -7,29 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn.torch._ops.row import row, rows
+from jaxfn.torch._ops.row import row
 
 
-def _product(fn: Any) -> Any:
-    # In the precision that torch has on the CPU, wherever the program runs.
-    def product(x: Any, y: Any, *_: Any) -> Any:
-        if x.dtype == bool or jnp.issubdtype(x.dtype, jnp.integer):
-            return fn(x, y)
-        return fn(x, y, precision=lax.Precision.HIGHEST)
-
-    return product
-
-
-_matmul = _product(jnp.matmul)
-rows(
-    {
-        "aten.mm aten.bmm aten.matmul aten.mv": _matmul,
-        "aten.dot": _product(jnp.dot),
-        "aten.vdot": _product(jnp.vdot),
-        "aten.ger aten.outer": lambda x, y: x[:, None] * y[None, :],
-    },
-    promote="out",
-)
+@row("aten.mm", "aten.bmm", promote="out")
+def matmul(x: Any, y: Any, *_: Any) -> Any:
+    """The product of matrices, in the precision that torch has on the CPU."""
+    inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST if inexact else None)
 
 
 def _scaled(value: Any, x: Any) -> Any:
@@ -38,24 +23,17 @@ def _scaled(value: Any, x: Any) -> Any:
     return x if value == 1 else value * x
 
 
-@row("aten.addmm", "aten.baddbmm", "aten.addmv", promote="out")
+@row("aten.addmm", "aten.addmv", promote="out")
 def addmm(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Beta c + alpha x @ y; without c where beta is 0, even if it is nan."""
-    product = _scaled(alpha, _matmul(x, y))
+    product = _scaled(alpha, matmul(x, y))
     return product if beta == 0 else _scaled(beta, c) + product
 
 
 @row("aten.addbmm", promote="out")
 def addbmm(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """The same with the sum of products."""
-    product = _scaled(alpha, jnp.sum(_matmul(x, y), 0))
-    return product if beta == 0 else _scaled(beta, c) + product
-
-
-@row("aten.addr", promote="out")
-def addr(c: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """The same with an outer product."""
-    product = _scaled(alpha, x[:, None] * y[None, :])
+    product = _scaled(alpha, jnp.sum(matmul(x, y), 0))
     return product if beta == 0 else _scaled(beta, c) + product
 
 
@@ -76,28 +54,14 @@ def int_mm(x: Any, y: Any) -> Any:
 
 @row("aten._scaled_mm", typed=True)
 def scaled_mm(
-    out: Any,
-    x: Any,
-    y: Any,
-    scale_x: Any,
-    scale_y: Any,
-    bias: Any = None,
-    scale_result: Any = None,
-    *_: Any,
-    **__: Any,
-) -> Any:
+    out: Any, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any = None,
+    scale_result: Any = None, *_: Any, **__: Any,
+) -> Any:  # fmt: skip
     """The product of float8 matrices with their scales."""
-    product = _matmul(x.astype(jnp.float32), y.astype(jnp.float32))
+    product = matmul(x.astype(jnp.float32), y.astype(jnp.float32))
     product = product * scale_x * scale_y
     if bias is not None:
         product = product + bias.astype(jnp.float32)
     if scale_result is not None and "float8" in str(out.dtype):
         product = product * scale_result
     return product
-
-
-@row("aten.linalg_cross")
-def cross(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The vector product."""
-    x, y = jnp.broadcast_arrays(x, y)
-    return jnp.cross(x, y, axis=dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -104,17 +104,29 @@ def find(name: str) -> Row | None:
     return ROWS.get(base)
 
 
-def axes(dim: Any) -> Any:
-    """JAX's axes for torch's `dim`: no dimension at all means all."""
-    if dim is None:
-        return None
-    if isinstance(dim, int):
-        return dim
-    return tuple(dim) or None
+def lowest(dtype: Any) -> Any:
+    """The least number of a dtype."""
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+def highest(dtype: Any) -> Any:
+    """The greatest number of a dtype."""
+    return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
+
+
+def repeated(sizes: Any, n: int) -> list[int]:
+    """`n` sizes of windows; torch takes one for all dimensions."""
+    sizes = [sizes] if isinstance(sizes, int) else list(sizes)
+    return sizes * n if len(sizes) == 1 else sizes
+
+
+def by_vjp(forward: Callable[..., Any], primals: Sequence[Any], g: Any) -> Any:
+    """The gradients by `primals` of a row that is smooth."""
+    return jax.vjp(forward, *primals)[1](g)
 
 
 def reduce_axes(x: Any, dim: Any) -> tuple[int, ...]:
-    """The same, as positions from the front; a number has none."""
+    """JAX's axes for torch's `dim`, from the front. None and () mean all."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(x.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.ndimage import map_coordinates
 
-from jaxfn.torch._ops.row import row
+from jaxfn.torch._ops.row import by_vjp, row, rows
 
 
 def _steps(x: Any, n: int) -> Any:
@@ -40,50 +42,36 @@ def _rounded(x: Any, out: Any) -> Any:
     return jnp.clip(jnp.round(x), limits.min, limits.max)
 
 
-def _scales(scales: Any, n: int) -> list[Any]:
-    return [None] * n if scales is None else list(scales)
+def _scales(n: int, scales: Any, more: Any) -> list[Any]:
+    """One for each dimension: torch gives a list, single numbers, or none."""
+    if scales is None:
+        return [None] * n
+    return list(scales) if isinstance(scales, (list, tuple)) else [scales, *more]
 
 
-def _linear(x: Any, sizes: Any, align: bool, scales: Any) -> Any:
-    first, x = x.ndim - len(sizes), _wide(x)
-    for d, (size, scale) in enumerate(zip(sizes, scales, strict=True), first):
-        low, high, part = _corners(x, d, size, align, scale)
-        part = part.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - d - 1))
-        a, b = jnp.take(x, low, d), jnp.take(x, high, d)
-        x = a * (1 - part) + b * part
-    return x
-
-
-@row(
-    "aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d",
-    typed=True,
-)  # fmt: skip
+@row("aten.upsample_bilinear2d", "aten.upsample_trilinear3d", typed=True)
 def upsample_linear(
     out: Any, x: Any, size: Any, align: bool, scales: Any = None, *more: Any
 ) -> Any:
     """Another size, by what lies between neighbours."""
     del size
-    sizes = out.shape[2:]
-    if scales is not None and not isinstance(scales, (list, tuple)):
-        scales = [scales, *more]
-    return _rounded(_linear(x, sizes, align, _scales(scales, len(sizes))), out)
+    n, x = x.ndim - 2, _wide(x)
+    sizes = zip(out.shape[2:], _scales(n, scales, more), strict=True)
+    for d, (new, scale) in enumerate(sizes, 2):
+        low, high, part = _corners(x, d, new, align, scale)
+        part = part.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - d - 1))
+        x = jnp.take(x, low, d) * (1 - part) + jnp.take(x, high, d) * part
+    return _rounded(x, out)
 
 
-@row(
-    "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d",
-    typed=True,
-)  # fmt: skip
+@row("aten.upsample_nearest2d", typed=True)
 def upsample_nearest(
     out: Any, x: Any, size: Any, scales: Any = None, *more: Any
 ) -> Any:
     """Another size, by the nearest in front."""
     del size
-    if scales is not None and not isinstance(scales, (list, tuple)):
-        scales = [scales, *more]
-    sizes = out.shape[2:]
-    for d, (n, scale) in enumerate(
-        zip(sizes, _scales(scales, len(sizes)), strict=True), 2
-    ):
+    sizes = zip(out.shape[2:], _scales(x.ndim - 2, scales, more), strict=True)
+    for d, (n, scale) in enumerate(sizes, 2):
         ratio = jnp.float32(1 / scale if scale else x.shape[d] / n)
         at = jnp.floor(jnp.arange(n, dtype=jnp.float32) * ratio).astype(jnp.int32)
         x = jnp.take(x, jnp.minimum(at, x.shape[d] - 1), d)
@@ -91,29 +79,18 @@ def upsample_nearest(
 
 
 def _upsample_backward(forward: Any) -> Any:
-    def backward(out: Any, g: Any, size: Any, shape: Any, *how: Any) -> Any:
+    def backward(g: Any, size: Any, shape: Any, *how: Any) -> Any:
         del size
         like = jax.ShapeDtypeStruct(tuple(shape), g.dtype)
         goal = jax.ShapeDtypeStruct(g.shape, g.dtype)
 
-        def run(x: Any) -> Any:
-            return forward(goal, x, None, *how)  # of few digits it computes with more
+        def run(x: Any) -> Any:  # in more digits, if x has few
+            return forward(goal, x, None, *how)
 
-        del out
         wide = jax.eval_shape(run, like).dtype
         return jax.linear_transpose(run, like)(g.astype(wide))[0]
 
     return backward
-
-
-row(
-    "aten.upsample_linear1d_backward", "aten.upsample_bilinear2d_backward",
-    "aten.upsample_trilinear3d_backward", typed=True,
-)(_upsample_backward(upsample_linear))  # fmt: skip
-row(
-    "aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward",
-    "aten.upsample_nearest3d_backward", typed=True,
-)(_upsample_backward(upsample_nearest))  # fmt: skip
 
 
 def _cubic(part: Any) -> list[Any]:
@@ -135,10 +112,9 @@ def upsample_bicubic(
 ) -> Any:
     """Another size, by the cubic through four neighbours."""
     del size
-    if scales is not None and not isinstance(scales, (list, tuple)):
-        scales = [scales, *more]
     x = _wide(x)
-    for d, (n, scale) in enumerate(zip(out.shape[2:], _scales(scales, 2), strict=True)):
+    sizes = zip(out.shape[2:], _scales(2, scales, more), strict=True)
+    for d, (n, scale) in enumerate(sizes):
         axis, old, i = d + 2, x.shape[d + 2], _steps(x, n)
         if align:
             at = i * ((old - 1) / (n - 1) if n > 1 else 0.0)
@@ -154,6 +130,59 @@ def upsample_bicubic(
     return _rounded(x, out)
 
 
-row("aten.upsample_bicubic2d_backward", typed=True)(
-    _upsample_backward(upsample_bicubic)
+rows(
+    {
+        "aten.upsample_linear1d_backward aten.upsample_bilinear2d_backward "
+        "aten.upsample_trilinear3d_backward": _upsample_backward(upsample_linear),
+        "aten.upsample_nearest1d_backward aten.upsample_nearest2d_backward "
+        "aten.upsample_nearest3d_backward": _upsample_backward(upsample_nearest),
+        "aten.upsample_bicubic2d_backward": _upsample_backward(upsample_bicubic),
+    }
 )
+
+
+# ---- at positions between those of an image
+
+
+def _unnormalised(at: Any, size: int, align: bool) -> Any:
+    return (at + 1) / 2 * (size - 1) if align else ((at + 1) * size - 1) / 2
+
+
+def _inside(at: Any, size: int, padding: int, align: bool) -> Any:
+    """Positions outside, brought inside by the chosen rule."""
+    if padding == 0:
+        return at
+    if padding == 1:
+        return jnp.clip(at, 0, size - 1)
+    low, high = (0, 2 * (size - 1)) if align else (-1, 2 * size - 1)
+    if low == high:
+        return jnp.zeros_like(at)
+    low, span = low / 2, (high - low) / 2
+    away = jnp.abs(at - low)
+    rest = away - jnp.floor(away / span) * span
+    even = jnp.floor(away / span) % 2 == 0
+    return jnp.clip(jnp.where(even, rest + low, span - rest + low), 0, size - 1)
+
+
+@row("aten.grid_sampler_2d")
+def grid_sampler(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
+    """An image at these positions: bilinear (0) or nearest (1)."""
+    if mode == 2:
+        raise NotImplementedError("bicubic sampling")
+    u, v = (
+        _inside(_unnormalised(grid[..., d], size, align), size, padding, align)
+        for d, size in ((0, x.shape[3]), (1, x.shape[2]))
+    )
+    if mode == 1:  # halves to even, which map_coordinates rounds away from 0
+        u, v = jnp.round(u), jnp.round(v)
+    # All channels of an image are sampled at the same positions.
+    plane = jax.vmap(partial(map_coordinates, order=1 - mode), (0, None))
+    return jax.vmap(plane)(x, [v, u])
+
+
+@row("aten.grid_sampler_2d_backward")
+def grid_sampler_backward(g: Any, x: Any, grid: Any, *how: Any) -> Any:
+    """The gradients of sampling."""
+    *options, mask = how
+    found = by_vjp(lambda x, grid: grid_sampler(x, grid, *options), (x, grid), g)
+    return tuple(v if need else None for v, need in zip(found, mask, strict=True))

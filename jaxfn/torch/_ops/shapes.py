@@ -14,7 +14,7 @@ from jax import lax
 from jaxfn.torch._ops.row import row, rows
 
 
-@row("aten.view", "aten.view_copy", "aten.reshape", "aten._unsafe_view", typed=True)
+@row("aten.view", "aten.view_copy", "aten.reshape", typed=True)
 def view(out: Any, x: Any, size: Any, *_: Any) -> Any:
     """Another shape; or the same bits as another dtype."""
     if not isinstance(size, (list, tuple)):
@@ -42,11 +42,12 @@ def resize(out: Any, x: Any, *_: Any, **__: Any) -> Any:
 
 rows(
     {
-        "aten.expand aten.expand_copy aten.broadcast_to": (
+        "aten.expand aten.broadcast_to": (
             lambda out, x, *_, **__: jnp.broadcast_to(x, out.shape)
         ),
-        "aten.squeeze aten.squeeze_copy aten.unsqueeze aten.unsqueeze_copy "
-        "aten.flatten aten.unflatten": lambda out, x, *_: jnp.reshape(x, out.shape),
+        "aten.squeeze aten.unsqueeze aten.flatten aten.unflatten": (
+            lambda out, x, *_: jnp.reshape(x, out.shape)
+        ),
     },
     typed=True,
 )
@@ -55,19 +56,11 @@ rows(
         "aten.permute aten.permute_copy": lambda x, dims: jnp.transpose(
             x, [d % x.ndim for d in dims]
         ),
-        "aten.t aten.t_copy": jnp.transpose,
-        "aten.transpose aten.transpose_copy": lambda x, a, b: (
-            jnp.swapaxes(x, a, b) if x.ndim else x
-        ),
+        "aten.transpose": lambda x, a, b: jnp.swapaxes(x, a, b) if x.ndim else x,
         "aten.flip": lambda x, dims: jnp.flip(x, tuple(dims)) if dims else x,
-        "aten.roll": lambda x, shifts, dims=(): jnp.roll(
-            x, shifts if dims else shifts[0], tuple(dims) or None
-        ),
-        "aten.rot90": lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, tuple(dims)),
         "aten.repeat": lambda x, repeats: jnp.tile(
             x.reshape((1,) * (len(repeats) - x.ndim) + x.shape), repeats
         ),
-        "aten.stack": lambda xs, dim=0: jnp.stack(xs, dim),
         "aten.view_as_real aten.view_as_real_copy": lambda x: jnp.stack(
             [x.real, x.imag], -1
         ),
@@ -78,7 +71,7 @@ rows(
 )
 
 
-@row("aten.cat", "aten.concat", typed=True)
+@row("aten.cat", typed=True)
 def cat(out: Any, xs: Sequence[Any], dim: int = 0) -> Any:
     """Side by side along a dimension; empty vectors don't count."""
     rank = len(out.shape)
@@ -113,14 +106,6 @@ def slice_scatter(
     return x.at[(*at, slice(begin, stop, step))].set(y.astype(x.dtype))
 
 
-@row("aten.slice_backward")
-def slice_backward(
-    g: Any, sizes: Any, dim: int, start: int, end: int, step: int
-) -> Any:
-    """The gradient of a slice."""
-    return slice_scatter(jnp.zeros(sizes, g.dtype), g, dim, start, end, step)
-
-
 @row("aten.select", "aten.select_copy")
 def select(x: Any, dim: int, index: Any) -> Any:
     """One position of a dimension."""
@@ -131,19 +116,7 @@ def select(x: Any, dim: int, index: Any) -> Any:
     )
 
 
-@row("aten.select_scatter")
-def select_scatter(x: Any, y: Any, dim: int, index: int) -> Any:
-    """`y` at one position of a dimension."""
-    return x.at[(*(slice(None),) * (dim % x.ndim), index)].set(y.astype(x.dtype))
-
-
-@row("aten.select_backward")
-def select_backward(g: Any, sizes: Any, dim: int, index: int) -> Any:
-    """The gradient of a selection."""
-    return select_scatter(jnp.zeros(sizes, g.dtype), g, dim, index)
-
-
-@row("aten.diagonal", "aten.diagonal_copy")
+@row("aten.diagonal")
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The diagonal of two dimensions, last."""
     return jnp.diagonal(x, offset, dim1, dim2)
@@ -168,37 +141,18 @@ def diagonal_scatter(
     return jnp.moveaxis(moved.at[at].set(y.astype(x.dtype)), (-2, -1), (dim1, dim2))
 
 
-@row("aten.diagonal_backward")
-def diagonal_backward(g: Any, sizes: Any, offset: int, dim1: int, dim2: int) -> Any:
-    """The gradient of a diagonal."""
-    return diagonal_scatter(jnp.zeros(sizes, g.dtype), g, offset, dim1, dim2)
-
-
-@row("aten.diag_embed")
-def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    """A diagonal in two dimensions of its own."""
-    n = x.shape[-1] + abs(offset)
-    zeros = jnp.zeros((*x.shape[:-1], n, n), x.dtype)
-    return jnp.moveaxis(
-        diagonal_scatter(zeros, x, offset, -2, -1), (-2, -1), (dim1, dim2)
-    )
-
-
-rows(
-    {
-        "aten.tril": lambda x, k=0: jnp.tril(x, k),
-        "aten.triu": lambda x, k=0: jnp.triu(x, k),
-    }
-)
+def _strided(x: Any, size: Any, stride: Any, offset: int | None) -> Any:
+    """The elements of the flat array at these strides, to read or write."""
+    at = np.full((), offset or 0)
+    for n, s in zip(size, stride, strict=True):
+        at = at[..., None] + np.arange(n) * s
+    return x.reshape(-1).at[at]
 
 
 @row("aten.as_strided", "aten.as_strided_copy")
 def as_strided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
     """Elements of the flat array at these strides."""
-    at = np.full((), offset or 0)
-    for n, s in zip(size, stride, strict=True):
-        at = at[..., None] + np.arange(n) * s
-    return x.reshape(-1)[at]
+    return _strided(x, size, stride, offset).get()
 
 
 @row("aten.as_strided_scatter")
@@ -206,13 +160,11 @@ def as_strided_scatter(
     x: Any, y: Any, size: Any, stride: Any, offset: int | None = None
 ) -> Any:
     """`y` at these strides of the flat array."""
-    at = np.full((), offset or 0)
-    for n, s in zip(size, stride, strict=True):
-        at = at[..., None] + np.arange(n) * s
-    return x.reshape(-1).at[at].set(y.astype(x.dtype)).reshape(x.shape)
+    written = _strided(x, size, stride, offset).set(y.astype(x.dtype))
+    return written.reshape(x.shape)
 
 
-@row("aten.split_with_sizes", "aten.split_with_sizes_copy")
+@row("aten.split_with_sizes")
 def split_with_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
     """Pieces of these sizes."""
     at = np.cumsum([0, *sizes])
@@ -231,16 +183,13 @@ def split(x: Any, size: int, dim: int = 0) -> Any:
     )
 
 
-@row("aten.unbind", "aten.unbind_copy")
+@row("aten.unbind_copy")
 def unbind(x: Any, dim: int = 0) -> Any:
     """The positions of a dimension, each on its own."""
-    return tuple(
-        lax.index_in_dim(x, i, dim % x.ndim, keepdims=False)
-        for i in range(x.shape[dim])
-    )
+    return tuple(jnp.moveaxis(x, dim, 0))
 
 
-@row("aten.unfold", "aten.unfold_copy")
+@row("aten.unfold")
 def unfold(x: Any, dim: int, size: int, step: int) -> Any:
     """Windows along a dimension, last."""
     if x.ndim == 0:
@@ -249,18 +198,6 @@ def unfold(x: Any, dim: int, size: int, step: int) -> Any:
     starts = np.arange(0, x.shape[dim] - size + 1, step)
     windows = jnp.take(x, starts[:, None] + np.arange(size), axis=dim)
     return jnp.moveaxis(windows, dim + 1, -1)
-
-
-@row("aten.unfold_backward")
-def unfold_backward(g: Any, sizes: Any, dim: int, size: int, step: int) -> Any:
-    """The gradient of windows."""
-    if not sizes:
-        return jnp.sum(g).reshape(())
-    dim %= len(sizes)
-    starts = np.arange(0, sizes[dim] - size + 1, step)
-    moved = jnp.moveaxis(g, -1, dim + 1)
-    at = (*(slice(None),) * dim, starts[:, None] + np.arange(size))
-    return jnp.zeros(sizes, g.dtype).at[at].add(moved)
 
 
 def _padding(pad: Sequence[int], rank: int) -> list[tuple[int, int]]:
@@ -275,32 +212,18 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Any:
     return lax.pad(x, jnp.asarray(value).astype(x.dtype), widths)
 
 
-def _pad(mode: str) -> Any:
-    def padded(x: Any, pad: Sequence[int]) -> Any:
-        pairs = _padding(pad, x.ndim)
-        x = jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode=mode)
-        return x[tuple(slice(max(-a, 0), min(b, 0) or None) for a, b in pairs)]
-
-    return padded
+def _edges(x: Any, pad: Sequence[int]) -> Any:
+    """The outermost elements around; negative widths cut."""
+    pairs = _padding(pad, x.ndim)
+    x = jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode="edge")
+    return x[tuple(slice(max(-a, 0), min(b, 0) or None) for a, b in pairs)]
 
 
-rows(
-    {
-        "aten.reflection_pad1d aten.reflection_pad2d aten.reflection_pad3d": _pad(
-            "reflect"
-        ),
-        "aten.replication_pad1d aten.replication_pad2d aten.replication_pad3d": _pad(
-            "edge"
-        ),
-    }
-)
-
-
-row(
+@row(
     "aten.replication_pad1d_backward", "aten.replication_pad2d_backward",
     "aten.replication_pad3d_backward",
-)(
-    lambda g, x, pad: jax.linear_transpose(
-        lambda x: _pad("edge")(x, pad), jax.ShapeDtypeStruct(x.shape, g.dtype)
-    )(g)[0]
 )  # fmt: skip
+def replication_pad_backward(g: Any, x: Any, pad: Sequence[int]) -> Any:
+    """The gradient of an array with its outermost elements around."""
+    like = jax.ShapeDtypeStruct(x.shape, g.dtype)
+    return jax.linear_transpose(lambda x: _edges(x, pad), like)(g)[0]

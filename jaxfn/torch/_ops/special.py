@@ -22,30 +22,19 @@ def _zeta(x: Any, q: Any) -> Any:
 
 rows(
     {
-        "aten.erf aten.special_erf": lax.erf,
+        "aten.erf": lax.erf,
         "aten.erfc": lax.erfc,
         "aten.erfinv": lax.erf_inv,
         "aten.lgamma": lax.lgamma,
         "aten.digamma": _digamma,
         "aten.special_ndtri": jsp.ndtri,
-        "aten.special_log_ndtr": jsp.log_ndtr,
-        "aten.special_ndtr": jsp.ndtr,
-        "aten.i0": jsp.i0,
-        "aten.special_modified_bessel_i0": jsp.i0,
-        "aten.special_modified_bessel_i1": jsp.i1,
+        "aten.i0 aten.special_modified_bessel_i0": jsp.i0,
+        "aten.special_i1 aten.special_modified_bessel_i1": jsp.i1,
         "aten.special_i0e": jsp.i0e,
-        "aten.special_i1": jsp.i1,
         "aten.special_i1e": jsp.i1e,
-        "aten.special_entr": jsp.entr,
-        "aten.logit": lambda x, eps=None: jsp.logit(
-            x if eps is None else jnp.clip(x, eps, 1 - eps)
-        ),
         "aten.special_zeta": _zeta,
-        "aten.xlogy": lambda x, y: jnp.where(jnp.isnan(y), y, jsp.xlogy(x, y)),
-        "aten.special_xlog1py": jsp.xlog1py,
-        "aten.igamma aten.special_gammainc": jsp.gammainc,
-        "aten.igammac aten.special_gammaincc": jsp.gammaincc,
-        "aten.log_sigmoid_forward": lambda x: (-jnp.logaddexp(-x, 0.0), None),
+        "aten.igamma": jsp.gammainc,
+        "aten.igammac": jsp.gammaincc,
     },
     promote="out",
     elementwise=True,
@@ -68,12 +57,6 @@ def polygamma(n: int, x: Any) -> Any:
     # sin(pi x) by the distance to the nearest integer, so that it loses no digits.
     sine = jnp.sin(jnp.pi * (x - jnp.round(x)))
     return jnp.where(low, (jnp.pi / sine) ** 2 - upper, upper)
-
-
-@row("aten.mvlgamma", elementwise=True)
-def mvlgamma(x: Any, p: int) -> Any:
-    """The multivariate log gamma function."""
-    return jsp.multigammaln(x, p)
 
 
 @row("aten.special_erfcx", promote="out", elementwise=True)
