@@ -52,6 +52,7 @@ from jaxfn.torch._base.refusal import (
 from jaxfn.torch._base.torch_class import (
     Ctx,
     attributes_of,
+    backward_of,
     given_to,
     has_vmap,
     is_once_differentiable,

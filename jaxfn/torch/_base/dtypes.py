@@ -14,24 +14,10 @@ from jaxfn.torch._base.refusal import TorchRefusal
 from jaxfn.torch._base.torch_module import torch
 
 _NAMES = [
-    "bool",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e5m2",
-]
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "bfloat16", "float16", "float32", "float64", "complex64", "complex128",
+    "float8_e4m3fn", "float8_e5m2",
+]  # fmt: skip
 _TO_NUMPY: dict[Any, np.dtype] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name, None) or name)
     for name in _NAMES

@@ -8,18 +8,9 @@ from typing import Any
 from jaxfn.torch._base.torch_module import FunctionCtx, torch
 
 STATE = frozenset(
-    [
-        "to_save",
-        "saved_for_forward",
-        "dirty_tensors",
-        "non_differentiable",
-        "materialize_grads",
-        "output_grad_dtypes",
-        "_jaxfn_needs",
-        "_jaxfn_rule",
-        "_jaxfn_saved",
-        "_forward_cls",
-    ]
+    ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable")
+    + ("materialize_grads", "output_grad_dtypes", "_forward_cls")
+    + ("_jaxfn_needs", "_jaxfn_rule", "_jaxfn_saved")
 )
 """What a ctx holds beside the attributes that rules put there."""
 
@@ -110,6 +101,12 @@ def is_separate(cls: Any) -> bool:
 def has_vmap(cls: Any) -> bool:
     """Does the class define how it is batched?"""
     return cls.vmap is not torch.autograd.Function.vmap
+
+
+def backward_of(cls: Any) -> Any:
+    """The backward of a class, under whichever of its names."""
+    own = cls.vjp is not torch.autograd.Function.vjp
+    return cls.vjp if own else cls.backward
 
 
 def is_once_differentiable(rule: Any) -> bool:

@@ -29,7 +29,7 @@ class Batch:
         cls: the torch class.
         args: the template of its arguments.
         output: the template of what forward returns.
-        types: the shape and (JAX's) dtype of each output; None where not known.
+        types: the shape and (JAX's) dtype of each output.
     """
 
     def __init__(self, cls: Any, args: Any, output: Any, types: Any) -> None:
@@ -100,8 +100,6 @@ class Batch:
                 f"{name} returned a batch of the wrong size for output {i}: expected "
                 f"{size}, got {x.shape[0]}."
             )
-        if self._types is None:
-            return
         shape, dtype = self._types[i]
         if tuple(x.shape[1:]) != shape or x.dtype != to_torch_dtype(dtype):
             raise ValueError(

@@ -18,6 +18,7 @@ import jaxfn
 from jaxfn.torch._base import (
     Same,
     TorchRefusal,
+    backward_of,
     is_once_differentiable,
     is_separate,
     key_name,
@@ -101,8 +102,7 @@ class Bridge:
         return self.owns("backward") or self.owns("vjp")
 
     def _backward_rule(self) -> Any:
-        own = self.cls.vjp if self.owns("vjp") else self.cls.backward
-        once = is_once_differentiable(own)
+        once = is_once_differentiable(backward_of(self.cls))
         return jaxfn.once_differentiable(self._backward) if once else self._backward
 
     def _forward_rule(self) -> Any:

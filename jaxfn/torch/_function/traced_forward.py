@@ -16,6 +16,7 @@ from jaxfn.torch._base import (
     Ctx,
     Same,
     TorchRefusal,
+    backward_of,
     has_vmap,
     is_separate,
     settings_of,
@@ -27,7 +28,7 @@ from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
-from jaxfn.torch._trace import BranchTree, NeedsRead
+from jaxfn.torch._trace import BranchTree, NeedsRead, TensorFunction
 
 Needs = tuple[bool, ...]
 
@@ -129,31 +130,34 @@ class TracedForward:
         types = [(t.shape, t.dtype) for t in self.program.types]
         batch = Batch(self.cls, self._args, self.record.output, types)
         batch.check(key_dim)
-        where = ("vmap", size, dims, Same(self.cls.vmap))
-        if where not in self._derived:
-            how: Any = {
-                "name": self.name,
-                "keep": self._keep,
-                "host": self._settings.host,
-            }
-            shapes = [((size, *shape), dtype) for shape, dtype in types]
-            self._derived[where] = GraphFunction(
-                batch.run(size, dims),
-                rule="vmap",
-                seed=self._settings.seed(VMAP),
-                types=lambda _: shapes[: self.record.n_outputs],
-                **how,
-            )
-            self._derived["setup"] = GraphFunction(
-                self._setup, rule="setup_context", **how
-            )
-        outs = self._derived[where].apply(key, *arrays)
+        shapes = [((size, *shape), dtype) for shape, dtype in types]
+        outs = self._derive(
+            ("vmap", size, dims, Same(self.cls.vmap)),
+            batch.run(size, dims),
+            seed=self._settings.seed(VMAP),
+            types=lambda _: shapes[: self.record.n_outputs],
+        ).apply(key, *arrays)
         if len(types) == len(outs):
             return outs
-        setup = self._derived["setup"].apply
+        setup = self._derive(("setup_context",), self._setup).apply
         axes = (*dims, *[0] * len(outs))
         saved = jax.vmap(lambda *xs: setup(None, *xs), axes, axis_size=size)
         return [*outs, *saved(*arrays, *outs)]
+
+    def _derive(
+        self, key: tuple[Any, ...], run: TensorFunction, **options: Any
+    ) -> GraphFunction:
+        """Return the function of a rule, made once; the key begins with its name."""
+        if key not in self._derived:
+            self._derived[key] = GraphFunction(
+                run,
+                name=self.name,
+                rule=key[0],
+                keep=self._keep,
+                host=self._settings.host,
+                **options,
+            )
+        return self._derived[key]
 
     def is_intermediate(self, i: int) -> bool:
         """Is this flat result saved, and neither an input nor an output?"""
@@ -217,28 +221,22 @@ class TracedForward:
 
     def backward(self, needs: Needs, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given gradients to those of the arguments."""
-        key = ("backward", needs, given, Same(_rule(self.cls)), settings_of(self.cls))
-        if key not in self._derived:
-            leaves = self.record.backward_leaves
-            shown = [self._is_shown(i, needs) for i in leaves] + [False] * sum(given)
+        key = (needs, given, Same(backward_of(self.cls)), settings_of(self.cls))
+        leaves = self.record.backward_leaves
 
-            def run(tensors: Sequence[Any]) -> list[Any]:
-                return self._backward(leaves, needs, given, tensors)
+        def run(tensors: Sequence[Any]) -> list[Any]:
+            return self._backward(leaves, needs, given, tensors)
 
-            self._derived[key] = GraphFunction(
-                run,
-                name=self.name,
-                rule="backward",
-                seed=self._settings.seed(BACKWARD),
-                shown=shown,
-                keep=self._keep,
-                host=self._settings.host,
-                types=lambda _: [
-                    None if top is None or not need else self._types[top]
-                    for top, need in zip(self.tops, needs, strict=True)
-                ],
-            )
-        return self._derived[key]
+        return self._derive(
+            ("backward", *key),
+            run,
+            seed=self._settings.seed(BACKWARD),
+            shown=[self._is_shown(i, needs) for i in leaves] + [False] * sum(given),
+            types=lambda _: [
+                None if top is None or not need else self._types[top]
+                for top, need in zip(self.tops, needs, strict=True)
+            ],
+        )
 
     def _is_shown(self, i: int, needs: Needs) -> bool:
         """Would torch show that this saved tensor requires grad?"""
@@ -278,7 +276,7 @@ class TracedForward:
         ctx = self._ctx("backward", self.record.saved, leaves, needs, tensors)
         cts = iter(tensors[len(leaves) :])
         grads = [next(cts) if g else None for g in given]
-        rule = _rule(self.cls)
+        rule = backward_of(self.cls)
         if getattr(self.cls, "boxed_grads_call", False):
             result = rule(ctx, grads)
         else:
@@ -289,26 +287,16 @@ class TracedForward:
     def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given tangents to those of the outputs."""
         key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
-        if key not in self._derived:
-            leaves = self.record.jvp_leaves
-            needs = tuple(given)
+        leaves = self.record.jvp_leaves
 
-            def run(tensors: Sequence[Any]) -> list[Any]:
-                ctx = self._ctx("jvp", self.record.for_forward, leaves, needs, tensors)
-                dots = iter(tensors[len(leaves) :])
-                args = [next(dots) if g else None for g in given]
-                result = self.cls.jvp(ctx, *args)
-                return list(result) if isinstance(result, tuple) else [result]
+        def run(tensors: Sequence[Any]) -> list[Any]:
+            ctx = self._ctx("jvp", self.record.for_forward, leaves, given, tensors)
+            dots = iter(tensors[len(leaves) :])
+            args = [next(dots) if g else None for g in given]
+            result = self.cls.jvp(ctx, *args)
+            return list(result) if isinstance(result, tuple) else [result]
 
-            self._derived[key] = GraphFunction(
-                run,
-                name=self.name,
-                rule="jvp",
-                seed=self._settings.seed(JVP),
-                keep=self._keep,
-                host=self._settings.host,
-            )
-        return self._derived[key]
+        return self._derive(key, run, seed=self._settings.seed(JVP))
 
 
 # An input that is returned or saved as it is must be the very array, and one result in
@@ -331,8 +319,3 @@ def _as_they_were(
         if id(found[i]) in unmarked:  # a mark must not reach what it was copied from
             found[i] = jnp.array(found[i], copy=True)
     return found
-
-
-def _rule(cls: Any) -> Any:
-    own = cls.vjp is not torch.autograd.Function.vjp
-    return cls.vjp if own else cls.backward
