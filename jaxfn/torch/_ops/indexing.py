@@ -42,8 +42,8 @@ def index_put(
         if len(given) > 1:
             raise masked.refusal("index_put", "a mask beside other indices")
         return _put_where(x, given[0], indices[given[0]], values, accumulate)
+    x, values = _number(x), _number(values.astype(x.dtype))
     at = x.at[tuple(slice(None) if i is None else i for i in indices)]
-    values = values.astype(x.dtype)
     return at.add(values) if accumulate else at.set(values)
 
 
