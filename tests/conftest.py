@@ -12,6 +12,7 @@ import importlib.util
 import os
 import tempfile
 import threading
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -117,6 +118,10 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
+        "thinned(n): a normal run has one in n of the cells of each such test",
+    )
+    config.addinivalue_line(
+        "markers",
         "full(unless=None): not in a normal run, unless this says so of its parameters",
     )
     root = Path(__file__).parent.parent
@@ -139,8 +144,10 @@ NORMAL_NOTEBOOKS = ("01_first_function",)
 def pytest_collection_modifyitems(config, items):
     if config.option.full and not config.option.rest:
         return
-    kept = [item for item in items if is_left_out(item) == config.option.rest]
-    left = [item for item in items if is_left_out(item) != config.option.rest]
+    cells = Counter()
+    is_left = {item: is_left_out(item, cells) for item in items}
+    kept = [item for item in items if is_left[item] == config.option.rest]
+    left = [item for item in items if is_left[item] != config.option.rest]
     config.hook.pytest_deselected(items=left)
     items[:] = kept
 
@@ -153,12 +160,21 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 20)
 
 
-def is_left_out(item):
-    """Does a normal run leave it out?"""
+def is_left_out(item, cells):
+    """Does a normal run leave it out? `cells` counts those of each thinned test."""
     if item.path.suffix == ".ipynb":
         return item.path.stem not in NORMAL_NOTEBOOKS
     found = [mark.kwargs.get("unless") for mark in item.iter_markers("full")]
-    return not all(unless and unless(**item.callspec.params) for unless in found)
+    if not all(unless and unless(**item.callspec.params) for unless in found):
+        return True
+    thinned = item.get_closest_marker("thinned")
+    if thinned is None or not hasattr(item, "callspec"):
+        return False
+    test = item.nodeid.partition("[")[0]
+    cells[test] += 1
+    # Not by turns, which might take all that have one value of some parameter.
+    by_chance = zlib.crc32(item.nodeid.encode()) % thinned.args[0] == 0
+    return not by_chance and cells[test] > 1
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -35,6 +35,10 @@ arguments:
   f32[3,4]    normal numbers; also f16, bf16, f64, c64, c128
   i32[5]      integers 0 to 2; also i8, i16, i64, u8, u16, u32, u64, bool
   f32[]       a scalar
+  f32[3]:positive            positive numbers; also of integers
+  i32[5]:0:10                from 0 up to 10, which is left out; also of floats
+  f32[3,4]:probabilities     positive, with the sum 1 along the last axis
+  f32[5]:sorted              ascending along the last axis; also :0:1:sorted
   anything else is a Python literal (2.0, True, None, (1, 2)), or else a string
 """
 NAMES = textwrap.fill(

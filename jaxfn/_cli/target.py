@@ -19,7 +19,7 @@ import numpy as np
 from jaxfn._base import short
 from jaxfn._check import name_of
 
-_SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\]")
+_SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\](:.*)?")
 _NEARLY = re.compile(r"\w+\s*\[|(bool|bf16|[fiuc]\d+)\s*[\](){}]")
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
@@ -88,13 +88,19 @@ def _not_imported(place: str, error: Exception) -> str:
 
 
 def argument(text: str, generator: np.random.Generator) -> Any:
-    """A random array for `f32[3,4]`; a Python value or a string for anything else."""
+    """A random array for `f32[3,4]`; a Python value or a string for anything else.
+
+    Words after a colon restrict the values: `i32[5]:0:10`, `f32[3]:positive:sorted`.
+    """
     match = _SPEC.fullmatch(text.replace(" ", ""))
     if match is None:
         return _literal(text)
-    name, sizes = match.groups()
+    name, sizes, restriction = match.groups()
     shape = tuple(int(n) for n in sizes.split(",") if n)
     dtype = _dtype(name)
+    if restriction is not None:
+        numbers = _restricted(text, dtype, restriction[1:].split(":"), shape, generator)
+        return np.asarray(numbers, dtype)
     if name == "bool":
         return generator.integers(0, 2, shape).astype(bool)
     if name[0] in "iu":
@@ -103,6 +109,32 @@ def argument(text: str, generator: np.random.Generator) -> Any:
     if name[0] == "c":
         numbers = numbers + 1j * generator.standard_normal(shape)
     return np.asarray(numbers, dtype)
+
+
+def _restricted(text: str, dtype: Any, words: Any, shape: Any, random: Any) -> Any:
+    """Numbers that are positive, in a range, probabilities, or sorted."""
+    floats = jnp.issubdtype(dtype, jnp.floating)
+    if words[-1] == "sorted" and shape:
+        words = words[:-1] or (["-2", "2"] if floats else ["0", "3"])
+        return np.sort(_restricted(text, dtype, words, shape, random))
+    if words == ["positive"]:
+        words = ["0.1", "2"] if floats else ["1", "4"]
+    if words == ["probabilities"] and floats and shape:
+        numbers = random.uniform(0.1, 1, shape)
+        return numbers / numbers.sum(-1, keepdims=True)
+    try:
+        low, high = (float(word) if floats else int(word) for word in words)
+        limits: Any = jnp.finfo(dtype) if floats else jnp.iinfo(dtype)
+        if not limits.min <= low < high <= limits.max:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"{text!r}: {dtype} can't be {':'.join(words)}. Known are :positive, "
+            ":LOW:HIGH, :probabilities (floats, no scalar) and :sorted (no scalar, "
+            "also after another), as in f32[3]:positive or i32[5]:0:10. A string that "
+            "looks like one needs quotes inside."
+        ) from None
+    return (random.uniform if floats else random.integers)(low, high, shape)
 
 
 def _dtype(name: str) -> Any:

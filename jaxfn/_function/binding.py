@@ -56,9 +56,8 @@ def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
     """
 
     def own_signature(f: Callable[..., Any]) -> inspect.Signature:
-        first = 1 + isinstance(forward, types.MethodType)
-        if isinstance(f, types.FunctionType) and f.__code__.co_argcount > first:
-            # A copy, without `__signature__`.
+        if isinstance(f, types.FunctionType) and f.__code__.co_argcount > 1:
+            # A copy has no `__signature__`.
             f = types.FunctionType(f.__code__, {}, None, f.__defaults__, f.__closure__)
         # Below `@classmethod`, a decorator wraps a function that gets the class.
         if isinstance(forward, types.MethodType):

@@ -253,7 +253,6 @@ def note_outputs(
         ValueError: A dirty value is no input, or a non-differentiable one no output.
         RuntimeError: The dtypes don't fit the outputs.
     """
-    out.marked, out.grad_dtypes = frozenset(), ()
     if ctx.dirty_tensors:
         known = {id(x) for x in inputs}
         if any(id(x) not in known for x in ctx.dirty_tensors):

@@ -106,6 +106,18 @@ def test_options_are_passed_on(rules, capsys):
         ("{}:Round", ["f32[3,4"], "'f32[3,4' is no array type: expected one such as"),
         ("{}:Round", ["f32(3,4)"], "is no array type"),
         ("{}:Round", ["f32[3.5]"], "is no array type"),
+        ("{}:Round", ["f32[3]:small"], "'f32[3]:small': float32 can't be small"),
+        ("{}:Round", ["f32[3]:"], ":positive, :LOW:HIGH"),
+        ("{}:Round", ["f32[3]:0"], "float32 can't be 0"),
+        ("{}:Round", ["f32[3]:2:1"], "float32 can't be 2:1"),
+        ("{}:Round", ["f32[3]:0:inf"], "float32 can't be 0:inf"),
+        ("{}:Round", ["i32[3]:0:1.5"], "int32 can't be 0:1.5"),
+        ("{}:Round", ["u8[3]:-1:5"], "uint8 can't be -1:5"),
+        ("{}:Round", ["i32[3]:probabilities"], "int32 can't be probabilities"),
+        ("{}:Round", ["f32[]:sorted"], "float32 can't be sorted"),
+        ("{}:Round", ["f32[3]:positive:0:1"], "float32 can't be positive:0:1"),
+        ("{}:Round", ["c64[3]:positive"], "complex64 can't be 1:4"),
+        ("{}:Round", ["bool[3]:sorted"], "bool can't be 0:3"),
         ("{}:Round", ["[1, 2"], "'[1, 2' is no Python literal"),
         ("{}:Round", [], "`Round` takes (x): got 0 arguments, missing a required"),
         ("{}:Round", ["f32[2]", "3"], "got 2 arguments, too many positional"),
@@ -217,6 +229,33 @@ def test_arrays(text, dtype, shape):
     assert (first.dtype.name, first.shape) == (dtype, shape)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def is_sorted(x):
+    return np.all(np.diff(x.astype(float)) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("f32[40]:positive", lambda x: np.all(x > 0)),
+        ("bf16[]:positive", lambda x: x > 0),
+        ("i32[40]:positive", lambda x: set(x.tolist()) == {1, 2, 3}),
+        ("i64[40]:-2:3", lambda x: set(x.tolist()) == {-2, -1, 0, 1, 2}),
+        ("f64[40]:0.5:0.75", lambda x: np.all((x >= 0.5) & (x < 0.75))),
+        ("f32[3,4]:probabilities", lambda x: np.allclose(x.sum(-1), 1) and x.min() > 0),
+        ("f32[3,9]:sorted", lambda x: is_sorted(x) and x.min() < 0),
+        ("u8[9]:sorted", is_sorted),
+        ("f32[9]:positive:sorted", lambda x: is_sorted(x) and x[0] > 0),
+        ("f16[ 9 ]: 0 : 1 :sorted", lambda x: is_sorted(x) and 0 <= x[0] < x[-1] <= 1),
+    ],
+)
+def test_arrays_of_some_values(text, holds):
+    kind, plain = text.split(":")[0], np.random.default_rng(0)
+    found = target.argument(text, np.random.default_rng(0))
+    as_any = target.argument(kind, plain)
+    assert (found.dtype, found.shape) == (as_any.dtype, as_any.shape)
+    assert holds(found)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from tests import wrong
 from tests.build import function
 from tests.sizes import only
 
+# The others of its many cells run with --full.
+pytestmark = pytest.mark.thinned(3)
+
 X, Y = jnp.float32(2), jnp.float32(5)
 
 # Each gives the derivative `d` of a function of numbers, at numbers.

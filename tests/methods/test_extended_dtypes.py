@@ -24,6 +24,9 @@ from tests.extended import (
     to_max,
 )
 
+# The others of its many cells run with --full.
+pytestmark = pytest.mark.thinned(3)
+
 X, SCALE = jnp.float32(2), to_max(jnp.float32(3))
 XS, SCALES = jnp.arange(3.0), to_max(jnp.arange(3.0) + 1)
 ONE = jnp.float32(1)

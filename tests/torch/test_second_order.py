@@ -252,7 +252,9 @@ CUTS = {
     "set_grad_enabled": by_setter,
     "enable_grad in no_grad": within_no_grad,
     "torch.tensor": lambda x: torch.tensor(x.cos()),
+    "torch.tensor by keyword": lambda x: torch.tensor(data=x.cos()),
     "new_tensor": lambda x: x.new_tensor(x.cos()),
+    "new_tensor by keyword": lambda x: x.new_tensor(data=x.cos()),
     "autograd.grad": by_grad,
     "backward": by_backward,
     "written through detach": written_through(lambda z, c: z.detach()[1].copy_(c)),
@@ -352,3 +354,18 @@ def test_inference_mode_in_forward():
     with pytest.raises(TorchRefusal, match=r"inference_mode.*no_grad") as caught:
         jax.grad(jax.grad(apply))(0.5)
     assert __file__ in caught.value.where
+
+
+def test_nothing_in_setup_context_cuts_off_a_batch():
+    class Batched(sine(lambda x: x.detach().cos(), separate=True)):
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return Batched.apply(x), in_dims[0]
+
+    apply, xs = from_torch(Batched).apply, jnp.array([0.5, -1.25, 2.0])
+
+    def total(f):
+        return lambda xs: jax.grad(lambda xs: (jax.vmap(f)(xs) ** 2).sum())(xs).sum()
+
+    found = jax.grad(total(apply))(xs)
+    assert np.allclose(found, jax.grad(total(jnp.sin))(xs), atol=1e-6)

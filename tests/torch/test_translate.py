@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from jaxfn.torch import translate
-from jaxfn.torch._translate import _names
-from jaxfn.torch._translate._compared import load
+from jaxfn.torch._translate import table
+from jaxfn.torch._translate.verify import load
 
 X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
 Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
@@ -428,6 +428,53 @@ def test_comments_about_what_is_not_carried_over_go(module):
     assert kept in source
 
 
+CHECKED = [
+    "assert x.max() > 0",
+    "assert x.max() > 0, f'not {x.max().item()}'",
+    "assert (x < 9).all() and x.dim() == 2",
+    "assert x.max().item() > 0",
+    "if torch.isnan(x).any():\n    raise ValueError(f'of {x.sum().item()}')",
+    "if x.sum() > 99:\n    raise ValueError",
+]
+
+
+@pytest.mark.parametrize("place", ["first", "last in a block", "alone in a block"])
+@pytest.mark.parametrize("check", CHECKED)
+def test_an_assertion_on_values_becomes_a_comment(module, check, place):
+    inner = textwrap.indent(check, "    ")
+    text = {
+        "first": f"{check}\nreturn x * 2",
+        "last in a block": f"if x.dim() == 2:\n    y = x * 2\n{inner}\nreturn y",
+        "alone in a block": f"if x.dim() == 2:\n{inner}\nreturn x * 2",
+    }[place]
+    found = translate(module(function(text, "return 2 * g")).T, X)
+    assert found.ok, str(found)
+    lines = body(found.source)
+    for line in check.splitlines():
+        assert f"#     {line}" in found.source
+        assert line not in lines
+    assert ("pass" in lines) == (place == "alone in a block")
+    assert "return y" in lines or "return x * 2" in lines
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["assert (y := x * 2).max() > 0", "assert x.abs_().max() > 0", "assert f(x) > 0"],
+)
+def test_one_that_may_change_something_is_left(module, check):
+    helpers = "def f(x):\n    x.add_(1)\n    return x.max()"
+    text = function(f"{check}\nreturn x * 2", "return 2 * g", helpers=helpers)
+    assert translate(module(text).T, X).left
+
+
+def test_an_assertion_on_the_device_becomes_a_comment(module):
+    text = "if x.dim() > 2:\n    assert x.is_cuda\nassert not x.is_cuda\nreturn x * 2"
+    found = translate(module(function(text, "return 2 * g")).T, X)
+    assert found.ok, str(found)
+    assert "#     assert x.is_cuda\n" in found.source
+    assert "assert False" not in found.source
+
+
 def test_without_arguments_what_is_certain_is_translated(module):
     found = translate(module(WHOLE).Twice)
     assert found.ok
@@ -494,9 +541,9 @@ def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
 
 
 def test_a_swapped_row_is_found(module, monkeypatch):
-    rows = dict(_names.ROWS)
+    rows = dict(table.ROWS)
     rows["torch.sin"], rows["torch.cos"] = rows["torch.cos"], rows["torch.sin"]
-    monkeypatch.setattr("jaxfn.torch._translate._calls.ROWS", rows)
+    monkeypatch.setattr("jaxfn.torch._translate.rewrite.calls.ROWS", rows)
     found = translate(
         module(function("return torch.sin(x)", "return g * x.cos()")).T, X
     )
@@ -506,10 +553,10 @@ def test_a_swapped_row_is_found(module, monkeypatch):
 
 
 def test_a_dropped_keyword_is_found(module, monkeypatch):
-    from jaxfn.torch._translate._names._table import row
+    from jaxfn.torch._translate.table.columns import row
 
     short = [row("sum", "x dim? keepdim?", "jnp.sum(x, keepdims=keepdim)")]
-    monkeypatch.setitem(_names.ROWS, "Tensor.sum", short)
+    monkeypatch.setitem(table.ROWS, "Tensor.sum", short)
     found = translate(module(function("return x * 1", "return x * g.sum(dim=0)")).T, X)
     failed = [f.check for f in found.comparison.failures]
     assert "gradient of argument 0" in failed

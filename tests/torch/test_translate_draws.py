@@ -13,9 +13,9 @@ import torch
 
 import jaxfn.torch
 from jaxfn.torch import translate
-from jaxfn.torch._translate import _names, _same_draws
-from jaxfn.torch._translate._compared import load
-from jaxfn.torch._translate._names import drawing
+from jaxfn.torch._translate import table, verify
+from jaxfn.torch._translate.table import drawing
+from jaxfn.torch._translate.verify import load
 
 from .texts import function
 
@@ -230,82 +230,6 @@ def test_a_slice_of_a_shape_is_a_shape(module):
     assert (out == 1).all()
 
 
-IN_BACKWARD = {
-    "alone": (
-        function("return x * 2", "return g + torch.rand_like(g)"),
-        ["ctx.key = key\n        return x * 2", "uniform(ctx.key, g.shape, g.dtype)"],
-    ),
-    "both": (
-        function(
-            "n = torch.randn_like(x)\nctx.save_for_backward(n)\nreturn x * n",
-            """\
-            (n,) = ctx.saved_tensors
-            a = torch.rand_like(g)
-            if ctx.needs_input_grad[0]:
-                g = g * n + a
-            b = torch.randn_like(g)
-            return g * b
-            """,
-        ),
-        [
-            "key, ctx.key = jax.random.split(key)\n        n = jax.random.normal(key,",
-            "key = ctx.key\n        (n,) = ctx.saved_tensors\n        key, subkey = ",
-        ],
-    ),
-    "many": (
-        function(
-            "n = torch.randn(3)\nm = torch.rand(3)\nreturn x * n + m",
-            "for _ in range(2):\n    g = g * torch.rand_like(g)\nreturn g",
-        ),
-        ["for _ in range(2):\n            key, subkey = jax.random.split(key)"],
-    ),
-    "setup_context": (
-        """
-class T(Function):
-    @staticmethod
-    def forward(x):
-        return x * 2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        (x,) = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
-    def vjp(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * x * torch.bernoulli(g.sigmoid())
-""",
-        ["ctx.key = inputs[0]\n        _key, x = inputs"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", IN_BACKWARD)
-def test_draws_in_backward(module, name):
-    text, parts = IN_BACKWARD[name]
-    found = translate(module(text).T, X)
-    assert found.left == ()
-    assert all(part in found.source for part in parts), found.source
-    assert found.comparison.ok, str(found.comparison)
-    assert rows_of(found).items() >= SAME.items()
-
-
-def test_forward_and_backward_draw_apart(module):
-    """One key for both would give both the same numbers."""
-    text = function(
-        "n = torch.rand(9)\nctx.save_for_backward(n)\nreturn x.sum() * n",
-        "(n,) = ctx.saved_tensors\ngap = torch.rand(9) - n\n"
-        "return (g * gap).abs().sum() + g[:2]",
-    )
-    cls = load(translate(module(text).T, torch.ones(2)).source).T
-    x, key = jnp.ones(2), jax.random.key(0)
-    grad = jax.grad(lambda x: cls.apply(key, x).sum())(x)
-    assert (grad > 1.5).all()  # 1, and what is 0 for equal draws, 3 on the average
-    again = jax.grad(lambda x: cls.apply(key, x).sum())(x)
-    assert (grad == again).all()
-
-
 def test_an_underscore_of_the_user_stays(module):
     text = function(
         "ctx.save_for_backward(x)\nreturn x * torch.rand(3)",
@@ -395,7 +319,7 @@ def test_each_draw_is_what_torch_draws(module, call):
 
 
 def test_each_row_of_the_table_is_tried(module, monkeypatch):
-    used, bind = set(), _names.Row.bind
+    used, bind = set(), table.TableRow.bind
 
     def seen(row, *args):
         found = bind(row, *args)
@@ -403,7 +327,7 @@ def test_each_row_of_the_table_is_tried(module, monkeypatch):
             used.add(id(row))
         return found
 
-    monkeypatch.setattr(_names.Row, "bind", seen)
+    monkeypatch.setattr(table.TableRow, "bind", seen)
     for call in CALLS.split():
         translate(module(function(f"return {call}")).T, X)
     assert [row.name for row in drawing.ROWS if id(row) not in used] == []
@@ -411,20 +335,6 @@ def test_each_row_of_the_table_is_tried(module, monkeypatch):
 
 # ---- what is marked
 
-BOTH = """
-class T(Function):
-    @staticmethod
-    def forward(x):
-        return x * torch.rand(3)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.rand(3)
-"""
 JVP = """
 class T(Function):
     @staticmethod
@@ -440,11 +350,11 @@ class T(Function):
         return dx * torch.rand(3)
 """
 MARKED = [
-    (BOTH, "random draws in forward and backward, beside setup_context"),
     (JVP, "random draws in jvp"),
+    (function("return x * 2", "return g * torch.rand(3)"), "random draws in backward"),
     (
-        function("return x * 2", "return g * torch.rand(3)").replace("ctx", "c"),
-        "whose first parameter is not called ctx",
+        function("return x * torch.rand(3)", "return g * torch.rand(3)"),
+        "random draws in backward",
     ),
     (
         "def noise(x):\n    return torch.rand_like(x)\n\n\n"
@@ -597,15 +507,15 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_what_is_wrong_is_found(module, monkeypatch, kind):
     """The rows with the same draws are red where the text is mutated."""
-    from jaxfn.torch._translate import _api
+    from jaxfn.torch._translate import api
 
-    compared = _api.compared
+    compared = api.compared
 
     def mutated(source, *args, **kwargs):
         assert WRONG[kind][0] in source
         return compared(source.replace(*WRONG[kind]), *args, **kwargs)
 
-    monkeypatch.setattr(_api, "compared", mutated)
+    monkeypatch.setattr(api, "compared", mutated)
     found = translate(module(ONE_DRAW).Noise, X, 0.2)
     assert not found.ok
     assert any("same draws" in row.check for row in found.comparison.failures)
@@ -644,7 +554,7 @@ def test_a_key_of_the_original_is_an_argument():
 
 
 def test_the_keys_are_those_of_from_torch():
-    random = _same_draws.WithTheseKeys(["forward"]).random
+    random = verify._SameKeys().random
     key, first = random.split(jax.random.key(0))
     key, second = random.split(key)
     assert random.uniform(first) != random.uniform(second) != random.uniform(key)

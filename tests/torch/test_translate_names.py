@@ -21,11 +21,10 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 from jaxfn.torch._base.dtypes import to_jax, to_numpy
-from jaxfn.torch._translate import _memory
-from jaxfn.torch._translate._expressions import code
-from jaxfn.torch._translate._names import ATTRIBUTES, DTYPES, ROWS, TABLES
-from jaxfn.torch._translate._names._row import Given
-from jaxfn.torch._translate._seen import array_fact, fact
+from jaxfn.torch._translate.analysis import aliasing
+from jaxfn.torch._translate.observe.observations import fact
+from jaxfn.torch._translate.syntax import code
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES, CallArgument
 
 SAMPLES = 2
 # Its sample has the condition in the second place.
@@ -225,7 +224,9 @@ class Run:
     def call(self, label, name, args, expected, result):
         """One call; an argument is `(keyword, text in torch, text in JAX, value)`."""
         given = [
-            Given(k, "", cst.parse_expression(t), cst.parse_expression(j), seen(v))
+            CallArgument(
+                k, "", cst.parse_expression(t), cst.parse_expression(j), fact(v)
+            )
             for k, t, j, v in args
         ]
         for row in ROWS.get(name, ()):
@@ -261,10 +262,6 @@ class Run:
             )
         if not same:
             self.wrong.append(f"{label}: {ours}, expected {theirs}")
-
-
-def seen(value):
-    return array_fact(value) if isinstance(value, np.ndarray) else fact(value)
 
 
 def flat(x):
@@ -444,7 +441,7 @@ def test_what_shares_memory_with_an_argument_is_a_view():
         head = {"F": "torch.nn.functional"}.get(owner, owner)
         name = f"{head}.{short}" if owner[:5] in ("torch", "F") else f"Tensor.{short}"
         rows = ROWS.get(name) or ROWS.get(f"torch.{short}", [])
-        if short not in _memory.SAME and not any(row.view for row in rows):
+        if short not in aliasing.SAME and not any(row.view for row in rows):
             missed.append(text)
     assert not missed
 

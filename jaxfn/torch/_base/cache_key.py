@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn.torch._base.flatten import PLAIN, Rebuilt, in_cell
+from jaxfn._base import search
+from jaxfn.torch._base.flatten import PLAIN, Rebuilt
 from jaxfn.torch._base.torch_module import torch
 
 _RULES = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
@@ -66,7 +67,7 @@ def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, An
             yield from _plain_in(name, space[name], names, seen)
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
-        yield from _plain_in(name, _in(cell), names, seen)
+        yield from _plain_in(name, search.in_cell(cell), names, seen)
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -98,13 +99,6 @@ def _plain_in(
 
 def _is_library(module: str | None) -> bool:
     return (module or "").split(".")[0] in _LIBRARIES
-
-
-def _in(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it has no value yet
-        return None
 
 
 def _is_plain(value: Any) -> bool:
@@ -187,7 +181,7 @@ class _Fingerprint:
         if isinstance(value, np.generic):
             return kind, value.dtype.str, value.tobytes()
         if isinstance(value, types.FunctionType):
-            cells = [self(in_cell(c)) for c in value.__closure__ or ()]
+            cells = [self(search.in_cell(c)) for c in value.__closure__ or ()]
             parts = self(value.__defaults__), self(value.__kwdefaults__)
             return Same(value.__code__), Same(value.__globals__), tuple(cells), parts
         if isinstance(value, types.MethodType):

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from jaxfn._base import search
 from jaxfn.torch._base.torch_module import torch
 
 
@@ -119,16 +120,18 @@ class Flattener:
 
     def _function(self, value: types.FunctionType) -> Any:
         cells = value.__closure__ or ()
-        parts = [self(in_cell(cell)) for cell in cells]
+        parts = [self(search.in_cell(cell)) for cell in cells]
 
         def make(found: Any) -> Any:
-            return types.FunctionType(
+            function = types.FunctionType(
                 value.__code__,
                 value.__globals__,
                 value.__name__,
                 value.__defaults__,
                 tuple(types.CellType(x) for x in found),
             )
+            function.__kwdefaults__ = value.__kwdefaults__
+            return function
 
         return self._if_held(value, parts, make)
 
@@ -147,11 +150,8 @@ def parts_of(template: Any) -> list[Any]:
 
 def has_leaf(template: Any) -> bool:
     """Is there a leaf in a template?"""
-    if isinstance(template, (list, tuple)):
-        return any(map(has_leaf, template))
-    if type(template) is dict:
-        return any(map(has_leaf, template.values()))
-    return isinstance(template, (Leaf, Rebuilt))
+    is_one = isinstance(template, (Leaf, Rebuilt))
+    return is_one or any(map(has_leaf, parts_of(template)))
 
 
 def unflatten(template: Any, leaves: Sequence[Any]) -> Any:
@@ -166,13 +166,6 @@ def unflatten(template: Any, leaves: Sequence[Any]) -> Any:
     if kind is Rebuilt:
         return template.make(unflatten(template.parts, leaves))
     return template
-
-
-def in_cell(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _partial(func: Any, parts: Any) -> Any:
@@ -195,6 +188,6 @@ def _object_like(value: Any, parts: dict[str, Any]) -> Any:
 
 def parameters_in(value: Any) -> list[Any]:
     """Real tensors that collect gradients, found in modules and containers."""
-    taker = Flattener(lambda x: isinstance(x, torch.Tensor))
-    taker(value)
-    return [x for x in taker.leaves if x.requires_grad]
+    flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+    flattener(value)
+    return [x for x in flattener.leaves if x.requires_grad]

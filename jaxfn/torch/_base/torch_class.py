@@ -14,7 +14,9 @@ STATE = frozenset(
         "dirty_tensors",
         "non_differentiable",
         "materialize_grads",
+        "output_grad_dtypes",
         "_jaxfn_needs",
+        "_jaxfn_rule",
         "_jaxfn_saved",
         "_forward_cls",
     ]
@@ -23,15 +25,25 @@ STATE = frozenset(
 
 
 class Ctx(FunctionCtx):
-    """What torch's own ctx is to a rule."""
+    """What torch's own ctx is to a rule.
+
+    Args:
+        cls: the torch class.
+        needs: gives `needs_input_grad`.
+        rule: which rule it is for.
+        saved: what was saved; None in forward.
+    """
+
+    output_grad_dtypes: Any = None
 
     def __init__(
         self,
         cls: Any,
         needs: Callable[[], tuple[bool, ...]],
+        rule: str,
         saved: Sequence[Any] | None = None,
     ) -> None:
-        self._forward_cls = cls
+        self._forward_cls, self._jaxfn_rule = cls, rule
         self._jaxfn_needs, self._jaxfn_saved = needs, saved
 
     @property
@@ -51,13 +63,21 @@ class Ctx(FunctionCtx):
         """The same under its old name."""
         return self.saved_tensors
 
+    if hasattr(FunctionCtx, "input_grad_buffers"):
+
+        @property
+        def input_grad_buffers(self) -> tuple[None, ...]:
+            """None for each argument: JAX has no buffers."""
+            if self._jaxfn_rule == "backward":
+                return (None,) * len(self._jaxfn_needs())
+            raise RuntimeError(
+                "input_grad_buffers can only be accessed while autograd is executing "
+                "backward()."
+            )
+
     def name(self) -> str:
         """Torch's name of the node."""
         return f"{self._forward_cls.__name__}Backward"
-
-
-class SavedCtx(Ctx):
-    """The ctx of backward and jvp: what is saved is there, and may be written over."""
 
 
 # No methods of Ctx: a rule may give an attribute any name that torch leaves free.

@@ -9,9 +9,3 @@ The class that JAX gets is in `function`. It takes the arguments of a call apart
 
 from jaxfn.torch._function.api import from_torch
 from jaxfn.torch._function.explanation import TorchExplanation, explain
-
-__all__ = [
-    "TorchExplanation",
-    "explain",
-    "from_torch",
-]

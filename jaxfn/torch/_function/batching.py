@@ -74,8 +74,8 @@ class Batch:
 
     def _outputs(self, out: Any, out_dims: Any, size: int) -> list[Any]:
         name = f"`{self._cls.__name__}.vmap`"
-        taker = Flattener(lambda x: isinstance(x, torch.Tensor))
-        template = taker(out)
+        flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+        template = flattener(out)
         key = fingerprint(template, by_identity=False)
         if key != fingerprint(self._output, by_identity=False):
             raise ValueError(
@@ -84,7 +84,7 @@ class Batch:
             )
         found = []
         for i, dim in _dims_out(template, out_dims, name):
-            x = taker.leaves[i]
+            x = flattener.leaves[i]
             moved = (
                 x.unsqueeze(0).expand(size, *x.shape)
                 if dim is None

@@ -39,21 +39,21 @@ class TorchCall:
     """
 
     def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
-        taker = Flattener(is_array, lambda x: isinstance(x, jax.Array))
-        self.args: list[Any] = [taker(x) for x in args]
-        self.arrays = taker.leaves
+        flattener = Flattener(is_array, lambda x: isinstance(x, jax.Array))
+        self.args: list[Any] = [flattener(x) for x in args]
+        self.arrays = flattener.leaves
         # The same array twice is two arguments, each with a gradient of its own.
         self.tops: list[int | None] = []
         for i, x in enumerate(args):
             if not is_array(x):
                 self.tops.append(None)
                 continue
-            slot = self.args[i]
-            if slot in self.tops:
-                slot = Leaf(len(self.arrays))
+            leaf = self.args[i]
+            if leaf in self.tops:
+                leaf = Leaf(len(self.arrays))
                 self.arrays.append(x)
-                self.args[i] = slot
-            self.tops.append(int(slot))
+                self.args[i] = leaf
+            self.tops.append(int(leaf))
 
     def key(self) -> Any:
         """What distinguishes the statics of two calls."""

@@ -106,14 +106,14 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         for top in call.tops
     )
     try:
-        layout = TracedForward(cls, call, needs, bridge.settings)
+        traced = TracedForward(cls, call, needs, bridge.settings)
     except TorchRefusal as refusal:
         return TorchExplanation(cls.__name__, _refused("forward", refusal), None)
-    forward = _graph("forward", layout.program)
+    forward = _graph("forward", traced.program)
     if not bridge.has_backward:
         return TorchExplanation(cls.__name__, forward, None)
     try:
-        backward = _graph("backward", layout.whole_backward(needs))
+        backward = _graph("backward", traced.whole_backward(needs))
     except TorchRefusal as refusal:
         backward = _refused("backward", refusal)
     return TorchExplanation(cls.__name__, forward, backward)

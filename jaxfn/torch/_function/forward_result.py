@@ -17,6 +17,7 @@ from jaxfn.torch._base import (
     given_to,
     is_inexact,
     parts_of,
+    to_jax_dtype,
     torch,
 )
 
@@ -36,6 +37,8 @@ class ForwardResult:
         materialize: zeros for gradients that are not there?
         inexact: for each flat result, can it have a gradient?
         numbers: flat results that are numbers to the rule, read from tensors.
+        grad_dtypes: for each top-level output, in which dtype backward gets its
+            gradient, as given to `set_output_grad_dtype`; None if nothing was given.
     """
 
     output: Any
@@ -48,6 +51,7 @@ class ForwardResult:
     materialize: bool
     inexact: list[bool]
     numbers: list[int]
+    grad_dtypes: tuple[Any, ...] | None
 
     @property
     def backward_leaves(self) -> list[int]:
@@ -75,6 +79,8 @@ class ForwardResult:
         if marked:
             ctx.mark_non_differentiable(*marked)
         ctx.set_materialize_grads(self.materialize)
+        if self.grad_dtypes is not None:
+            ctx.set_output_grad_dtype(*map(_to_jax_dtype, self.grad_dtypes))
 
     def restored(self, ctx: Any, saved: list[Any], wanted: list[int]) -> list[Any]:
         """The flat results `wanted`, from a ctx of jaxfn's that saved `saved`."""
@@ -133,7 +139,12 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
         getattr(ctx, "materialize_grads", True),
         [is_inexact(x.dtype) for x in found],
         numbers,
+        ctx.output_grad_dtypes,
     )
+
+
+def _to_jax_dtype(dtype: Any) -> Any:
+    return to_jax_dtype(dtype) if isinstance(dtype, torch.dtype) else dtype
 
 
 def is_number(x: Any) -> bool:

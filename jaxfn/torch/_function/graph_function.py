@@ -42,7 +42,7 @@ class GraphFunction:
         note: what `run` found out, which must be the same on all paths.
         batch: the results for a batch, from its size, where it is in the key and in
             each array, and these; None where JAX batches the graph.
-        is_derivative: does it ask torch for the derivative of another body?
+        is_derivative: does it ask torch for the derivative of another one?
     """
 
     def __init__(
@@ -198,13 +198,13 @@ class GraphFunction:
 
     @property
     def _tracked(self) -> TensorFunction:
-        is_forward = self.rule == "forward"
+        is_forward = self.rule in ("forward", "setup_context")
         return derivatives.of_forward(self.run) if is_forward else self.run
 
     def _derive(
         self, where: Any, run: Callable[..., Any], **options: Any
     ) -> GraphFunction:
-        """Return the body of a derivative, made once."""
+        """Return the function of a derivative, made once."""
         if where not in self._derived:
             self._derived[where] = GraphFunction(
                 run,

@@ -29,7 +29,7 @@ from jaxfn.torch._trace import RandomDraws
 
 
 class Hosted(Protocol):
-    """What this file asks of a `Body` (in `_body`, which stands on this one)."""
+    """What this file asks of a `GraphFunction`, which stands on this file."""
 
     run: Callable[..., Any]
     name: str
@@ -39,34 +39,34 @@ class Hosted(Protocol):
     host_types: dict[Any, list[Any]]
 
 
-def call(body: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
-    """The results of a body, computed by torch: at once, or when the program runs."""
-    types = known_types(body, arrays)
+def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
+    """The results of a function in torch: at once, or when the program runs."""
+    types = known_types(graph, arrays)
     if types is None and any(isinstance(x, Tracer) for x in arrays):
-        types = _found_out(body, arrays)
-        body.host_types[_key(arrays)] = types
+        types = _found_out(graph, arrays)
+        graph.host_types[_key(arrays)] = types
     data = [] if key is None else [_key_data(key)]
     if types is None:
-        results = _run(body, [np.asarray(x) for x in arrays], *map(np.asarray, data))
+        results = _run(graph, [np.asarray(x) for x in arrays], *map(np.asarray, data))
         types = [None if x is None else _type(x) for x in results]
-        body.host_types[_key(arrays)] = types
+        graph.host_types[_key(arrays)] = types
     wanted = [t for t in types if t is not None]
 
     def run(arrays: Sequence[Any], *data: Any) -> list[Any]:
-        return _fitting(_run(body, arrays, *data), types)
+        return _fitting(_run(graph, arrays, *data), types)
 
-    run.__name__ = f"{body.name}.{body.rule}"
+    run.__name__ = f"{graph.name}.{graph.rule}"
     found = iter(jaxfn.host_function(run, wanted)(list(arrays), *data))
     return [None if t is None else next(found) for t in types]
 
 
-def known_types(body: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
+def known_types(graph: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
     """The types of the results, as far as they are known before."""
-    if body.types is not None:
+    if graph.types is not None:
         return [
-            None if t is None else jax.ShapeDtypeStruct(*t) for t in body.types(arrays)
+            None if t is None else jax.ShapeDtypeStruct(*t) for t in graph.types(arrays)
         ]
-    return body.host_types.get(_key(arrays))
+    return graph.host_types.get(_key(arrays))
 
 
 def _key(arrays: Sequence[Any]) -> Any:
@@ -93,12 +93,12 @@ def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
+def _run(graph: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
     """The results in NumPy, of real tensors."""
     seed = zlib.crc32(np.asarray(data[0]).tobytes()) if data else None
     with experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            found = _on(body, arrays, seed, wide=False)
+            found = _on(graph, arrays, seed, wide=False)
         except TorchRefusal:
             raise
         except Exception as error:
@@ -107,23 +107,23 @@ def _run(body: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
                 raise unused from error
             if has_x64() or all(x.dtype != np.int32 for x in arrays):
                 raise
-            found = _on(body, arrays, seed, wide=True)
+            found = _on(graph, arrays, seed, wide=True)
     return [None if x is None else _result(x) for x in found]
 
 
 def _on(
-    body: Hosted, arrays: Sequence[Any], seed: int | None, *, wide: bool
+    graph: Hosted, arrays: Sequence[Any], seed: int | None, *, wide: bool
 ) -> list[Any]:
     tensors = [
         from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
         for x in arrays
     ]
     if seed is not None:
-        seed = (seed + (body.seed or 0)) & 0x7FFFFFFF
+        seed = (seed + (graph.seed or 0)) & 0x7FFFFFFF
     draws = RandomDraws(seed)
     draws.is_real = True
     with draws:
-        return body.run(tensors)
+        return graph.run(tensors)
 
 
 def _result(x: Any) -> np.ndarray:
@@ -134,14 +134,14 @@ def _result(x: Any) -> np.ndarray:
 # ---- the shapes of results, where no call has shown them
 
 
-def _found_out(body: Hosted, arrays: Sequence[Any]) -> list[Any]:
+def _found_out(graph: Hosted, arrays: Sequence[Any]) -> list[Any]:
     """The types of the results for arrays of these types, by trying some values."""
     last: Exception | None = None
-    data = [np.zeros(2, np.uint32)] if body.seed is not None else []
+    data = [np.zeros(2, np.uint32)] if graph.seed is not None else []
     for make in _TRIES:
         values = [make(tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
         try:
-            results = _run(body, values, *data)
+            results = _run(graph, values, *data)
         except Exception as error:  # noqa: BLE001  (rules raise what they like)
             last = error
             continue
@@ -152,7 +152,7 @@ def _found_out(body: Hosted, arrays: Sequence[Any]) -> list[Any]:
         f"results: {type(last).__name__}: {last}.",
         way_out="Call it once on real values, outside of jax.jit and other "
         "transformations, with arguments of these shapes.",
-    ).of(body.name, body.rule) from last
+    ).of(graph.name, graph.rule) from last
 
 
 def _random(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -44,7 +44,7 @@ class HostCall:
         self._settings = settings
         self._lock = threading.Lock()
         self._output: Any = None
-        self.body = GraphFunction(
+        self.graph = GraphFunction(
             host.applied(cls, call.args, self._note),
             name=self.name,
             rule="apply",
@@ -64,7 +64,7 @@ class HostCall:
             jax.ShapeDtypeStruct(x.shape[1:] if d == 0 else x.shape, x.dtype)
             for x, d in zip(arrays, dims, strict=True)
         ]
-        known = host.known_types(self.body, shapes)
+        known = host.known_types(self.graph, shapes)
         assert known is not None  # forward has run, or its types were found out
         types = [(tuple(t.shape), t.dtype) for t in known if t is not None]
         batch = Batch(self.cls, self.args, self._output[0], types)
@@ -103,10 +103,10 @@ class HostCall:
 
     def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
         """What torch returned; jaxfn's ctx gets the arguments."""
-        if self.body.batch is None:
-            results = self.body(arrays, key)
+        if self.graph.batch is None:
+            results = self.graph(arrays, key)
         else:
-            results = self.body.apply(key, *arrays)
+            results = self.graph.apply(key, *arrays)
         ctx.save_for_backward(*arrays)
         ctx.save_for_forward(*arrays)
         ctx.set_materialize_grads(False)
@@ -135,7 +135,7 @@ class HostCall:
         given = tuple(ct is not None for ct in cts)
         if not any(wanted) or not any(given):
             return [None] * len(self.tops)
-        pulled = self.body.vjp(tuple(wanted), given).apply
+        pulled = self.graph.vjp(tuple(wanted), given).apply
         found = iter(pulled(key, *arrays, *[ct for ct in cts if ct is not None]))
         by_array = [next(found) if want else None for want in wanted]
         return [None if top is None else by_array[top] for top in self.tops]

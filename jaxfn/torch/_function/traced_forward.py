@@ -15,7 +15,6 @@ from jaxfn.torch._base import (
     VMAP,
     Ctx,
     Same,
-    SavedCtx,
     TorchRefusal,
     has_vmap,
     is_separate,
@@ -62,7 +61,7 @@ class TracedForward:
         for i, top in enumerate(call.tops):
             if top is not None and needs is not None:
                 shown[top] = needs[i]
-        self.body = GraphFunction(
+        self.graph = GraphFunction(
             self._forward,
             name=self.name,
             rule="forward",
@@ -73,7 +72,7 @@ class TracedForward:
             note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
         )
-        self.program = self.body.program(call.arrays)
+        self.program = self.graph.program(call.arrays)
         self.record: ForwardResult = self.program.note
         self._derived: dict[Any, GraphFunction] = {}
         self._draws_back: bool | None = None
@@ -84,10 +83,10 @@ class TracedForward:
 
     def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
         """What forward returns; what it saves goes into jaxfn's ctx."""
-        if self.has_intermediates() or self.body.batch is not None:
-            results = self.body.apply(key, *arrays)
+        if self.has_intermediates() or self.graph.batch is not None:
+            results = self.graph.apply(key, *arrays)
         else:
-            results = self.body(arrays, key)
+            results = self.graph(arrays, key)
         if key is not None and not self.draws():
             raise ValueError(
                 f"`{self.name}` was made with random=True and draws no random "
@@ -105,7 +104,7 @@ class TracedForward:
 
     def _forward(self, tensors: Sequence[Any]) -> list[Any]:
         args = unflatten(self._args, tensors)
-        ctx = Ctx(self.cls, self._known_needs)
+        ctx = Ctx(self.cls, self._known_needs, "forward")
         if is_separate(self.cls):
             result = self.cls.forward(*args)
             self.cls.setup_context(ctx, tuple(args), result)
@@ -119,7 +118,7 @@ class TracedForward:
         n = len(self._types)
         args = unflatten(self._args, tensors[:n])
         output = unflatten(self.record.output, tensors[n:])
-        ctx = Ctx(self.cls, self._known_needs)
+        ctx = Ctx(self.cls, self._known_needs, "forward")
         self.cls.setup_context(ctx, tuple(args), output)
         return record(ctx, output)[0][self.record.n_outputs :]
 
@@ -253,13 +252,18 @@ class TracedForward:
         return is_output and any(needs) and i not in self.record.marked
 
     def _ctx(
-        self, saved: list[Any], leaves: list[int], needs: Needs, tensors: Sequence[Any]
-    ) -> SavedCtx:
+        self,
+        rule: str,
+        saved: list[Any],
+        leaves: list[int],
+        needs: Needs,
+        tensors: Sequence[Any],
+    ) -> Ctx:
         at = dict(zip(leaves, tensors, strict=False))
         for i in at.keys() & set(self.record.numbers):
             at[i] = at[i].item()
         values = [at.get(i) for i in range(len(self.program.outputs))]
-        ctx = SavedCtx(self.cls, lambda: needs, unflatten(saved, values))
+        ctx = Ctx(self.cls, lambda: needs, rule, unflatten(saved, values))
         ctx.__dict__.update(unflatten(self.record.attributes, values))
         ctx.materialize_grads = self.record.materialize
         return ctx
@@ -271,7 +275,7 @@ class TracedForward:
         given: tuple[bool, ...],
         tensors: Sequence[Any],
     ) -> list[Any]:
-        ctx = self._ctx(self.record.saved, leaves, needs, tensors)
+        ctx = self._ctx("backward", self.record.saved, leaves, needs, tensors)
         cts = iter(tensors[len(leaves) :])
         grads = [next(cts) if g else None for g in given]
         rule = _rule(self.cls)
@@ -290,7 +294,7 @@ class TracedForward:
             needs = tuple(given)
 
             def run(tensors: Sequence[Any]) -> list[Any]:
-                ctx = self._ctx(self.record.for_forward, leaves, needs, tensors)
+                ctx = self._ctx("jvp", self.record.for_forward, leaves, needs, tensors)
                 dots = iter(tensors[len(leaves) :])
                 args = [next(dots) if g else None for g in given]
                 result = self.cls.jvp(ctx, *args)
@@ -316,7 +320,7 @@ def _as_they_were(
     found: list[Any] = []
     marked = set(traced.record.marked)
     # A vmap rule may give something else for an input than the input.
-    free = 0 if traced.body.batch is None else traced.record.n_outputs
+    free = 0 if traced.graph.batch is None else traced.record.n_outputs
     outputs = zip(traced.program.outputs, results, strict=True)
     for i, (ref, x) in enumerate(outputs):
         assert ref is not None  # what is returned or saved is a tensor

@@ -4,7 +4,7 @@ One row an operation, by jax.numpy and lax, a file a kind. A row need not care f
 dtypes that torch promotes to: each result is cast to what torch's trace had.
 """
 
-from jaxfn.torch._ops import (  # noqa: F401  (they fill the table)
+from jaxfn.torch._ops import (
     activations,
     comparing,
     creating,

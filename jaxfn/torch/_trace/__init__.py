@@ -20,15 +20,3 @@ from jaxfn.torch._trace.intercept import NeedsRead, RandomDraws
 from jaxfn.torch._trace.program import Operation, Ref
 from jaxfn.torch._trace.tracer import TensorFunction, TensorSpec, trace
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-
-__all__ = [
-    "BranchTree",
-    "NeedsRead",
-    "Operation",
-    "RandomDraws",
-    "Ref",
-    "TensorFunction",
-    "TensorSpec",
-    "TrackedForward",
-    "trace",
-]

@@ -110,8 +110,9 @@ class TracedProgram:
 
 
 def _run(step: Operation, values: list[Any], key: Any) -> Any:
-    args = _fill(step.args, values)
-    kwargs = {name: _fill(x, values) for name, x in step.kwargs.items()}
+    args, kwargs = jax.tree.map(
+        lambda x: values[x] if type(x) is Ref else x, (step.args, step.kwargs)
+    )
     try:
         if masked.has_masked((args, kwargs)):
             return checked(step, masked.run(step, args, kwargs))
@@ -199,12 +200,3 @@ def cast(x: Any, dtype: Any) -> Any:
         most = float(jnp.finfo(dtype).max)
         x = jnp.clip(x, -most, most)
     return jax.lax.convert_element_type(x, dtype)
-
-
-def _fill(x: Any, values: list[Any]) -> Any:
-    kind = type(x)
-    if kind is Ref:
-        return values[x]
-    if kind is list or kind is tuple:
-        return kind([_fill(y, values) for y in x])
-    return x

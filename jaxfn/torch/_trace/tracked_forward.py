@@ -20,7 +20,7 @@ _CUTS = {
     torch.Tensor.data.__get__: lambda x, *_: x.view_as(x),
     torch.Tensor.detach_: lambda x: x,
 }
-_COPIES = {torch.tensor: 0, torch.Tensor.new_tensor: 1}
+_COPIES = (torch.tensor, torch.Tensor.new_tensor)
 
 
 class TrackedForward(TorchFunctionMode):
@@ -54,8 +54,8 @@ class TrackedForward(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _CUTS:
             return _CUTS[func](*args)
-        if func in _COPIES and isinstance(args[_COPIES[func]], torch.Tensor):
-            data = args[_COPIES[func]]
+        data = kwargs.get("data", args[-1] if args else None)
+        if func in _COPIES and isinstance(data, torch.Tensor):
             like = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
             return data.clone().to(**like) if like else data.clone()
         if func is torch.Tensor.requires_grad_ and not args[0].is_leaf:

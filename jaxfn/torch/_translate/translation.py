@@ -94,5 +94,5 @@ def translated(
             "translate needs LibCST, which is not installed here: "
             "pip install 'jaxfn[translate]'."
         )
-    api = importlib.import_module("jaxfn.torch._translate._api")
+    api = importlib.import_module("jaxfn.torch._translate.api")
     return Translation(*api.translate(classes, args, whole=whole, progress=progress))

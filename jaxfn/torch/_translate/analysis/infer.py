@@ -1,0 +1,288 @@
+"""What an expression is, also where no run came by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.observe import TENSOR, UNKNOWN, ExprType, Observations
+from jaxfn.torch._translate.source import Unit
+from jaxfn.torch._translate.syntax import (
+    NameUses,
+    Scopes,
+    code,
+    cst,
+    cst_params,
+    dotted,
+)
+from jaxfn.torch._translate.table import DTYPES
+
+_SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
+_BUSY = ExprType("busy")  # it is being found out: a name that is bound to itself
+_NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
+_RESULTS = {
+    "item tolist finfo iinfo numpy equal allclose": UNKNOWN,
+    "is_floating_point is_complex is_contiguous is_tensor": ExprType("bool"),
+    "sort topk unbind split chunk meshgrid slogdet std_mean var_mean eigh svd qr": _SEQ,
+    "broadcast_tensors": _SEQ,
+}
+_BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
+_BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
+_BUILTINS |= {"range": "other", "set": "other"}
+_RULES = ("backward", "vjp")
+_CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
+
+
+class Inference:
+    """The types of a unit's expressions."""
+
+    def __init__(self, unit: Unit, facts: Observations) -> None:
+        self._unit, self._facts = unit, facts
+        self._scopes = Scopes()
+        unit.node.visit(self._scopes)
+        self._busy: set[Any] = set()
+
+    def of(self, node: Any) -> ExprType:
+        """What an expression is."""
+        found = self._facts.of(node)
+        if found.kind != "unknown":
+            return found
+        if node in self._busy:
+            return _BUSY
+        self._busy.add(node)
+        try:
+            found = self._guess(node)
+        finally:
+            self._busy.discard(node)
+        return UNKNOWN if found.kind == "busy" and not self._busy else found
+
+    def target(self, node: Any) -> Any:
+        """What a name means that is not local."""
+        return self._unit.references.get(node)
+
+    def function(self, node: Any) -> Any:
+        """The function around a node."""
+        return self._scopes.around.get(node)
+
+    def loads(self, node: Any, name: str) -> int:
+        """How often the function around a node reads a name."""
+        names = self._scopes.names.get(self.function(node), {})
+        return len(names.get(name, NameUses()).loads)
+
+    def binds(self, function: Any, name: str) -> bool:
+        """Does a function bind a name, as a parameter or otherwise?"""
+        return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)
+
+    def stores(self, node: Any) -> list[tuple[str, Any]]:
+        """How the function around a name binds it, and to what."""
+        names = self._scopes.names.get(self.function(node), {})
+        return names.get(node.value, NameUses()).stores
+
+    # ---- from the text
+
+    def _guess(self, node: Any) -> ExprType:
+        if isinstance(node, (cst.Integer, cst.Float)):
+            number: Any = node.evaluated_value
+            return ExprType(type(number).__name__, value=number)
+        if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)):
+            return ExprType("str")
+        if isinstance(node, (cst.Tuple, cst.List, cst.ListComp)):
+            return _SEQ
+        if isinstance(node, (cst.Dict, cst.DictComp, cst.Set, cst.SetComp, cst.Lambda)):
+            return ExprType("other")
+        if isinstance(node, cst.BinaryOperation):
+            return self._either(node.left, node.right)
+        guess = {
+            cst.Name: self._name,
+            cst.UnaryOperation: self._unary,
+            cst.Comparison: self._comparison,
+            cst.IfExp: self._if,
+            cst.Attribute: self._attribute,
+            cst.Subscript: self._subscript,
+            cst.Call: self._call,
+        }.get(type(node))
+        return UNKNOWN if guess is None else guess(node)
+
+    def _unary(self, node: Any) -> ExprType:
+        inner = self.of(node.expression)
+        if inner.kind == "busy":
+            return inner
+        if isinstance(node.operator, cst.Not):
+            return ExprType("bool")
+        if isinstance(node.operator, cst.Minus) and isinstance(
+            inner.value, (int, float)
+        ):
+            return ExprType(inner.kind, value=-inner.value)
+        return ExprType(inner.kind)
+
+    def _comparison(self, node: Any) -> ExprType:
+        plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+        if any(isinstance(c.operator, plain) for c in node.comparisons):
+            return ExprType("bool")
+        found = self._either(node.left, *(c.comparator for c in node.comparisons))
+        return found if found.kind in ("tensor", "unknown") else ExprType("bool")
+
+    def _if(self, node: Any) -> ExprType:
+        one, two = self.of(node.body), self.of(node.orelse)
+        return ExprType(one.kind) if one.kind == two.kind else UNKNOWN
+
+    def _either(self, *nodes: Any) -> ExprType:
+        kinds = [self.of(n).kind for n in nodes]
+        if "tensor" in kinds:
+            return TENSOR
+        if "busy" in kinds:
+            return _BUSY
+        if "unknown" in kinds or "mixed" in kinds:
+            return UNKNOWN
+        if "float" in kinds:
+            return ExprType("float")
+        return ExprType(kinds[0])
+
+    def _name(self, node: Any) -> ExprType:
+        name = node.value
+        if name in _CONSTANTS:
+            return ExprType(_CONSTANTS[name])
+        if node in self._unit.references:
+            return self._reference(self._unit.references[node])
+        function = self.function(node)
+        while function is not None:
+            uses = self._scopes.names.get(function, {}).get(name)
+            if uses is not None and uses.stores:
+                return self._uses(uses, function, name)
+            function = self._scopes.around.get(function)
+        return UNKNOWN
+
+    def _uses(self, uses: NameUses, function: Any, name: str) -> ExprType:
+        """A name that was seen elsewhere in its function, or what it is bound to."""
+        seen = [self._facts.of(n) for n in uses.loads]
+        seen = [f for f in seen if f.kind != "unknown"]
+        if not seen:
+            seen = [self._stored(store, function, name) for store in uses.stores]
+        seen = [f for f in seen if f.kind != "busy"]
+        kinds = {f.kind for f in seen}
+        if len(kinds) != 1:
+            return UNKNOWN
+        ndims = {f.ndim for f in seen}
+        only = seen[0] if len({f.shapes for f in seen}) == 1 else ExprType(seen[0].kind)
+        return only if len(ndims) == 1 else ExprType(seen[0].kind)
+
+    def _stored(self, store: Any, function: Any, name: str) -> ExprType:
+        kind, value = store
+        if kind == "param":
+            return self._param(value, function)
+        if kind == "value":
+            return self.of(value)
+        is_pair = isinstance(value, cst.Call) and self._call(value).kind == "seq"
+        found = kind == "item" and (_is_saved(value) or is_pair)
+        return TENSOR if found else UNKNOWN
+
+    def _param(self, param: Any, function: Any) -> ExprType:
+        annotation = param.annotation
+        if annotation is not None:
+            target = self._unit.references.get(annotation.annotation)
+            if target is not None and target.name == "torch.Tensor":
+                return TENSOR
+            text = code(annotation.annotation)
+            if text in ("int", "float", "bool", "str"):
+                return ExprType(text)
+        own = self._unit.is_function_class and function.name.value in _RULES
+        first = [p.name.value for p in cst_params(function.params)][:2]
+        skipped = 2 if first[:1] == ["cls"] else 1
+        if own and param.name.value not in first[:skipped] and not _is_star(param):
+            return TENSOR
+        return UNKNOWN
+
+    def _reference(self, target: Any) -> ExprType:
+        if target.kind == "torch":
+            name = target.name.rpartition(".")[2]
+            return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
+        if target.kind in ("unit", "value", "import"):
+            return self._constant(target.value)
+        return UNKNOWN
+
+    def _constant(self, value: Any) -> ExprType:
+        """A number of a module, or one that a closure holds."""
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                return ExprType(kind.__name__, value=value)
+        return TENSOR if isinstance(value, torch.Tensor) else UNKNOWN
+
+    def _attribute(self, node: Any) -> ExprType:
+        target = self._unit.references.get(node)
+        if target is not None:
+            return self._reference(target)
+        if _is_saved(node):
+            return _SEQ
+        if node.attr.value == "dtype":
+            return _DTYPE
+        owner = self._unit.references.get(node.value)
+        if owner is not None and owner.kind == "import":
+            return self._constant(getattr(owner.value, node.attr.value, None))
+        if self.of(node.value).is_tensor:
+            name = node.attr.value
+            if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
+                return TENSOR
+            return {"shape": _SEQ, "dtype": _DTYPE, "ndim": _INT}.get(
+                name, ExprType("device") if name == "device" else UNKNOWN
+            )
+        return UNKNOWN
+
+    def _subscript(self, node: Any) -> ExprType:
+        inner = node.value
+        if self.of(inner).is_tensor or _is_saved(inner):
+            return TENSOR
+        is_shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
+        if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
+            names = dotted(inner.func)
+            last = (
+                inner.func.attr.value if isinstance(inner.func, cst.Attribute) else ""
+            )
+            is_shape = (names or [last])[-1] == "size"
+            if not is_shape:
+                return TENSOR
+        if not is_shape:
+            return UNKNOWN
+        return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
+
+    def _call(self, node: Any) -> ExprType:
+        target = self._unit.references.get(node.func)
+        if target is not None and target.kind == "torch":
+            head, _, name = target.name.rpartition(".")
+            known = head in ("torch", "torch.nn.functional", "torch.linalg")
+            known = known or head in ("torch.special", "torch.fft")
+            return self._result(name, node, node.args[1:]) if known else UNKNOWN
+        if target is not None and target.kind == "builtin":
+            kind = _BUILTINS.get(target.name)
+            return UNKNOWN if kind is None else ExprType(kind)
+        if isinstance(node.func, cst.Attribute):
+            owner = self.of(node.func.value)
+            if owner.is_tensor:
+                return self._result(node.func.attr.value, node, node.args)
+            return _BUSY if owner.kind == "busy" else UNKNOWN
+        return UNKNOWN
+
+    def _result(self, name: str, node: Any, args: Any) -> ExprType:
+        if name in _NUMBERS:
+            return _INT
+        if name == "size":
+            return _INT if args else _SEQ
+        for names, found in _RESULTS.items():
+            if name in names.split():
+                return found
+        if name in ("max", "min") and args:
+            of = self.of(args[0].value)
+            return TENSOR if of.is_tensor else _SEQ
+        return TENSOR
+
+
+def _is_saved(node: Any) -> bool:
+    found = isinstance(node, cst.Attribute) and node.attr.value
+    return found in ("saved_tensors", "saved_variables")
+
+
+def _is_dtype(target: Any) -> bool:
+    return type(target.value).__name__ == "dtype"
+
+
+def _is_star(param: Any) -> bool:
+    return param.star not in ("", None) and isinstance(param.star, str)

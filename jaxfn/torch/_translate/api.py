@@ -1,0 +1,158 @@
+"""From classes to the text of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.analysis import Analysis
+from jaxfn.torch._translate.assemble import assembled
+from jaxfn.torch._translate.observe import (
+    InstrumentedOriginal,
+    Observations,
+    quiet,
+    run,
+)
+from jaxfn.torch._translate.rewrite import Rewriter, Untranslated, without_devices
+from jaxfn.torch._translate.source import SourceFiles, Unit, collect
+from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.verify import (
+    Progress,
+    as_torch,
+    compared,
+    is_user_object,
+    of_class,
+)
+
+
+def translate(
+    classes: Sequence[Any],
+    args: Sequence[Any],
+    *,
+    whole: bool,
+    progress: Progress | None = None,
+) -> tuple[str, tuple[Untranslated, ...], Any]:
+    """The source of a translation, what is left, and the comparison.
+
+    Args:
+        classes: of one file.
+        args: of the first one's apply; none to leave the comparison out.
+        whole: is this the whole file? Then its docstring and other names stay.
+        progress: called before each row of the comparison.
+    """
+    given = as_torch(args)
+    library = SourceFiles()
+    functions = [a for a in given if is_user_function(a)]
+    objects = [type(a) for a in given if is_user_object(a)]
+    objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
+    units = collect(library, [*classes, *functions, *objects])
+    facts = Observations()
+    if args:
+        facts = _learn(units, library, classes[0], given)
+    program = Analysis(units, facts)
+    source, left = _written(library, program, classes, whole=whole)
+    values = [unit.value for unit in units.values()]
+    left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
+    if not args:
+        return source, tuple(left), None
+    main, path = library.of(classes[0])
+    keyed = program.draws[main.name, path].takes_key
+    report = compared(source, classes[0], given, progress, keyed=keyed)
+    return source, tuple(left), report
+
+
+def _has_text(library: SourceFiles, cls: type) -> bool:
+    try:
+        library.of(cls)
+    except ValueError:
+        return False
+    return True
+
+
+def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Untranslated]:
+    """Arguments that compute in torch, and that no text here makes compute in JAX."""
+    reason = "an object that computes in PyTorch: pass one that computes in JAX"
+    found = []
+    for i, arg in enumerate(args):
+        module = type(arg).__module__.split(".")[0]
+        plain = module in ("builtins", "torch", "numpy", "scipy", "jax", "jaxlib")
+        ours = isinstance(arg, tuple) or is_user_function(arg) or type(arg) in classes
+        if isinstance(arg, torch.nn.Module) or (not plain and not ours):
+            found.append(Untranslated(f"argument {i}", type(arg).__qualname__, reason))
+    return found
+
+
+def is_user_function(value: Any) -> bool:
+    """Is it a Python function, whose text may be at hand?"""
+    return hasattr(value, "__code__") and hasattr(value, "__globals__")
+
+
+def _learn(
+    units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
+) -> Observations:
+    with quiet():
+        try:
+            run(cls, args)
+        except Exception as error:
+            # What torch says after its first sentence may be a hundred lines.
+            said = str(error).split("\n")[0].split(". ")[0]
+            raise ValueError(
+                f"`{cls.__name__}` fails in PyTorch on these arguments: expected a "
+                f"call that works, got {type(error).__name__}: {said}"
+            ) from error
+        original = InstrumentedOriginal(units)
+        by_value = {}
+        for unit in units.values():
+            if is_user_function(unit.value):
+                by_value[id(unit.value)] = original.value(unit)
+            for arg in args:
+                if type(arg) is unit.value and is_user_object(arg):
+                    by_value[id(arg)] = of_class(arg, original.value(unit))
+        source, path = library.of(cls)
+        seen = original.value(units[source.name, path])
+        given = [by_value.get(id(a), a) for a in args]
+        run(seen, given)
+    return original.facts
+
+
+def _written(
+    library: SourceFiles, program: Analysis, classes: Sequence[Any], *, whole: bool
+) -> tuple[str, list[Untranslated]]:
+    left: list[Untranslated] = []
+    parts: list[tuple[Unit, Sequence[Any]]] = []
+    constants: dict[str, str] = {}
+    main, _ = library.of(classes[0])
+    for unit in program.units.values():
+        rewriter = Rewriter(unit, program, constants)
+        found = cst.Module([unit.node]).visit(rewriter)
+        found = without_devices(found, rewriter.devices)
+        statements = [_named(unit, s) for s in found.body]
+        parts.append((unit, statements))
+        left.extend(rewriter.left)
+    if whole:
+        names = {cls.__name__ for cls in classes}
+        parts.extend(_aliases(main, names))
+    return assembled(main, parts, constants, whole=whole), left
+
+
+def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
+    """`square = Square.apply`: other names of the classes."""
+    found = []
+    for statement in main.tree.body:
+        if not is_line(statement, cst.Assign):
+            continue
+        small = statement.body[0]
+        target = small.targets[0].target
+        of, *rest = dotted(small.value) or [""]
+        if rest == ["apply"] and of in names and isinstance(target, cst.Name):
+            unit = Unit(main, (target.value,), statement, None, target.value, {})
+            found.append((unit, [statement]))
+    return found
+
+
+def _named(unit: Unit, statement: Any) -> Any:
+    is_def = isinstance(statement, (cst.FunctionDef, cst.ClassDef))
+    if is_def and statement.name.value == unit.path[-1] != unit.name:
+        return statement.with_changes(name=cst.Name(unit.name))
+    return statement

@@ -1,0 +1,175 @@
+"""What is known of an expression: from runs of the original, or from its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from jaxfn.torch._base import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class ExprType:
+    """What an expression was.
+
+    Attributes:
+        kind: "tensor", "int", "float", "bool", "complex", "none", "str", "seq" (a tuple
+            or list), "array" (of NumPy), "dtype", "device", "callable", "other";
+            "mixed" if it changed, "unknown" if it was not seen.
+        dtype: of the tensor.
+        shapes: of the tensor, in all runs.
+        value: of a number, if it was the same in all runs.
+        owned: did no argument of this call share memory with its result?
+    """
+
+    kind: str
+    dtype: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    value: Any = None
+    owned: bool = False
+
+    @property
+    def is_tensor(self) -> bool:
+        """Was it always a tensor?"""
+        return self.kind == "tensor"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The one shape that it had."""
+        return self.shapes[0] if len(self.shapes) == 1 else None
+
+    @property
+    def ndim(self) -> int | None:
+        """The one number of axes that it had."""
+        found = {len(s) for s in self.shapes}
+        return found.pop() if len(found) == 1 else None
+
+    def joined(self, other: ExprType) -> ExprType:
+        """What both are."""
+        if self == other:
+            return self
+        shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
+        return ExprType(
+            self.kind if self.kind == other.kind else "mixed",
+            self.dtype if self.dtype == other.dtype else None,
+            shapes[:8],
+            self.value if self.value == other.value else None,
+            self.owned and other.owned,
+        )
+
+
+UNKNOWN = ExprType("unknown")
+TENSOR = ExprType("tensor")
+
+
+class Observations:
+    """What was seen of each expression."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, ExprType] = {}
+        self._nodes: list[Any] = []
+
+    def number(self, node: Any) -> int:
+        """A number for an expression."""
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def see(self, i: int, value: Any) -> Any:
+        """Note what an expression is, and hand it on."""
+        node = self._nodes[i]
+        self._note(node, fact(value))
+        return value
+
+    def watch(self, i: int, function: Any) -> Any:
+        """Note whether what a function returns shares memory with its arguments."""
+        node = self._nodes[i]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = _memory((args, kwargs, _held(function)))
+            found = function(*args, **kwargs)
+            after = _memory(found)
+            owned = before is not None and after is not None
+            if before and after:
+                owned = not any(a < d and c < b for a, b in before for c, d in after)
+            self._note(node.func, ExprType("callable", owned=owned))
+            return found
+
+        return call
+
+    def _note(self, node: Any, found: ExprType) -> None:
+        old = self._found.get(node)
+        self._found[node] = found if old is None else old.joined(found)
+
+    def of(self, node: Any) -> ExprType:
+        """What an expression was."""
+        return self._found.get(node, UNKNOWN)
+
+
+def fact(value: Any) -> ExprType:
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return ExprType("tensor", dtype, (tuple(value.shape),))
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        value = value.item()
+    for kind in (bool, int, float, complex, str):
+        if isinstance(value, kind):
+            return ExprType(kind.__name__, value=value)
+    if value is None:
+        return ExprType("none")
+    if isinstance(value, (tuple, list)):
+        numbers = all(isinstance(x, (int, float)) for x in value)
+        return ExprType("seq", value=tuple(value) if numbers else None)
+    is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
+    if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
+        return ExprType("dtype")
+    if isinstance(value, torch.device):
+        return ExprType("device")
+    if isinstance(value, np.ndarray):
+        return ExprType("array", str(value.dtype), (tuple(value.shape),))
+    return ExprType("callable" if callable(value) else "other")
+
+
+def _memory(value: Any) -> list[tuple[int, int]] | None:
+    """Where the arrays begin and end; None where that can't be told (`torch.func`)."""
+    try:
+        return [_bounds(x) for x in _tensors(value)]
+    except RuntimeError:
+        return None
+
+
+def _bounds(x: Any) -> tuple[int, int]:
+    if isinstance(x, np.ndarray):
+        return byte_bounds(x)
+    storage = x.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function can return besides its arguments: it may keep tensors."""
+    found = [getattr(function, "__self__", None), getattr(function, "__defaults__", ())]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    space = getattr(function, "__globals__", {})
+    held = (torch.Tensor, np.ndarray)
+    found.extend(x for x in space.values() if isinstance(x, held))
+    return [*found, *(vars(x) for x in found if hasattr(x, "__dict__"))]
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided:
+            yield value
+    elif isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for x in value:
+            yield from _tensors(x)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

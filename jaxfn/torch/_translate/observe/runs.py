@@ -1,0 +1,121 @@
+"""Runs of the original, in which every expression says what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.observe.instrument import Instrument
+from jaxfn.torch._translate.observe.observations import Observations
+from jaxfn.torch._translate.source import Unit, key_of
+from jaxfn.torch._translate.syntax import cst
+
+
+class InstrumentedOriginal:
+    """The units of a translation, running in torch, with every expression seen."""
+
+    def __init__(self, units: Mapping[Any, Unit]) -> None:
+        self.facts = Observations()
+        self._units = units
+        self._names = {key: f"__unit_{i}__" for i, key in enumerate(units)}
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._made: dict[str, Any] = {}
+        for unit in units.values():
+            for target in unit.references.values():
+                if target.kind == "unit":
+                    new = f"__unit_{len(self._names)}__"
+                    name = self._names.setdefault(key_of(target), new)
+                    self._made[name] = target.value
+        for unit in _in_order(units):
+            if isinstance(unit.value, enum.EnumMeta):
+                self._made[self._names[unit.key]] = unit.value  # members are compared
+            else:
+                self._define(unit)
+
+    def _space(self, unit: Unit) -> dict[str, Any]:
+        name = unit.source.name
+        if name not in self._spaces:
+            see, watch = self.facts.see, self.facts.watch
+            self._spaces[name] = {
+                **unit.source.namespace,
+                "__see__": see,
+                "__watch__": watch,
+            }
+        return self._spaces[name]
+
+    def _define(self, unit: Unit) -> None:
+        space = self._space(unit)
+        space.update(unit.closure)
+        node = unit.node.visit(Instrument(self.facts, unit, self._names))
+        if isinstance(node, cst.SimpleStatementLine):
+            node = node.with_changes(leading_lines=[])
+        # Annotations need no meaning here.
+        text = "from __future__ import annotations\n" + cst.Module([node]).code
+        space.update(self._made)
+        code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
+        exec(code, space)
+        self._made[self._names[unit.key]] = space[unit.path[-1]]
+        for other in self._spaces.values():
+            other.update(self._made)
+
+    def value(self, unit: Unit) -> Any:
+        """The unit, as it runs here."""
+        return self._made[self._names[unit.key]]
+
+
+def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
+    """What a definition needs comes before it, where there is no circle."""
+    found: dict[Any, Unit] = {}
+
+    def add(key: Any, path: tuple[Any, ...]) -> None:
+        if key in found or key in path or key not in units:
+            return
+        for other in units[key].needs:
+            add(other, (*path, key))
+        found[key] = units[key]
+
+    for key in units:
+        add(key, ())
+    return list(found.values())
+
+
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    """Copies of arguments; if no tensor requires grad, all that can do so."""
+    dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
+    given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
+
+    def leaf(x: Any, dense: bool) -> Any:
+        if not dense:
+            return dict(x) if isinstance(x, dict) else x
+        can = x.is_floating_point() or x.is_complex()
+        return x.detach().clone().requires_grad_(x.requires_grad if given else can)
+
+    return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
+
+
+def run(cls: Any, args: Sequence[Any]) -> None:
+    """Forward and backward of a class, as torch runs them."""
+    given = _leaves(args)
+    torch.manual_seed(0)
+    out = cls.apply(*[x * 1 if _needs(x) else x for x in given])
+    outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _needs(x)]
+    if outs:
+        wanted = [x for x in given if _needs(x)]
+        ones = [torch.ones_like(x) for x in outs]
+        torch.autograd.grad(outs, wanted, ones, allow_unused=True)
+
+
+def _needs(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What torch warns of in the original is no news of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,194 @@
+"""Assignments, plain and augmented: to names, to parts, to attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._translate.analysis import is_write_name, root_of
+from jaxfn.torch._translate.rewrite import devices
+from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.rewrite.promotion import widens
+from jaxfn.torch._translate.syntax import code, cst, fill, indices, paren
+
+_OPERATORS = {
+    cst.AddAssign: ("add", "{}"),
+    cst.SubtractAssign: ("add", "-{}"),
+    cst.MultiplyAssign: ("multiply", "{}"),
+    cst.DivideAssign: ("divide", "{}"),
+}
+_BINARY = {
+    cst.AddAssign: cst.Add,
+    cst.SubtractAssign: cst.Subtract,
+    cst.MultiplyAssign: cst.Multiply,
+    cst.DivideAssign: cst.Divide,
+}
+
+
+def bind(name: str, value: Any) -> Any:
+    """`name = value`."""
+    return cst.Assign([cst.AssignTarget(cst.Name(name))], value)
+
+
+def index_text(subscript: Any) -> str:
+    """What is in the brackets."""
+    text = code(subscript.with_changes(value=cst.Name("x"), lpar=[], rpar=[]))
+    return text[text.index("[") + 1 : -1]
+
+
+def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    target = old.targets[0].target
+    device = devices.named(rewriter.infer, old)
+    if device is not None:
+        rewriter.devices.append(device)
+    if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
+        return rewriter.refuse("a write to a part, with other targets beside it")
+    if len(old.targets) == 1 and isinstance(target, cst.Subscript):
+        owner = rewriter.infer.of(target.value)
+        if owner.is_tensor:
+            return _at_set(rewriter, old, new)
+        named = isinstance(target.value, cst.Name)
+        if named and target.value in rewriter.unit.references:
+            return rewriter.refuse(
+                f"a write to {code(target.value)}, which calls share"
+            )
+        if named and owner.kind in ("unknown", "mixed") and not _is_text(target):
+            return rewriter.refuse(
+                f"{code(target.value)} may be a tensor that it writes to"
+            )
+        return [new]
+    is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
+    if is_attribute and rewriter.infer.of(target.value).is_tensor:
+        return _attribute(rewriter, old)
+    if isinstance(old.value, cst.Call) and old.value in rewriter.pairs:
+        kept = rewriter.pairs[old.value]
+        one = new.targets[0].with_changes(target=kept)
+        return [new.with_changes(targets=[one])]
+    call = old.value
+    changed = code(old.value) != code(new.value)
+    if changed and code(new.targets[0].target) == code(new.value):
+        return []  # `x = x.clone()`
+    is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
+    if is_write and is_write_name(call.func.attr.value):
+        decision = rewriter.writes.decision(call)
+        if decision.back:
+            root = root_of(call.func.value)
+            assert root is not None
+            return [bind(root, new.value), new.with_changes(value=cst.Name(root))]
+    return [new]
+
+
+def _writes_one_of_many(rewriter: Rewriting, target: Any, old: Any) -> bool:
+    """Is a part of a tensor written to, and something else in the same statement?"""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        parts = [e.value for e in target.elements]
+    else:
+        parts = [target] if len(old.targets) > 1 else []
+    return any(
+        isinstance(part, cst.Subscript) and rewriter.infer.of(part.value).is_tensor
+        for part in parts
+    )
+
+
+def _is_text(target: Any) -> bool:
+    """Is it `x["name"]`, which is of no tensor?"""
+    found = indices(target)
+    return len(found) == 1 and isinstance(found[0], cst.SimpleString)
+
+
+def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
+    """JAX arrays have no attributes of one's own."""
+    name = old.targets[0].target.attr.value
+    if name == "requires_grad":
+        return []
+    if name in ("data", "grad"):
+        return rewriter.refuse(f"a write to Tensor.{name}")
+    rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
+    return []
+
+
+def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    """`x[i] = v`."""
+    target, value = old.targets[0].target, new.value
+    place = new.targets[0].target
+    decision = rewriter.writes.decision(old)
+    if decision.reason:
+        return rewriter.refuse(f"a write: {decision.reason}")
+    if not isinstance(target.value, cst.Name):
+        return rewriter.refuse("a write to a part of what has no name")
+    x = target.value.value
+    if rewriter.writes.masks.is_masked(target):
+        facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
+        cast = f".astype({x}.dtype)" if _changes(*facts) else ""
+        return _where(rewriter, old, x, place, value, cast)
+    found = fill(f"{x}.at[{index_text(place)}].set(_value)", {"_value": value})
+    return [bind(x, found)]
+
+
+def _where(
+    rewriter: Rewriting, old: Any, x: str, place: Any, value: Any, cast: str = ""
+) -> list[Any]:
+    """`x[mask] = value`."""
+    plan = rewriter.masked.get(old)
+    if plan is None:
+        return rewriter.refuse("a write with a mask, of what has no fixed shape")
+    text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x}){cast}"
+    values = {"_mask": place.slice[0].slice.value, "_value": value}
+    return [bind(x, fill(text, values))]
+
+
+def _changes(written: Any, value: Any) -> bool:
+    """Would `where` give what is written to another dtype?"""
+    if written.dtype == "bool":
+        return value.kind in ("int", "float") or value.dtype not in (None, "bool")
+    return widens(written, [value])
+
+
+def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    target = old.target
+    if isinstance(target, cst.Name):
+        reason = rewriter.writes.reason(old)
+        if reason:
+            return rewriter.refuse(f"a write: {reason}")
+        return _kept(rewriter, old, new)
+    fact = rewriter.infer.of(
+        target.value if isinstance(target, cst.Subscript) else target
+    )
+    if isinstance(target, cst.Attribute):
+        owner = rewriter.infer.of(target)
+        if owner.kind in ("int", "float", "str", "seq"):
+            return [new]
+        return rewriter.refuse("a write to an attribute")
+    if not fact.is_tensor:
+        if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
+            return [new]
+        return rewriter.refuse("a write to an element of what is no tensor")
+    decision = rewriter.writes.decision(old)
+    if decision.reason or not isinstance(target.value, cst.Name):
+        return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
+    x, place, value = target.value.value, new.target, new.value
+    operator = type(old.operator)
+    if operator not in _OPERATORS:
+        return rewriter.refuse("this operator on a part of a tensor")
+    if rewriter.writes.masks.is_masked(target):
+        both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
+        return _where(rewriter, old, x, place, both)
+    index = index_text(place)
+    if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
+        # torch writes each place once, where `.at[].add` would add up.
+        part = cst.parse_expression(f"{x}[{index}]")
+        both = cst.BinaryOperation(part, _BINARY[operator](), paren(value))
+        return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": both}))]
+    method, form = _OPERATORS[operator]
+    text = f"{x}.at[{index}].{method}({form.format('_value')})"
+    return [bind(x, fill(text, {"_value": value}))]
+
+
+def _kept(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    """`y += x` on a name: torch's `y` keeps its dtype."""
+    facts = [rewriter.infer.of(n) for n in (old.target, old.value)]
+    if not widens(facts[0], facts[1:]) or type(old.operator) not in _BINARY:
+        return [new]
+    name = new.target.value
+    operator = _BINARY[type(old.operator)]()
+    both = cst.BinaryOperation(cst.Name(name), operator, paren(new.value))
+    return [bind(name, fill(f"_x.astype({name}.dtype)", {"_x": both}))]

@@ -1,0 +1,113 @@
+"""What all parts of a rewriter share: its unit, what it noted, what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from jaxfn.torch._translate.analysis import Analysis, Writes
+from jaxfn.torch._translate.source import Unit
+from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
+
+
+@dataclasses.dataclass
+class Untranslated:
+    """What was not translated.
+
+    Attributes:
+        where: file and line of the original.
+        text: the line.
+        reason: why not.
+    """
+
+    where: str
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}\n    {self.text}"
+
+
+class Rewriting(cst.CSTTransformer):
+    """A unit that is being rewritten."""
+
+    def __init__(
+        self, unit: Unit, program: Analysis, constants: dict[str, str]
+    ) -> None:
+        super().__init__()
+        self.unit, self.units, self.constants = unit, program.units, constants
+        self.infer = program.inference[unit.key]
+        self.writes = Writes(unit, program)
+        self.draws = program.draws[unit.key]
+        self.left: list[Untranslated] = []
+        self.frames: list[list[str]] = [[]]
+        self.called: set[Any] = set()
+        self.alone: set[Any] = set()
+        self.followed: set[Any] = set()
+        self.parts: dict[Any, int | str] = {}
+        self.paired: set[Any] = set()
+        self.functions: list[Any] = []
+        self.dropped: set[Any] = set()
+        self.heads: set[Any] = set()
+        self.late: list[str] = []
+        self.devices: list[str] = []
+        self.chained: set[Any] = set()
+        self.single: dict[Any, Any] = {}
+        self.pairs: dict[Any, Any] = {}
+        self.left_before: list[int] = []
+        self.comments: set[Any] = set()
+        self.masked: dict[Any, str] = {}
+        self.views: dict[Any, Any] = {}
+        self.arguments: dict[Any, Any] = {}
+
+    def problem(self, reason: str) -> None:
+        """Note why the statement at hand can't be translated."""
+        if reason not in self.frames[-1]:
+            self.frames[-1].append(reason)
+
+    def refuse(self, reason: str) -> list[Any]:
+        """Mark the line at hand: no statements take its place."""
+        self.late.append(reason)
+        return []
+
+    def filled(self, template: str, values: Mapping[str, Any]) -> Any:
+        """A template with values, to stand anywhere."""
+        return paren(fill(template, values))
+
+    # ---- marks
+
+    def note(self, original: Any, reason: str, text: str | None = None) -> Untranslated:
+        """Tell of what is left."""
+        if text is None:
+            text = code(original.with_changes(leading_lines=[])).strip()
+        where = f"{self.unit.source.file}:{self.unit.line(original)}"
+        return Untranslated(where, text.splitlines()[0], reason)
+
+    def drop(self, original: Any, reason: str) -> None:
+        """Tell of what has no meaning in JAX, and is gone."""
+        text = code(original).strip()
+        self.left.append(self.note(original, f"dropped: {reason}", text))
+
+    def mark(
+        self, original: Any, reasons: list[str], text: str | None = None
+    ) -> list[Any]:
+        """The statement as a comment, a line that raises, and what it would bind."""
+        if text is None:
+            text = code(original.with_changes(leading_lines=[])).strip()
+        self.left.append(self.note(original, "; ".join(reasons), text))
+        said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
+        before = getattr(original, "leading_lines", ())
+        leading = [*before, *commented([f"# {t}" for t in said], text)]
+        where = f"{self.unit.source.file}, line {self.unit.line(original)}"
+        raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
+        bound = sorted(stored_names([original]))
+        rest = [cst.parse_statement(f"{name} = ...") for name in bound]
+        return [raised.with_changes(leading_lines=leading), *rest]
+
+
+def commented(said: list[str], text: str) -> list[Any]:
+    """Lines of comments: what is said, and the text of the original."""
+    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
+    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]

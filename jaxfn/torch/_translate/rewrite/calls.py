@@ -1,0 +1,299 @@
+"""Calls, in JAX's terms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxfn.torch._translate.analysis import is_in_place, is_write_name
+from jaxfn.torch._translate.observe import UNKNOWN
+from jaxfn.torch._translate.rewrite import promotion
+from jaxfn.torch._translate.rewrite.references import PAIRS, References
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    keywords,
+    observed_parts,
+    paren,
+)
+from jaxfn.torch._translate.table import ROWS, CallArgument
+
+_HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
+_MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
+_MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
+_VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
+_ASKING = dict.fromkeys(
+    ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
+    _VALUE,
+) | dict.fromkeys(("hasattr", "getattr", "setattr", "type", "dir", "vars"), _KIND)
+
+
+class Calls(References):
+    """Rewrites calls, and what is read of their results."""
+
+    def visit_Subscript(self, node: Any) -> None:
+        index = _only_index(node)
+        if isinstance(node.value, cst.Call) and index in ("0", "1", "-1", "-2"):
+            self.parts[node.value] = int(index) % 2
+
+    def visit_Attribute(self, node: Any) -> None:
+        if isinstance(node.value, cst.Call) and node.attr.value in PAIRS:
+            self.parts[node.value] = PAIRS.index(node.attr.value)
+
+    def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node.value in self.paired:
+            return updated_node.value
+        if original_node in self.dropped:
+            return updated_node
+        return self.writes.masks.read(self.problem, original_node, updated_node)
+
+    def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
+        facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
+        at = promotion.too_wide(facts, self.infer.of(original_node))
+        if not at:
+            return updated_node
+        both = [updated_node.left, updated_node.right]
+        values = promotion.narrowed(both, facts, at)
+        if values is None:
+            self.problem("a 0-d tensor that would widen the result")
+            return updated_node
+        return updated_node.with_changes(left=values[0], right=values[1])
+
+    def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
+        target = self.unit.references.get(original_node.func)
+        if original_node in self.heads:
+            return updated_node  # of a block: it is dealt with there
+        if target is not None and target.kind == "torch":
+            return self._function(original_node, updated_node, target.name)
+        func = original_node.func
+        if isinstance(func, cst.Attribute):
+            reduced = self.writes.masks.reduction(original_node, updated_node)
+            if reduced is not None:
+                return reduced
+            owner = self.infer.of(func.value)
+            if owner.is_tensor:
+                return self._method(original_node, updated_node)
+            name = func.attr.value
+            known = f"Tensor.{name}" in ROWS or is_write_name(name)
+            if known and self._is_doubtful(func):
+                self.problem(
+                    f"{code(func.value)}.{func.attr.value}: {code(func.value)} is not "
+                    "known to be a tensor (give arguments that reach this line)"
+                )
+        root = self.unit.references.get(_root(func))
+        if root is not None and root.kind == "import":
+            return self._imported(original_node, updated_node)
+        if target is not None and target.kind == "builtin":
+            return self._builtin(original_node, updated_node, target.name)
+        found = self.writes.call_problem(original_node)
+        if found:
+            self.problem(found)
+        return updated_node
+
+    # ---- other libraries
+
+    def _imported(self, original: Any, updated: Any) -> Any:
+        """A function of another library, which knows no tensors."""
+        name = code(original.func)
+        if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
+            self.problem(f"{name}: under jit it is drawn once, while JAX traces")
+        parts = [p for a in original.args for p in observed_parts(a.value)]
+        if not any(self.infer.of(p).is_tensor for p in parts):
+            return updated
+        short = name.rpartition(".")[2]
+        if name.startswith("math.") and short in _MATH:
+            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+        self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
+        return updated
+
+    def _is_of_random(self, func: Any) -> bool:
+        """Is it a function that was imported from `random`, or from NumPy's?"""
+        target = self.unit.references.get(func)
+        owner = getattr(getattr(target, "value", None), "__self__", None)
+        return type(owner).__name__ in ("Random", "RandomState", "Generator")
+
+    def _builtin(self, original: Any, updated: Any, name: str) -> Any:
+        """A function of Python, some of which ask a tensor for its value or kind."""
+        kinds = [self.infer.of(a.value).kind for a in original.args]
+        if "device" in kinds:
+            self.problem(f"{name}() of a device: JAX's are others")
+        tensors = [kind == "tensor" for kind in kinds]
+        if name not in _ASKING or not any(tensors):
+            return updated
+        if name in ("max", "min") and len(tensors) > 1:
+            facts = [self.infer.of(a.value) for a in original.args]
+            if all(promotion.is_scalar(f) for f in facts if f.is_tensor):
+                found = updated.args[0].value
+                for arg in updated.args[1:]:
+                    values = {"x": found, "y": arg.value}
+                    found = self.filled(f"jnp.{name}imum(x, y)", values)
+                return found
+        self.problem(f"{name}() of a tensor: {_ASKING[name]}")
+        return updated
+
+    def _function(self, original: Any, updated: Any, name: str) -> Any:
+        head, _, short = name.rpartition(".")
+        if name == "torch.Size":
+            return updated.with_changes(func=cst.Name("tuple"))
+        if head == "torch.Tensor" and original.args:
+            name = f"Tensor.{short}"
+        args = self._given(original.args, updated.args)
+        in_place = is_in_place(original)
+        if args and (is_write_name(short) or in_place):
+            self._check_write(original, name, self.alone)
+        if in_place:
+            args = [a for a in args if a.keyword != "inplace"]
+        elif is_write_name(short):
+            name, short = name[:-1], short[:-1]
+        core = ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
+        rows = ROWS.get(name) or core
+        return self._by_rows(original, updated, name, rows, args, method=False)
+
+    def _check_write(self, original: Any, name: str, named: Any) -> None:
+        """Refuse a write that can't be a new value, or whose value has no name."""
+        decision = self.writes.decision(original)
+        if decision.reason or (decision.back and original not in named):
+            self.problem(f"{name}: {decision.reason or 'it is read again'}")
+
+    def _method(self, original: Any, updated: Any) -> Any:
+        func, name = original.func, original.func.attr.value
+        fact = self.infer.of(func.value)
+        receiver = CallArgument(None, "", func.value, updated.func.value, fact)
+        args = [receiver, *self._given(original.args, updated.args)]
+        if name in _HOST:
+            way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
+            self.problem(f"Tensor.{name}: values are not known while JAX traces{way}")
+            return updated
+        if self.writes.is_write(original):
+            return self._in_place(original, updated, name, args)
+        rows = ROWS.get(f"Tensor.{name}", ())
+        return self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
+
+    def _in_place(
+        self, original: Any, updated: Any, name: str, args: list[CallArgument]
+    ) -> Any:
+        self._check_write(original, f"Tensor.{name}", self.followed)
+        self.views[original] = updated.func.value
+        self.arguments[original] = updated.args
+        special = self.writes.special(name, args)
+        if special is not None:
+            return special
+        rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
+        found = self._by_rows(
+            original, updated, f"Tensor.{name}", rows, args, method=True
+        )
+        if not promotion.widens(args[0].fact, [a.fact for a in args[1:]]):
+            return found
+        values = {"x": paren(found), "y": args[0].value}
+        return fill("x.astype(y.dtype)", values)
+
+    def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
+        found = []
+        for old, new in zip(originals, updateds, strict=True):
+            keyword = old.keyword.value if old.keyword is not None else None
+            if old.keyword is not None and keyword == "out":
+                continue
+            of = old.value.func if isinstance(old.value, cst.Call) else old.value
+            is_part = isinstance(of, cst.Attribute)
+            owner = self.infer.of(of.value) if is_part else UNKNOWN
+            fact = self.infer.of(old.value)
+            found.append(
+                CallArgument(keyword, old.star, old.value, new.value, fact, owner)
+            )
+        return found
+
+    def _by_rows(
+        self,
+        original: Any,
+        updated: Any,
+        name: str,
+        rows: Any,
+        args: list[CallArgument],
+        *,
+        method: bool,
+    ) -> Any:
+        reason = ""
+        if "out" in keywords(original):
+            self._check_write(original, f"{name}(out=...)", self.alone)
+        for row in rows:
+            if row.elementwise:
+                args = self._narrowed(original, name, args)
+            bound = row.bind(args, self.infer.of(original))
+            if isinstance(bound, str):
+                reason = bound
+                continue
+            if original in self.draws.keys:
+                bound.hold("key", cst.parse_expression(self.draws.keys[original]))
+            found = self._part(original, row, bound, method=method)
+            if found is not None and _runs_twice(original, found):
+                self.problem(f"{name}: an argument that changes something, read twice")
+            if found is not None:
+                return found if self.parts.get(original) == "both" else paren(found)
+            reason = "these arguments"
+        if name.partition(".")[2] in _HOST:
+            reason = "values are not known while JAX traces"
+        self.problem(f"{name} with {reason}" if rows else name)
+        return updated
+
+    def _narrowed(
+        self, original: Any, name: str, args: list[CallArgument]
+    ) -> list[CallArgument]:
+        """The arguments, none of which makes the result wider than torch's."""
+        facts = [a.fact for a in args]
+        at = promotion.too_wide(facts, self.infer.of(original))
+        if not at:
+            return args
+        values = promotion.narrowed([a.value for a in args], facts, at)
+        if values is None:
+            self.problem(f"{name} of a 0-d tensor that would widen the result")
+            return args
+        pairs = zip(args, values, strict=True)
+        return [dataclasses.replace(a, value=v) for a, v in pairs]
+
+    def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+        if row.second is None:
+            return bound.expression(method=method)
+        part = self.parts.get(original)
+        if part is not None:
+            self.paired.add(original)
+        if original in self.single:
+            self.pairs[original] = self.single[original]
+        if part in (0, 1):
+            return bound.expression("gives" if part == 0 else "second", method=method)
+        if row.pair is not None:
+            return bound.expression("pair")
+        first = bound.expression("gives", method=method)
+        second = bound.expression("second", method=method)
+        pair = cst.Tuple([cst.Element(first), cst.Element(second)])
+        if part == "both":
+            return pair.with_changes(lpar=[], rpar=[])
+        return pair
+
+
+def _runs_twice(original: Any, found: Any) -> bool:
+    """Does the translation call what takes something away more often?"""
+    before, after = code(original), code(found)
+    return any(
+        after.count(w) > before.count(w) for w in (".pop(", "next(", ".popitem(")
+    )
+
+
+def _is_core(module: str) -> bool:
+    """Is what a module of torch calls so the same as `torch.name`?"""
+    return not module.startswith(("torch.nn.init", "torch.distributions"))
+
+
+def _only_index(node: Any) -> str:
+    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+        return ""
+    return code(node.slice[0].slice.value)
+
+
+def _root(node: Any) -> Any:
+    """What the attributes of an expression are of."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node

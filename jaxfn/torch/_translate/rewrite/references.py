@@ -1,0 +1,174 @@
+"""Names and attributes, in JAX's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.source import Referent, key_of, literal
+from jaxfn.torch._translate.syntax import code, cst
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
+
+_VALUES = {
+    "torch.pi": "jnp.pi",
+    "torch.e": "jnp.e",
+    "torch.inf": "jnp.inf",
+    "torch.nan": "jnp.nan",
+    "torch.Tensor": "jax.Array",
+    "torch.dtype": "jnp.dtype",
+    "torch.Size": "tuple",
+    "torch.autograd.Function": "jaxfn.Function",
+    "torch.autograd.function.Function": "jaxfn.Function",
+    "torch.autograd.function.InplaceFunction": "jaxfn.InplaceFunction",
+    "torch.autograd.function.NestedIOFunction": "jaxfn.NestedIOFunction",
+    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+}
+_LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
+_LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
+_LONG |= {"cdouble": "complex128"}
+_TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
+PAIRS = ("values", "indices")
+
+
+class References(Rewriting):
+    """Rewrites names and attributes."""
+
+    def visit_Call(self, node: Any) -> None:
+        self.called.add(node.func)
+        self.writes.masks.plan_reduction(node)
+        if self.is_torchs(node.func):
+            self.dropped.update(a.value for a in node.args if _is_meaningless(a))
+
+    def is_torchs(self, func: Any) -> bool:
+        """Is it a function of torch, or a method of a tensor?"""
+        target = self.unit.references.get(func)
+        if target is not None:
+            return target.kind == "torch"
+        return isinstance(func, cst.Attribute) and self.infer.of(func.value).is_tensor
+
+    def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
+        return self._named(original_node, updated_node)
+
+    def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self.unit.references:
+            return self._named(original_node, updated_node)
+        updated = updated_node.with_changes(attr=original_node.attr)
+        name = original_node.attr.value
+        if original_node.value in self.paired and name in PAIRS:
+            return updated_node.value
+        if name == "saved_variables":
+            return updated.with_changes(attr=cst.Name("saved_tensors"))
+        if original_node in self.called or original_node in self.dropped:
+            return updated
+        owner = self.infer.of(original_node.value)
+        if owner.is_tensor:
+            return self._attribute(original_node, updated, name)
+        if self.infer.of(original_node.value).kind == "device":
+            self.problem(f"{code(original_node)}: JAX's devices are others")
+        if name in _TENSORS and self._is_doubtful(original_node):
+            self.problem(
+                f"{code(original_node)}: {code(original_node.value)} is not known to "
+                "be a tensor (give arguments that reach this line)"
+            )
+        return updated
+
+    def _is_doubtful(self, node: Any) -> bool:
+        """Could it be of a tensor, for all that is known?"""
+        if self.infer.of(node.value).kind not in ("unknown", "mixed"):
+            return False
+        return node not in self.unit.references and not self._is_ours(node.value)
+
+    def _is_ours(self, node: Any) -> bool:
+        """Is it a module, a class or self, which is no tensor?"""
+        if isinstance(node, cst.Name) and node.value in ("ctx", "self", "cls"):
+            return True
+        target = self.unit.references.get(node)
+        return target is not None and target.kind in ("unit", "import", "builtin")
+
+    def _attribute(self, original: Any, updated: Any, name: str) -> Any:
+        if name == "requires_grad":
+            return self._requires_grad(original, updated)
+        if name == "device":
+            return cst.Name("None")
+        template = ATTRIBUTES.get(name)
+        if template is None:
+            self.problem(f"Tensor.{name}")
+            return updated
+        return self.filled(template, {"x": updated.value})
+
+    def _requires_grad(self, original: Any, updated: Any) -> Any:
+        i = self.position(original.value)
+        if i is None:
+            self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
+            return updated
+        return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+
+    def position(self, node: Any) -> int | None:
+        """Which argument of forward a name is, in forward itself."""
+        function = self.functions[-1] if self.functions else None
+        if function is None or function.name.value != "forward":
+            return None
+        if not self.unit.is_function_class or not isinstance(node, cst.Name):
+            return None
+        names = [p.name.value for p in function.params.params]
+        skipped = 2 if names[:1] == ["cls"] else 1
+        if names[skipped - 1 : skipped] != ["ctx"] or node.value not in names[skipped:]:
+            return None
+        return names.index(node.value) - skipped
+
+    def _named(self, original: Any, updated: Any) -> Any:
+        target = self.unit.references.get(original)
+        if original in self.dropped:
+            return updated
+        if target is None or (original in self.called and target.kind == "torch"):
+            return updated
+        if target.kind == "torch":
+            return self._torch_value(target, updated)
+        if target.kind == "unit":
+            return self._unit_name(target, updated)
+        if target.kind == "value":
+            return self._closed_value(target, updated)
+        if target.kind == "lost":
+            self.problem(f"{target.name}, whose text can't be carried over")
+        return updated
+
+    def _unit_name(self, target: Referent, updated: Any) -> Any:
+        found = self.units.get(key_of(target))
+        if found is None:
+            self.problem(f"{target.name}, whose text can't be carried over")
+            return updated
+        return cst.Name(found.name)
+
+    def _closed_value(self, target: Referent, updated: Any) -> Any:
+        text = literal(target.value)
+        if text is None:
+            self.problem(f"{target.name}, which the class closes over")
+            return updated
+        self.constants[target.name] = text
+        return updated
+
+    def _torch_value(self, target: Referent, updated: Any) -> Any:
+        short = target.name.rpartition(".")[2]
+        dtype = DTYPES.get(_LONG.get(short, short))
+        if type(target.value).__name__ == "dtype" and dtype is not None:
+            return cst.parse_expression(dtype)
+        if target.name in _VALUES:
+            return cst.parse_expression(_VALUES[target.name])
+        for row in ROWS.get(target.name, ()):
+            text = row.gives
+            if isinstance(text, str) and text.endswith("(x)"):
+                return cst.parse_expression(text[: -len("(x)")])
+        self.problem(target.name)
+        return updated
+
+
+def _is_meaningless(arg: Any) -> bool:
+    """Does an argument say what JAX's arrays can't differ in, so that rows drop it?
+
+    They have no strides, so any memory_format is dropped; a layout only where it isn't
+    that of a sparse tensor. None requires a gradient by itself.
+    """
+    keyword = arg.keyword.value if arg.keyword else None
+    layout = arg.value.attr.value if isinstance(arg.value, cst.Attribute) else None
+    dense = keyword == "layout" and layout in ("layout", "strided")
+    return dense or keyword in ("memory_format", "requires_grad")

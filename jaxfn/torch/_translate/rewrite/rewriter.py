@@ -1,0 +1,237 @@
+"""A definition in torch's terms, rewritten in JAX's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._translate.analysis import view_of, writes_of
+from jaxfn.torch._translate.rewrite import heads, statements
+from jaxfn.torch._translate.rewrite.calls import Calls
+from jaxfn.torch._translate.rewrite.heads import annotation
+from jaxfn.torch._translate.rewrite.keys import WithKey
+from jaxfn.torch._translate.source import is_for_onnx
+from jaxfn.torch._translate.syntax import code, cst, find, paren
+
+
+class Rewriter(Calls):
+    """Rewrites statements: with what it derives from, all of a unit."""
+
+    # ---- statements
+
+    def on_visit(self, node: Any) -> bool:
+        if isinstance(node, statements.FRAMED):
+            self.frames.append([])
+            self.left_before.append(len(self.left))
+        if node in self.draws.problems:
+            self.problem(self.draws.problems[node])
+        if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
+            return False
+        if isinstance(node, (cst.Import, cst.ImportFrom)):
+            return False
+        return super().on_visit(node)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, statements.FRAMED):
+            reasons = self.frames.pop()
+            found = statements.leave(self, original_node, updated, reasons)
+            self.left_before.pop()
+            return found
+        return updated
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        self.functions.append(node)
+        for name in ("jax", "jnp", "jaxfn"):
+            if self.infer.binds(node, name):
+                self.problem(f"`{name}` is bound here, and is JAX in the translation")
+
+    def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
+        if is_for_onnx(original_node):
+            return cst.RemoveFromParent()
+        self.functions.pop()
+        kept = heads.decorators(self, original_node)
+        return updated_node.with_changes(decorators=kept)
+
+    def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
+        kept = heads.decorators(self, original_node)
+        found = updated_node.with_changes(decorators=kept)
+        if not self.draws.takes_key:
+            return found
+        return found.visit(WithKey(self.draws.key, self.draws.has_setup))
+
+    def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self.dropped:
+            return updated_node  # of a variable: it is dealt with there
+        found = annotation(self.unit, self.units, original_node)
+        return cst.RemoveFromParent() if found is None else found
+
+    def leave_AnnAssign(self, original_node: Any, updated_node: Any) -> Any:
+        found = annotation(self.unit, self.units, original_node.annotation)
+        if found is not None:
+            return updated_node.with_changes(annotation=found)
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+    def visit_AnnAssign(self, node: Any) -> None:
+        self.dropped.add(node.annotation)
+
+    # ---- conditions
+
+    def _condition(self, test: Any) -> None:
+        if isinstance(test, cst.BooleanOperation):
+            self._condition(test.left)
+            self._condition(test.right)
+        elif self.infer.of(test).is_tensor:
+            self.problem("a branch on the values of a tensor: JAX needs jnp.where")
+        elif self.infer.of(test).kind == "device":
+            self.problem(f"a branch on {code(test)}: JAX's devices are others")
+
+    def visit_UnaryOperation(self, node: Any) -> None:
+        if isinstance(node.operator, cst.Not):
+            self._condition(node.expression)
+
+    def visit_Comparison(self, node: Any) -> None:
+        sides = [node.left, *(c.comparator for c in node.comparisons)]
+        tensors = [self.infer.of(side).is_tensor for side in sides]
+        chained, last = len(tensors) > 2, node.comparisons[-1].operator
+        asks = isinstance(last, (cst.In, cst.NotIn)) and tensors[-1]
+        if any(tensors) and (chained or asks):
+            self.problem("a branch on the values of a tensor: JAX needs jnp.where")
+        if self._is_device_type(node):
+            self.dropped.update([node.left, node.left.value])
+        elif any(self.infer.of(side).kind == "device" for side in sides):
+            self.problem(f"{code(node)}: JAX's devices are others")
+
+    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
+        """Of a device: the lines for the CPU are those that are carried over."""
+        if not self._is_device_type(original_node):
+            return updated_node
+        only = original_node.comparisons[0]
+        same = only.comparator.evaluated_value == "cpu"
+        return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
+
+    def _is_device_type(self, node: Any) -> bool:
+        """Is it `x.device.type == "cuda"`, or the like?"""
+        left, only = node.left, node.comparisons[0]
+        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
+            return False
+        return (
+            left.attr.value == "type"
+            and self.infer.of(left.value).kind == "device"
+            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
+            and isinstance(only.comparator, cst.SimpleString)
+        )
+
+    def leave_If(self, original_node: Any, updated_node: Any) -> Any:
+        """What is for other devices alone goes."""
+        known = _value(original_node.test, updated_node.test)
+        if known is None:
+            return updated_node
+        chained, orelse = original_node in self.chained, updated_node.orelse
+        if known:
+            body = updated_node.body
+            return cst.Else(body) if chained else cst.FlattenSentinel(body.body)
+        if chained or orelse is None or isinstance(orelse, cst.If):
+            return orelse if orelse is not None else cst.RemoveFromParent()
+        return cst.FlattenSentinel(orelse.body.body)
+
+    def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
+        """Nothing follows what always returns."""
+        updated_node = statements.without_comments(self, updated_node)
+        for i, statement in enumerate(updated_node.body):
+            line = isinstance(statement, cst.SimpleStatementLine)
+            if line and isinstance(statement.body[-1], cst.Return):
+                return updated_node.with_changes(body=updated_node.body[: i + 1])
+        return updated_node
+
+    def visit_If(self, node: Any) -> None:
+        if isinstance(node.orelse, cst.If):
+            self.chained.add(node.orelse)
+        self._condition(node.test)
+
+    def visit_While(self, node: Any) -> None:
+        self._condition(node.test)
+
+    def visit_With(self, node: Any) -> None:
+        self.heads.update(item.item for item in node.items)
+
+    def visit_IfExp(self, node: Any) -> None:
+        self._condition(node.test)
+
+    def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
+        """`x.clone() if c else x` has two arms that are one in JAX."""
+        one, two = updated_node.body, updated_node.orelse
+        was_two = code(original_node.body) != code(original_node.orelse)
+        return paren(one) if was_two and code(one) == code(two) else updated_node
+
+    def visit_BooleanOperation(self, node: Any) -> None:
+        self._condition(node.left)
+
+    def visit_Try(self, node: Any) -> None:
+        computed = find(node.body, cst.Call, cst.BinaryOperation, cst.Subscript)
+        if node.handlers and any(self.infer.of(n).is_tensor for n in computed):
+            self.problem("a try: what torch raises there, JAX raises as other errors")
+
+    def visit_Expr(self, node: Any) -> None:
+        self.alone.add(node.value)
+        self.followed.update(writes_of(node.value))
+
+    def visit_Assert(self, node: Any) -> None:
+        self._condition(node.test)
+
+    def visit_CompIf(self, node: Any) -> None:
+        self._condition(node.test)
+
+    # ---- assignments
+
+    def visit_Assign(self, node: Any) -> None:
+        target = node.targets[0].target
+        writes = writes_of(node.value)
+        if writes and view_of(writes[-1].func.value) is None:
+            self.followed.update(writes)
+        if isinstance(target, cst.Subscript):
+            self._plan_mask(node, target)
+        if isinstance(target, cst.Attribute):
+            self.dropped.add(target)
+        if isinstance(target, cst.Tuple) and len(target.elements) == 2:
+            self._plan_pair(node, target)
+
+    def visit_AugAssign(self, node: Any) -> None:
+        if isinstance(node.target, cst.Subscript):
+            self._plan_mask(node, node.target)
+
+    def _plan_mask(self, node: Any, target: Any) -> None:
+        self.dropped.add(target)
+        if self.writes.masks.is_masked(target):
+            found = self.writes.masks.plan(target, node.value)
+            if found is not None:
+                self.masked[node] = found
+
+    def _plan_pair(self, node: Any, target: Any) -> None:
+        """Of two results, those that are read."""
+        call = node.value
+        if not isinstance(call, cst.Call) or len(node.targets) > 1:
+            return
+        names = [e.value for e in target.elements]
+        read = [
+            not isinstance(n, cst.Name) or self.infer.loads(call, n.value) > 0
+            for n in names
+        ]
+        if read in ([True, False], [False, True]):
+            self.parts[call] = read.index(True)
+            self.single[call] = names[read.index(True)]
+        else:
+            self.parts[call] = "both"
+
+
+def _value(old: Any, new: Any) -> bool | None:
+    """What a condition is that was none of True and False before."""
+    negated = isinstance(new, cst.UnaryOperation) and isinstance(new.operator, cst.Not)
+    inner = new.expression if negated else new
+    was = old.expression if negated and hasattr(old, "expression") else old
+    if not isinstance(inner, cst.Name) or inner.value not in ("True", "False"):
+        return None
+    if isinstance(was, cst.Name) and was.value == inner.value:
+        return None
+    return (inner.value == "True") != negated

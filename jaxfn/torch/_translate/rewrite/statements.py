@@ -1,0 +1,275 @@
+"""Statements: writes that become bindings, blocks that go, lines that are marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxfn.torch._translate.analysis import (
+    diagonal_of,
+    is_in_place,
+    is_write_name,
+    root_of,
+    view_of,
+    writes_of,
+)
+from jaxfn.torch._translate.rewrite.assignments import (
+    assigned,
+    augmented,
+    bind,
+    index_text,
+)
+from jaxfn.torch._translate.rewrite.base import Rewriting, commented
+from jaxfn.torch._translate.rewrite.keys import split
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    find,
+    indices,
+    is_line,
+    keywords,
+    paren,
+)
+
+FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
+FRAMED += (cst.FunctionDef, cst.ClassDef)
+_GONE = {"no_grad", "inference_mode", "enable_grad"}
+_AT = {
+    "add_": "add({})",
+    "sub_": "add(-({}))",
+    "mul_": "multiply({})",
+    "div_": "divide({})",
+    "zero_": "set(0)",
+    "fill_": "set({})",
+    "copy_": "set({})",
+}
+
+
+def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) -> Any:
+    """A statement after its parts were rewritten."""
+    if isinstance(original, cst.FunctionDef):
+        return _function(rewriter, original, updated, reasons)
+    if isinstance(original, cst.ClassDef):
+        for reason in reasons:
+            rewriter.left.append(rewriter.note(original, reason))
+        return updated
+    if isinstance(original, cst.With) and not reasons:
+        return _with(rewriter, original, updated)
+    if isinstance(original, cst.SimpleStatementLine) and not reasons:
+        return _line(rewriter, original, updated)
+    if not reasons:
+        return updated
+    if isinstance(original, cst.If) and original in rewriter.chained:
+        # The other arm of an `if`: it can't give way to statements.
+        rewriter.frames[-1].extend(reasons)
+        return updated
+    if _is_check(rewriter, original):
+        return _unchecked(rewriter, original)
+    return cst.FlattenSentinel(rewriter.mark(original, reasons))
+
+
+def _function(
+    rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]
+) -> Any:
+    if not reasons:
+        return updated
+    head = original.with_changes(
+        body=cst.IndentedBlock([]), leading_lines=[], decorators=[]
+    )
+    text = code(head).strip().splitlines()[0]
+    marked = rewriter.mark(original, reasons, text)[:1]
+    body = list(updated.body.body)
+    place = 1 if original.get_docstring() is not None else 0
+    block = updated.body.with_changes(body=[*body[:place], *marked, *body[place:]])
+    return updated.with_changes(body=block)
+
+
+def _is_check(rewriter: Rewriting, node: Any) -> bool:
+    """Is it an assertion, or an `if` that raises, whose condition changes nothing?"""
+    if is_line(node, cst.Assert):
+        test = node.body[0].test
+    elif isinstance(node, cst.If) and node.orelse is None:
+        test = node.test
+        if len(node.body.body) != 1 or not is_line(node.body.body[0], cst.Raise):
+            return False
+    else:
+        return False
+    calls = find(test, cst.Call)
+    changes = any(_may_change(rewriter, call) for call in calls)
+    return not (changes or find(test, cst.NamedExpr))
+
+
+def _may_change(rewriter: Rewriting, call: Any) -> bool:
+    target = rewriter.unit.references.get(call.func)
+    if target is not None and target.kind == "builtin":
+        return target.name == "next"
+    return not rewriter.is_torchs(call.func) or bool(writes_of(call))
+
+
+def _unchecked(rewriter: Rewriting, original: Any) -> Any:
+    """Nothing but a comment: JAX does not know the values while it traces."""
+    del rewriter.left[rewriter.left_before[-1] :]
+    text = code(original.with_changes(leading_lines=[])).strip()
+    said = ["# translate: not checked, as JAX does not know the value while it traces"]
+    lines = [*original.leading_lines, *commented(said, text)]
+    passing = cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
+    rewriter.comments.add(passing)
+    return passing
+
+
+def without_comments(rewriter: Rewriting, block: Any) -> Any:
+    """The block, the comments of what went at the next statement, or at its end."""
+    body: list[Any] = []
+    lines: list[Any] = []
+    for statement in block.body:
+        if statement in rewriter.comments:
+            lines.extend(statement.leading_lines)
+            continue
+        if lines:
+            lines.extend(statement.leading_lines)
+            statement = statement.with_changes(leading_lines=lines)
+            lines = []
+        body.append(statement)
+    if not body and lines:
+        return block.with_changes(body=block.body[-1:])
+    return block.with_changes(body=body, footer=[*lines, *block.footer])
+
+
+def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
+    """Blocks that only switch gradients give way to their statements."""
+    kept = []
+    for old, new in zip(original.items, updated.items, strict=True):
+        node = old.item.func if isinstance(old.item, cst.Call) else old.item
+        target = rewriter.unit.references.get(node)
+        if target is None or target.kind != "torch":
+            kept.append(new)
+        elif not _is_gone(target.name, old.item):
+            return cst.FlattenSentinel(rewriter.mark(original, [f"with {target.name}"]))
+    if kept:
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated.with_changes(items=kept)
+    body = list(updated.body.body)
+    if body:
+        lines = [*original.leading_lines, *body[0].leading_lines]
+        body[0] = body[0].with_changes(leading_lines=lines)
+    return cst.FlattenSentinel(body)
+
+
+def _is_gone(name: str, item: Any) -> bool:
+    short = name.rpartition(".")[2]
+    if short in _GONE:
+        return True
+    off = "False" in [code(a.value) for a in getattr(item, "args", ())]
+    return short == "autocast" and off
+
+
+def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
+    if len(original.body) != 1:
+        plain = (cst.Import, cst.ImportFrom)
+        kept = [s for s in updated.body if not isinstance(s, plain)]
+        return updated.with_changes(body=kept) if kept else cst.RemoveFromParent()
+    if not updated.body:
+        return cst.RemoveFromParent()
+    old, new = original.body[0], updated.body[0]
+    found: Any = [new]
+    if isinstance(old, (cst.Import, cst.ImportFrom)):
+        found = []
+    elif isinstance(old, cst.Expr):
+        found = _expression(rewriter, old, new)
+    elif isinstance(old, cst.Assert) and code(new.test) == "False" != code(old.test):
+        return _unchecked(rewriter, original)  # of a device, which JAX has not
+    elif isinstance(old, cst.Assign):
+        found = assigned(rewriter, old, new)
+    elif isinstance(old, cst.AugAssign):
+        found = augmented(rewriter, old, new)
+    reasons = rewriter.late
+    if reasons:
+        rewriter.late = []
+        return cst.FlattenSentinel(rewriter.mark(original, reasons))
+    if original in rewriter.draws.lines:
+        found = [split(rewriter.draws.key), *found]
+    return _lines(updated, found)
+
+
+def _lines(updated: Any, found: list[Any]) -> Any:
+    if not found:
+        return cst.RemoveFromParent()
+    first = updated.with_changes(body=[found[0]])
+    rest = [cst.SimpleStatementLine([s]) for s in found[1:]]
+    return cst.FlattenSentinel([first, *rest]) if rest else first
+
+
+# ---- calls that stand alone
+
+
+def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    call = old.value
+    if not isinstance(call, cst.Call):
+        return [new]
+    out: Any = keywords(call).get("out")
+    if isinstance(out, cst.Name):
+        name = out.value
+        values = {"_value": paren(new.value)}
+        return [bind(name, fill(f"_value.astype({name}.dtype)", values))]
+    root = _written_by(rewriter, call)
+    if root is not None:
+        return [bind(root, new.value)]
+    if not isinstance(call.func, cst.Attribute):
+        return [new]
+    name = call.func.attr.value
+    if not rewriter.infer.of(call.func.value).is_tensor:
+        return [new]
+    if not is_write_name(name):
+        # What it gave is thrown away: it was for show, or for autograd.
+        return [] if isinstance(new.value, (cst.Name, cst.Attribute)) else [new]
+    first = writes_of(call)[-1]
+    receiver = first.func.value
+    if isinstance(receiver, cst.Subscript):
+        return _at_method(rewriter, first, new, call)
+    diagonal = diagonal_of(receiver)
+    if diagonal is not None:
+        index = f"..., *jnp.diag_indices(min({diagonal}.shape[-2:]))"
+        return [_at(rewriter, call, new, diagonal, index)]
+    root = root_of(receiver)
+    if root is None:
+        return rewriter.refuse("a write whose result has no name")
+    return [bind(root, new.value)]
+
+
+def _written_by(rewriter: Rewriting, call: Any) -> str | None:
+    """The name that a function of torch writes to: `torch.relu_(y)`."""
+    target = rewriter.unit.references.get(call.func)
+    if target is None or target.kind != "torch" or not call.args:
+        return None
+    short = target.name.rpartition(".")[2]
+    if not (is_write_name(short) or is_in_place(call)):
+        return None
+    root = root_of(call.args[0].value)
+    if root is None or view_of(call.args[0].value) is not None:
+        rewriter.late.append("a write whose result has no name")
+        return None
+    return root
+
+
+def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any]:
+    """`x[i].mul_(y)`: a write through a view; the first of them, and the last."""
+    receiver = first.func.value
+    kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
+    basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
+    if not basic or not isinstance(receiver.value, cst.Name):
+        return rewriter.refuse("a write to a part that is a copy, or has no name")
+    x, index = receiver.value.value, index_text(rewriter.views[first])
+    return [_at(rewriter, call, new, x, index)]
+
+
+def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
+    """What a call writes there, as a new value of the name."""
+    name = call.func.attr.value
+    alone = len(writes_of(call)) == 1
+    if name in _AT and len(call.args) <= 1 and alone:
+        given = [code(a.value) for a in rewriter.arguments[call]]
+        what = _AT[name].format(*given)
+    else:
+        bare = new.value.with_changes(lpar=(), rpar=())
+        what = f"set({code(bare)})"
+    return bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))

@@ -1,0 +1,308 @@
+"""Files that were loaded: what they define, and what their names mean."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import functools
+import inspect
+import linecache
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.syntax import (
+    alias_name,
+    bound_names,
+    cst,
+    import_of,
+    metadata,
+    scope_statements,
+    small_statements,
+)
+
+# LibCST wants a blank where a parenthesis that may go is all that parts two words.
+_TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
+_KEPT = {"numpy", "scipy", "jax", "jaxfn"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Referent:
+    """What a name means.
+
+    Attributes:
+        kind: "torch", "unit" (a definition that can be carried over), "import" (of what
+            is there without torch), "value" (a number or the like that a closure
+            holds), "builtin", or "lost" (nothing that can be carried over).
+        name: the full name in torch; the name to import or to bind.
+        source: of a unit, the file that defines it.
+        path: of a unit, its names from the top of the file.
+        value: the object.
+    """
+
+    kind: str
+    name: str
+    source: SourceFile | None = None
+    path: tuple[str, ...] = ()
+    value: Any = None
+
+
+class SourceFile:
+    """A file: its tree, what its top level binds, and the module's namespace."""
+
+    def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
+        self.name, self.namespace, self.text = name, namespace, text
+        self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
+        # For nodes that were made of others, the one that is in the file.
+        self.origins: dict[Any, Any] = {}
+        self.tops: dict[str, list[Any]] = {}
+        for statement in scope_statements(self.tree.body):
+            for bound in bound_names(statement):
+                self.tops.setdefault(bound, []).append(statement)
+
+    @property
+    def file(self) -> str:
+        """The name of the file, without its folders."""
+        found = self.namespace.get("__file__")
+        return Path(found).name if isinstance(found, str) else self.name
+
+    @functools.cached_property
+    def _positions(self) -> Mapping[Any, Any]:
+        wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        return wrapper.resolve(metadata.PositionProvider)
+
+    def line(self, node: Any) -> int:
+        """The line on which a node begins, 0 if it is not in the file."""
+        node = self.origins.get(node, node)
+        for part in (node, *node.children):
+            part = self.origins.get(part, part)
+            if part in self._positions:
+                return self._positions[part].start.line
+        return 0
+
+    def definition(self, path: tuple[str, ...]) -> Any:
+        """The last definition with these names, or None."""
+        found: Any = None
+        body: Any = self.tree.body
+        for name in path:
+            options = [s for s in scope_statements(body) if name in set(bound_names(s))]
+            defs = [
+                s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))
+            ]
+            if not options:
+                return None
+            found = (defs or options)[-1]
+            body = getattr(getattr(found, "body", None), "body", ())
+        return found
+
+    def imports(self, name: str) -> tuple[str, str | None] | None:
+        """The module, and the name in it, that an import binds to a name."""
+        for statement in self.tops.get(name, ()):
+            for small in small_statements(statement):
+                found = import_of(small, name, self._package())
+                if found is not None:
+                    return found
+        return None
+
+    def statement(self, name: str) -> Any:
+        """The import that binds a name, as a statement with that name alone."""
+        for top in self.tops.get(name, ()):
+            for small in small_statements(top):
+                if import_of(small, name, self._package()) is not None:
+                    kept = [a for a in small.names if alias_name(a) == name]
+                    only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                    changes: dict[str, Any] = {"names": [only]}
+                    if isinstance(small, cst.ImportFrom):
+                        changes |= {"lpar": None, "rpar": None}
+                    return cst.SimpleStatementLine([small.with_changes(**changes)])
+        return None
+
+    def _package(self) -> str:
+        found = self.namespace.get("__package__")
+        return found if isinstance(found, str) else self.name.rpartition(".")[0]
+
+
+class SourceFiles:
+    """The files that a translation has read."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SourceFile | None] = {}
+
+    def module(self, name: str) -> SourceFile | None:
+        """The source of a module that is loaded, or None."""
+        if name not in self._sources:
+            self._sources[name] = _read(sys.modules.get(name))
+        return self._sources[name]
+
+    def of(self, obj: Any) -> tuple[SourceFile, tuple[str, ...]]:
+        """The source of a class, and its names there.
+
+        Raises:
+            ValueError: the class has no source text.
+        """
+        path = tuple(p for p in obj.__qualname__.split(".") if p != "<locals>")
+        found = self.module(obj.__module__)
+        if found is not None and found.definition(path) is not None:
+            return found, path
+        functions = [getattr(x, "__func__", x) for x in vars(obj).values()]
+        functions = [f for f in functions if isinstance(f, types.FunctionType)]
+        namespace = vars(sys.modules.get(obj.__module__, builtins))
+        if functions:
+            namespace = functions[-1].__globals__
+        try:
+            text = textwrap.dedent(inspect.getsource(obj))
+        except (OSError, TypeError) as error:
+            # Python finds no class of a notebook, but the cells of its functions.
+            for function in functions:
+                cell = "".join(linecache.getlines(function.__code__.co_filename))
+                source = SourceFile(obj.__module__, namespace, cell)
+                if source.definition(path) is not None:
+                    return source, path
+            raise ValueError(
+                f"`{obj.__qualname__}` has no source text: expected a class from a "
+                "file or a notebook."
+            ) from error
+        return SourceFile(obj.__module__, namespace, text), (obj.__name__,)
+
+    def resolve(
+        self, source: SourceFile, closure: Mapping[str, Any], parts: list[str]
+    ) -> tuple[Referent, int]:
+        """What names with dots between them mean, and how many of them that took."""
+        root = parts[0]
+        if root in closure:
+            return self._closed(source, root, closure[root]), 1
+        if root not in source.namespace:
+            if hasattr(builtins, root):
+                return Referent("builtin", root, value=getattr(builtins, root)), 1
+            found = self._of_import(source, root, parts)
+            return found or (Referent("lost", root), 1)
+        value, n, owner = source.namespace[root], 1, (source, root)
+        if isinstance(value, types.ModuleType) and _is_kept(value.__name__):
+            return Referent("import", root, source, value=value), 1
+        full = _full_name(self, source, root)
+        while n < len(parts) and isinstance(value, types.ModuleType):
+            if not hasattr(value, parts[n]):
+                break
+            owner = (self.module(value.__name__), parts[n])
+            full = f"{value.__name__}.{parts[n]}"
+            value = getattr(value, parts[n])
+            n += 1
+        if full.split(".")[0] == "torch":
+            if value is torch.Tensor and n < len(parts):  # a method, as a function
+                full, value = f"{full}.{parts[n]}", getattr(value, parts[n], None)
+                n += 1
+            return Referent("torch", full, value=value), n
+        return self._defined(source, full, value, n, owner, parts)
+
+    def _of_import(
+        self, source: SourceFile, root: str, parts: list[str]
+    ) -> tuple[Referent, int] | None:
+        """A name that is imported for type checkers alone."""
+        imported = source.imports(root)
+        if imported is None:
+            return None
+        module, name = imported
+        full = module if name is None else f"{module}.{name}"
+        if full.split(".")[0] == "torch":
+            return Referent("torch", ".".join([full, *parts[1:]])), len(parts)
+        return (Referent("import", root, source), 1) if _is_kept(module) else None
+
+    def _closed(self, source: SourceFile, name: str, value: Any) -> Referent:
+        if not isinstance(value, (types.FunctionType, type)):
+            return Referent("value", name, source, value=value)
+        try:
+            owner, path = self.of(value)
+        except ValueError:
+            return Referent("lost", name, value=value)
+        return Referent("unit", path[-1], owner, path, value)
+
+    def _defined(
+        self,
+        source: SourceFile,
+        full: str,
+        value: Any,
+        n: int,
+        owner: tuple[SourceFile | None, str],
+        parts: list[str],
+    ) -> tuple[Referent, int]:
+        """Follow imports to the file that defines a name."""
+        place, name = owner
+        kept = Referent("import", parts[0], source, value=value), 1
+        for _ in range(20):
+            imported = None if place is None else place.imports(name)
+            if imported is None:
+                break
+            module, inner = imported
+            if _is_kept(module):
+                return kept
+            if inner is None:
+                break
+            place, name = self.module(module), inner
+        if isinstance(value, types.ModuleType):
+            lost = Referent("lost", parts[0], source, value=value), 1
+            return kept if _is_kept(value.__name__) else lost
+        if place is not None and _is_kept(place.name):
+            return kept
+        if place is None or place.definition((name,)) is None:
+            return Referent("lost", full, value=value), n
+        path: tuple[str, ...] = (name,)
+        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+            # Only what it holds can be carried over.
+            if n >= len(parts) or place.definition((name, parts[n])) is None:
+                return Referent("lost", full, value=value), n
+            path, value, n = (name, parts[n]), getattr(value, parts[n]), n + 1
+        return Referent("unit", path[-1], place, path, value), n
+
+
+def _full_name(library: SourceFiles, source: SourceFile, name: str) -> str:
+    """The name that imports give: "torch.nn.functional" for `F`."""
+    place: SourceFile | None = source
+    for _ in range(20):
+        imported = None if place is None else place.imports(name)
+        if imported is None:
+            break
+        module, inner = imported
+        if inner is None:
+            return module
+        full = f"{module}.{inner}"
+        if full in sys.modules or module.split(".")[0] == "torch":
+            return full
+        place, name = library.module(module), inner
+    return f"{place.name if place else ''}.{name}"
+
+
+def _is_kept(module: str) -> bool:
+    top = module.split(".")[0]
+    return top in sys.stdlib_module_names or top in _KEPT
+
+
+def _read(module: Any) -> SourceFile | None:
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return None
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        return SourceFile(module.__name__, vars(module), text)
+    except (OSError, UnicodeDecodeError, cst.ParserSyntaxError):
+        return None
+
+
+def key_of(target: Referent) -> Any:
+    """Says which unit it is."""
+    assert target.source is not None
+    return target.source.name, target.path
+
+
+def literal(value: Any) -> str | None:
+    """The text of a constant, or None if it is none."""
+    text = repr(value)
+    try:
+        return text if ast.literal_eval(text) == value else None
+    except (ValueError, SyntaxError):
+        return None

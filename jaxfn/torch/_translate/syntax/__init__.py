@@ -1,0 +1,46 @@
+"""LibCST trees: expressions, the names that code reads and binds, and scopes.
+
+`fill` puts expressions into a template, with the parentheses that they need. `names`
+finds what a node reads and binds, `scopes` does so for each function. LibCST is
+imported here alone.
+"""
+
+from jaxfn.torch._translate.syntax.expressions import (
+    Sizes,
+    Unparen,
+    code,
+    cst,
+    dotted,
+    fill,
+    find,
+    indices,
+    is_line,
+    keywords,
+    metadata,
+    observed_parts,
+    paren,
+    zeros_made,
+)
+from jaxfn.torch._translate.syntax.names import (
+    NoImports,
+    Stores,
+    Targets,
+    ValuesOnly,
+    alias_name,
+    bound_names,
+    import_of,
+    loads,
+    names_read,
+    scope_statements,
+    small_statements,
+    store_names,
+    stored,
+    stored_names,
+)
+from jaxfn.torch._translate.syntax.scopes import (
+    NameUses,
+    Scopes,
+    cst_params,
+    local_names,
+    members,
+)

@@ -1,0 +1,278 @@
+"""Expressions of LibCST: parsed, filled in, and with the parentheses that they need."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+cst: Any = importlib.import_module("libcst")
+matchers: Any = importlib.import_module("libcst.matchers")
+metadata: Any = importlib.import_module("libcst.metadata")
+
+
+ATOM = 15
+_LEVELS: dict[int, tuple[type, ...]] = {
+    6: (cst.BitOr,),
+    7: (cst.BitXor,),
+    8: (cst.BitAnd,),
+    9: (cst.LeftShift, cst.RightShift),
+    10: (cst.Add, cst.Subtract),
+    11: (cst.Multiply, cst.Divide, cst.FloorDivide, cst.Modulo, cst.MatrixMultiply),
+    13: (cst.Power,),
+}
+_BINARY = {kind: level for level, kinds in _LEVELS.items() for kind in kinds}
+
+
+class _Mark(cst.SimpleWhitespace):
+    """Stands in a parenthesis that is ours: it goes where it isn't needed."""
+
+
+_LEFT = cst.LeftParen(whitespace_after=_Mark(""))
+
+
+def is_added(paren: Any) -> bool:
+    """Is the parenthesis ours?"""
+    return isinstance(paren.whitespace_after, _Mark)
+
+
+def strength(node: Any) -> int:
+    """How strongly an expression holds together: 15 for an atom."""
+    if getattr(node, "lpar", ()):
+        return ATOM
+    if isinstance(node, cst.BinaryOperation):
+        return _BINARY[type(node.operator)]
+    if isinstance(node, cst.UnaryOperation):
+        return 3 if isinstance(node.operator, cst.Not) else 12
+    if isinstance(node, cst.Comparison):
+        return 5
+    if isinstance(node, cst.BooleanOperation):
+        return 2 if isinstance(node.operator, cst.And) else 1
+    if isinstance(node, (cst.IfExp, cst.Lambda, cst.Yield, cst.NamedExpr, cst.Tuple)):
+        return 0
+    return ATOM
+
+
+class Sizes(list):
+    """One argument that holds all sizes."""
+
+
+def paren(node: Any) -> Any:
+    """An expression that can stand anywhere."""
+    own = getattr(node, "lpar", ())
+    whole = isinstance(node, (cst.Tuple, cst.GeneratorExp)) or "\n" in code(node)
+    if len(own) == 1 and not whole:  # where it goes to, it may need none
+        return node.with_changes(lpar=[_LEFT])
+    if strength(node) == ATOM and not isinstance(node, cst.GeneratorExp):
+        return node
+    return node.with_changes(lpar=[_LEFT], rpar=[cst.RightParen()])
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    return cst.parse_expression(text)
+
+
+def fill(template: str, values: Mapping[str, Any]) -> Any:
+    """The template with expressions in place of names.
+
+    An argument whose value is a name that `values` maps to None is dropped. A starred
+    name that maps to a list of arguments gives way to them.
+    """
+    return _parsed(template).visit(_Filling(values))
+
+
+class _Filling(cst.CSTTransformer):
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._values = values
+
+    def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
+        found = self._values.get(original_node.value, original_node)
+        if isinstance(found, Sizes):
+            return paren(found[0].value)
+        if isinstance(found, list):
+            return _as_tuple(found)
+        return updated_node if found is None else paren(found)
+
+    def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
+        return updated_node.with_changes(attr=original_node.attr)
+
+    def leave_Arg(self, original_node: Any, updated_node: Any) -> Any:
+        value = original_node.value
+        if isinstance(value, cst.Name) and value.value in self._values:
+            found = self._values[value.value]
+            if found is None:
+                return cst.RemoveFromParent()
+            if isinstance(found, list) and original_node.star == "*":
+                return cst.FlattenSentinel([plain(arg) for arg in found])
+        return updated_node.with_changes(keyword=original_node.keyword)
+
+    def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
+        args = list(updated_node.args)
+        if args:  # the last comma may belong to an argument that was dropped
+            args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(args=args)
+
+
+def plain(arg: Any) -> Any:
+    """An argument without what was written around it."""
+    return arg.with_changes(
+        comma=cst.MaybeSentinel.DEFAULT,
+        whitespace_after_arg=cst.SimpleWhitespace(""),
+    )
+
+
+def _as_tuple(args: Sequence[Any]) -> Any:
+    if len(args) == 1 and args[0].star == "*" and dotted(args[0].value):
+        return args[0].value  # a list of sizes is as good
+    elements = [
+        cst.StarredElement(arg.value) if arg.star == "*" else cst.Element(arg.value)
+        for arg in args
+    ]
+    if len(args) == 1:
+        only = elements[0].with_changes(
+            comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(""))
+        )
+        elements = [only]
+    return cst.Tuple(elements)
+
+
+def code(node: Any) -> str:
+    """The text of a node."""
+    return cst.Module([]).code_for_node(node)
+
+
+def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
+    """Of what, or of which shape and dtype zeros are made there; None if none are.
+
+    `jnp.zeros_like(x)` is of x; `jnp.zeros(shape, dtype)` has no such, or no dtype.
+    """
+    made = code(node.func) if isinstance(node, cst.Call) else ""
+    values = [arg.value for arg in node.args] if made else []
+    if made == "jnp.zeros_like" and len(values) == 1:
+        return values[0], None, None
+    if made == "jnp.zeros" and 1 <= len(values) <= 2:
+        return None, values[0], values[1] if len(values) == 2 else None
+    return None
+
+
+def dotted(node: Any) -> list[str] | None:
+    """["a", "b"] for `a.b`; None for anything but names and dots."""
+    if isinstance(node, cst.Name):
+        return [node.value]
+    if isinstance(node, cst.Attribute):
+        head = dotted(node.value)
+        return None if head is None else [*head, node.attr.value]
+    return None
+
+
+# The parts of a node that may stand without parentheses, and how strongly each has to
+# hold together for that.
+_BARE: dict[type, dict[str, float]] = {
+    cst.Arg: {"value": 0},
+    cst.Return: {"value": 0},
+    cst.Assign: {"value": 0},
+    cst.AnnAssign: {"value": 0},
+    cst.AugAssign: {"value": 0},
+    cst.Expr: {"value": 0},
+    cst.Index: {"value": 0},
+    cst.Element: {"value": 0},
+    cst.DictElement: {"value": 0},
+    cst.If: {"test": 0},
+    cst.For: {"iter": 0},
+    cst.Lambda: {"body": 0},
+    cst.IfExp: {"body": 1, "test": 1},
+    cst.Comparison: {"left": 6},
+    cst.ComparisonTarget: {"comparator": 6},
+    cst.BooleanOperation: {"left": 3, "right": 3},
+}
+
+
+class Unparen(cst.CSTTransformer):
+    """Take away the parentheses that we added and that nothing needs."""
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        parts = dict(_BARE.get(type(updated), ()))
+        if isinstance(updated, cst.Arg) and updated.star:
+            parts["value"] = 0.5
+        if isinstance(updated, cst.UnaryOperation):
+            parts["expression"] = 5 if isinstance(updated.operator, cst.Not) else 12
+        if isinstance(updated, cst.BinaryOperation):
+            own = _BINARY[type(updated.operator)]
+            power = isinstance(updated.operator, cst.Power)
+            # a - (b - c) and (a ** b) ** c mean what they say.
+            parts = {"left": own + power, "right": 12 if power else own + 0.5}
+        if not parts:
+            return updated
+        bare = {name: _bare(getattr(updated, name), at) for name, at in parts.items()}
+        return _spaced_power(updated.with_changes(**bare))
+
+
+def _bare(node: Any, least: float) -> Any:
+    if not getattr(node, "lpar", ()) or not is_added(node.lpar[0]):
+        return node
+    inner = node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[1:])
+    kept = isinstance(inner, cst.Tuple) or strength(inner) < least
+    return node if kept else inner
+
+
+def _spaced_power(node: Any) -> Any:
+    if not isinstance(getattr(node, "operator", None), cst.Power):
+        return node
+    if _is_simple(node.left) and _is_simple(node.right):
+        return node
+    blank = cst.SimpleWhitespace(" ")
+    spaced = cst.Power(whitespace_before=blank, whitespace_after=blank)
+    return node.with_changes(operator=spaced)
+
+
+def _is_simple(node: Any) -> bool:
+    """Does a power of it stand without blanks?"""
+    if getattr(node, "lpar", ()):
+        return False
+    if isinstance(node, cst.UnaryOperation):
+        node = node.expression
+    return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))
+
+
+def find(tree: Any, *kinds: type) -> list[Any]:
+    """All nodes of these types in a tree."""
+    return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
+
+
+def is_line(node: Any, kind: type) -> bool:
+    """Is it a line of one statement, of this type?"""
+    line = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
+    return line and isinstance(node.body[0], kind)
+
+
+def keywords(call: Any) -> dict[str, Any]:
+    """The arguments of a call that are given by name."""
+    return {a.keyword.value: a.value for a in call.args if a.keyword is not None}
+
+
+def indices(node: Any) -> list[Any]:
+    """The expressions in a subscript that are no slices."""
+    found = []
+    for element in node.slice:
+        if isinstance(element.slice, cst.Index):
+            value = element.slice.value
+            if isinstance(value, cst.Tuple):
+                found.extend(e.value for e in value.elements)
+            else:
+                found.append(value)
+    return found
+
+
+def observed_parts(node: Any) -> list[Any]:
+    """The node itself, or its parts where a run does not tell what it was."""
+    if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
+        return observed_parts(node.elt)
+    if isinstance(node, cst.BooleanOperation):
+        return [*observed_parts(node.left), *observed_parts(node.right)]
+    if isinstance(node, (cst.Dict, cst.Set)):
+        return [part for e in node.elements for part in observed_parts(e.value)]
+    return observed_parts(node.value) if isinstance(node, cst.NamedExpr) else [node]

@@ -1,0 +1,205 @@
+"""What several visitors of code have in common."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jaxfn.torch._translate.syntax.expressions import cst, dotted
+
+
+class Targets:
+    """Hands every place that code binds a name in to `_store`."""
+
+    def _store(self, target: Any) -> None:
+        raise NotImplementedError
+
+    def _store_target(self, node: Any) -> None:
+        self._store(node.target)
+
+    visit_AssignTarget = visit_AugAssign = visit_AnnAssign = _store_target
+    visit_For = visit_CompFor = visit_NamedExpr = _store_target
+
+    def visit_AsName(self, node: Any) -> None:
+        self._store(node.name)
+
+
+class NoImports:
+    """Passes over imports, whose names are no expressions."""
+
+    def visit_Import(self, node: Any) -> bool:
+        return False
+
+    def visit_ImportFrom(self, node: Any) -> bool:
+        return False
+
+
+class ValuesOnly:
+    """Passes over names that stand for no value: of attributes and of keywords."""
+
+    def visit_Attribute(self, node: Any) -> bool:
+        node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: Any) -> bool:
+        node.value.visit(self)
+        return False
+
+
+class _Loads(ValuesOnly, cst.CSTVisitor):
+    """The names that a piece of code reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[Any] = []
+        self._stored: set[Any] = set()
+
+    def _store(self, node: Any) -> None:
+        self._stored.update(stored_nodes(node.target))
+
+    visit_AssignTarget = visit_For = visit_CompFor = _store
+
+    def visit_Annotation(self, node: Any) -> bool:
+        return False
+
+    def visit_Name(self, node: Any) -> None:
+        if node not in self._stored:
+            self.names.append(node)
+
+
+def loads(*nodes: Any) -> list[Any]:
+    """The names that nodes read, in order."""
+    found = _Loads()
+    for node in nodes:
+        if node is not None:
+            node.visit(found)
+    return found.names
+
+
+def names_read(*nodes: Any) -> set[str]:
+    """The names that nodes read."""
+    return {n.value for n in loads(*nodes)}
+
+
+def store_names(node: Any, found: set[str]) -> None:
+    finder = Stores(found)
+    node.visit(finder)
+    found -= finder.elsewhere
+
+
+class Stores(Targets, NoImports, cst.CSTVisitor):
+    def __init__(self, found: set[str]) -> None:
+        super().__init__()
+        self._found = found
+        self.elsewhere: set[str] = set()
+
+    def _definition(self, node: Any) -> bool:
+        self._found.add(node.name.value)
+        return False
+
+    visit_FunctionDef = visit_ClassDef = _definition
+
+    def visit_Lambda(self, node: Any) -> bool:
+        return False
+
+    def visit_Global(self, node: Any) -> None:
+        self.elsewhere |= {item.name.value for item in node.names}
+
+    def _store(self, target: Any) -> None:
+        self._found.update(stored(target))
+
+
+def stored_nodes(target: Any) -> list[Any]:
+    """The names that a target binds, as nodes."""
+    if isinstance(target, cst.Name):
+        return [target]
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [n for e in target.elements for n in stored_nodes(e.value)]
+    return stored_nodes(target.value) if isinstance(target, cst.StarredElement) else []
+
+
+def stored(target: Any) -> list[str]:
+    """The names that a target binds."""
+    return [name.value for name in stored_nodes(target)]
+
+
+def stored_names(nodes: Iterable[Any]) -> set[str]:
+    """The names that nodes bind."""
+    found: set[str] = set()
+    for node in nodes:
+        store_names(node, found)
+    return found
+
+
+def scope_statements(body: Any) -> Iterator[Any]:
+    """Statements of a block, and of the blocks in it that have no scope."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            continue
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(statement, name, None)
+            for part in inner if isinstance(inner, (list, tuple)) else [inner]:
+                if isinstance(part, cst.If):
+                    yield from scope_statements([part])
+                    continue
+                whole = isinstance(part, cst.IndentedBlock)
+                block: Any = part if whole else getattr(part, "body", None)
+                if isinstance(block, cst.IndentedBlock):
+                    yield from scope_statements(block.body)
+
+
+def small_statements(statement: Any) -> Any:
+    """The statements of a line."""
+    return statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+
+
+def bound_names(statement: Any) -> Iterator[str]:
+    """The names that a statement binds."""
+    if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+        yield statement.name.value
+    elif isinstance(statement, cst.SimpleStatementLine):
+        for small in statement.body:
+            yield from _bound_by(small)
+
+
+def _bound_by(small: Any) -> Iterator[str]:
+    if isinstance(small, (cst.Import, cst.ImportFrom)):
+        if not isinstance(small.names, cst.ImportStar):
+            for alias in small.names:
+                yield alias_name(alias)
+    elif isinstance(small, cst.Assign):
+        for target in small.targets:
+            if isinstance(target.target, cst.Name):
+                yield target.target.value
+    elif isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name):
+        yield small.target.value
+
+
+def alias_name(alias: Any) -> str:
+    """The name that a part of an import binds."""
+    if alias.asname is not None:
+        return alias.asname.name.value
+    return (dotted(alias.name) or [""])[0]
+
+
+def import_of(small: Any, name: str, package: str) -> tuple[str, str | None] | None:
+    """The module, and what of it, that an import statement binds to a name."""
+    if isinstance(small, cst.Import):
+        for alias in small.names:
+            if alias_name(alias) == name:
+                parts = dotted(alias.name) or []
+                whole = alias.asname is not None
+                return (".".join(parts) if whole else parts[0]), None
+    if isinstance(small, cst.ImportFrom) and not isinstance(
+        small.names, cst.ImportStar
+    ):
+        for alias in small.names:
+            if alias_name(alias) == name:
+                module = ".".join(dotted(small.module) or [] if small.module else [])
+                dots = "." * len(small.relative)
+                if dots:
+                    module = importlib.util.resolve_name(dots + module, package)
+                return module, ".".join(dotted(alias.name) or [])
+    return None

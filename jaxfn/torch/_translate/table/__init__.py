@@ -1,0 +1,64 @@
+"""What torch's names and tensor methods are in JAX: one row each.
+
+A table is text: a name, what it takes and what it gives, in columns. `columns` says
+what the columns mean, `row` binds the arguments of a call to one. `ROWS` has them all, by
+full name; of several for one name the first that takes the arguments counts.
+"""
+
+from jaxfn.torch._translate.table import (
+    activations,
+    creating,
+    drawing,
+    elementwise,
+    indexing,
+    linear,
+    reducing,
+    shapes,
+)
+from jaxfn.torch._translate.table.row import CallArgument, TableRow
+
+TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
+ROWS: dict[str, list[TableRow]] = {}
+for _table in (*TABLES, drawing):
+    for _row in _table.ROWS:
+        for _name in _row.names():
+            ROWS.setdefault(_name, []).append(_row)
+
+DRAWS = {name for row in drawing.ROWS for name in row.names()}
+"""What draws random numbers, which none of `TABLES` has: its results are its own."""
+
+DTYPES = {
+    "float32": "jnp.float32",
+    "float64": "jnp.float64",
+    "float16": "jnp.float16",
+    "bfloat16": "jnp.bfloat16",
+    "complex64": "jnp.complex64",
+    "complex128": "jnp.complex128",
+    "int8": "jnp.int8",
+    "int16": "jnp.int16",
+    "int32": "jnp.int32",
+    "int64": "int",  # JAX's own: int32 where x64 is off, without a warning
+    "uint8": "jnp.uint8",
+    "bool": "bool",
+}
+"""torch's dtypes."""
+
+ATTRIBUTES = {
+    "shape": "x.shape",
+    "dtype": "x.dtype",
+    "ndim": "x.ndim",
+    "T": "x.T",
+    "mT": "x.mT",
+    "H": "x.conj().T",
+    "mH": "x.conj().mT",
+    "real": "x.real",
+    "imag": "x.imag",
+    "data": "x",
+    "itemsize": "x.itemsize",
+    "is_cuda": "False",
+    "is_sparse": "False",
+}
+"""Attributes of tensors."""
+
+VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
+"""Attributes that share memory with their tensor."""

@@ -1,0 +1,287 @@
+"""A row: a name of torch, what it takes, and what that is in JAX."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxfn.torch._translate.observe import UNKNOWN, ExprType
+from jaxfn.torch._translate.syntax import Sizes, code, cst, fill
+
+MODULES = {
+    "F": "torch.nn.functional",
+    "linalg": "torch.linalg",
+    "special": "torch.special",
+    "fft": "torch.fft",
+    "func": "torch.func",
+}
+_MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
+_MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
+_SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "input": "x", "self": "x"}
+# Methods that JAX's arrays have too: `x.sum(0)` is written so again. This is no list of
+# what is translated, which the tables of the other files are.
+METHODS = {
+    "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum",
+    "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape",
+    "round", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace",
+    "transpose", "var",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """A parameter of a row."""
+
+    name: str
+    star: bool
+    optional: bool
+    kind: str | None
+    only: str | None
+    default: str | None
+    by_name: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRow:
+    """What one name of torch is, with some of its arguments."""
+
+    name: str
+    params: tuple[Param, ...]
+    gives: str | Callable[[BoundCall], str | None]
+    second: str | None = None
+    pair: str | None = None
+    elementwise: bool = False
+    view: bool = False
+
+    def names(self) -> list[str]:
+        """The full names that this row is for."""
+        head, _, tail = self.name.rpartition(".")
+        if self.name.startswith("."):
+            return [f"Tensor.{tail}"]
+        if head == "torch":
+            return [self.name]
+        if head:
+            return [f"{MODULES[head]}.{tail}"]
+        return [f"torch.{tail}", f"Tensor.{tail}"]
+
+    def bind(self, args: Sequence[CallArgument], result: ExprType) -> BoundCall | str:
+        """The arguments by name, or why they don't fit."""
+        found: dict[str, list[CallArgument]] = {}
+        names = {p.name for p in self.params}
+        places = [p for p in self.params if not p.by_name]
+        i = 0
+        for arg in args:
+            if arg.keyword is not None:
+                name = _spelling(arg.keyword, names)
+                if name not in names:
+                    if name in _MEANINGLESS:
+                        continue
+                    return f"the argument {arg.keyword}"
+                if name in found:
+                    return f"{name} given twice"
+                found[name] = [arg]
+                continue
+            if i >= len(places):
+                return "as many arguments"
+            if arg.star and (arg.star == "**" or not places[i].star):
+                return "a starred argument"
+            found.setdefault(places[i].name, []).append(arg)
+            if not places[i].star:
+                i += 1
+        return self._checked(found, result)
+
+    def _checked(
+        self, found: dict[str, list[CallArgument]], result: ExprType
+    ) -> BoundCall | str:
+        for p in self.params:
+            given = found.get(p.name)
+            if given is None:
+                if p.only is not None or not (p.optional or p.star):
+                    return f"a call without {p.name}"
+                continue
+            if p.only is not None and code(given[0].value) != p.only:
+                return f"this {p.name}"
+            kind = given[0].fact.kind
+            if (p.name, kind) in (("dim", "bool"), ("correction", "none")):
+                return f"this {p.name}"
+            if p.kind is not None and not given[0].may_be(p.kind):
+                return f"{p.name}, which is not known to be of kind {p.kind}"
+        return BoundCall(self, found, result)
+
+
+@dataclasses.dataclass(frozen=True)
+class CallArgument:
+    """An argument of a call: as it is written, as it becomes, and what is known."""
+
+    keyword: str | None
+    star: str
+    original: Any
+    value: Any
+    fact: ExprType
+    owner: ExprType = UNKNOWN  # what it is an attribute of, or a method's result
+
+    def may_be(self, kind: str) -> bool:
+        """Is this known to be of a kind?"""
+        if kind == "size":
+            return self.fact.kind in ("int", "seq", "unknown")
+        if kind == "int" and self.fact.kind == "unknown":
+            return self.keyword is not None
+        return self.fact.kind == kind
+
+    def literal(self) -> Any:
+        """The value, where it is written out; None if not."""
+        try:
+            return ast.literal_eval(code(self.original))
+        except (ValueError, SyntaxError):
+            return None
+
+    def traced(self) -> Any:
+        """The value, where it is written out or was seen to be one number."""
+        found = self.literal()
+        return self.fact.value if found is None else found
+
+
+class BoundCall:
+    """A row with arguments."""
+
+    def __init__(
+        self, row: TableRow, given: Mapping[str, list[CallArgument]], result: ExprType
+    ) -> None:
+        self.row, self._given, self._result = row, dict(given), result
+        self._extra: dict[str, Any] = {}
+
+    # ---- what functions of the tables ask
+
+    def has(self, name: str) -> bool:
+        """Was it given?"""
+        return name in self._given
+
+    def kind(self, name: str) -> str:
+        """Of which kind it is."""
+        return self._given[name][0].fact.kind if self.has(name) else "none"
+
+    def every(self, name: str) -> list[CallArgument]:
+        """All that was given for it, one by one."""
+        return self._given.get(name, [])
+
+    def ndim(self, name: str) -> int | None:
+        """How many axes it had, in all runs."""
+        return self._given[name][0].fact.ndim
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Which shape it had, in all runs."""
+        return self._given[name][0].fact.shape
+
+    def dtype(self, name: str) -> str | None:
+        """Which dtype it had, in all runs."""
+        return self._given[name][0].fact.dtype
+
+    def literal(self, name: str, default: Any) -> Any:
+        """The number or string that is written there, or was seen in all runs."""
+        return self._given[name][0].literal() if self.has(name) else default
+
+    def traced(self, name: str, default: Any) -> Any:
+        """The number that is written there, or that it was in all runs."""
+        return self._given[name][0].traced() if self.has(name) else default
+
+    def elements(self, name: str) -> list[str] | None:
+        """Names for the elements of a tuple or list that is written out."""
+        found = self._given[name]
+        parts: Any = found
+        if len(found) == 1 and not found[0].star:
+            if not isinstance(found[0].value, (cst.Tuple, cst.List)):
+                return None
+            parts = found[0].value.elements
+        if any(
+            isinstance(p, cst.StarredElement) or getattr(p, "star", "") for p in parts
+        ):
+            return None
+        return [self._named(part.value) for part in parts]
+
+    def sizes(self, name: str) -> list[str] | None:
+        """Names for sizes: given one by one, or in a tuple that is written out."""
+        found = self._given[name]
+        if len(found) == 1 and found[0].fact.kind in ("int", "unknown"):
+            is_one = found[0].fact.kind == "int" or found[0].literal() is not None
+            return [self._named(found[0].value)] if is_one else None
+        return self.elements(name)
+
+    def sizes_at(self, name: str, dim: str) -> list[int] | None:
+        """The sizes that were seen at an axis."""
+        fact, axis = self._given[name][0].fact, self.traced(dim, None)
+        if not isinstance(axis, int) or not fact.shapes:
+            return None
+        if any(s and not -len(s) <= axis < len(s) for s in fact.shapes):
+            return None
+        return [s[axis] if s else 1 for s in fact.shapes]
+
+    def node(self, name: str) -> Any:
+        """The expression that it becomes."""
+        return self._given[name][0].value
+
+    def hold(self, name: str, node: Any) -> None:
+        """Let the template use one more name; an argument that is None is left out."""
+        self._extra[name] = node
+
+    def result_dtype(self) -> str | None:
+        """The dtype of the result, in all runs."""
+        return self._result.dtype
+
+    def result_shape(self) -> tuple[int, ...] | None:
+        """The shape of the result, in all runs."""
+        return self._result.shape
+
+    def _named(self, value: Any) -> str:
+        text = code(value)
+        if re.fullmatch(r"-?\d+", text):
+            return text
+        name = f"_part{len(self._extra)}"
+        self._extra[name] = value
+        return name
+
+    # ---- the result
+
+    def expression(self, part: str = "gives", *, method: bool = False) -> Any:
+        """The expression in JAX, or None if there is none."""
+        template: Any = getattr(self.row, part)
+        if callable(template):
+            template = template(self)
+        if template is None:
+            return None
+        values: dict[str, Any] = dict(self._extra)
+        for p in self.row.params:
+            values[p.name] = self._value(p)
+        if method:
+            template = _as_method(template)
+        return fill(template, values)
+
+    def _value(self, p: Param) -> Any:
+        given = self._given.get(p.name)
+        if given is None:
+            return None if p.default is None else cst.parse_expression(p.default)
+        if not p.star:
+            return given[0].value
+        if len(given) == 1 and not given[0].star:
+            if p.name in ("tensors", "operands", "matrices", "shapes", "primals"):
+                star = "*" if given[0].fact.kind == "seq" else ""
+                return [cst.Arg(given[0].value, star=star)]
+            if given[0].fact.kind in ("seq", "unknown"):
+                return Sizes([cst.Arg(given[0].value)])
+        return [cst.Arg(g.value, star=g.star) for g in given]
+
+
+def _spelling(keyword: str, names: set[str]) -> str:
+    if keyword in names:
+        return keyword
+    return _SPELLINGS.get(keyword, keyword)
+
+
+def _as_method(template: str) -> str:
+    """`x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`: as the call was written."""
+    match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
+    if match is None or match[1] not in METHODS:
+        return template
+    return f"x.{match[1]}({template[match.end() :]}"

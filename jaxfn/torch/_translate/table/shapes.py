@@ -1,0 +1,186 @@
+"""The same elements in another shape, dtype or order."""
+
+from jaxfn.torch._translate.table.columns import row, table
+from jaxfn.torch._translate.table.row import BoundCall
+
+
+def _expand(given: BoundCall) -> str | None:
+    """`broadcast_to`, with the sizes that -1 keeps."""
+    sizes = given.sizes("size")
+    if sizes is None:
+        return "jnp.broadcast_to(x, size)"
+    ndim = given.ndim("x")
+    kept = []
+    for i, text in enumerate(sizes):
+        if text == "-1":
+            if ndim is None:
+                return None
+            kept.append(f"x.shape[{i - len(sizes) + ndim}]")
+        else:
+            kept.append(text)
+    return f"jnp.broadcast_to(x, ({', '.join(kept)},))" if kept else None
+
+
+def _squeeze(given: BoundCall) -> str | None:
+    """Torch leaves a size other than 1 alone; JAX refuses it."""
+    sizes = given.sizes_at("x", "dim")
+    if sizes is None or all(n == 1 for n in sizes):
+        return "jnp.squeeze(x, axis=dim)"
+    return "x if x.shape[dim] != 1 else jnp.squeeze(x, axis=dim)"
+
+
+def _chunk(given: BoundCall) -> str | None:
+    dim = given.literal("dim", 0)
+    sizes, n = given.shape("x"), given.literal("chunks", None)
+    if sizes is None or not isinstance(n, int) or not isinstance(dim, int):
+        return None
+    if sizes[dim] % n == 0:
+        return "jnp.split(x, chunks, axis=dim)"
+    step = -(-sizes[dim] // n)  # the last one is smaller
+    return f"jnp.split(x, list(range({step}, x.shape[dim], {step})), axis=dim)"
+
+
+def _split(given: BoundCall) -> str | None:
+    """Torch takes sizes, or one for all; JAX the places to cut at."""
+    if given.kind("split_size") == "int":
+        return (
+            "jnp.split(x, list(range(split_size, x.shape[dim], split_size)), axis=dim)"
+        )
+    sizes = given.elements("split_size")
+    if sizes is None:
+        return None
+    cuts = [" + ".join(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+    return f"jnp.split(x, [{', '.join(cuts)}], axis=dim)"
+
+
+def _sum_to_size(given: BoundCall) -> str | None:
+    """Over the axes that are 1, or missing, in the example."""
+    sizes, found = given.shape("x"), given.result_shape()
+    if sizes is None or found is None:
+        return None
+    n = len(sizes) - len(found)
+    axes = [*range(n), *(n + i for i, k in enumerate(found) if k == 1 != sizes[n + i])]
+    if not axes:
+        return "x"
+    if n == len(axes):
+        return f"jnp.sum(x, axis={axes[0] if n == 1 else tuple(axes)})"
+    if n:
+        return None
+    return f"jnp.sum(x, axis={tuple(axes)}, keepdims=True)"
+
+
+def _unflatten(given: BoundCall) -> str | None:
+    ndim, dim = given.ndim("x"), given.literal("dim", None)
+    sizes = given.elements("sizes")
+    if ndim is None or not isinstance(dim, int) or sizes is None:
+        return None
+    axis, inner = dim % ndim, ", ".join(sizes)
+    head = f"*x.shape[:{axis}], " if axis else ""
+    tail = f", *x.shape[{axis + 1}:]" if axis + 1 < ndim else ","
+    return f"x.reshape(({head}{inner}{tail}))"
+
+
+def _to(given: BoundCall) -> str | None:
+    """`to` takes a dtype, a device or a tensor, in any order."""
+    wanted = [n for n in ("first", "second", "dtype") if given.has(n)]
+    found = "x"
+    for name in wanted:
+        kind = given.kind(name)
+        if kind == "dtype":
+            found = f"x.astype({name})"
+        elif kind == "tensor":
+            found = f"x.astype({name}.dtype)"
+        elif kind not in ("device", "str", "bool", "int"):
+            return None
+    return found
+
+
+def _type(given: BoundCall) -> str | None:
+    return "x.astype(dtype)" if given.kind("dtype") == "dtype" else None
+
+
+ROWS = table(
+    """
+.to                x first? second? -dtype? copy?  @_to
+.type              x dtype                       @_type
+.type_as           x other                       x.astype(other.dtype)
+.float             x                             x.astype(jnp.float32)
+.double            x                             x.astype(jnp.float64)
+.half              x                             x.astype(jnp.float16)
+.bfloat16          x                             x.astype(jnp.bfloat16)
+.int               x                             x.astype(jnp.int32)
+.long              x                             x.astype(int)
+.short             x                             x.astype(jnp.int16)
+.char              x                             x.astype(jnp.int8)
+.byte              x                             x.astype(jnp.uint8)
+.bool              x                             x.astype(bool)
+.cpu|.contiguous|clone x                         x
+.cuda              x device?                     x
+.requires_grad_    x requires_grad?              x
+broadcast_to       x *size                       @_expand
+cat|concat         tensors dim?                  jnp.concatenate(tensors, axis=dim)
+concatenate|stack  tensors dim?                  jnp.NAME(tensors, axis=dim)
+flip               x dims                        jnp.flip(x, axis=dims)
+.flip              x *dims                       jnp.flip(x, axis=dims)
+fliplr|flipud      x                             jnp.NAME(x)
+hstack|vstack      tensors                       jnp.NAME(tensors)
+.repeat            x *sizes                      jnp.tile(x, sizes)
+tile               x dims                        jnp.tile(x, dims)
+.tile              x *dims                       jnp.tile(x, dims)
+repeat_interleave  x repeats:int dim?            jnp.repeat(x, repeats, axis=dim)
+roll               x shifts dims?                jnp.roll(x, shifts, axis=dims)
+rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
+.size              x                             x.shape
+.size              x dim                         x.shape[dim]
+.dim|.ndimension   x                             x.ndim
+.numel|.nelement|numel x                         x.size
+.element_size      x                             x.dtype.itemsize
+.is_contiguous     x                             True
+.is_floating_point|is_floating_point x           jnp.issubdtype(x.dtype, jnp.floating)
+.is_complex|is_complex x                         jnp.iscomplexobj(x)
+broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)
+broadcast_shapes   *shapes                       jnp.broadcast_shapes(*shapes)
+meshgrid           *tensors -indexing?="ij"      jnp.meshgrid(*tensors, indexing=indexing)
+finfo|iinfo        type                          jnp.NAME(type)
+is_tensor          x                             isinstance(x, jax.Array)
+""",
+    locals(),
+) + table(
+    """
+atleast_1d|atleast_2d|squeeze x                  jnp.NAME(x)
+chunk              x chunks dim?=0               @_chunk
+diagonal           x offset? dim1? dim2?         jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
+.detach            x                             x
+.expand            x *size                       @_expand
+.expand_as         x other                       jnp.broadcast_to(x, other.shape)
+linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
+flatten|ravel      x                             x.ravel()
+flatten            x start_dim                   x.reshape((*x.shape[:start_dim], -1))
+movedim            x source destination          jnp.moveaxis(x, source, destination)
+moveaxis           x source destination          jnp.moveaxis(x, source, destination)
+permute            x dims                        jnp.transpose(x, dims)
+.permute           x *dims                       jnp.transpose(x, dims)
+reshape            x shape                       jnp.reshape(x, shape)
+.reshape           x **shape                     x.reshape(*shape)
+.reshape_as|.view_as x other                     x.reshape(other.shape)
+split              x split_size dim?=0           @_split
+squeeze            x dim                         @_squeeze
+swapaxes           x axis0 axis1                 jnp.swapaxes(x, axis0, axis1)
+t                  x                             x.T
+transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
+unbind             x dim?                        jnp.unstack(x, axis=dim)
+unsqueeze          x dim                         jnp.expand_dims(x, dim)
+unflatten          x dim sizes                   @_unflatten
+.view              x **shape:size                x.reshape(*shape)
+.sum_to_size       x *size                       @_sum_to_size
+select             x dim index                   jnp.take(x, index, axis=dim)
+narrow             x dim start length            jax.lax.dynamic_slice_in_dim(x, start, length, axis=dim)
+view_as_complex    x                             jax.lax.complex(x[..., 0], x[..., 1])
+view_as_real       x                             jnp.stack([x.real, x.imag], axis=-1)
+real               x                             x.real
+imag               x                             x.imag
+""",
+    locals(),
+    view=True,
+)
+_ = row
