@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn.torch import _ops
-from jaxfn.torch._base import TorchRefusal, to_jax
+from jaxfn.torch._base import TorchRefusal, to_jax, torch
 from jaxfn.torch._ops import masked
 
 
@@ -182,6 +182,10 @@ def _cast(step: Operation, x: Any, want: Type) -> Any:
     return cast(x, want.dtype)
 
 
+# What is too large for float8 becomes the greatest number, but nan in torch 2.11.
+_HAS_GREATEST = not bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float().isnan())
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """`x` in another dtype, as torch casts."""
     if x.dtype == dtype:
@@ -192,7 +196,7 @@ def cast(x: Any, dtype: Any) -> Any:
         # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
         wide = jax.dtypes.canonicalize_dtype(np.int64)
         x = jax.lax.convert_element_type(x, wide)
-    if dtype == jnp.float8_e4m3fn:  # torch gives the greatest, JAX nan
+    if dtype == jnp.float8_e4m3fn and _HAS_GREATEST:
         most = float(jnp.finfo(dtype).max)
         x = jnp.clip(x, -most, most)
     return jax.lax.convert_element_type(x, dtype)
