@@ -48,20 +48,11 @@ def index_put(
     x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any
 ) -> Any:
     """`values` written (or added) at these positions."""
-<<<<<<< HEAD
     mask_at = _mask_at(indices, "index_put")
     if mask_at is not None:
         return _put_where(x, mask_at, indices[mask_at], values, accumulate)
-    at, values = x.at[_all_of_none(indices)], values.astype(x.dtype)
-=======
-    given = _given(indices)
-    if any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
-        if len(given) > 1:
-            raise masked.refusal("index_put", "a mask beside other indices")
-        return _put_where(x, given[0], indices[given[0]], values, accumulate)
     x, values = _number(x), _number(values.astype(x.dtype))
-    at = x.at[tuple(slice(None) if i is None else i for i in indices)]
->>>>>>> vers
+    at = x.at[_all_of_none(indices)]
     return at.add(values) if accumulate else at.set(values)
 
 
