@@ -175,3 +175,64 @@ def test_a_second_derivative_sees_writes_through_what_was_detached(write, factor
     first = jax.grad(lambda x: apply(x).sum())
     second = jax.grad(lambda x: first(x).sum())(x)
     assert np.allclose(second, 2 * jnp.array(factors)[:, None] * x)
+
+
+HELD = torch.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: HELD.view(-1).as_strided((2,), (1,)).mul_(2.0),
+        lambda: HELD[2:].as_strided((2,), (1,)).mul_(2.0),
+        lambda: HELD.as_strided((4,), (1,)).as_strided((2,), (1,)).mul_(2.0),
+        lambda: HELD.view(2, 3)[0].mul_(2.0),
+        lambda: HELD.unbind()[0].mul_(2.0),
+    ],
+)
+@pytest.mark.parametrize("rule", ["forward", "backward"])
+def test_writes_through_views_of_what_is_held(write, rule):
+    class Writes(Function):
+        @staticmethod
+        def forward(ctx, x):
+            if rule == "forward":
+                write()
+            return x + HELD.sum()
+
+        @staticmethod
+        def backward(ctx, g):
+            write()
+            return g
+
+    with pytest.raises(TorchRefusal, match="the write would be lost"):
+        jax.grad(from_torch(Writes).apply)(1.0)
+    assert HELD.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_running_statistics_would_be_lost():
+    class Norm(Function):
+        @staticmethod
+        def forward(ctx, x, mean, var):
+            y = torch.nn.functional.batch_norm(x, mean, var, training=True)
+            ctx.mark_dirty(mean, var)
+            return y, mean, var
+
+        @staticmethod
+        def backward(ctx, g, *_):
+            return g, None, None
+
+    args = jnp.arange(12.0).reshape(4, 3), jnp.zeros(3), jnp.ones(3)
+    with pytest.raises(TorchRefusal, match="running statistics"):
+        from_torch(Norm).apply(*args)
+    found = from_torch(Norm, fallback="host").apply(*args)
+    assert np.allclose(found[1], [0.45, 0.55, 0.65])
+
+
+def test_memory_is_not_handed_out():
+    class Shares(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.from_dlpack(x * 2) + 1
+
+    with pytest.raises(TorchRefusal, match=r"x\.__dlpack__\(\)"):
+        from_torch(Shares).apply(jnp.ones(3))

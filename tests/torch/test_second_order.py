@@ -220,19 +220,6 @@ def within_no_grad(x):
         return c * 1
 
 
-def by_grad(x):
-    with torch.enable_grad():
-        z = x.detach().requires_grad_()
-        return torch.autograd.grad(z.sin().sum(), z)[0]
-
-
-def by_backward(x):
-    with torch.enable_grad():
-        z = x.detach().requires_grad_()
-        z.sin().sum().backward()
-    return z.grad
-
-
 def written_through(write):
     def cosine(x):
         z = torch.stack([x, x])
@@ -246,7 +233,9 @@ CUTS = {
     "detach": lambda x: x.cos().detach(),
     "detach of the argument": lambda x: x.detach().cos(),
     "torch.detach": lambda x: torch.detach(x.cos()),
+    "detach by keyword": lambda x: torch.detach(input=x.cos()),
     "detach_": lambda x: x.cos().detach_(),
+    "torch.detach_": lambda x: torch.detach_(x.cos()),
     "data": lambda x: x.data.cos(),
     "no_grad": unrecorded,
     "set_grad_enabled": by_setter,
@@ -255,8 +244,6 @@ CUTS = {
     "torch.tensor by keyword": lambda x: torch.tensor(data=x.cos()),
     "new_tensor": lambda x: x.new_tensor(x.cos()),
     "new_tensor by keyword": lambda x: x.new_tensor(data=x.cos()),
-    "autograd.grad": by_grad,
-    "backward": by_backward,
     "written through detach": written_through(lambda z, c: z.detach()[1].copy_(c)),
     "written through data": written_through(lambda z, c: z.data[1].mul_(0).add_(c)),
 }
@@ -369,3 +356,60 @@ def test_nothing_in_setup_context_cuts_off_a_batch():
 
     found = jax.grad(total(apply))(xs)
     assert np.allclose(found, jax.grad(total(jnp.sin))(xs), atol=1e-6)
+
+
+def by_grad(x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        return torch.autograd.grad(z.sin().sum(), z)[0]
+
+
+def by_backward(x):
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        z.sin().sum().backward()
+    return z.grad
+
+
+def by_func(x):
+    return torch.func.vmap(torch.func.grad(lambda z: z.detach() * z.sin()))(x)
+
+
+def by_forward_mode(x):
+    return torch.func.jvp(lambda z: z.detach() * z, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["combined", "separate"])
+@pytest.mark.parametrize(
+    ("rule", "match"),
+    [
+        (by_grad, r"a derivative in forward: .* in backward"),
+        (by_backward, r"a derivative in forward: .* in backward"),
+        (by_func, r"a derivative in forward: .* in backward"),
+        (by_forward_mode, r"a derivative in forward: .* in backward"),
+    ],
+)
+def test_a_second_derivative_of_a_derivative_in_forward_is_refused(
+    rule, match, separate
+):
+    cls = sine(rule, separate=separate)
+    apply, x = from_torch(cls).apply, jnp.array([0.5, -1.25, 2.0])
+    leaf = torch.tensor(np.asarray(x), requires_grad=True)
+    wanted = torch.autograd.grad(cls.apply(leaf).sum(), leaf)[0]
+    for wrap in (lambda f: f, jax.jit):
+        found = wrap(jax.grad(lambda x: apply(x).sum()))(x)
+        assert np.allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(TorchRefusal, match=match) as caught:
+        jax.hessian(lambda x: apply(x).sum())(x)
+    assert __file__ in caught.value.where
+
+
+def test_forward_is_shown_what_it_would_be_without_a_derivative():
+    def cosine(x):
+        y = x * 1
+        asked = y.requires_grad, not y.is_leaf, y.grad_fn is not None
+        return x.cos() * (1 + 10 * sum(asked))
+
+    apply = from_torch(sine(cosine, separate=False)).apply
+    assert np.allclose(jax.grad(apply)(0.5), np.cos(0.5))
+    assert np.allclose(jax.grad(jax.grad(apply))(0.5), -np.sin(0.5))

@@ -178,3 +178,82 @@ def test_a_number_from_a_tensor_can_not_be_returned():
 
     with pytest.raises(TorchRefusal, match=r"tensor\.item\(\): the number is returned"):
         from_torch(Returns).apply(jnp.ones(3))
+
+
+class Factor:
+    factor = 1.0
+
+
+class Late(Function):
+    """Its rules read a static and a setting of the class when they are traced."""
+
+    slope = 1.0
+
+    @staticmethod
+    def forward(ctx, x, held):
+        ctx.held = held
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.held.factor * Late.slope * ctx.saved_tensors[0], None
+
+
+def test_what_changes_before_a_trace_counts_for_that_trace_alone():
+    held, apply = Factor(), from_torch(Late).apply
+    held.factor = 1.0
+    _, pull = jax.vjp(lambda x: apply(x, held), 1.0)
+    held.factor = 5.0
+    assert float(pull(1.0)[0]) == 5  # as in torch
+    held.factor = 1.0
+    assert float(jax.grad(lambda x: apply(x, held))(1.0)) == 1
+    assert float(jax.grad(jax.grad(lambda x: apply(x, held)))(1.0)) == 1
+
+
+def test_a_setting_that_changes_before_a_second_derivative(monkeypatch):
+    held, apply = Factor(), from_torch(Late).apply
+    _, pull = jax.vjp(jax.grad(lambda x: apply(x, held)), 1.0)
+    monkeypatch.setattr(Late, "slope", 5.0)
+    pull(1.0)
+    monkeypatch.setattr(Late, "slope", 1.0)
+    assert float(jax.grad(jax.grad(lambda x: apply(x, held)))(1.0)) == 1
+
+
+SCALE = 2.0
+
+
+def by_scale(x):
+    return x * SCALE
+
+
+class Calls(Function):
+    @staticmethod
+    def forward(ctx, x, f):
+        return f(x)
+
+
+def test_a_global_that_a_static_function_reads(monkeypatch):
+    apply = from_torch(Calls).apply
+    assert float(apply(jnp.ones(()), by_scale)) == 2
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert float(apply(jnp.ones(()), by_scale)) == 3
+
+
+class Catches(Function):
+    @staticmethod
+    def forward(ctx, x):
+        try:
+            needed = ctx.needs_input_grad[0]
+        except BaseException:  # noqa: BLE001
+            return x * 100
+        return x * 2 if needed else x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+def test_a_rule_that_catches_everything_still_sees_what_is_needed():
+    value, pull = jax.vjp(from_torch(Catches).apply, 1.0)
+    assert (float(value), float(pull(1.0)[0])) == (2, 3)

@@ -183,9 +183,11 @@ class _Fingerprint:
         if isinstance(value, types.FunctionType):
             cells = [self(search.in_cell(c)) for c in value.__closure__ or ()]
             parts = self(value.__defaults__), self(value.__kwdefaults__)
-            return Same(value.__code__), Same(value.__globals__), tuple(cells), parts
+            read = [(name, self(x)) for name, x in _read_by(value, set())]
+            own = Same(value.__code__), Same(value.__globals__)
+            return own, tuple(cells), parts, tuple(read)
         if isinstance(value, types.MethodType):
-            return Same(value.__func__), self(value.__self__)
+            return self(value.__func__), self(value.__self__)
         if isinstance(value, functools.partial):
             return kind, self(value.func), self(value.args), self(value.keywords)
         if isinstance(value, Rebuilt):

@@ -33,6 +33,7 @@ _NAMES = {
     "default_decompositions": "torch.export",
     "_disable_current_modes": "torch.utils._python_dispatch",
     "_set_grad_enabled": "torch._C",
+    "_current_level": "torch.autograd.forward_ad",
     "TorchDispatchMode": "torch.utils._python_dispatch",
     "preserve_node_meta": "torch.fx.traceback",
     "set_stack_trace": "torch.fx.traceback",
@@ -119,6 +120,11 @@ def needs_values() -> tuple[type[BaseException], ...]:
         name("DynamicOutputShapeException"),
         name("GuardOnDataDependentSymNode"),
     )
+
+
+def in_forward_mode() -> bool:
+    """Does a derivative in forward mode run here?"""
+    return importlib.import_module(_NAMES["_current_level"])._current_level >= 0
 
 
 def without_modes() -> Any:

@@ -49,7 +49,7 @@ def of_forward(run: TensorFunction) -> TensorFunction:
     """The same, with nothing cut off from its derivative."""
 
     def watched(tensors: Sequence[Any]) -> list[Any]:
-        with TrackedForward():
+        with TrackedForward(tensors):
             return run(tensors)
 
     return watched

@@ -43,6 +43,7 @@ class GraphFunction:
         batch: the results for a batch, from its size, where it is in the key and in
             each array, and these; None where JAX batches the graph.
         is_derivative: does it ask torch for the derivative of another one?
+        state: gives a key of what `run` reads beside its inputs.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class GraphFunction:
         note: Callable[[], Any] = lambda: None,
         batch: Callable[..., list[Any]] | None = None,
         is_derivative: bool = False,
+        state: Callable[[], Any] = lambda: None,
     ) -> None:
+        self._state = state
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.types = seed, keep, types
@@ -84,7 +87,7 @@ class GraphFunction:
         Raises:
             TorchRefusal: it can't be traced.
         """
-        key = types_key(types)
+        key = types_key(types), self._state()
         found = self._programs.get(key)
         if found is None:
             try:
@@ -214,6 +217,7 @@ class GraphFunction:
                 keep=self.keep,
                 host=self.host,
                 is_derivative=True,
+                state=self._state,
                 **options,
             )
         return self._derived[where]

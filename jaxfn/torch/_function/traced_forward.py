@@ -17,6 +17,7 @@ from jaxfn.torch._base import (
     Same,
     TorchRefusal,
     backward_of,
+    fingerprint,
     has_vmap,
     is_separate,
     settings_of,
@@ -58,6 +59,7 @@ class TracedForward:
         self._keep = call.keep()
         self.name = cls.__name__
         self._last: ForwardResult | None = None
+        self._asked = False
         shown = [False] * len(call.arrays)
         for i, top in enumerate(call.tops):
             if top is not None and needs is not None:
@@ -72,6 +74,7 @@ class TracedForward:
             known=needs is not None,
             note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
+            state=self._state,
         )
         self.program = self.graph.program(call.arrays)
         self.record: ForwardResult = self.program.note
@@ -98,8 +101,13 @@ class TracedForward:
         self.record.save(ctx, results)
         return unflatten(self.record.output, results[: self.record.n_outputs])
 
+    def _state(self) -> Any:
+        """A key of what rules read beside arrays: they may be traced much later."""
+        return fingerprint(self._args), settings_of(self.cls)
+
     def _known_needs(self) -> Needs:
         if self.needs is None:
+            self._asked = True
             raise NeedsRead
         return self.needs
 
@@ -111,6 +119,8 @@ class TracedForward:
             self.cls.setup_context(ctx, tuple(args), result)
         else:
             result = self.cls.forward(ctx, *args)
+        if self._asked:  # and caught the answer
+            raise NeedsRead
         found, self._last = record(ctx, result)
         return found
 
@@ -155,6 +165,7 @@ class TracedForward:
                 rule=key[0],
                 keep=self._keep,
                 host=self._settings.host,
+                state=self._state,
                 **options,
             )
         return self._derived[key]
@@ -221,7 +232,7 @@ class TracedForward:
 
     def backward(self, needs: Needs, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given gradients to those of the arguments."""
-        key = (needs, given, Same(backward_of(self.cls)), settings_of(self.cls))
+        key = (needs, given, Same(backward_of(self.cls)))
         leaves = self.record.backward_leaves
 
         def run(tensors: Sequence[Any]) -> list[Any]:
@@ -286,7 +297,7 @@ class TracedForward:
 
     def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
         """From what was saved and the given tangents to those of the outputs."""
-        key = ("jvp", given, Same(self.cls.jvp), settings_of(self.cls))
+        key = ("jvp", given, Same(self.cls.jvp))
         leaves = self.record.jvp_leaves
 
         def run(tensors: Sequence[Any]) -> list[Any]:

@@ -35,6 +35,7 @@ ADDRESSES = {
     torch.Tensor.data_ptr: "x.data_ptr()",
     torch.Tensor.storage: "x.storage()",
     torch.Tensor.untyped_storage: "x.untyped_storage()",
+    torch.Tensor.__dlpack__: "x.__dlpack__()",
 }
 """What asks where a tensor lies, and what it is called."""
 
@@ -83,12 +84,17 @@ class Memory:
         """The result of an operation, or a refusal."""
         if func.overloadpacket is _aten.set_:
             raise rebound("y.set_(…)", _place())
+        if func.overloadpacket in _STATISTICS:
+            _check_statistics(func, args)
         if func is _aten.as_strided.default and experimental.is_fake(args[0]):
-            return _strided(*args, **kwargs)
+            return self._viewed(func, args, _strided(*args, **kwargs))
         # Before it runs: while tracing, torch does write to tensors with values.
         for x in _written(func, args, kwargs):
             self._check_write(func, x)
-        result = func(*args, **kwargs)
+        return self._viewed(func, args, func(*args, **kwargs))
+
+    def _viewed(self, func: Any, args: Any, result: Any) -> Any:
+        """The same result, noted if it is a view of what a rule may not write to."""
         if _is_view(func):
             origin = _WINDOWS if func is _aten.unfold.default else self._origin(args)
             if origin:
@@ -124,6 +130,23 @@ class Memory:
 
 
 _CLOSED_OVER, _WINDOWS = "closed over", "windows"
+_STATISTICS = (
+    _aten.native_batch_norm,
+    _aten.cudnn_batch_norm,
+    _aten.miopen_batch_norm,
+)
+
+
+# These write to what they get, and their types don't say so.
+def _check_statistics(func: Any, args: Any) -> None:
+    mean, training = args[3], args[5]
+    if mean is not None and training:
+        raise TorchRefusal(
+            operation=str(func),
+            reason="it writes new running statistics, which would be lost.",
+            way_out=f"Compute them in the rule, and return them. Or: {OR_HOST}",
+            where=_place(),
+        )
 
 
 def _is_view(func: Any) -> bool:

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import sys
-import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from jaxfn.torch._base import (
     TorchFunctionMode,
     TorchRefusal,
     experimental,
+    is_users,
     place_now,
     torch,
 )
 
-_CUTS = {
-    torch.Tensor.detach: lambda x: x.view_as(x),
-    torch.detach: lambda x: x.view_as(x),
-    torch.Tensor.data.__get__: lambda x, *_: x.view_as(x),
-    torch.Tensor.detach_: lambda x: x,
-}
+_DETACHED = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+_DETACHED_IN_PLACE = (torch.Tensor.detach_, torch.detach_)
 _COPIES = (torch.tensor, torch.Tensor.new_tensor)
+# What torch shows of a tensor that forward computed.
+_SHOWN = {
+    torch.Tensor.requires_grad.__get__: False,
+    torch.Tensor.is_leaf.__get__: True,
+    torch.Tensor.grad_fn.__get__: None,
+}
+_DERIVATIVES = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 
 
 class TrackedForward(TorchFunctionMode):
     """Around a forward whose derivative is recorded.
 
     Torch runs forward without recording it. So `detach`, `x.data` and `no_grad` change
-    nothing there, and they must not cut anything off from a derivative here.
+    nothing there, and they must not cut anything off from a derivative here. But where
+    forward itself takes a derivative they do, and that is refused.
+
+    Args:
+        inputs: the tensors that forward gets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
+        self._inputs = inputs
         # A nested Function runs its forward with recording off. What it switches on
         # there ends there.
         self._switched_on = 0
@@ -42,31 +51,28 @@ class TrackedForward(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is experimental.name("_set_grad_enabled"):
             return self._set_grad_enabled(*args)
+        caller = sys._getframe(1)
         if torch.is_inference_mode_enabled():
-            raise TorchRefusal(
-                operation="torch.inference_mode",
-                reason="a derivative of forward is taken, and torch records nothing "
-                "in that mode.",
-                way_out="Leave it out, or use torch.no_grad.",
-                where=place_now(sys._getframe(1)),
-            )
+            reason = "torch records nothing in that mode"
+            raise _refusal("torch.inference_mode", reason, "use no_grad", caller)
+        if func in _DERIVATIVES or experimental.in_forward_mode():
+            reason = "in a derivative that forward takes, detach and no_grad count"
+            way = "take it in backward, of what is saved, or write it as a formula"
+            raise _refusal("a derivative in forward", reason, way, caller)
+        x = args[0] if args else kwargs.get("input")
+        if func in _SHOWN and is_users(caller.f_code.co_filename):
+            is_input = any(x is known for known in self._inputs)
+            return func(*args) if is_input else _SHOWN[func]
         if not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func in _CUTS:
-            return _CUTS[func](*args)
+        if func in _DETACHED:
+            return x.view_as(x)
+        if func in _DETACHED_IN_PLACE:
+            return x
         data = kwargs.get("data", args[-1] if args else None)
         if func in _COPIES and isinstance(data, torch.Tensor):
             like = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
             return data.clone().to(**like) if like else data.clone()
-        if func is torch.Tensor.requires_grad_ and not args[0].is_leaf:
-            args[0].retain_grad()  # it is a leaf for the rule
-            return args[0]
-        if func is torch.autograd.grad:
-            kwargs = {**kwargs, "create_graph": True}
-        if func in (torch.autograd.backward, torch.Tensor.backward):
-            with warnings.catch_warnings():  # of a cycle of references
-                warnings.simplefilter("ignore", UserWarning)
-                return func(*args, **{**kwargs, "create_graph": True})
         return func(*args, **kwargs)
 
     def _set_grad_enabled(self, mode: bool) -> None:
@@ -77,3 +83,12 @@ class TrackedForward(TorchFunctionMode):
         elif not mode and self._switched_on:
             self._switched_on -= 1
             switch(False)
+
+
+def _refusal(operation: str, reason: str, way: str, caller: Any) -> TorchRefusal:
+    return TorchRefusal(
+        operation=operation,
+        reason=f"the derivative of forward is taken, and {reason}.",
+        way_out=f"Instead, {way}.",
+        where=place_now(caller),
+    )
