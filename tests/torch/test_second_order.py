@@ -413,3 +413,27 @@ def test_forward_is_shown_what_it_would_be_without_a_derivative():
     apply = from_torch(sine(cosine, separate=False)).apply
     assert np.allclose(jax.grad(apply)(0.5), np.cos(0.5))
     assert np.allclose(jax.grad(jax.grad(apply))(0.5), -np.sin(0.5))
+
+
+def test_second_derivatives_of_complex_arguments():
+    class Squares(Function):
+        @staticmethod
+        def forward(ctx, z):
+            ctx.save_for_backward(z)
+            return z * z
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * ctx.saved_tensors[0].conj() * g
+
+    def second(square):
+        def first(z):
+            return jax.grad(lambda z: (square(z) * (1 + 2j)).real.sum())(z)
+
+        return jax.grad(lambda z: (first(z) * (3 - 1j) * z).real.sum())
+
+    z = jnp.array([0.5 - 1j, 2 + 0.25j])
+    apply = from_torch(Squares).apply
+    for wrap in (lambda f: f, jax.jit):
+        found = wrap(second(apply))(z)
+        assert np.allclose(found, second(lambda z: z * z)(z), rtol=1e-6)
