@@ -85,7 +85,9 @@ def test_equals_the_plain_derivatives_of_the_same_mathematics(family, case):
 
 
 if importlib.util.find_spec("torch"):
-
+    # A published class calls torch.jit.script, which newer releases deprecate.
+    @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+    @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
     @cases
     @pytest.mark.parametrize("dtype", record.DTYPES)
     def test_the_recording_is_what_torch_computes(family, case, dtype, recorded):
