@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -72,7 +71,6 @@ class Bridge:
     def __init__(self, cls: Any, settings: Settings) -> None:
         self.cls, self.settings = cls, settings
         self._kinds: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.RLock()
 
     def made(self) -> type[jaxfn.Function]:
         """The class for JAX."""
@@ -153,9 +151,7 @@ class Bridge:
         """The trace for this kind of call; made once."""
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
-        # Of what a rule makes without a dtype.
-        made = torch.get_default_dtype()
-        key = call.key(), types_key(call.arrays), rules, made, settings_of(cls)
+        key = call.key(), types_key(call.arrays), rules, settings_of(cls)
         found: Any = self._kinds.get(key)
         if found is None:
             try:

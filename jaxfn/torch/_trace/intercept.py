@@ -116,9 +116,11 @@ class Watch(TorchFunctionMode):
         self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in aliasing.REBOUND and args:
             raise aliasing.rebound(aliasing.REBOUND[func], place)
-        # Torch itself asks for addresses too, but hands out memory only if it is asked.
-        by_user = is_users(caller.f_code.co_filename)
-        if func in aliasing.ADDRESSES and (by_user or self.last == "__dlpack__"):
+        # Torch itself asks for addresses too, but for this one only if a user does.
+        is_asked = func is torch.Tensor.__dlpack__ or is_users(
+            caller.f_code.co_filename
+        )
+        if func in aliasing.ADDRESSES and is_asked:
             raise aliasing.address(aliasing.ADDRESSES[func], place)
         experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
