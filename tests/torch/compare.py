@@ -15,7 +15,7 @@ import torch
 
 import jaxfn.torch
 from jaxfn.torch import _ops as _table
-from jaxfn.torch._base import TorchDispatchMode, experimental
+from jaxfn.torch._base import TorchDispatchMode, has_draws, next_draw
 from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_jax_dtype, to_numpy
 from jaxfn.torch._function.host_call import HostCall
 from jaxfn.torch._trace.program import Type
@@ -80,10 +80,10 @@ class SameDraws(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not experimental.has_draws(func):
+        if not has_draws(func):
             return func(*args, **kwargs)
         generator = torch.default_generator
-        state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
+        state = next_draw(generator)
         result = func(*args, **kwargs)
         generator.manual_seed(state)
         row = _table.find(_FUNCTIONAL.get(str(func), str(func).replace("_.", ".")))

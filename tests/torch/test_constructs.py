@@ -594,6 +594,11 @@ def test_random_draws(cls, fallback):
     assert (torch.get_rng_state() == before).all()
 
 
+def test_with_the_same_draws_torch_computes_the_same():
+    case = Case(Dropout, [torch.linspace(-1.0, 2.0, 12), 0.5], random=True)
+    assert case.worst(("eager", "jit")) <= 1e-6
+
+
 class TakesAKey(Function):
     @staticmethod
     def forward(ctx, x, key):
