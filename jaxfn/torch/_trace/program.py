@@ -18,6 +18,7 @@ import numpy as np
 from jaxfn.torch import _ops
 from jaxfn.torch._base import TorchRefusal, to_jax, torch
 from jaxfn.torch._ops import masked
+from jaxfn.torch._triton import launch_of
 
 
 class Ref(int):
@@ -87,6 +88,11 @@ class TracedProgram:
     types: list[Any]
     draws: bool
     keys: list[Any]
+
+    @property
+    def launches(self) -> list[Any]:
+        """The kernels that it launches, in order."""
+        return [x for step in self.steps if (x := launch_of(step.row)) is not None]
 
     @property
     def is_dynamic(self) -> bool:
