@@ -7,50 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxfn._triton import effects, generated
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """An argument that points into a buffer.
-
-    Attributes:
-        buffer: Number of the buffer.
-        offset: Distance from the buffer's begin, in elements of the buffer.
-        dtype: Type of the elements that the kernel sees.
-    """
-
-    buffer: int
-    offset: int
-    dtype: np.dtype
+from jaxfn._triton import effects, experimental, generated
+from jaxfn._triton.arguments import Loaded, Pointer, Variant
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A number that is a value: the only element of a buffer.
-
-    Attributes:
-        buffer: Number of the buffer.
-    """
-
-    buffer: int
-
-
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One configuration of a launch; an autotuned kernel has several.
-
-    Attributes:
-        constants: Arguments whose values belong to this configuration.
-        options: How to compile and run it: `num_warps`, `num_stages` and others.
-        grid: Number of programs along each axis.
-    """
-
-    constants: dict[str, Any]
-    options: dict[str, Any]
-    grid: tuple[int, int, int]
+class KernelError(RuntimeError):
+    """A kernel can't be launched as it is; the message names it and the way out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,31 +38,68 @@ class Launch:
     @property
     def name(self) -> str:
         """The kernel's name."""
-        return self.kernel.fn.__name__
+        return experimental.name_of(self.kernel)
 
     @property
     def usable(self) -> tuple[Variant, ...]:
         """The variants that Triton's frontend compiles."""
-        return self._effects.usable
+        return self.effects.usable
 
     @property
     def reads(self) -> tuple[int, ...]:
         """Numbers of the buffers that some variant may read."""
-        return self._effects.reads
+        return self.effects.reads
 
     @property
     def writes(self) -> tuple[int, ...]:
         """Numbers of the buffers that some variant may write to."""
-        return self._effects.writes
+        return self.effects.writes
 
     @functools.cached_property
-    def _effects(self) -> effects.Effects:
-        return effects.of_launch(self)
+    def effects(self) -> effects.Effects:
+        """What the variants do to the buffers.
+
+        Raises:
+            KernelError: Triton compiles none of the variants.
+        """
+        try:
+            return effects.of_variants(self._made, self.variants)
+        except effects.NotCompiled as error:
+            pointers = ", ".join(f"`{p}`" for p in self._pointers()) or "none"
+            raise KernelError(
+                f"Triton can't compile the kernel `{self.name}`, launched at "
+                f"{self.place}, for these arguments (those that are arrays, and so "
+                f"pointers: {pointers}): {error}"
+            ) from error
 
     @functools.cached_property
+    def _made(self) -> generated.Generated:
+        for number, buffer in enumerate(self.buffers):
+            if generated.element_type(buffer.dtype) is None:
+                raise KernelError(
+                    f"The kernel `{self.name}`, launched at {self.place}, got "
+                    f"{buffer.dtype} for {self.parameter_of(number)}. Triton has no "
+                    "such type. Cast the array before."
+                )
+        return generated.generate(
+            self.kernel, self.arguments, self.variants, self.buffers
+        )
+
+    @property
     def generated(self) -> Any:
         """A kernel of the buffers alone, which calls the user's kernel."""
-        return generated.kernel_of(self)
+        return self._made.kernel
+
+    @functools.cached_property
+    def generated_with_outputs(self) -> Any:
+        """The same; it gets the written buffers a second time, after the others."""
+        return generated.generate(
+            self.kernel, self.arguments, self.variants, self.buffers, self.writes
+        ).kernel
+
+    def constants(self, variant: Variant) -> dict[str, int]:
+        """The constants with which the generated kernel is this variant."""
+        return self._made.constants(self._made.cases[self.variants.index(variant)])
 
     def parameters_of(self, buffer: int) -> tuple[str, ...]:
         """The kernel's parameters that get this buffer."""
@@ -112,3 +112,16 @@ class Launch:
     def parameter_of(self, buffer: int) -> str:
         """The same for a message: their names in quotes."""
         return " and ".join(f"`{name}`" for name in self.parameters_of(buffer))
+
+    def _pointers(self) -> list[str]:
+        return [name for name, x in self.arguments.items() if isinstance(x, Pointer)]
+
+    @functools.cached_property
+    def key(self) -> Any:
+        """Two launches with the same key do the same to the same buffers."""
+        variants = [
+            (case, v.grid, tuple(sorted(map(str, v.options.items()))))
+            for case, v in zip(self._made.cases, self.variants, strict=True)
+        ]
+        buffers = [(b.shape, str(b.dtype)) for b in self.buffers]
+        return (id(self.generated), *variants, *buffers, self.place)
