@@ -9,9 +9,13 @@ A `Launch` says which kernel runs on which buffers, with what numbers. From it i
   a CPU a host callback runs the generated kernel in `interpreter`; on a GPU jax-triton
   makes it a part of XLA's program. Both under jit, vmap and loops.
 
-`triton_call` makes a launch of a kernel and arrays. This room knows Triton and JAX, and
-nothing of torch; `experimental` alone knows private names of Triton.
+`triton_call` makes a launch of a kernel and arrays; `bindings` finds what a launch
+`kernel[grid](...)` would run. This room knows Triton and JAX, and nothing of torch;
+`experimental` alone knows private names of Triton.
 """
 
+from jaxfn._triton.api import triton_call
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
+from jaxfn._triton.call import InterpreterWarning
 from jaxfn._triton.launch import KernelError, Launch
+from jaxfn._triton.variants import Binding, bindings

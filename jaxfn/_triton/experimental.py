@@ -113,6 +113,11 @@ def is_specialized(parameter: Any) -> bool:
     return not (parameter.do_not_specialize or parameter.annotation_type)
 
 
+def has_own_hooks(tuner: Any) -> bool:
+    """Does an autotuner call functions of its user around each launch that it times?"""
+    return tuner.user_defined_pre_hook or tuner.user_defined_post_hook
+
+
 def in_order(kernel: Any) -> dict[str, Any]:
     """The parameters of a kernel by their names."""
     return {p.name: p for p in kernel.params}
