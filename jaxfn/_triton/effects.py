@@ -1,25 +1,32 @@
 """What a kernel reads and writes, from the code that Triton's frontend makes of it.
 
-A pointer comes from parameters: it is followed through arithmetic, loops, branches and
-calls. If anything happens to a pointer that is not known here, or a pointer is loaded
-from memory, then every buffer counts as read and written; only copies are lost.
+Where a pointer comes from is followed through arithmetic, loops, branches and calls. If
+anything happens to a pointer that is not known here, or a pointer is loaded from
+memory, then every buffer counts as read and written; only copies are lost.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from jaxfn._triton import experimental
+import jax
+import numpy as np
+
+from jaxfn._triton import compile as compiling
 from jaxfn._triton.arguments import Variant
+from jaxfn._triton.errors import LaunchError
 from jaxfn._triton.generated import Generated
+from jaxfn._triton.program import Block, Function, Operation
 
 _READS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
 _WRITES = {"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"}
 _UPDATES = {"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"}
 _MOVES = {
+    "arith.select",
     "tt.addptr",
     "tt.advance",
     "tt.bitcast",
@@ -35,14 +42,10 @@ _MOVES = {
     "tt.split",
     "tt.trans",
     "tt.unsplat",
-    "arith.select",
 }
-"""Operations whose results point where their operands do."""
+"""Operations whose results point to where their operands point."""
 
-_BRANCHES = {"cf.br", "cf.cond_br"}
-_LEAVES = {"scf.yield", "scf.condition", "tt.return"}
-_REGIONS = {"scf.for", "scf.while", "scf.if", "scf.execute_region", "tt.func"}
-
+_ENDS = {"scf.yield", "scf.condition", "tt.return"}
 
 
 @dataclass(frozen=True)
@@ -60,232 +63,181 @@ class Effects:
     writes: tuple[int, ...]
 
 
-class NotCompiled(Exception):
-    """Triton's frontend compiles no variant; the message has its words."""
-
-
-def of_variants(generated: Generated, variants: Sequence[Variant]) -> Effects:
+def of_variants(
+    made: Generated, variants: Sequence[Variant], buffers: Sequence[Any]
+) -> Effects:
     """Compile each case of a generated kernel, and see what it does.
 
+    Args:
+        made: The kernel of a launch.
+        variants: Its variants.
+        buffers: Its buffers.
+
     Raises:
-        NotCompiled: No case compiles.
+        LaunchError: No case compiles; what is said is said of the first.
     """
     reads: set[int] = set()
     writes: set[int] = set()
-    found: dict[int, Any] = {}
-    for variant, case in zip(variants, generated.cases, strict=True):
-        if case not in found:
-            found[case] = _of_case(generated, case, variant.options)
-            if not isinstance(found[case], Exception):
-                reads |= found[case][0]
-                writes |= found[case][1]
-    usable = tuple(
-        v
-        for v, case in zip(variants, generated.cases, strict=True)
-        if not isinstance(found[case], Exception)
-    )
+    errors: dict[int, LaunchError] = {}
+    for case in dict.fromkeys(made.cases):
+        try:
+            read, written = effects(made.kernel, buffers, made.constants(case))
+        except LaunchError as error:
+            errors[case] = error
+        else:
+            reads |= read
+            writes |= written
+    pairs = zip(variants, made.cases, strict=True)
+    usable = tuple(v for v, case in pairs if case not in errors)
     if not usable:
-        error = found[generated.cases[0]]
-        raise NotCompiled(_words(error)) from error
+        raise errors[made.cases[0]]
     return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)))
 
 
-_KNOWN: dict[Any, Any] = {}
-
-
-def _of_case(generated: Generated, case: int, options: Any) -> Any:
-    """The buffers that a case reads and writes; or why it does not compile."""
-    key = (id(generated.kernel), case, *generated.signature.items())
-    with experimental.LOCK:
-        if key not in _KNOWN:
-            try:
-                found = effects(
-                    generated.kernel,
-                    generated.signature,
-                    generated.constants(case),
-                    options,
-                )
-            except Exception as error:  # noqa: BLE001  (kernels raise what they like)
-                found = error
-            # The kernel stays alive with its id.
-            _KNOWN[key] = (generated.kernel, found)
-        return _KNOWN[key][1]
-
-
 def effects(
-    kernel: Any, signature: dict[str, str], constants: dict[str, Any], options: Any
+    kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct], constants: dict[str, Any]
 ) -> tuple[set[int], set[int]]:
-    """The positions of the pointers that a kernel reads, and of those that it writes.
-
-    Positions count the parameters that are not `constexpr`.
+    """The buffers that a kernel reads, and those that it writes to, by position.
 
     Args:
-        kernel: A `JITFunction`.
-        signature: The type of each parameter: `*fp32`, `i32` or `constexpr`, say.
-        constants: The values of those that are `constexpr`.
-        options: `num_warps` and others.
+        kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
+        buffers: The types of the buffers.
+        constants: The values of the constants.
+
+    Raises:
+        LaunchError: Triton can't compile it.
     """
-    with experimental.LOCK:
-        module = experimental.compiled(kernel, signature, constants, options)
-        walk = _Walk(module)
-    types = [t for t in signature.values() if t != "constexpr"]
-    everything = {i for i, t in enumerate(types) if t.startswith("*")}
-    if walk.is_lost:
-        return everything, set(everything)
-    return walk.reached(walk.read), walk.reached(walk.written)
+    memory = {f"b{i}": np.empty(0, x.dtype) for i, x in enumerate(buffers)}
+    try:
+        functions, _ = compiling.compiled(kernel, {**memory, **constants})
+        walk = _Walk(functions)
+    except (KeyError, ValueError):  # code that can't be read
+        walk = None
+    if walk is None or walk.is_lost:
+        return set(range(len(buffers))), set(range(len(buffers)))
+    return walk.read, walk.written
 
 
-def _words(error: BaseException) -> str:
-    """What Triton says of a kernel, from the innermost function that it was in."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+@dataclass
+class _Body:
+    """A function: numbers of its arguments, and of what it returns."""
 
-
-# ---- the walk
+    arguments: list[int]
+    ends: list[list[int]] = field(default_factory=list)
 
 
 class _Walk:
-    """Collects where each pointer of a module comes from, and what is done to it.
+    """Finds where each pointer comes from, and what is done to it.
 
     Args:
-        module: A module of Triton's first intermediate language.
+        functions: A kernel and its helpers, the kernel first.
 
     Attributes:
-        read: The pointers that are read.
-        written: The pointers that are written.
+        read: Positions of the kernel's arguments that it reads.
+        written: Positions of those that it writes to.
         is_lost: Whether something unknown happens to a pointer.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, functions: dict[str, Function]) -> None:
         self.read: set[int] = set()
         self.written: set[int] = set()
         self.is_lost = False
-        self._from: dict[int, set[Any]] = collections.defaultdict(set)
-        self._leaves: dict[int, list[Any]] = collections.defaultdict(list)
-        self._blocks: dict[int, dict[int, Any]] = collections.defaultdict(dict)
-        self._functions: dict[str, Any] = {}
-        operations: list[Any] = []
-        module.walk(lambda op: operations.append(op))
-        for op in operations:
-            self._place(op)
-        for op in operations:
-            self._visit(op)
-        entry = self._functions[module.get_entry_func_name()]
-        for i, argument in enumerate(self._arguments(entry)):
-            self._from[argument.id()].add(("parameter", i))
+        self._functions = functions
+        self._bodies: dict[str, _Body] = {}
+        self._numbers = itertools.count()
+        self._from: dict[int, set[int]] = collections.defaultdict(set)
+        self._accesses: list[tuple[str, list[int]]] = []
+        entry = self._body(next(iter(functions)))
+        self._entry = {number: i for i, number in enumerate(entry.arguments)}
+        for name, operands in self._accesses:
+            self._access(name, [self._sources(x) for x in operands])
 
-    def reached(self, pointers: set[int]) -> set[int]:
-        """The positions of the parameters that these pointers come from."""
-        found, seen, left = set(), set(pointers), list(pointers)
+    def _access(self, name: str, sources: list[set[int]]) -> None:
+        """Note what an operation does to what its operands point to."""
+        if name in _READS | _WRITES | _UPDATES:
+            pointer, *others = sources
+            # A pointer from nowhere was loaded, or made of a number.
+            self.is_lost |= not pointer or any(others)
+            self.read |= pointer if name in _READS | _UPDATES else set()
+            self.written |= pointer if name in _WRITES | _UPDATES else set()
+        else:
+            self.is_lost |= any(sources)
+
+    def _sources(self, value: int) -> set[int]:
+        """The positions of the kernel's arguments that a value comes from."""
+        seen, left = {value}, [value]
         while left:
-            for source in self._from[left.pop()]:
-                if isinstance(source, tuple):
-                    found.add(source[1])
-                elif source not in seen:
-                    seen.add(source)
-                    left.append(source)
-        return found
+            new = self._from[left.pop()] - seen
+            seen |= new
+            left.extend(new)
+        return {self._entry[x] for x in seen if x in self._entry}
 
-    def _place(self, op: Any) -> None:
-        """Note in which region an operation stands, and the functions by name."""
-        block = op.get_block()
-        if block is not None:
-            region = block.get_parent()
-            self._blocks[region.id()][block.id()] = block
-            if op.get_name() in _LEAVES:
-                self._leaves[region.id()].append(op)
-        if op.get_name() == "tt.func":
-            self._functions[op.get_str_attr("sym_name")] = op
+    # ---- from where to where values go
 
-    def _visit(self, op: Any) -> None:
-        name, pointers = op.get_name(), [x for x in _operands(op) if _is_pointer(x)]
-        if name in _REGIONS:
-            self._region(name, op)
-        elif name == "tt.call":
-            callee = self._functions[op.get_flat_symbol_ref_attr("callee")]
-            self._flow(_operands(op), self._arguments(callee))
-            for leave in self._leaves_of(callee, 0):
-                self._flow(_operands(leave), _results(op))
-        elif name in _BRANCHES:
-            # Which operand goes to which block is not shown: each to all.
-            blocks = self._blocks[op.get_block().get_parent().id()].values()
-            into = [a for b in blocks for a in _block_arguments(b) if _is_pointer(a)]
-            for pointer in pointers:
-                for argument in into:
-                    self._flow([pointer], [argument])
-        elif name in _LEAVES:
-            pass  # done with the operation around it
-        elif name in _MOVES:
-            for result in _results(op):
-                for pointer in pointers:
-                    self._flow([pointer], [result])
-        else:
-            self._access(name, op, pointers)
-
-    def _access(self, name: str, op: Any, pointers: list[Any]) -> None:
-        """An operation that reads, writes, or does what is not known."""
-        accessed = pointers[:1]
-        if name in _READS | _UPDATES:
-            self.read |= {x.id() for x in accessed}
-        if name in _WRITES | _UPDATES:
-            self.written |= {x.id() for x in accessed}
-        known = name in _READS | _WRITES | _UPDATES and len(pointers) == 1
-        makes_pointer = any(_is_pointer(x) for x in _results(op))
-        if makes_pointer or (pointers and not known):
-            self.is_lost = True
-
-    def _region(self, name: str, op: Any) -> None:
-        """Loops and branches: what goes into their blocks, and comes out."""
-        if name == "tt.func":
-            return
-        if name == "scf.for":  # operands: begin, end, step; its block has a counter
-            carried = _operands(op)[3:]
-            inside = self._arguments(op)[1:]
-            self._flow(carried, inside)
-            self._flow(carried, _results(op))  # no iteration at all
-            for leave in self._leaves_of(op, 0):
-                self._flow(_operands(leave), inside)
-                self._flow(_operands(leave), _results(op))
-        elif name == "scf.while":
-            before, after = self._arguments(op, 0), self._arguments(op, 1)
-            self._flow(_operands(op), before)
-            for leave in self._leaves_of(op, 0):  # first operand: whether to go on
-                self._flow(_operands(leave)[1:], after)
-                self._flow(_operands(leave)[1:], _results(op))
-            for leave in self._leaves_of(op, 1):
-                self._flow(_operands(leave), before)
-        else:
-            for i in range(op.get_num_regions()):
-                for leave in self._leaves_of(op, i):
-                    self._flow(_operands(leave), _results(op))
-
-    def _flow(self, values: Sequence[Any], into: Sequence[Any]) -> None:
+    def _flow(self, values: Iterable[int], into: Sequence[int]) -> None:
         for value, place in zip(values, into, strict=True):
-            self._from[place.id()].add(value.id())
+            self._from[place].add(value)
 
-    def _leaves_of(self, op: Any, number: int) -> list[Any]:
-        return self._leaves[op.get_region(number).id()]
+    def _new(self, names: Sequence[str], scope: dict[str, int]) -> list[int]:
+        """Numbers for values that are defined here; sides of a branch share names."""
+        numbers = [next(self._numbers) for _ in names]
+        scope.update(zip(names, numbers, strict=True))
+        return numbers
 
-    def _arguments(self, op: Any, number: int = 0) -> list[Any]:
-        """The arguments of the first block of a region."""
-        blocks = self._blocks[op.get_region(number).id()]
-        first = next(iter(blocks.values()), None)
-        return [] if first is None else _block_arguments(first)
+    def _body(self, name: str) -> _Body:
+        if name not in self._bodies:
+            function, scope = self._functions[name], {}
+            body = _Body(self._new(function.arguments, scope))
+            self._bodies[name] = body  # a function may call itself
+            body.ends += self._region(function.blocks, scope)
+        return self._bodies[name]
 
+    def _region(self, blocks: list[Block], scope: dict[str, int]) -> list[list[int]]:
+        """Follow nested code; what it ends with."""
+        ends: list[list[int]] = []
+        into = {b.label: self._new(b.arguments, scope) for b in blocks if b.label}
+        for op in itertools.chain.from_iterable(b.operations for b in blocks):
+            operands = [scope[name] for name in op.operands]
+            for label, names in op.successors:
+                self._flow([scope[name] for name in names], into[label])
+            if op.name in _ENDS:
+                ends.append(operands)
+            else:
+                self._operation(op, operands, scope)
+        return ends
 
-def _operands(op: Any) -> list[Any]:
-    return [op.get_operand(i) for i in range(op.get_num_operands())]
-
-
-def _results(op: Any) -> list[Any]:
-    return [op.get_result(i) for i in range(op.get_num_results())]
-
-
-def _block_arguments(block: Any) -> list[Any]:
-    return [block.get_argument(i) for i in range(block.get_num_arguments())]
-
-
-def _is_pointer(value: Any) -> bool:
-    kind = str(value.get_type())
-    return "tt.ptr" in kind or "tensordesc" in kind
+    def _operation(
+        self, op: Operation, operands: list[int], scope: dict[str, int]
+    ) -> None:
+        inside = [
+            ([] if not r or r[0].label else self._new(r[0].arguments, inner), inner, r)
+            for r in op.regions
+            for inner in [dict(scope)]
+        ]
+        results = self._new(op.results, scope)
+        ends = [self._region(region, inner) for _, inner, region in inside]
+        if op.name == "scf.for":  # operands: begin, end, step; its block has a counter
+            for values in ([operands[3:]], *ends):
+                for carried in values:
+                    self._flow(carried, inside[0][0][1:])
+                    self._flow(carried, results)
+        elif op.name == "scf.while":
+            self._flow(operands, inside[0][0])
+            for _, *carried in ends[0]:  # first: whether to go on
+                self._flow(carried, inside[1][0])
+                self._flow(carried, results)
+            for carried in ends[1]:
+                self._flow(carried, inside[0][0])
+        elif op.name == "scf.if":
+            for carried in itertools.chain(*ends):
+                self._flow(carried, results)
+        elif op.name == "tt.call" and op.symbol in self._functions:
+            body = self._body(op.symbol)
+            self._flow(operands, body.arguments)
+            for carried in body.ends:
+                self._flow(carried, results)
+        elif op.name in _MOVES:
+            for result in results:
+                self._from[result].update(operands)
+        else:
+            self._accesses.append((op.name, operands))

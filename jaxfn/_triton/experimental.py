@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+import warnings
 from typing import Any
 
 TESTED = ("3.6", "3.7", "3.8", "3.9")
 """The releases of Triton with which jaxfn was tested."""
 
 LOCK = threading.RLock()
-"""Held while Triton compiles and while its language is patched for a run."""
+"""One thread at a time compiles: warnings are silenced meanwhile, which is global."""
 
 _NAMES = {
     # compiling, without a GPU
@@ -118,48 +119,56 @@ def has_own_hooks(tuner: Any) -> bool:
     return tuner.user_defined_pre_hook or tuner.user_defined_post_hook
 
 
-def in_order(kernel: Any) -> dict[str, Any]:
-    """The parameters of a kernel by their names."""
-    return {p.name: p for p in kernel.params}
+def parameters(kernel: Any) -> list[Any]:
+    """The parameters of a kernel: name, default, whether constant, annotation."""
+    return kernel.params
 
 
 # ---- compiling
 
 
-def target(capability: int) -> Any:
-    """An NVIDIA GPU of this compute capability, 90 say."""
-    return name("GPUTarget")("cuda", capability, 32)
-
-
 def option_names() -> frozenset[str]:
     """The options of a launch: `num_warps` and others."""
-    return frozenset(name("make_backend")(target(90)).parse_options({}).__dict__)
+    target = name("GPUTarget")("cuda", 90, 32)
+    with LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frozenset(name("make_backend")(target).parse_options({}).__dict__)
 
 
-def compiled(
-    kernel: Any, signature: dict[str, str], constants: dict[str, Any], options: Any
+def ttir(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[tuple[int, ...], Any],
+    options: dict[str, Any],
+    capability: int = 90,
 ) -> Any:
-    """The module that Triton's frontend makes of a kernel; needs no GPU.
+    """A kernel in Triton's intermediate language, before any optimisation.
+
+    It needs no GPU.
 
     Args:
-        kernel: A `JITFunction`.
-        signature: The type of each parameter: `*fp32`, `i32` or `constexpr`, say.
-        constants: The values of those that are `constexpr`.
-        options: `num_warps` and others.
+        kernel: The `triton.JITFunction`.
+        signature: Type of each parameter, "constexpr" for constants.
+        constants: Values of the constants, by position.
+        options: Options of the compiler.
+        capability: Compute capability of the GPU that it is compiled for.
     """
-    ir, goal = name("ir"), target(90)
-    backend = name("make_backend")(goal)
-    parsed = backend.parse_options({"enable_fp_fusion": True, **options})
-    source = name("ASTSource")(kernel, signature, constants, {})
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    made = source.make_ir(
-        goal,
-        parsed,
-        backend.get_codegen_implementation(parsed),
-        backend.get_module_map(),
-        context,
-    )
-    made.context = context  # the module is only valid as long as its context
-    return made
+    target = name("GPUTarget")("cuda", capability, 32)
+    backend = name("make_backend")(target)
+    ir = name("ir")
+    with LOCK, warnings.catch_warnings():
+        # Whoever wrote the kernel can act on them, and sees them on a GPU.
+        warnings.simplefilter("ignore")
+        parsed = backend.parse_options(options)
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        module = name("ASTSource")(kernel, signature, constants).make_ir(
+            target,
+            parsed,
+            backend.get_codegen_implementation(parsed),
+            backend.get_module_map(),
+            context,
+        )
+        module.context = context  # The module must not outlive it.
+    return module

@@ -26,27 +26,7 @@ import numpy as np
 
 from jaxfn._triton import experimental
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
-
-_TYPES = {
-    "bool": "i1",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e5m2": "fp8e5",
-    "float8_e4m3fnuz": "fp8e4b8",
-    "float8_e5m2fnuz": "fp8e5b16",
-}
-"""Triton's name for the types of elements that Triton and JAX both have."""
+from jaxfn._triton.compile import POINTERS
 
 _LANGUAGE = {
     "i1": "int1",
@@ -67,7 +47,8 @@ _LANGUAGE = {
 
 def element_type(dtype: Any) -> str | None:
     """Triton's name for a type of elements; None if it has none."""
-    return _TYPES.get(np.dtype(dtype).name)
+    pointer = POINTERS.get(np.dtype(dtype).name)
+    return pointer and pointer.removeprefix("*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +57,15 @@ class Generated:
 
     Attributes:
         kernel: A `JITFunction` of the buffers, and of `CASE` if there are several.
-        signature: The type of each of its parameters.
         cases: The number of the case of each variant.
     """
 
     kernel: Any
-    signature: dict[str, str]
     cases: tuple[int, ...]
 
     def constants(self, case: int) -> dict[str, int]:
         """The constants with which the kernel is this case."""
-        return {"CASE": case} if "CASE" in self.signature else {}
+        return {"CASE": case} if max(self.cases) else {}
 
 
 def generate(
@@ -114,12 +93,9 @@ def generate(
         for v in variants
     )
     calls = [call for call, _ in distinct]
-    signature = {f"b{i}": f"*{element_type(b.dtype)}" for i, b in enumerate(buffers)}
-    signature |= {f"o{i}": signature[f"b{i}"] for i in outputs}
-    names = list(signature)
+    names = [*(f"b{i}" for i in range(len(buffers))), *(f"o{i}" for i in outputs)]
     body = calls
     if len(calls) > 1:
-        signature["CASE"] = "constexpr"
         names.append("CASE: tl.constexpr")
         body = [
             line
@@ -128,7 +104,7 @@ def generate(
         ]
     head = f"def launch_{experimental.name_of(kernel)}({', '.join(names)}):"
     text = "".join(f"{line}\n" for line in (head, *(f"    {line}" for line in body)))
-    return Generated(_jit(text, writer.globals), signature, cases)
+    return Generated(_jit(text, writer.globals), cases)
 
 
 class _Writer:
@@ -141,7 +117,7 @@ class _Writer:
 
     def __init__(self, kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct]) -> None:
         self.globals: dict[str, Any] = {"kernel": kernel}
-        self._parameters = experimental.in_order(kernel)
+        self._parameters = {p.name: p for p in experimental.parameters(kernel)}
         self._buffers = buffers
 
     def call(self, arguments: dict[str, Any]) -> str:

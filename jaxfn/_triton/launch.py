@@ -10,6 +10,7 @@ import jax
 
 from jaxfn._triton import effects, experimental, generated
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
+from jaxfn._triton.errors import LaunchError
 
 
 class KernelError(RuntimeError):
@@ -63,13 +64,13 @@ class Launch:
             KernelError: Triton compiles none of the variants.
         """
         try:
-            return effects.of_variants(self._made, self.variants)
-        except effects.NotCompiled as error:
+            return effects.of_variants(self._made, self.variants, self.buffers)
+        except LaunchError as error:
             pointers = ", ".join(f"`{p}`" for p in self._pointers()) or "none"
             raise KernelError(
                 f"Triton can't compile the kernel `{self.name}`, launched at "
-                f"{self.place}, for these arguments (those that are arrays, and so "
-                f"pointers: {pointers}): {error}"
+                f"{self.place}, for these arguments (arrays, and so pointers, are: "
+                f"{pointers}): {_words(error)}"
             ) from error
 
     @functools.cached_property
@@ -125,3 +126,10 @@ class Launch:
         ]
         buffers = [(b.shape, str(b.dtype)) for b in self.buffers]
         return (id(self.generated), *variants, *buffers, self.place)
+
+
+def _words(error: BaseException) -> str:
+    """What Triton says of a kernel, from the innermost function that it was in."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"

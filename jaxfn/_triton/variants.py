@@ -141,7 +141,8 @@ def _held(function: Any) -> Any:
 def _bound(
     kernel: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any, hook: Any
 ) -> Binding:
-    name, own = experimental.name_of(kernel), experimental.in_order(kernel)
+    name = experimental.name_of(kernel)
+    own = {p.name for p in experimental.parameters(kernel)}
     if kernel.pre_run_hooks:
         raise NotImplementedError(
             f"The kernel `{name}` has hooks that run before each launch "
