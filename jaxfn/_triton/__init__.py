@@ -17,5 +17,6 @@ A `Launch` says which kernel runs on which buffers, with what numbers. From it i
 from jaxfn._triton.api import triton_call
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
 from jaxfn._triton.call import InterpreterWarning
+from jaxfn._triton.call import launch as run_launch
 from jaxfn._triton.launch import KernelError, Launch
-from jaxfn._triton.variants import Binding, bindings
+from jaxfn._triton.variants import Binding, bindings, split

@@ -6,10 +6,12 @@ A release of Triton may rename or remove any of them, so no other module knows t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 TESTED = ("3.6", "3.7", "3.8", "3.9")
@@ -28,6 +30,7 @@ _NAMES = {
     "JITFunction": "triton.runtime",
     "Autotuner": "triton.runtime",
     "Heuristics": "triton.runtime",
+    "driver": "triton.runtime.driver",
 }
 
 
@@ -172,3 +175,34 @@ def ttir(
         )
         module.context = context  # The module must not outlive it.
     return module
+
+
+# ---- while a rule is traced
+
+
+def launchers() -> tuple[type, ...]:
+    """The classes whose `run` launches a kernel."""
+    return name("JITFunction"), name("Autotuner")
+
+
+@contextlib.contextmanager
+def driver_for_this_thread(mine: Any) -> Iterator[None]:
+    """While this lasts, `triton.runtime.driver.active` is `mine` in this thread.
+
+    Args:
+        mine: An object with what rules ask of a driver.
+    """
+    config = name("driver")
+    before, owner = config._active, threading.get_ident()
+
+    class Chosen:
+        def __getattr__(self, what: str) -> Any:
+            if threading.get_ident() == owner:
+                return getattr(mine, what)
+            return getattr(config.default if before is None else before, what)
+
+    config._active = Chosen()
+    try:
+        yield
+    finally:
+        config._active = before

@@ -135,8 +135,20 @@ def _run(step: Operation, values: list[Any], key: Any) -> Any:
             where=step.where,
         ) from error
     except Exception as error:
+        if launch_of(step.row) is not None:
+            raise _failed(step, error) from error
         raise _unfit(step, error) from error
     return checked(step, found)
+
+
+def _failed(step: Operation, error: Exception) -> TorchRefusal:
+    """The refusal for what a kernel raised, or its compiler."""
+    return TorchRefusal(
+        operation=f"kernel `{launch_of(step.row).name}`",
+        reason=str(error),
+        way_out="Correct the kernel, or compute it with torch operations in the rule.",
+        where=step.where,
+    )
 
 
 def _unfit(step: Operation, error: Exception) -> TorchRefusal:

@@ -130,7 +130,8 @@ def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return flat.pointer(x)
     if isinstance(x, _NUMBERS):
-        if triton.is_constexpr(triton.in_order(kernel)[name]):
+        is_constexpr = {p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)}
+        if is_constexpr[name]:
             raise _refusal(
                 kernel,
                 f"its constexpr `{name}` is made of the value of a tensor.",

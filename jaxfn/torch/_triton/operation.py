@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._triton import Launch, launch
+from jaxfn._triton import Launch, run_launch
 from jaxfn.torch._base import TorchRefusal, torch
 
 _LAUNCHES: weakref.WeakValueDictionary[int, Launch] = weakref.WeakValueDictionary()
@@ -34,9 +34,9 @@ def row(number: int) -> Callable[..., list[jax.Array]]:
     """The launch in JAX, as a row of the table of operations."""
     held = _LAUNCHES[number]
 
-    def run(out: Any, common: Any, buffers: Sequence[Any], number: int) -> Any:
-        del out, common, number
-        return launch(held, buffers)
+    def run(buffers: Sequence[Any], number: int) -> list[jax.Array]:
+        del number
+        return run_launch(held, buffers)
 
     run.__dict__["launch"] = held
     return run
