@@ -84,7 +84,7 @@ def triton_call(
     """
     experimental.check()
     arrays, given = _arrays(kernel, out, arguments)
-    found = variants.bindings(kernel, (), given, grid)
+    found = _bindings(kernel, given, grid)
     name = experimental.name_of(found[0].kernel)
     if found[0].hook is not None:
         raise NotImplementedError(
@@ -99,6 +99,31 @@ def triton_call(
     results = {names[i]: x.reshape(arrays[names[i]].shape) for i, x in written}
     outputs = tuple(results[key] for key in out)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _bindings(kernel: Any, given: dict[str, Any], grid: Any) -> Any:
+    """The configurations of the launch; errors say what triton_call has in addition."""
+
+    def on_shapes(arguments: dict[str, Any]) -> Any:
+        try:
+            return grid(arguments)
+        except TypeError as error:  # it was given shapes in the place of arrays
+            raise ValueError(
+                f"The grid of `{_name(kernel)}` raised {type(error).__name__}: "
+                f"{error}. It can't depend on values of arrays: of these it gets "
+                "jax.ShapeDtypeStruct."
+            ) from error
+
+    try:
+        return variants.bindings(
+            kernel, (), given, on_shapes if callable(grid) else grid
+        )
+    except TypeError as error:
+        if "missing" not in str(error):
+            raise
+        raise TypeError(
+            f"{error}. Pass it; or name it in `out`, if the kernel only writes to it."
+        ) from None
 
 
 def _arrays(
@@ -168,7 +193,9 @@ def _launch(
             Variant(constants, b.options, b.grid)
             for constants, b in zip(own, found, strict=True)
         ),
-        buffers=tuple(jax.ShapeDtypeStruct((x.size,), x.dtype) for x in arrays.values()),
+        buffers=tuple(
+            jax.ShapeDtypeStruct((x.size,), x.dtype) for x in arrays.values()
+        ),
         place=place,
     )
 

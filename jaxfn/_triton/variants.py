@@ -207,5 +207,3 @@ def _same(a: Any, b: Any) -> bool:
         return True
     plain = (bool, int, float, str)
     return isinstance(a, plain) and type(a) is type(b) and a == b
-
-
