@@ -180,6 +180,11 @@ def ttir(
 # ---- while a rule is traced
 
 
+def target(capability: int) -> Any:
+    """An NVIDIA GPU of this compute capability: 90, for example."""
+    return name("GPUTarget")("cuda", capability, 32)
+
+
 def launchers() -> tuple[type, ...]:
     """The classes whose `run` launches a kernel."""
     return name("JITFunction"), name("Autotuner")

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch._base import torch
+from jaxfn.torch._base import experimental, is_users, torch
 
 _CUDA = torch.device("cuda", 0)
 _SHOWN = {
@@ -82,6 +82,7 @@ class GpuLook:
             for name, answer in self._answers().items():
                 if name in vars(torch.cuda):
                     stack.enter_context(replaced(torch.cuda, name, answer))
+            stack.enter_context(experimental.device_shown(_CUDA, _is_users))
             stack.enter_context(self._driver())
             yield
 
@@ -123,7 +124,7 @@ class GpuLook:
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[None]:
-        from jaxfn._triton import experimental
+        from jaxfn._triton import experimental as triton
 
         major, minor = self.capability
         properties = {
@@ -136,7 +137,7 @@ class GpuLook:
             "mem_bus_width": 5120,
         }
         mine = types.SimpleNamespace(
-            get_current_target=lambda: experimental.target(10 * major + minor),
+            get_current_target=lambda: triton.target(10 * major + minor),
             get_current_device=lambda: 0,
             set_current_device=lambda device: None,
             get_current_stream=lambda device=None: 0,
@@ -146,11 +147,15 @@ class GpuLook:
                 get_device_properties=lambda device=0: dict(properties)
             ),
         )
-        with experimental.driver_for_this_thread(mine):
+        with triton.driver_for_this_thread(mine):
             yield
 
 
 _SHARED = 232448
+
+
+def _is_users(frame: Any) -> bool:
+    return is_users(frame.f_code.co_filename)
 
 
 def _moved(x: Any) -> Any:
