@@ -98,7 +98,9 @@ def is_interpreted(x: Any) -> bool:
 
 
 def name_of(kernel: Any) -> str:
-    """The name of a `JITFunction`."""
+    """The name of a kernel, also inside of an autotuner or heuristics."""
+    while not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
     return kernel.__name__
 
 

@@ -16,6 +16,7 @@ from jaxfn.torch._base import (
     experimental,
     is_users,
     place_now,
+    raised_by_jaxfn,
     to_jax_dtype,
     torch,
 )
@@ -66,10 +67,10 @@ class Capture:
         experimental.note_place(place)
         try:
             found = bindings(kernel, args, kwargs, _known(kernel, grid))
-        except (NotImplementedError, ValueError) as error:
-            if isinstance(error, TorchRefusal):
+        except (NotImplementedError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, TorchRefusal) or not raised_by_jaxfn(error):
                 raise
-            raise _refusal(kernel, str(error)) from error
+            raise _refusal(kernel, str(error.args[0])) from error
         first = found[0]
         if first.hook is not None:
             first.hook(dict(first.arguments))
@@ -92,6 +93,8 @@ class Capture:
         )
         launch = Launch(first.kernel, common, variants, types, place)
         self.launches.append(launch)
+        if first.config is not None:  # rules may ask what was chosen
+            kernel.best_config = found[variants.index(launch.usable[0])].config
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
