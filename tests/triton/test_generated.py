@@ -11,8 +11,15 @@ import pytest
 import triton
 import triton.language as tl
 
-from jaxfn._triton import KernelError, Launch, Loaded, Pointer, Variant
-from jaxfn._triton import call, experimental
+from jaxfn._triton import (
+    KernelError,
+    Launch,
+    Loaded,
+    Pointer,
+    Variant,
+    call,
+    experimental,
+)
 
 F32 = np.dtype("float32")
 
@@ -215,7 +222,7 @@ def through(y, x, WITH: tl.constexpr, KIND: tl.constexpr, NAME: tl.constexpr):
     v = tl.load(x)
     if WITH is not None:
         v = WITH(v)
-    if NAME == "it's \"one\"":
+    if NAME == 'it\'s "one"':
         v += 1
     tl.store(y, v.to(KIND))
 
@@ -223,7 +230,7 @@ def through(y, x, WITH: tl.constexpr, KIND: tl.constexpr, NAME: tl.constexpr):
 def test_constants_that_are_no_numbers():
     x = y = jnp.full(1, 1.25)
     given = {"y": pointer(1), "x": pointer(0), "KIND": tl.float16}
-    name = "it's \"one\""
+    name = 'it\'s "one"'
     assert result(through, x, y, WITH=doubled, NAME=name, **given)[0] == 3.5
     assert result(through, x, y, WITH=None, NAME="", **given)[0] == 1.25
     found = text(through, x, y, WITH=doubled, NAME=name, **given)
