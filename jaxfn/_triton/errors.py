@@ -27,3 +27,7 @@ class Fault(Exception):  # noqa: N818 (it never reaches a user)
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.places: list[str] = []
+
+
+class Diverges(Fault):
+    """Lanes of a reduction take different branches, so they run one by one."""

@@ -1,0 +1,5 @@
+"""All of this folder needs Triton."""
+
+import pytest
+
+pytest.importorskip("triton")
