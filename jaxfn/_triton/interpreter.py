@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from jaxfn._triton import compile as compiling
 from jaxfn._triton import experimental
-from jaxfn._triton.errors import Fault, LaunchError
+from jaxfn._triton.errors import Diverges, Fault, LaunchError
 from jaxfn._triton.memory import BlockPointer, Memory
 from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import DTYPES, Block, Function, Operation
@@ -65,15 +66,17 @@ class _Run:
         around, self.env = self.env, dict(zip(function.arguments, values, strict=True))
         blocks = {block.label: block for block in function.blocks}
         block = function.blocks[0]
-        while True:
-            end, values = self.block(block)
-            if end.name == "tt.return":
-                self.env = around
-                return values
-            which = 0 if end.name == "cf.br" or values[0] else 1
-            label, handed = end.successors[which]
-            block, values = blocks[label], [self.env[name] for name in handed]
-            self.env.update(zip(block.arguments, values, strict=True))
+        try:
+            while True:
+                end, values = self.block(block)
+                if end.name == "tt.return":
+                    return values
+                which = 0 if end.name == "cf.br" or _is_true(values[0]) else 1
+                label, handed = end.successors[which]
+                block, values = blocks[label], [self.env[name] for name in handed]
+                self.env.update(zip(block.arguments, values, strict=True))
+        finally:
+            self.env = around
 
     def block(self, block: Block) -> tuple[Operation, Values]:
         """Run a block; gives the operation that ends it, with its operands."""
@@ -105,18 +108,27 @@ class _Run:
         return self.block(region[0])[1]
 
 
+def _is_true(condition: Any) -> bool:
+    if np.ndim(condition):
+        raise Diverges("branches by a value that is no scalar")
+    return bool(condition)
+
+
 def _runner(op: Operation) -> Callable[..., Any]:
     """What runs an operation."""
+    if plain := PLAIN.get(op.name):
+        runner = lambda _run, _op, *values: plain(*values)  # noqa: E731
+    elif fn := WITH_OPERATION.get(op.name):
+        runner = lambda _run, op, *values: fn(op, *values)  # noqa: E731
+    elif op.name in _WITH_RUN:
+        runner = _WITH_RUN[op.name]
+    else:
+        inline = op.name == "tt.elementwise_inline_asm"
+        what = "inline assembly" if inline else f"`{op.name}`"
+        raise Fault(f"can't run on a CPU: it uses {what}")
     if unknown := {k for k in op.attributes if k not in _KNOWN and k[:3] != "tt."}:
         raise Fault(f"can't run on a CPU: `{op.name}` with {sorted(unknown)}")
-    if plain := PLAIN.get(op.name):
-        return lambda _run, _op, *values: plain(*values)
-    if fn := WITH_OPERATION.get(op.name):
-        return lambda _run, op, *values: fn(op, *values)
-    if op.name in _WITH_RUN:
-        return _WITH_RUN[op.name]
-    what = {"tt.elementwise_inline_asm": "inline assembly"}.get(op.name, f"`{op.name}`")
-    raise Fault(f"can't run on a CPU: it uses {what}")
+    return runner
 
 
 def _one_or_all(op: Operation, results: Values) -> Any:
@@ -135,8 +147,9 @@ def _call(run: _Run, op: Operation, *values: Any) -> Any:
 def _for(
     run: _Run, op: Operation, first: Any, last: Any, step: Any, *carried: Any
 ) -> Any:
-    if step <= 0:
+    if not _is_true(step > 0):
         raise Fault(f"has a loop with step {step}")
+    _is_true(first < last)
     number, handed = first.dtype.type, list(carried)
     for i in range(int(first), int(last), int(step)):
         handed = run.region(op.regions[0], number(i), *handed)
@@ -146,29 +159,30 @@ def _for(
 def _while(run: _Run, op: Operation, *values: Any) -> Any:
     for _ in range(_PATIENCE):
         goes_on, *values = run.region(op.regions[0], *values)
-        if not goes_on:
+        if not _is_true(goes_on):
             return _one_or_all(op, list(values))
         values = tuple(run.region(op.regions[1], *values))
     raise Fault(
-        f"has a `while` that did not end after {_PATIENCE} turns. Programs run one after "
-        "another on a CPU, so none can wait for another"
+        f"has a `while` that did not end after {_PATIENCE} turns. On a CPU programs "
+        "run one after another, so none can wait for another"
     )
 
 
 def _if(run: _Run, op: Operation, condition: Any) -> Any:
-    if np.ndim(condition):
-        # Within a reduction each lane decides; such code has no side effects.
-        either = [run.region(region) for region in op.regions]
-        both = zip(*either, strict=True)
-        return _one_or_all(op, [np.where(condition, a, b) for a, b in both])
-    regions = op.regions if condition else op.regions[1:]
+    regions = op.regions if _is_true(condition) else op.regions[1:]
     return _one_or_all(op, run.region(regions[0])) if regions else []
 
 
-def _combined(run: _Run, op: Operation, left: Values, right: Values) -> Values:
-    """The region of a reduction or scan, for all lanes at once."""
-    results = zip(run.region(op.regions[0], *left, *right), left, strict=True)
-    return [np.broadcast_to(r, x.shape).astype(x.dtype, copy=False) for r, x in results]
+def _lanes(run: _Run, op: Operation, *values: Any) -> Values:
+    """The region of a reduction or scan, for all lanes at once if they allow it."""
+    shape = values[0].shape
+    try:
+        results = run.region(op.regions[0], *values)
+    except Diverges:
+        lanes = zip(*(x.reshape(-1) for x in values), strict=True)
+        each = [run.region(op.regions[0], *lane) for lane in lanes]
+        results = [np.reshape(column, shape) for column in zip(*each, strict=True)]
+    return [np.broadcast_to(x, shape) for x in results]
 
 
 def _reduce(run: _Run, op: Operation, *values: Any) -> Any:
@@ -176,7 +190,7 @@ def _reduce(run: _Run, op: Operation, *values: Any) -> Any:
     while (count := len(xs[0])) > 1:
         even = count // 2 * 2
         left, right = [x[0:even:2] for x in xs], [x[1:even:2] for x in xs]
-        pairs = zip(_combined(run, op, left, right), xs, strict=True)
+        pairs = zip(_lanes(run, op, *left, *right), xs, strict=True)
         xs = [np.concatenate([pair, x[even:]]) for pair, x in pairs]
     return _one_or_all(op, [x[0] for x in xs])
 
@@ -186,7 +200,7 @@ def _scan(run: _Run, op: Operation, *values: Any) -> Any:
     xs, distance = [np.moveaxis(x, axis, 0)[::step] for x in values], 1
     while distance < len(xs[0]):
         left, right = [x[:-distance] for x in xs], [x[distance:] for x in xs]
-        later = zip(xs, _combined(run, op, left, right), strict=True)
+        later = zip(xs, _lanes(run, op, *left, *right), strict=True)
         xs = [np.concatenate([x[:distance], y]) for x, y in later]
         distance *= 2
     return _one_or_all(op, [np.moveaxis(x[::step], 0, axis) for x in xs])
@@ -195,7 +209,7 @@ def _scan(run: _Run, op: Operation, *values: Any) -> Any:
 def _map(run: _Run, op: Operation, *values: Any) -> Any:
     if op.attributes["pack"] != 1:
         raise Fault("can't run on a CPU: it maps several elements at once")
-    return _one_or_all(op, run.region(op.regions[0], *values))
+    return _one_or_all(op, _lanes(run, op, *values))
 
 
 def _fill(op: Operation, padding: int) -> Any:

@@ -108,8 +108,11 @@ class Memory:
         self, addresses: np.ndarray, dtype: np.dtype, verb: str
     ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
         """For each buffer: it as an array of `dtype`, the indices, and which lanes."""
+        if not addresses.size:
+            return
         numbers = addresses >> _BITS
-        for number in np.unique(numbers):
+        one = numbers.min() == numbers.max()
+        for number in numbers[:1] if one else np.unique(numbers):
             lanes = numbers == number
             if not 1 <= number <= len(self._buffers):
                 raise Fault(f"{verb} an address that belongs to no argument")
