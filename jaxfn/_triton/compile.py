@@ -15,9 +15,12 @@ from jaxfn._triton.program import Function, read
 POINTERS = {
     **{f"{u}int{n}": f"*{u or 'i'}{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
     **{f"float{n}": f"*fp{n}" for n in (16, 32, 64)},
-    "bool": "*i1", "bfloat16": "*bf16",
-    "float8_e4m3fn": "*fp8e4nv", "float8_e5m2": "*fp8e5",
-    "float8_e4m3fnuz": "*fp8e4b8", "float8_e5m2fnuz": "*fp8e5b16",
+    "bool": "*i1",
+    "bfloat16": "*bf16",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+    "float8_e4m3fnuz": "*fp8e4b8",
+    "float8_e5m2fnuz": "*fp8e5b16",
 }
 # `tl.device_assert` is kept, and integers wrap as they do on a GPU.
 _OPTIONS = {"debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}

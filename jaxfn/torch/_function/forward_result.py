@@ -131,7 +131,9 @@ def record(
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
     to_save = given_to(ctx, "to_save")
-    if storages is not None:  # what is returned is contiguous, what is saved need not be
+    if (
+        storages is not None
+    ):  # what is returned is contiguous, what is saved need not be
         to_save = [_apart(x, at) for x in to_save]
     templates = [saved(x) for x in to_save]
     for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]

@@ -81,8 +81,11 @@ class Capture:
             for name, value in shared.items()
         }
         variants = tuple(
-            Variant({k: _constant(b.kernel, k, v) for k, v in constants.items()},
-                    b.options, b.grid)
+            Variant(
+                {k: _constant(b.kernel, k, v) for k, v in constants.items()},
+                b.options,
+                b.grid,
+            )
             for b, constants in zip(found, own, strict=True)
         )
         if 0 in variants[0].grid:
@@ -133,7 +136,9 @@ def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return flat.pointer(x)
     if isinstance(x, _NUMBERS):
-        is_constexpr = {p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)}
+        is_constexpr = {
+            p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)
+        }
         if is_constexpr[name]:
             raise _refusal(
                 kernel,

@@ -280,7 +280,5 @@ class PlainBesideKernel(Function):
         (y,) = ctx.saved_tensors
         out = torch.empty(y.shape, device=g.device)
         rows, cols = y.shape
-        strided_kernel[(rows,)](
-            y, out, cols, *ctx.strides, *out.stride(), 2.0, BLOCK=8
-        )
+        strided_kernel[(rows,)](y, out, cols, *ctx.strides, *out.stride(), 2.0, BLOCK=8)
         return out * g[:, None]

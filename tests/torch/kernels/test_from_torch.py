@@ -30,7 +30,12 @@ def grad(apply, *args):
 
 @pytest.mark.parametrize(
     "cls",
-    [functions.Scale, functions.ScaleSeparately, functions.Wrapped, functions.OnGpuAlone],
+    [
+        functions.Scale,
+        functions.ScaleSeparately,
+        functions.Wrapped,
+        functions.OnGpuAlone,
+    ],
 )
 def test_own_rules_run(cls):
     apply = of(cls)

@@ -69,12 +69,9 @@ class KeepsATensor(torch.autograd.Function):
 def test_a_tensor_that_a_function_keeps_between_traces():
     refused.kept.cache_clear()
     apply = jaxfn.torch.from_torch(KeepsATensor).apply
-    try:
-        found = jax.grad(lambda x: apply(x).sum())(X)
-    except jaxfn.torch.TorchRefusal as refusal:
-        assert "made in another trace" in str(refusal)
-    else:
-        assert (found == 2 * jnp.arange(8.0)).all()
+    text = message(jax.grad(lambda x: apply(x).sum()), X)
+    assert "made in another trace" in text
+    assert "test_refusals.py" in text
 
 
 def test_nothing_stays_replaced():

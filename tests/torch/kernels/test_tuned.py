@@ -34,7 +34,7 @@ def test_tuned(cls, args, want, transform):
 def test_a_hook_runs_once_for_a_launch_with_all_arguments():
     tuned.HOOKS.clear()
     of(tuned.Hooked)(jnp.ones(5))
-    assert tuned.HOOKS == [{"x", "y", "n", "BLOCK", "TWICE"}]
+    assert [{"x", "y", "n", "BLOCK", "TWICE"}] == tuned.HOOKS
 
 
 def test_what_any_configuration_writes_is_written():

@@ -103,9 +103,7 @@ def few(configs, args, **kwargs):
     prune_configs_by={"early_config_prune": few},
 )
 @triton.jit
-def pruned_kernel(
-    x, y, n, flag: tl.constexpr, BLOCK: tl.constexpr, BY: tl.constexpr
-):
+def pruned_kernel(x, y, n, flag: tl.constexpr, BLOCK: tl.constexpr, BY: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + i, BY * tl.load(x + i, mask=i < n), mask=i < n)
 
