@@ -119,7 +119,8 @@ class _Flat:
         if self._dtypes.setdefault(number, x.dtype) != x.dtype:
             raise TorchRefusal(
                 operation="a kernel launch",
-                reason=f"it gets one memory as {x.dtype} and as {self._dtypes[number]}.",
+                reason=f"it gets one memory as {x.dtype} and as "
+                f"{self._dtypes[number]}.",
                 way_out="Give the kernel a copy in one of them.",
             )
         if number not in self._at:
