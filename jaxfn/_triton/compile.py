@@ -12,13 +12,18 @@ from jaxfn._triton import experimental
 from jaxfn._triton.errors import LaunchError
 from jaxfn._triton.program import Function, read
 
-_POINTERS = {
+POINTERS = {
     **{f"{u}int{n}": f"*{u or 'i'}{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
     **{f"float{n}": f"*fp{n}" for n in (16, 32, 64)},
-    "bool": "*i1", "bfloat16": "*bf16",
-    "float8_e4m3fn": "*fp8e4nv", "float8_e5m2": "*fp8e5",
-    "float8_e4m3fnuz": "*fp8e4b8", "float8_e5m2fnuz": "*fp8e5b16",
+    "bool": "*i1",
+    "bfloat16": "*bf16",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+    "float8_e4m3fnuz": "*fp8e4b8",
+    "float8_e5m2fnuz": "*fp8e5b16",
 }
+"""Triton's name for pointers to the types that Triton and JAX both have."""
+
 # `tl.device_assert` is kept, and integers wrap as they do on a GPU.
 _OPTIONS = {"debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}
 
@@ -27,18 +32,19 @@ _compiled = weakref.WeakKeyDictionary()
 
 
 def _memory(value: np.ndarray) -> str:
-    if value.dtype.name not in _POINTERS:
+    if value.dtype.name not in POINTERS:
         raise TypeError(f"no kernel points to {value.dtype}")
     flags = value.flags
     if value.ndim != 1 or not (flags.c_contiguous and flags.writeable):
         raise TypeError("memory must be a contiguous, writeable array of one axis")
     if not flags.aligned:
         raise TypeError("memory must be aligned")
-    return _POINTERS[value.dtype.name]
+    return POINTERS[value.dtype.name]
 
 
-def _type(value: Any, annotated: str, specialize: bool) -> str:
+def _type(value: Any, parameter: Any) -> str:
     """Triton's type of an argument, "constexpr" for what the compiler must know."""
+    annotated = experimental.annotated_type(parameter)
     if isinstance(value, np.ndarray):
         return _memory(value)
     if isinstance(value, bool | np.bool_):
@@ -46,10 +52,10 @@ def _type(value: Any, annotated: str, specialize: bool) -> str:
     if isinstance(value, int | np.integer):
         if not -(2**63) <= value < 2**64:
             raise TypeError(f"{value} is too large")
-        if annotated or (value == 1 and specialize):
-            return annotated or "constexpr"
+        if value == 1 and experimental.is_specialized(parameter):
+            return "constexpr"
         small = -(2**31) <= value < 2**31
-        return "i32" if small else "i64" if value < 2**63 else "u64"
+        return annotated or ("i32" if small else "i64" if value < 2**63 else "u64")
     if isinstance(value, float | np.floating):
         return annotated or "fp32"
     if isinstance(value, tuple | list):
@@ -63,8 +69,10 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         LaunchError: A parameter has no argument, or an argument no parameter.
     """
-    title, parameters = kernel.__name__, experimental.parameters(kernel)
-    values = {p.name: p.default for p in parameters if p.has_default} | arguments
+    title = experimental.name_of(kernel)
+    parameters = experimental.parameters(kernel)
+    values = {p.name: p.default for p in parameters if p.has_default}
+    values.update(arguments)
     names = [p.name for p in parameters]
     if unknown := sorted(set(values) - set(names)):
         raise LaunchError(title, f"`{title}` has no parameters {unknown}")
@@ -80,13 +88,14 @@ def compiled(
 
     Raises:
         LaunchError: An argument is of a wrong type, or Triton can't compile it.
+        ValueError: Its TTIR can't be read.
     """
-    title, signature, constants = kernel.__name__, {}, {}
+    title, signature, constants = experimental.name_of(kernel), {}, {}
     for i, p in enumerate(experimental.parameters(kernel)):
         value, kind = arguments[p.name], "constexpr"
         try:
-            if not p.is_constexpr:
-                kind = _type(value, p.annotation_type or "", not p.do_not_specialize)
+            if not experimental.is_constexpr(p):
+                kind = _type(value, p)
         except TypeError as error:
             message = f"argument `{p.name}` of `{title}`: {error}"
             raise LaunchError(title, message) from error
@@ -95,11 +104,13 @@ def compiled(
             constants[i,] = getattr(value, "value", value)
     key = (*signature.values(), *((type(v), repr(v)) for v in constants.values()))
     try:
-        known = _compiled.setdefault(kernel, {})
+        known = _compiled.setdefault(kernel, {})  # Its hash looks at its helpers.
         if key not in known:
-            module = experimental.ttir(kernel, signature, constants, _OPTIONS)
-            known[key] = read(str(module))
+            made = experimental.ttir(kernel, signature, constants, _OPTIONS)
+            known[key] = str(made)
     except Exception as error:
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
+    if isinstance(known[key], str):
+        known[key] = read(known[key])
     return known[key], [name for name, k in signature.items() if k != "constexpr"]

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import triton
 
 from jaxfn._triton import compile as compiling
+from jaxfn._triton import experimental
 from jaxfn._triton.errors import Diverges, Fault, LaunchError
 from jaxfn._triton.memory import BlockPointer, Memory
 from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import DTYPES, Block, Function, Operation
 
-_TRITON = str(Path(triton.__file__).parent)
 _PATIENCE = 10_000_000
 """Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
 _ENDS = {
@@ -157,12 +156,13 @@ def _for(
     return _one_or_all(op, handed)
 
 
-def _while(run: _Run, op: Operation, *values: Any) -> Any:
+def _while(run: _Run, op: Operation, *first: Any) -> Any:
+    values = list(first)
     for _ in range(_PATIENCE):
         goes_on, *values = run.region(op.regions[0], *values)
         if not _is_true(goes_on):
-            return _one_or_all(op, list(values))
-        values = tuple(run.region(op.regions[1], *values))
+            return _one_or_all(op, values)
+        values = run.region(op.regions[1], *values)
     raise Fault(
         f"has a `while` that did not end after {_PATIENCE} turns. On a CPU programs "
         "run one after another, so none can wait for another"
@@ -244,8 +244,9 @@ def _swap(run: _Run, _op: Operation, *values: Any) -> Any:
 
 def _block_pointer(_run: _Run, op: Operation, base: Any, *rest: Any) -> Any:
     rank = len(op.shape)
-    parts = [rest[i : i + rank] for i in (0, rank, 2 * rank)]
-    return BlockPointer(base, *parts, op.shape, op.attributes.get("padding", 1))
+    shape, strides, offsets = (rest[i : i + rank] for i in (0, rank, 2 * rank))
+    padding = op.attributes.get("padding", 1)
+    return BlockPointer(base, shape, strides, offsets, op.shape, padding)
 
 
 def _advance(_run: _Run, _op: Operation, pointer: BlockPointer, *by: Any) -> Any:
@@ -316,7 +317,8 @@ def _scalar(value: Any, text: str) -> Any:
 def _place(fault: Fault) -> str:
     """The innermost line that is not Triton's own."""
     places = [place for place in fault.places if place]
-    mine = [place for place in places if not place.startswith(_TRITON)]
+    own = str(Path(experimental.module().__file__).parent)
+    mine = [place for place in places if not place.startswith(own)]
     return (mine or places or [""])[0]
 
 
@@ -341,9 +343,12 @@ def run(
     Raises:
         LaunchError: It can't run, or it leaves its memory.
     """
-    title = title or kernel.__name__
+    title = title or experimental.name_of(kernel)
     values = compiling.complete(kernel, arguments)
-    functions, taken = compiling.compiled(kernel, values)
+    try:
+        functions, taken = compiling.compiled(kernel, values)
+    except ValueError as error:
+        raise LaunchError(title, f"`{title}` can't run on a CPU: {error}") from error
     buffers = {k: v for k, v in values.items() if isinstance(v, np.ndarray)}
     memory = Memory(buffers, names or {})
     entry = next(iter(functions.values()))
