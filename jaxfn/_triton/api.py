@@ -54,30 +54,25 @@ def triton_call(
         ValueError: `out` names a parameter that the kernel does not write to, or leaves
             out one that it writes to; or the grid depends on values of arrays.
         NotImplementedError: The kernel or its autotuner has hooks.
-        KernelError: Triton can't compile the kernel for these arguments.
-        LaunchError: On a CPU, the kernel uses an address outside of its arrays. Inside
-            of compiled functions a `jax.errors.JaxRuntimeError` has its message.
+        RuntimeError: Triton can't compile the kernel for these arguments; or, on a
+            CPU, it uses an address outside of its arrays. Inside of compiled functions
+            a `jax.errors.JaxRuntimeError` has the message.
         ImportError: There is no Triton; or there is a GPU and no jax-triton.
 
     Example:
-        With a kernel that adds two arrays:
-
-            @triton.jit
-            def add(x, y, z, n, BLOCK: tl.constexpr):
-                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-                total = tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
-                tl.store(z + i, total, mask=i < n)
-
-        it runs on arrays of any shape:
-
-            def plus(x, y):
-                out = {"z": jax.ShapeDtypeStruct(x.shape, x.dtype)}
-                grid = (triton.cdiv(x.size, 128),)
-                return jaxfn.triton_call(
-                    add, grid, out=out, x=x, y=y, n=x.size, BLOCK=128
-                )
-
-            jax.jit(plus)(jnp.ones(5), jnp.arange(5.0))  # [1, 2, 3, 4, 5]
+        >>> import jax, jax.numpy as jnp, jaxfn, triton, triton.language as tl
+        >>> @triton.jit
+        ... def add(x, y, z, n, BLOCK: tl.constexpr):
+        ...     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        ...     total = tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
+        ...     tl.store(z + i, total, mask=i < n)
+        >>> def plus(x, y):
+        ...     return jaxfn.triton_call(
+        ...         add, (triton.cdiv(x.size, 128),), x=x, y=y, n=x.size, BLOCK=128,
+        ...         out={"z": jax.ShapeDtypeStruct(x.shape, x.dtype)},
+        ...     )
+        >>> jax.jit(plus)(jnp.ones(3), jnp.arange(3.0)).tolist()
+        [1.0, 2.0, 3.0]
 
     Source: https://triton-lang.org/main/python-api/triton.html,
     https://github.com/jax-ml/jax-triton

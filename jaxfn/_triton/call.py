@@ -25,7 +25,12 @@ from jaxfn._triton.launch import KernelError, Launch
 
 
 class InterpreterWarning(UserWarning):
-    """Triton kernels run in an interpreter, which is slow."""
+    """Triton kernels run in an interpreter, which is slow; said once in a process.
+
+    Example:
+        >>> import warnings, jaxfn
+        >>> warnings.filterwarnings("ignore", category=jaxfn.InterpreterWarning)
+    """
 
 
 def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""Here kernels run in the interpreter, so nobody need be told."""
+"""Warnings of Triton itself, which are not ours."""
 
 import pytest
 
@@ -9,8 +9,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         path = str(item.path)
         if "tests/triton" in path or "jaxfn/_triton" in path:
-            mark = pytest.mark.filterwarnings("ignore::jaxfn.InterpreterWarning")
-            item.add_marker(mark)
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 
 
 @pytest.fixture

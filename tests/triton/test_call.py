@@ -296,11 +296,10 @@ def test_hooks_of_configurations():
     for other in (zero("y"), None):
         with pytest.raises(NotImplementedError, match="`axpy` have different pre_hook"):
             bound(tuned(zero("x"), other), "x", "y", "z", 20, 1.0)
+    given = {"out": {"z": like(X)}, "x": X, "y": X, "n": 12, "a": 1.0}
+    kernel = tuned(zero("x"), zero("x"))
     with pytest.raises(NotImplementedError, match="`axpy` have a pre_hook"):
-        call_with = {"x": X, "y": X, "n": 12, "a": 1.0}
-        jaxfn.triton_call(
-            tuned(zero("x"), zero("x")), by_block, out={"z": like(X)}, **call_with
-        )
+        jaxfn.triton_call(kernel, by_block, **given)
 
 
 def test_hooks_that_are_refused():
@@ -354,12 +353,16 @@ def test_wrong_arguments():
 
 
 def test_wrong_outputs():
-    error_of(error=ValueError, match="writes to `z`, which `out` leaves out", z=X, out={})
+    error_of(
+        error=ValueError, match="writes to `z`, which `out` leaves out", z=X, out={}
+    )
     both = {"z": like(X), "x": like(X)}
     error_of(error=ValueError, match="does not write to `x`.*It writes to: z", out=both)
     error_of(match=r"got an array as `out\['z'\]`", out={"z": X})
     error_of(match=r"got 3 as `out\['z'\]`: expected a jax.ShapeDty", out={"z": 3})
-    error_of(match=r"an array of float32\(4,\) for `z`.*expected float32\(3, 4\)", z=X[0])
+    error_of(
+        match=r"an array of float32\(4,\) for `z`.*expected float32\(3, 4\)", z=X[0]
+    )
     error_of(match="got 3 for the output `z`: expected an array", z=3)
     extra = {"z": like(X), "w": like(X)}
     error_of(error=KeyError, match="argument w was specified but unrecog", out=extra)
@@ -417,7 +420,7 @@ def test_on_a_gpu_without_jax_triton(monkeypatch):
 
 def test_import_of_jaxfn_and_of_the_room_does_not_import_triton():
     code = (
-        "import sys, jaxfn; assert not [m for m in sys.modules if m.startswith('jaxfn._triton')]; "
+        "import sys, jaxfn; assert 'jaxfn._triton' not in sys.modules; "
         "jaxfn.triton_call; sys.exit('triton' in sys.modules or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -223,7 +223,9 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(
-    ("kernel", "arguments", "reads", "writes"), KNOWN, ids=[k[0].__name__ for k in KNOWN]
+    ("kernel", "arguments", "reads", "writes"),
+    KNOWN,
+    ids=[k[0].__name__ for k in KNOWN],
 )
 def test_a_pointer_is_followed(kernel, arguments, reads, writes):
     assert effects(kernel, **arguments) == (reads, writes)
@@ -353,32 +355,3 @@ def test_many_threads_compile():
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(one, range(100, 116))) == {(1,)}
-
-
-# ---- published kernels
-
-
-def test_a_kernel_of_liger():
-    module = pytest.importorskip("liger_kernel.ops.rms_norm")
-    made = Launch(
-        module._rms_norm_forward_kernel,
-        {
-            "Y_ptr": Pointer(0, 0, F32),
-            "X_ptr": Pointer(1, 0, F32),
-            "W_ptr": Pointer(2, 0, F32),
-            "RSTD_ptr": Pointer(3, 0, F32),
-            "n_cols": 20,
-            "eps": 1e-6,
-            "offset": 0.0,
-            "casting_mode": 0,
-            "elementwise_affine": True,
-            "BLOCK_SIZE": 32,
-            **{f"{p}_row_stride": 20 for p in ("Y", "X")},
-            "W_row_stride": 1,
-            "RSTD_row_stride": 1,
-        },
-        (Variant({}, {"num_warps": 4}, (6, 1, 1)),),
-        tuple(jax.ShapeDtypeStruct((n,), F32) for n in (120, 120, 20, 6)),
-        "here.py:1",
-    )
-    assert (made.reads, made.writes) == ((1, 2), (0, 3))
