@@ -1,8 +1,12 @@
 """Warnings of Triton itself, which are not ours."""
 
+import importlib.util
+
 import pytest
 
 import jaxfn
+
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["*.py"]
 
 
 def pytest_collection_modifyitems(items):
