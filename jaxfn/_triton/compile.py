@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn._triton import experimental
-from jaxfn._triton.errors import LaunchError
+from jaxfn._triton.errors import LaunchError, UnreadableError
 from jaxfn._triton.program import Function, read
 
 POINTERS = {
@@ -22,7 +22,7 @@ POINTERS = {
     "float8_e4m3fnuz": "*fp8e4b8",
     "float8_e5m2fnuz": "*fp8e5b16",
 }
-"""Triton's name for pointers to the types that Triton and JAX both have."""
+"""Triton's name for pointers to the types that Triton and NumPy both have."""
 
 # `tl.device_assert` is kept, and integers wrap as they do on a GPU.
 _OPTIONS = {"debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}
@@ -45,6 +45,8 @@ def _memory(value: np.ndarray) -> str:
 def _type(value: Any, parameter: Any) -> str:
     """Triton's type of an argument, "constexpr" for what the compiler must know."""
     annotated = experimental.annotated_type(parameter)
+    if experimental.is_constexpr(parameter):
+        return "constexpr"
     if isinstance(value, np.ndarray):
         return _memory(value)
     if isinstance(value, bool | np.bool_):
@@ -69,8 +71,7 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         LaunchError: A parameter has no argument, or an argument no parameter.
     """
-    title = experimental.name_of(kernel)
-    parameters = experimental.parameters(kernel)
+    title, parameters = experimental.name_of(kernel), experimental.parameters(kernel)
     values = {p.name: p.default for p in parameters if p.has_default}
     values.update(arguments)
     names = [p.name for p in parameters]
@@ -78,7 +79,34 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise LaunchError(title, f"`{title}` has no parameters {unknown}")
     if missing := [name for name in names if name not in values]:
         raise LaunchError(title, f"`{title}` got no arguments {missing}")
+    constexpr = experimental.language().constexpr
+    values = {k: v.value if isinstance(v, constexpr) else v for k, v in values.items()}
     return {name: values[name] for name in names}
+
+
+def _key(value: Any) -> Any:
+    """What tells constants apart; 1, 1.0 and True are equal in Python."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return type(value), repr(value), value
+
+
+def _text(title: str, kernel: Any, signature: Any, constants: Any) -> str:
+    try:
+        return str(experimental.ttir(kernel, signature, constants, _OPTIONS))
+    except Exception as error:
+        message = f"Triton can't compile `{title}`: {error}"
+        raise LaunchError(title, message) from error
+
+
+def _read(title: str, text: str) -> dict[str, Function]:
+    try:
+        return read(text)
+    except Exception as error:
+        message = f"`{title}` has code that can't run on a CPU: {error}"
+        raise UnreadableError(title, message) from error
 
 
 def compiled(
@@ -86,31 +114,33 @@ def compiled(
 ) -> tuple[dict[str, Function], list[str]]:
     """The functions of a kernel for such arguments, and which it takes when it runs.
 
+    Args:
+        kernel: A `triton.jit` function.
+        arguments: Its arguments, complete; of arrays only the types matter.
+
     Raises:
         LaunchError: An argument is of a wrong type, or Triton can't compile it.
-        ValueError: Its TTIR can't be read.
+        UnreadableError: Triton compiles it, to code that nothing here can read.
     """
     title, signature, constants = experimental.name_of(kernel), {}, {}
     for i, p in enumerate(experimental.parameters(kernel)):
-        value, kind = arguments[p.name], "constexpr"
         try:
-            if not experimental.is_constexpr(p):
-                kind = _type(value, p)
+            signature[p.name] = _type(arguments[p.name], p)
         except TypeError as error:
             message = f"argument `{p.name}` of `{title}`: {error}"
             raise LaunchError(title, message) from error
-        signature[p.name] = kind
-        if kind == "constexpr":
-            constants[i,] = getattr(value, "value", value)
-    key = (*signature.values(), *((type(v), repr(v)) for v in constants.values()))
+        if signature[p.name] == "constexpr":
+            constants[i,] = arguments[p.name]
     try:
-        known = _compiled.setdefault(kernel, {})  # Its hash looks at its helpers.
-        if key not in known:
-            made = experimental.ttir(kernel, signature, constants, _OPTIONS)
-            known[key] = str(made)
-    except Exception as error:
+        known = _compiled.setdefault(kernel, {})
+        changed = experimental.changed_globals(kernel)
+    except Exception as error:  # Triton looks through its helpers.
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
-    if isinstance(known[key], str):
-        known[key] = read(known[key])
+    if changed:
+        message = f"`{title}` uses {changed}, which changed since it was compiled"
+        raise LaunchError(title, message)
+    key = (*signature.values(), *map(_key, constants.values()))
+    if key not in known:
+        known[key] = _read(title, _text(title, kernel, signature, constants))
     return known[key], [name for name, k in signature.items() if k != "constexpr"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxfn._triton import compile as compiling
 from jaxfn._triton.arguments import Variant
-from jaxfn._triton.errors import LaunchError
+from jaxfn._triton.errors import LaunchError, UnreadableError
 from jaxfn._triton.generated import Generated
 from jaxfn._triton.program import Block, Function, Operation
 
@@ -111,7 +111,7 @@ def effects(
     try:
         functions, _ = compiling.compiled(kernel, {**memory, **constants})
         walk = _Walk(functions)
-    except (KeyError, ValueError):  # code that can't be read
+    except UnreadableError:
         walk = None
     if walk is None or walk.is_lost:
         return set(range(len(buffers))), set(range(len(buffers)))

@@ -1,10 +1,8 @@
-"""Warnings of Triton itself, which are not ours."""
+"""All of this folder needs Triton, whose own warnings are not ours."""
 
 import importlib.util
 
 import pytest
-
-import jaxfn
 
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["*.py"]
 
@@ -22,4 +20,3 @@ def not_warned(monkeypatch):
     from jaxfn._triton import call
 
     monkeypatch.setattr(call, "_WARNED", type(call._WARNED)())
-    return jaxfn.InterpreterWarning
