@@ -76,6 +76,8 @@ def _described(memory: Memory, op: Operation, of: BlockPointer, *where: Any) -> 
 WITH_MEMORY: dict[str, Callable[..., Any]] = {
     "tt.load": _load,
     "tt.store": _store,
+    "tt.atomic_load": _load,
+    "tt.atomic_store": _store,
     "tt.atomic_rmw": _atomic,
     "tt.atomic_cas": _swap,
     "tt.make_tensor_ptr": _block_pointer,
