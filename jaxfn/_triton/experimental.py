@@ -129,6 +129,12 @@ def parameters(kernel: Any) -> list[Any]:
     return kernel.params
 
 
+def changed_globals(kernel: Any) -> list[str]:
+    """Global constants of a kernel that changed since Triton first looked at them."""
+    used = kernel.used_global_vals.items()
+    return [name for (name, _), (value, of) in used if of.get(name) != value]
+
+
 # ---- compiling
 
 

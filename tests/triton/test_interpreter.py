@@ -1,6 +1,7 @@
 """Kernels on NumPy arrays: what they compute, and that none leaves its memory."""
 
 import concurrent.futures
+import enum
 import importlib.metadata
 import threading
 
@@ -436,3 +437,58 @@ def kernel(x):
     x = np.array([2], ml_dtypes.bfloat16)
     run(kernel, ONE, {"x": x})
     assert x == 10
+
+
+class Mode(enum.Enum):
+    SLOW = 3
+
+
+def test_constants_are_told_apart():
+    kernel = jit("""
+@triton.jit
+def kernel(x, c: tl.constexpr, fn: tl.constexpr):
+    if c is True:
+        tl.store(x, 10)
+    else:
+        tl.store(x, fn(c + 1, 2))
+""")
+    source = "@triton.jit\ndef kernel(a, b):\n    return a SIGN b\n"
+    plus, times = (jit(source.replace("SIGN", sign)) for sign in "+*")
+    for c, fn, wanted in (
+        *((1, plus, 4), (True, plus, 10), (1.0, plus, 4), (1, times, 4)),
+        *((2, plus, 5), (2, times, 6), (tl.constexpr(2), times, 6)),
+    ):
+        x = np.zeros(1, np.float32)
+        run(kernel, ONE, {"x": x, "c": c, "fn": fn})
+        assert x == wanted
+
+
+def test_constants_of_any_type():
+    kernel = jit(
+        "@triton.jit\ndef kernel(x, mode: tl.constexpr, sizes: tl.constexpr):\n"
+        "    if mode == SLOW:\n        tl.store(x, sizes[1])\n",
+        SLOW=tl.constexpr(Mode.SLOW),
+    )
+    x = np.zeros(1, np.float32)
+    run(kernel, ONE, {"x": x, "mode": Mode.SLOW, "sizes": (1, 7)})
+    assert x == 7
+
+
+def test_global_constants_that_change_are_noticed():
+    kernel = jit("@triton.jit\ndef kernel(x):\n    tl.store(x, C)\n", C=tl.constexpr(3))
+    x = np.zeros(1, np.float32)
+    run(kernel, ONE, {"x": x})
+    assert x == 3
+    kernel.fn.__globals__["C"] = tl.constexpr(4)
+    with pytest.raises(LaunchError, match="uses \\['C'\\], which changed"):
+        run(kernel, ONE, {"x": x})
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 1, 1), (-1,)])
+def test_grids_are_checked(grid):
+    with pytest.raises(LaunchError, match="`_copied` has no grid"):
+        run(
+            _copied,
+            grid,
+            {"x": np.zeros(1), "y": np.zeros(1), "n": 0, "first": 0, "BLOCK": 1},
+        )
