@@ -1,5 +1,7 @@
 """Functions of liger-kernel and fla run in JAX, unmodified: value and gradient."""
 
+import importlib.util
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,3 +120,21 @@ def test_vmap_and_scan_of_the_gradient(case):
 
     _, scanned = jax.jit(lambda xs: jax.lax.scan(step, 0.0, xs))(batch)
     near(scanned, want, case.tolerance)
+
+
+def missing():
+    for name in ("jax_triton", "jax_cuda12_plugin"):
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed"
+    return None
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("case", HERE)
+def test_each_launch_lowers_for_cuda(case):
+    run = Run(case)
+    f = jax.jit(run.grad).trace(*run.xs)
+    text = f.lower(lowering_platforms=("cuda",)).as_text()
+    assert "triton_kernel_call" in text
+    assert "callback" not in text
