@@ -38,6 +38,7 @@ from jaxfn._methods import BackwardCFunction, FunctionCtx
 if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check
     from jaxfn._explain import Explanation, explain
+    from jaxfn._triton import InterpreterWarning, triton_call
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "FunctionCtx",
     "FunctionMeta",
     "InplaceFunction",
+    "InterpreterWarning",
     "NestedIOFunction",
     "amp",
     "autograd",
@@ -58,6 +60,7 @@ __all__ = [
     "explain",
     "host_function",
     "once_differentiable",
+    "triton_call",
 ]
 
 compat.hide_frames(str(pathlib.Path(__file__).parent))
@@ -66,8 +69,10 @@ _TOOLS = {
     "CheckError": "jaxfn._check",
     "CheckReport": "jaxfn._check",
     "Explanation": "jaxfn._explain",
+    "InterpreterWarning": "jaxfn._triton",
     "check": "jaxfn._check",
     "explain": "jaxfn._explain",
+    "triton_call": "jaxfn._triton",
 }
 """Where the names are that most programs never use: imported at first use."""
 

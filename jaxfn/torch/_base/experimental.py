@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -238,3 +239,39 @@ def nodes_of(outputs: Any) -> list[Any]:
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     return dict(name("default_decompositions")().items())
+
+
+# ---- for Triton kernels
+
+
+def storage_number(x: Any) -> int:
+    """A number that tensors have in common if they share their memory."""
+    return x.untyped_storage()._cdata
+
+
+def storage_bytes(x: Any) -> int:
+    """How many bytes the memory of a tensor has."""
+    return x.untyped_storage().nbytes()
+
+
+def plain_launches() -> Any:
+    """A context in which `torch.library.wrap_triton` gives the kernel itself."""
+    return importlib.import_module("torch._library.triton").set_wrap_triton_enabled(
+        False
+    )
+
+
+@contextlib.contextmanager
+def nested_compile() -> Iterator[None]:
+    """While this lasts, functions under torch.compile can be traced as they are."""
+    config = sys.modules.get("torch._dynamo.config")
+    name = "error_on_nested_fx_trace"
+    if config is None or not hasattr(config, name):
+        yield
+        return
+    before = getattr(config, name)
+    setattr(config, name, False)
+    try:
+        yield
+    finally:
+        setattr(config, name, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib.util
 import os
 import traceback
 from types import FrameType, TracebackType
@@ -16,6 +17,10 @@ _OURS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), "")  # noqa: PTH118, PTH100, PTH120
     for package in (torch, jax, jaxfn)
 )
+# Triton is not imported for this. What it calls is a user's kernel, at a user's line.
+_TRITON = importlib.util.find_spec("triton")
+if _TRITON is not None and _TRITON.origin is not None:
+    _OURS = (*_OURS, os.path.join(os.path.dirname(_TRITON.origin), ""))  # noqa: PTH118, PTH120
 _GENERATED = ("<eval_with_key>", "<string>", "<frozen", "<__array_function__")
 HOST = (
     'Pass fallback="host" to from_torch: what can\'t be traced then runs in torch, on '

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.function import Bridge, is_array
-from jaxfn.torch._function.traced_forward import TracedForward
+from jaxfn.torch._function.traced_forward import traced_forward
 from jaxfn.torch._trace import BranchTree, Operation, Ref
 
 
@@ -24,6 +24,8 @@ class RuleGraph:
         text: the graph, an operation a line, with the lines of the rule.
         paths: how many paths its conditions on values make.
         refusal: why it can't be traced; None if it can.
+        launches: Each launch of a Triton kernel: kernel, grid, place, what it reads and
+            writes, configurations.
     """
 
     rule: str
@@ -31,13 +33,15 @@ class RuleGraph:
     text: str
     paths: int
     refusal: TorchRefusal | None
+    launches: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.refusal is not None:
             return f"{self.rule}: refused\n  {self.refusal}"
         count = sum(self.operations.values())
         many = "" if self.paths == 1 else f", {self.paths} paths"
-        return f"{self.rule}: {count} operations{many}\n{self.text}"
+        lines = [f"{self.rule}: {count} operations{many}", *self.launches, self.text]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return str(self)
@@ -106,7 +110,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         for top in call.tops
     )
     try:
-        traced = TracedForward(cls, call, needs, bridge.settings)
+        traced = traced_forward(cls, call, needs, bridge.settings)
     except TorchRefusal as refusal:
         return TorchExplanation(cls.__name__, _refused("forward", refusal), None)
     forward = _graph("forward", traced.program)
@@ -132,7 +136,21 @@ def _graph(rule: str, tree: BranchTree) -> RuleGraph:
         "\n".join(_lines(path.steps, path.n_inputs + len(path.constants)))
         for path in tree.paths
     )
-    return RuleGraph(rule, counts, text, len(tree.paths), None)
+    launches = [_launched(launch) for path in tree.paths for launch in path.launches]
+    return RuleGraph(rule, counts, text, len(tree.paths), None, tuple(launches))
+
+
+def _launched(launch: Any) -> str:
+    def names(numbers: Any) -> str:
+        return ", ".join(p for i in numbers for p in launch.parameters_of(i)) or "nothing"
+
+    lines = [f"  kernel {launch.name}, launched at {launch.place}"]
+    lines.append(f"    reads {names(launch.reads)}; writes {names(launch.writes)}")
+    for variant in launch.usable:
+        chosen = {**variant.constants, **variant.options}
+        text = ", ".join(f"{k}={v}" for k, v in chosen.items())
+        lines.append(f"    grid {variant.grid}" + (f": {text}" if text else ""))
+    return "\n".join(lines)
 
 
 def _lines(steps: list[Operation], start: int) -> list[str]:

@@ -20,6 +20,7 @@ from jaxfn.torch._base import (
     to_jax_dtype,
     torch,
 )
+from jaxfn.torch._triton import Storages, StoredView
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,6 +38,7 @@ class ForwardResult:
         materialize: zeros for gradients that are not there?
         inexact: for each flat result, can it have a gradient?
         numbers: flat results that are numbers to the rule, read from tensors.
+        views: For flat results that are the memory of a saved view: the view in it.
         grad_dtypes: for each top-level output, in which dtype backward gets its
             gradient, as given to `set_output_grad_dtype`; None if nothing was given.
     """
@@ -51,6 +53,7 @@ class ForwardResult:
     materialize: bool
     inexact: list[bool]
     numbers: list[int]
+    views: dict[int, StoredView]
     grad_dtypes: tuple[Any, ...] | None
 
     @property
@@ -109,8 +112,16 @@ def leaves_of(templates: Any) -> list[int]:
     return list(found)
 
 
-def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
-    """The tensors that forward left behind, and where they were."""
+def record(
+    ctx: Ctx, result: Any, storages: Storages | None = None
+) -> tuple[list[Any], ForwardResult]:
+    """The tensors that forward left behind, and where they were.
+
+    Args:
+        ctx: What forward got.
+        result: What it returned.
+        storages: The storages of its tensors, if saved views are saved as views.
+    """
     outputs = Flattener(lambda x: isinstance(x, torch.Tensor))
     output = outputs(result)
     tops = output if isinstance(output, tuple) else (output,)
@@ -119,7 +130,10 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
-    templates = [saved(x) for x in given_to(ctx, "to_save")]
+    to_save = given_to(ctx, "to_save")
+    if storages is not None:  # what is returned is contiguous, what is saved need not be
+        to_save = [_apart(x, at) for x in to_save]
+    templates = [saved(x) for x in to_save]
     for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
     attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
@@ -128,6 +142,11 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]
     found = [torch.scalar_tensor(x) if is_number(x) else x for x in saved.leaves]
+    views: dict[int, StoredView] = {}
+    for i in range(n, len(found)) if storages is not None else ():
+        view = StoredView.of(found[i])
+        if view is not None:
+            views[i], found[i] = view, storages.flat(found[i])
     return found, ForwardResult(
         output,
         n,
@@ -139,8 +158,14 @@ def record(ctx: Ctx, result: Any) -> tuple[list[Any], ForwardResult]:
         getattr(ctx, "materialize_grads", True),
         [is_inexact(x.dtype) for x in found],
         numbers,
+        views,
         ctx.output_grad_dtypes,
     )
+
+
+def _apart(x: Any, outputs: dict[int, int]) -> Any:
+    is_view = x is not None and id(x) in outputs and StoredView.of(x)
+    return x.view_as(x) if is_view else x
 
 
 def _to_jax_dtype(dtype: Any) -> Any:

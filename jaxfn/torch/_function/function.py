@@ -27,7 +27,7 @@ from jaxfn.torch._base import (
 from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.graph_function import remember, types_key
 from jaxfn.torch._function.host_call import HostCall
-from jaxfn.torch._function.traced_forward import Needs, TracedForward
+from jaxfn.torch._function.traced_forward import Needs, traced_forward
 from jaxfn.torch._trace import NeedsRead
 
 _SHAPING = ("forward", "setup_context", "vmap")
@@ -152,6 +152,7 @@ class Bridge:
         cls = self.cls
         rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
         key = call.key(), types_key(call.arrays), rules, settings_of(cls)
+        key = (*key, jax.default_backend())
         found: Any = self._kinds.get(key)
         if found is None:
             try:
@@ -178,7 +179,7 @@ class Bridge:
 
     def _made_kind(self, call: TorchCall, needs: Needs | None) -> CallKind:
         try:
-            return TracedForward(self.cls, call, needs, self.settings)
+            return traced_forward(self.cls, call, needs, self.settings)
         except TorchRefusal as refusal:
             if self.settings.host == "never":
                 raise

@@ -20,6 +20,7 @@ from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtyp
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
 from jaxfn.torch._trace import BranchTree, TensorFunction, TensorSpec, trace
+from jaxfn.torch._triton import KernelLaunched, LaunchSeen
 
 Host = Literal["always", "fallback", "never"]
 _MOST = 64
@@ -44,6 +45,7 @@ class GraphFunction:
             each array, and these; None where JAX batches the graph.
         is_derivative: does it ask torch for the derivative of another one?
         state: gives a key of what `run` reads beside its inputs.
+        as_gpu: Whether it is traced as on a GPU, for the kernels that it launches.
     """
 
     def __init__(
@@ -62,8 +64,9 @@ class GraphFunction:
         batch: Callable[..., list[Any]] | None = None,
         is_derivative: bool = False,
         state: Callable[[], Any] = lambda: None,
+        as_gpu: bool = False,
     ) -> None:
-        self._state = state
+        self._state, self._as_gpu = state, as_gpu
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.keep, self.types = seed, keep, types
@@ -92,6 +95,8 @@ class GraphFunction:
         if found is None:
             try:
                 found = self._traced(self.examples(types))
+            except LaunchSeen:
+                raise KernelLaunched.of_rule(self.name, self.rule) from None
             except TorchRefusal as refusal:
                 remember(self._programs, key, refusal.of(self.name, self.rule).bare())
                 raise
@@ -140,6 +145,7 @@ class GraphFunction:
             keep=self.keep,
             known=self._known,
             note=self._note,
+            as_gpu=self._as_gpu,
         )
 
     def _tried(self, tree: BranchTree, examples: Sequence[TensorSpec]) -> BranchTree:
@@ -218,6 +224,7 @@ class GraphFunction:
                 host=self.host,
                 is_derivative=True,
                 state=self._state,
+                as_gpu=self._as_gpu,
                 **options,
             )
         return self._derived[where]

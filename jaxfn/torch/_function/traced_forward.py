@@ -30,6 +30,7 @@ from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import BranchTree, NeedsRead, TensorFunction
+from jaxfn.torch._triton import GpuLook, KernelLaunched, is_loaded, storages_now
 
 Needs = tuple[bool, ...]
 
@@ -42,12 +43,20 @@ class TracedForward:
         call: whose types and statics these are.
         needs: for each argument, whether it is differentiated; None if not known.
         settings: of `from_torch`.
+        as_gpu: Whether its rules are traced as on a GPU, for the kernels they launch.
     """
 
     def __init__(
-        self, cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
+        self,
+        cls: Any,
+        call: TorchCall,
+        needs: Needs | None,
+        settings: Settings,
+        *,
+        as_gpu: bool = False,
     ) -> None:
         self.cls, self.needs, self._settings = cls, needs, settings
+        self.as_gpu = as_gpu
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
         self._wanted = [
@@ -75,6 +84,7 @@ class TracedForward:
             note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
             state=self._state,
+            as_gpu=as_gpu,
         )
         self.program = self.graph.program(call.arrays)
         self.record: ForwardResult = self.program.note
@@ -121,7 +131,7 @@ class TracedForward:
             result = self.cls.forward(ctx, *args)
         if self._asked:  # and caught the answer
             raise NeedsRead
-        found, self._last = record(ctx, result)
+        found, self._last = record(ctx, result, storages_now())
         return found
 
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:
@@ -166,6 +176,7 @@ class TracedForward:
                 keep=self._keep,
                 host=self._settings.host,
                 state=self._state,
+                as_gpu=self.as_gpu,
                 **options,
             )
         return self._derived[key]
@@ -198,6 +209,22 @@ class TracedForward:
         except TorchRefusal:
             return True  # it says what is wrong when it runs
         return any(path.draws for path in tree.paths)
+
+    def fits(self) -> bool:
+        """Whether it is traced on the kind of device that its kernels need.
+
+        Raises:
+            KernelLaunched: Backward launches a kernel, and this is no GPU.
+        """
+        trees = [self.program]
+        try:
+            if backward_of(self.cls) is not torch.autograd.Function.backward:
+                trees.append(self.whole_backward(tuple(i is not None for i in self.tops)))
+        except KernelLaunched:
+            raise
+        except Exception:  # noqa: BLE001  (it says what is wrong when it runs)
+            return True
+        return not self.as_gpu or any(p.launches for t in trees for p in t.paths)
 
     def whole_backward(self, needs: Needs) -> BranchTree:
         """The graph of backward, with a gradient for each output."""
@@ -271,6 +298,8 @@ class TracedForward:
         at = dict(zip(leaves, tensors, strict=False))
         for i in at.keys() & set(self.record.numbers):
             at[i] = at[i].item()
+        for i in at.keys() & self.record.views.keys():
+            at[i] = self.record.views[i].view(at[i])
         values = [at.get(i) for i in range(len(self.program.outputs))]
         ctx = Ctx(self.cls, lambda: needs, rule, unflatten(saved, values))
         ctx.__dict__.update(unflatten(self.record.attributes, values))
@@ -308,6 +337,33 @@ class TracedForward:
             return list(result) if isinstance(result, tuple) else [result]
 
         return self._derive(key, run, seed=self._settings.seed(JVP))
+
+
+def traced_forward(
+    cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
+) -> TracedForward:
+    """Forward of a class, traced as on a CPU, or as on a GPU if it launches kernels.
+
+    Raises:
+        TorchRefusal: It can't be traced.
+    """
+    if not is_loaded():  # then nothing can launch a kernel
+        return TracedForward(cls, call, needs, settings)
+    error: Exception | None = None
+    # On a GPU, kernels come first: a rule may launch them there alone.
+    for as_gpu in (True, False) if GpuLook().is_here else (False, True):
+        try:
+            traced = TracedForward(cls, call, needs, settings, as_gpu=as_gpu)
+            if traced.fits():
+                return traced
+        except KernelLaunched as refusal:
+            error = refusal
+        except Exception as other:  # noqa: BLE001  (rules raise what they like)
+            # A refusal says more than a rule that asserts that it is on a GPU.
+            if not isinstance(error, TorchRefusal) or isinstance(error, KernelLaunched):
+                error = other
+    assert error is not None
+    raise error
 
 
 # An input that is returned or saved as it is must be the very array, and one result in

@@ -12,7 +12,8 @@ What happens, with the module of each step:
         choose a branch by its conditions
         return program(arrays, key)               # program: operation by operation
 
-`tracked_forward` is around a forward whose derivative torch records.
+`tracked_forward` is around a forward whose derivative torch records. What a rule
+meets that launches Triton kernels is in `_triton`, on which this room stands.
 """
 
 from jaxfn.torch._trace.branches import BranchTree

@@ -23,6 +23,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
+from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings
 
 
 class NeedsRead(BaseException):
@@ -92,12 +93,19 @@ class Watch(TorchFunctionMode):
         inputs: the tensors that the rule may ask for `requires_grad`.
         known: is it known which of them are differentiated?
         choices: how conditions on values come out.
+        gpu: The GPU on which tensors seem to be, or None.
     """
 
     def __init__(
-        self, inputs: Sequence[Any], choices: BranchDecisions, *, known: bool
+        self,
+        inputs: Sequence[Any],
+        choices: BranchDecisions,
+        *,
+        known: bool,
+        gpu: GpuLook | None = None,
     ) -> None:
         super().__init__()
+        self._gpu = gpu
         self._inputs = () if known else tuple(inputs)
         self._choices = choices
         self.last = self.place = self.backward_at = ""
@@ -112,6 +120,12 @@ class Watch(TorchFunctionMode):
             return self._needs(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
             return func(*args, **(kwargs or {}))  # what is asked of results, and such
+        if self._gpu is not None:
+            by_user = is_users(caller.f_code.co_filename)
+            shown = self._gpu.shown(func, args, by_user=by_user)
+            if shown is not NOT_SHOWN:
+                return shown
+            args, kwargs = self._gpu.moved(args, kwargs or {})
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in aliasing.REBOUND and args:
@@ -189,10 +203,14 @@ class RandomDraws(TorchDispatchMode):
 
     Args:
         seed: where the states begin; None where draws are refused.
+        note: Function that is called with each result.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(
+        self, seed: int | None, note: Callable[[Any], None] | None = None
+    ) -> None:
         super().__init__()
+        self._note_result = note
         self._seed = seed
         self.is_real = False
         self.found: list[int] = []
@@ -208,7 +226,10 @@ class RandomDraws(TorchDispatchMode):
             self._note(func, kwargs)
         if self.is_real:
             return func(*args, **kwargs)
-        return self._memory(func, args, kwargs)
+        found = self._memory(func, args, kwargs)
+        if self._note_result is not None:
+            self._note_result(found)
+        return found
 
     def _note(self, func: Any, kwargs: Any) -> None:
         place = place_now(sys._getframe(2))
@@ -239,8 +260,10 @@ class Path:
         begin: how the first conditions on values come out.
         seed: where the draws begin; None refuses them.
         known: is it known which inputs are differentiated?
+        as_gpu: Whether its tensors look as on a GPU, and its launches are recorded.
 
     Attributes:
+        surroundings: The context around it.
         choices: the conditions that were met.
         draws: the draws that were made.
         raised: what the rule raised on this path, after a condition.
@@ -256,8 +279,10 @@ class Path:
         seed: int | None,
         *,
         known: bool,
+        as_gpu: bool = False,
     ) -> None:
         self._run, self._seed, self._known = run, seed, known
+        self.surroundings = Surroundings(as_gpu=as_gpu)
         self.choices = BranchDecisions(begin)
         self.draws: list[int] = []
         self.raised: Exception | None = None
@@ -265,10 +290,13 @@ class Path:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The conditions, and then the results; for the first pass."""
-        watch = Watch(tensors, self.choices, known=self._known)
-        draws = RandomDraws(self._seed)
+        around = self.surroundings
+        watch = Watch(tensors, self.choices, known=self._known, gpu=around.gpu)
+        draws = RandomDraws(self._seed, around.note)
+        if around.note is not None:
+            around.note(tensors)
         found: list[Any] = []
-        with watch, draws:
+        with watch, draws, around.here():
             try:
                 found = [_own(x) for x in self._run(tensors)]
             except Exception as error:

@@ -19,6 +19,7 @@ from jaxfn.torch._base import (
     torch,
 )
 from jaxfn.torch._trace.program import Operation, Ref, TracedProgram, Type
+from jaxfn.torch._triton import launch_row
 
 
 def build(
@@ -118,7 +119,7 @@ class _Builder:
     def _step(self, node: Any) -> None:
         name = _name(node.target)
         where = experimental.place_of(node)
-        row = _ops.find(name)
+        row = _ops.find(name) or _launch(name, node)
         if row is None:
             raise TorchRefusal(
                 operation=name, reason="jaxfn's table does not have it.", where=where
@@ -206,6 +207,11 @@ def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
         if n in used:
             used.update(n.all_input_nodes)
     return used
+
+
+def _launch(name: str, node: Any) -> _ops.Row | None:
+    run = launch_row(name, node.args[1] if len(node.args) > 1 else None)
+    return None if run is None else _ops.Row(run)
 
 
 def _name(target: Any) -> str:

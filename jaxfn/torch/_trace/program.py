@@ -18,6 +18,7 @@ import numpy as np
 from jaxfn.torch import _ops
 from jaxfn.torch._base import TorchRefusal, to_jax, torch
 from jaxfn.torch._ops import masked
+from jaxfn.torch._triton import launch_of
 
 
 class Ref(int):
@@ -89,6 +90,11 @@ class TracedProgram:
     keys: list[Any]
 
     @property
+    def launches(self) -> list[Any]:
+        """The kernels that it launches, in order."""
+        return [x for step in self.steps if (x := launch_of(step.row)) is not None]
+
+    @property
     def is_dynamic(self) -> bool:
         """Does the shape of a value depend on other values?"""
         return any(
@@ -129,8 +135,20 @@ def _run(step: Operation, values: list[Any], key: Any) -> Any:
             where=step.where,
         ) from error
     except Exception as error:
+        if launch_of(step.row) is not None:
+            raise _failed(step, error) from error
         raise _unfit(step, error) from error
     return checked(step, found)
+
+
+def _failed(step: Operation, error: Exception) -> TorchRefusal:
+    """The refusal for what a kernel raised, or its compiler."""
+    return TorchRefusal(
+        operation=f"kernel `{launch_of(step.row).name}`",
+        reason=str(error),
+        way_out="Correct the kernel, or compute it with torch operations in the rule.",
+        where=step.where,
+    )
 
 
 def _unfit(step: Operation, error: Exception) -> TorchRefusal:

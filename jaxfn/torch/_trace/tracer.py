@@ -52,6 +52,7 @@ def trace(
     known: bool = True,
     keep: Sequence[Any] = (),
     note: Callable[[], Any] = lambda: None,
+    as_gpu: bool = False,
 ) -> BranchTree:
     """The program of `run` for inputs of these types.
 
@@ -62,19 +63,22 @@ def trace(
         known: is it known which inputs are differentiated?
         keep: real tensors whose `grad` the rule must not change.
         note: is called after each run; what it returns must be the same on all paths.
+        as_gpu: Whether tensors look as on a GPU, and launches of kernels are recorded.
 
     Raises:
         TorchRefusal: what stands in the way.
+        LaunchSeen: `as_gpu` is False, and a kernel was launched.
         NeedsRead: `known` is False, and the rule asked.
     """
     kept = ParameterGradGuard(keep)
     with experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
-        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=False)
+        how = {"known": known, "as_gpu": as_gpu}
+        tracer = _Tracer(run, examples, seed, note, kept, symbolic=False, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
             first = error
-        tracer = _Tracer(run, examples, seed, note, kept, known=known, symbolic=True)
+        tracer = _Tracer(run, examples, seed, note, kept, symbolic=True, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
@@ -97,10 +101,11 @@ class _Tracer:
         *,
         known: bool,
         symbolic: bool,
+        as_gpu: bool,
     ) -> None:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
-        self._kept = kept
+        self._kept, self._as_gpu = kept, as_gpu
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
 
@@ -118,7 +123,9 @@ class _Tracer:
             begin: how the first conditions come out.
             known: of so many of them the other side is looked at elsewhere.
         """
-        path = Path(self._run, begin, self._seed, known=self._known)
+        path = Path(
+            self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
+        )
         module = self._record(path)
         taken, n = path.choices.taken, len(path.choices.conditions)
         self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)

@@ -1,0 +1,205 @@
+"""`triton_call`: a Triton kernel on JAX arrays."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._triton import experimental, generated, variants
+from jaxfn._triton.arguments import Pointer, Variant
+from jaxfn._triton.call import launch
+from jaxfn._triton.launch import Launch
+
+_ROOM = str(Path(__file__).parent)
+
+
+def triton_call(
+    kernel: Any, grid: Any, /, *, out: dict[str, Any], **arguments: Any
+) -> Any:
+    """Run a Triton kernel on JAX arrays, under `jax.jit`, `jax.vmap` and loops.
+
+    On a GPU jax-triton compiles the kernel into XLA's program. On a CPU an interpreter
+    runs it, which is slow, checks every address, and is good for tests. With a
+    `jaxfn.Function` around it a kernel has a gradient.
+
+    Args:
+        kernel: A function with the decorator `triton.jit`, perhaps with
+            `triton.autotune` and `triton.heuristics`.
+        grid: Number of programs along each axis: an integer, a tuple of up to three, or
+            a function of the kernel's arguments (a dict), which gets
+            `jax.ShapeDtypeStruct` for arrays.
+        out: For each pointer that the kernel writes to, by the name of the parameter, a
+            `jax.ShapeDtypeStruct`. The kernel gets zeros of this shape. If it updates
+            an array, pass the array too, among the arguments; the result is the array
+            after the update, and the array itself stays as it is.
+        **arguments: The other arguments by the names of the kernel's parameters, and
+            options of Triton's launches: `num_warps`, `num_stages` and others.
+
+            - a JAX or NumPy array of any shape: a pointer to its elements, in order.
+            - a number, a `bool` or None: what Triton makes of it. A parameter that is
+              `tl.constexpr` gets the value as it is.
+
+    Returns:
+        The outputs in the order of `out`: an array, or a tuple if there are several.
+
+    Raises:
+        TypeError: An argument is missing or of a wrong kind; or the result was
+            differentiated.
+        KeyError: A keyword is no parameter of the kernel, and no option.
+        ValueError: `out` names a parameter that the kernel does not write to, or leaves
+            out one that it writes to; or the grid depends on values of arrays.
+        NotImplementedError: The kernel or its autotuner has hooks.
+        KernelError: Triton can't compile the kernel for these arguments.
+        LaunchError: On a CPU, the kernel uses an address outside of its arrays. Inside
+            of compiled functions a `jax.errors.JaxRuntimeError` has its message.
+        ImportError: There is no Triton; or there is a GPU and no jax-triton.
+
+    Example:
+        With a kernel that adds two arrays:
+
+            @triton.jit
+            def add(x, y, z, n, BLOCK: tl.constexpr):
+                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                total = tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
+                tl.store(z + i, total, mask=i < n)
+
+        it runs on arrays of any shape:
+
+            def plus(x, y):
+                out = {"z": jax.ShapeDtypeStruct(x.shape, x.dtype)}
+                grid = (triton.cdiv(x.size, 128),)
+                return jaxfn.triton_call(
+                    add, grid, out=out, x=x, y=y, n=x.size, BLOCK=128
+                )
+
+            jax.jit(plus)(jnp.ones(5), jnp.arange(5.0))  # [1, 2, 3, 4, 5]
+
+    Source: https://triton-lang.org/main/python-api/triton.html,
+    https://github.com/jax-ml/jax-triton
+    """
+    experimental.check()
+    arrays, given = _arrays(kernel, out, arguments)
+    found = variants.bindings(kernel, (), given, grid)
+    name = experimental.name_of(found[0].kernel)
+    if found[0].hook is not None:
+        raise NotImplementedError(
+            f"The configurations of `{name}` have a pre_hook, which triton_call can't "
+            "run. Leave it out, and do its work before the call."
+        )
+    made = _launch(found, arrays, _place())
+    _check_outputs(made, list(arrays), out)
+    buffers = [jnp.ravel(x) for x in arrays.values()]
+    names = list(arrays)
+    written = zip(made.writes, launch(made, buffers), strict=True)
+    results = {names[i]: x.reshape(arrays[names[i]].shape) for i, x in written}
+    outputs = tuple(results[key] for key in out)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _arrays(
+    kernel: Any, out: dict[str, Any], arguments: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays by name, and all arguments with types in the place of arrays."""
+    arrays: dict[str, Any] = {}
+    given = dict(arguments)
+    for key, value in arguments.items():
+        if isinstance(value, (jax.Array, np.ndarray)):
+            arrays[key] = jnp.asarray(value)
+    for key, value in out.items():
+        arrays[key] = _initial(key, value, arrays, arguments)
+    for key, value in arrays.items():
+        if generated.element_type(value.dtype) is None:
+            raise TypeError(
+                f"`{_name(kernel)}` got {value.dtype} for `{key}`: expected a type "
+                "that Triton has. Cast the array before."
+            )
+        given[key] = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return arrays, given
+
+
+def _initial(
+    key: str, value: Any, arrays: dict[str, Any], arguments: dict[str, Any]
+) -> Any:
+    """What the kernel finds in an output."""
+    if isinstance(value, (jax.Array, np.ndarray)):
+        raise TypeError(
+            f"triton_call got an array as `out[{key!r}]`: expected a "
+            "jax.ShapeDtypeStruct. If the kernel updates an array, pass it among the "
+            "arguments too."
+        )
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        raise TypeError(
+            f"triton_call got {value!r} as `out[{key!r}]`: expected a "
+            "jax.ShapeDtypeStruct."
+        )
+    shape, dtype = tuple(value.shape), jax.dtypes.canonicalize_dtype(value.dtype)
+    if key not in arrays:
+        if key in arguments:
+            raise TypeError(
+                f"triton_call got {arguments[key]!r} for the output `{key}`: expected "
+                "an array, or no argument of this name."
+            )
+        return jnp.zeros(shape, dtype)
+    if (arrays[key].shape, arrays[key].dtype) != (shape, dtype):
+        raise TypeError(
+            f"triton_call got an array of {arrays[key].dtype}{arrays[key].shape} for "
+            f"`{key}`, which the kernel updates: expected {dtype}{shape}, as "
+            f"`out[{key!r}]` says."
+        )
+    return arrays[key]
+
+
+def _launch(
+    found: list[variants.Binding], arrays: dict[str, Any], place: str
+) -> Launch:
+    numbers = {key: number for number, key in enumerate(arrays)}
+    shared, own = variants.split(found)
+    for key, number in numbers.items():
+        shared[key] = Pointer(number, 0, np.dtype(arrays[key].dtype))
+    return Launch(
+        kernel=found[0].kernel,
+        arguments=shared,
+        variants=tuple(
+            Variant(constants, b.options, b.grid)
+            for constants, b in zip(own, found, strict=True)
+        ),
+        buffers=tuple(jax.ShapeDtypeStruct((x.size,), x.dtype) for x in arrays.values()),
+        place=place,
+    )
+
+
+def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
+    """Compare what the kernel writes to with what `out` says."""
+    written = [names[i] for i in made.writes]
+    for key in written:
+        if key not in out:
+            raise ValueError(
+                f"The kernel `{made.name}` writes to `{key}`, which `out` leaves out: "
+                "the write would be lost. Add it to `out`, with the shape and dtype of "
+                "the array."
+            )
+    for key in out:
+        if key not in written:
+            raise ValueError(
+                f"The kernel `{made.name}` does not write to `{key}`, which `out` "
+                f"names. It writes to: {', '.join(written) or 'nothing'}."
+            )
+
+
+def _name(kernel: Any) -> str:
+    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return getattr(kernel, "__name__", repr(kernel))
+
+
+def _place() -> str:
+    """File and line of the call, in the user's code."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_ROOM):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

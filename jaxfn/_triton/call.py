@@ -1,0 +1,232 @@
+"""A launch on JAX arrays: the new contents of what it writes.
+
+On a CPU the kernel runs in an interpreter, as a host callback; on a GPU jax-triton makes
+it a part of XLA's program. JAX chooses when it compiles.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._triton import experimental, interpreter
+from jaxfn._triton.launch import KernelError, Launch
+
+
+class InterpreterWarning(UserWarning):
+    """Triton kernels run in an interpreter, which is slow."""
+
+
+def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
+    """The new contents of the buffers that a launch writes to, in their order.
+
+    Args:
+        launch: The launch.
+        buffers: An array for each of its buffers.
+
+    Raises:
+        KernelError: Triton can't compile the kernel.
+        LaunchError: On a CPU, the kernel uses an address outside of its buffers.
+        ImportError: There is a GPU, and no jax-triton.
+    """
+    if not launch.writes:
+        return []
+    has_gpu = jax.default_backend() in ("gpu", "cuda", "rocm")
+    if not has_gpu:
+        _warn_of_interpreter()
+    elif _jax_triton() is None:
+        raise ImportError(
+            f"The kernel `{launch.name}`, launched at {launch.place}, needs jax-triton "
+            "to run on a GPU: pip install 'jaxfn[triton]'."
+        )
+    if 0 in launch.usable[0].grid:
+        return [jnp.asarray(buffers[i]) for i in launch.writes]
+    if all(_is_here(x) for x in buffers):  # at once: an error is the kernel's own
+        values = _on_host(launch, *map(np.asarray, buffers))
+        return [jnp.asarray(x) for x in values]
+    return list(_function(_Keyed(launch))(*map(jnp.asarray, buffers)))
+
+
+def _is_here(x: Any) -> bool:
+    """Is it an array with known values, in the memory of a CPU?"""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    if isinstance(x, np.ndarray):
+        return jax.default_backend() == "cpu"
+    return all(device.platform == "cpu" for device in x.devices())
+
+
+class _Keyed:
+    """A launch, equal to others that do the same to the same buffers."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+
+    def __hash__(self) -> int:
+        return hash(self.launch.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keyed) and self.launch.key == other.launch.key
+
+
+@functools.lru_cache(maxsize=1024)  # so that JAX finds what it has compiled
+def _function(keyed: _Keyed) -> Callable[..., Any]:
+    """The launch as a function of arrays."""
+    launch = keyed.launch
+    types = [launch.buffers[i] for i in launch.writes]
+
+    def on_host(*buffers: Any) -> Any:
+        def run(*values: Any) -> Any:
+            # JAX calls this with arrays of its own; the kernel gets NumPy's.
+            return _on_host(launch, *map(np.asarray, values))
+
+        run.__name__ = launch.name
+        return jax.pure_callback(run, types, *buffers, vmap_method="sequential")
+
+    def on_gpu(*buffers: Any) -> Any:
+        return _on_gpu(launch, buffers)
+
+    def choose(*buffers: Any) -> Any:
+        if _jax_triton() is None:
+            return on_host(*buffers)
+        return jax.lax.platform_dependent(
+            *buffers, cuda=on_gpu, rocm=on_gpu, default=on_host
+        )
+
+    batched = jax.custom_batching.sequential_vmap(choose)
+    batched.__name__ = launch.name
+    compiled = jax.jit(batched)
+
+    @jax.custom_jvp
+    def run(*buffers: Any) -> Any:
+        return compiled(*buffers)
+
+    @run.defjvp
+    def _refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
+        raise TypeError(
+            f"The kernel `{launch.name}`, launched at {launch.place}, was "
+            "differentiated. A kernel has no derivative of its own. Launch it in the "
+            "forward of a jaxfn.Function that has a backward; for a second derivative, "
+            "let that backward call a Function again."
+        )
+
+    return run
+
+
+# ---- on a CPU
+
+_WARNED = threading.Event()
+
+
+def _warn_of_interpreter() -> None:
+    """Say once in a process that a CPU is slow here."""
+    if not _WARNED.is_set():
+        _WARNED.set()
+        warnings.warn(
+            "On a CPU, Triton kernels run in an interpreter: a thousand times slower "
+            "than compiled, for tests. On a GPU, jax-triton compiles them. (To hide "
+            'this: warnings.filterwarnings("ignore", '
+            "category=jaxfn.InterpreterWarning).)",
+            InterpreterWarning,
+            stacklevel=3,
+        )
+
+
+def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
+    """Run a launch in the interpreter, on copies of the buffers."""
+    copies = [np.array(x, order="C") for x in buffers]
+    variant = launch.usable[0]
+    arguments: dict[str, Any] = {f"b{i}": x for i, x in enumerate(copies)}
+    arguments |= launch.constants(variant)
+    interpreter.run(launch.generated, variant.grid, arguments)
+    for i, (before, after) in enumerate(zip(buffers, copies, strict=True)):
+        if i not in launch.writes and before.tobytes() != after.tobytes():
+            raise KernelError(
+                f"The kernel `{launch.name}`, launched at {launch.place}, wrote to "
+                f"{launch.parameter_of(i)}. jaxfn did not find this store in the "
+                "kernel's code, so on a GPU it would change an array in place. Please "
+                "report the kernel."
+            )
+    return [copies[i] for i in launch.writes]
+
+
+# ---- on a GPU
+
+
+@functools.cache
+def _jax_triton() -> Any:
+    """The module `jax_triton`, or None if this JAX can't use it."""
+    variable = "TRITON_CACHE_DIR"
+    before = os.environ.get(variable)
+    try:
+        return importlib.import_module("jax_triton")
+    except ImportError:
+        return None
+    finally:  # jax-triton sets or deletes it, and Triton's own launches use it
+        if before is not None:
+            os.environ[variable] = before
+        else:
+            os.environ.pop(variable, None)
+
+
+def _capability() -> int | None:
+    """The compute capability to compile for; None if the GPU says it itself."""
+    try:
+        found = jax.devices("gpu")
+    except RuntimeError:
+        found = []
+    return None if found else 90
+
+
+def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
+    """A launch in XLA's program; what it writes to are outputs in the place of inputs.
+
+    jax-triton restores these before it times the next variant.
+    """
+    call = _jax_triton().triton_call
+    # Releases before 0.4 pass such an output once more, after the inputs.
+    is_old = "out_type" not in inspect.signature(call).parameters
+    kernel = launch.generated_with_outputs if is_old else launch.generated
+    types = [launch.buffers[i] for i in launch.writes]
+    given: dict[str, Any] = {"out_shape" if is_old else "out_type": types}
+    configs = [_config(launch, v) for v in launch.usable]
+    grids = {launch.constants(v).get("CASE"): v.grid for v in launch.usable}
+    if len(configs) > 1:
+        kernel = experimental.module().autotune(configs, key=[])(kernel)
+    else:
+        (config,) = configs
+        given |= launch.constants(launch.usable[0])
+        given |= {
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+            "num_ctas": config.num_ctas,
+        }
+    with warnings.catch_warnings():
+        # Since 0.4 it asks for references, which have no place inside a branch.
+        warnings.filterwarnings("ignore", "input_output_aliases", DeprecationWarning)
+        return call(
+            *buffers,
+            kernel=kernel,
+            grid=lambda constants: grids[constants.get("CASE")],
+            input_output_aliases={b: i for i, b in enumerate(launch.writes)},
+            compute_capability=_capability(),
+            **given,
+        )
+
+
+_TUNED = ("num_warps", "num_stages", "num_ctas")
+
+
+def _config(launch: Launch, variant: Any) -> Any:
+    options = {k: v for k, v in variant.options.items() if k in _TUNED}
+    return experimental.module().Config(launch.constants(variant), **options)

@@ -1,0 +1,243 @@
+"""What a kernel reads and writes, from the code that Triton's frontend makes of it.
+
+Where a pointer comes from is followed through arithmetic, loops, branches and calls. If
+anything happens to a pointer that is not known here, or a pointer is loaded from
+memory, then every buffer counts as read and written; only copies are lost.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfn._triton import compile as compiling
+from jaxfn._triton.arguments import Variant
+from jaxfn._triton.errors import LaunchError
+from jaxfn._triton.generated import Generated
+from jaxfn._triton.program import Block, Function, Operation
+
+_READS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
+_WRITES = {"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"}
+_UPDATES = {"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"}
+_MOVES = {
+    "arith.select",
+    "tt.addptr",
+    "tt.advance",
+    "tt.bitcast",
+    "tt.broadcast",
+    "tt.cat",
+    "tt.expand_dims",
+    "tt.gather",
+    "tt.join",
+    "tt.make_tensor_descriptor",
+    "tt.make_tensor_ptr",
+    "tt.reshape",
+    "tt.splat",
+    "tt.split",
+    "tt.trans",
+    "tt.unsplat",
+}
+"""Operations whose results point to where their operands point."""
+
+_ENDS = {"scf.yield", "scf.condition", "tt.return"}
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the variants of a launch do to its buffers.
+
+    Attributes:
+        usable: The variants that Triton's frontend compiles.
+        reads: Numbers of the buffers that one of them may read.
+        writes: Numbers of the buffers that one of them may write to.
+    """
+
+    usable: tuple[Variant, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+def of_variants(
+    made: Generated, variants: Sequence[Variant], buffers: Sequence[Any]
+) -> Effects:
+    """Compile each case of a generated kernel, and see what it does.
+
+    Args:
+        made: The kernel of a launch.
+        variants: Its variants.
+        buffers: Its buffers.
+
+    Raises:
+        LaunchError: No case compiles; what is said is said of the first.
+    """
+    reads: set[int] = set()
+    writes: set[int] = set()
+    errors: dict[int, LaunchError] = {}
+    for case in dict.fromkeys(made.cases):
+        try:
+            read, written = effects(made.kernel, buffers, made.constants(case))
+        except LaunchError as error:
+            errors[case] = error
+        else:
+            reads |= read
+            writes |= written
+    pairs = zip(variants, made.cases, strict=True)
+    usable = tuple(v for v, case in pairs if case not in errors)
+    if not usable:
+        raise errors[made.cases[0]]
+    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)))
+
+
+def effects(
+    kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct], constants: dict[str, Any]
+) -> tuple[set[int], set[int]]:
+    """The buffers that a kernel reads, and those that it writes to, by position.
+
+    Args:
+        kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
+        buffers: The types of the buffers.
+        constants: The values of the constants.
+
+    Raises:
+        LaunchError: Triton can't compile it.
+    """
+    memory = {f"b{i}": np.empty(0, x.dtype) for i, x in enumerate(buffers)}
+    try:
+        functions, _ = compiling.compiled(kernel, {**memory, **constants})
+        walk = _Walk(functions)
+    except (KeyError, ValueError):  # code that can't be read
+        walk = None
+    if walk is None or walk.is_lost:
+        return set(range(len(buffers))), set(range(len(buffers)))
+    return walk.read, walk.written
+
+
+@dataclass
+class _Body:
+    """A function: numbers of its arguments, and of what it returns."""
+
+    arguments: list[int]
+    ends: list[list[int]] = field(default_factory=list)
+
+
+class _Walk:
+    """Finds where each pointer comes from, and what is done to it.
+
+    Args:
+        functions: A kernel and its helpers, the kernel first.
+
+    Attributes:
+        read: Positions of the kernel's arguments that it reads.
+        written: Positions of those that it writes to.
+        is_lost: Whether something unknown happens to a pointer.
+    """
+
+    def __init__(self, functions: dict[str, Function]) -> None:
+        self.read: set[int] = set()
+        self.written: set[int] = set()
+        self.is_lost = False
+        self._functions = functions
+        self._bodies: dict[str, _Body] = {}
+        self._numbers = itertools.count()
+        self._from: dict[int, set[int]] = collections.defaultdict(set)
+        self._accesses: list[tuple[str, list[int]]] = []
+        entry = self._body(next(iter(functions)))
+        self._entry = {number: i for i, number in enumerate(entry.arguments)}
+        for name, operands in self._accesses:
+            self._access(name, [self._sources(x) for x in operands])
+
+    def _access(self, name: str, sources: list[set[int]]) -> None:
+        """Note what an operation does to what its operands point to."""
+        if name in _READS | _WRITES | _UPDATES:
+            pointer, *others = sources
+            # A pointer from nowhere was loaded, or made of a number.
+            self.is_lost |= not pointer or any(others)
+            self.read |= pointer if name in _READS | _UPDATES else set()
+            self.written |= pointer if name in _WRITES | _UPDATES else set()
+        else:
+            self.is_lost |= any(sources)
+
+    def _sources(self, value: int) -> set[int]:
+        """The positions of the kernel's arguments that a value comes from."""
+        seen, left = {value}, [value]
+        while left:
+            new = self._from[left.pop()] - seen
+            seen |= new
+            left.extend(new)
+        return {self._entry[x] for x in seen if x in self._entry}
+
+    # ---- from where to where values go
+
+    def _flow(self, values: Iterable[int], into: Sequence[int]) -> None:
+        for value, place in zip(values, into, strict=True):
+            self._from[place].add(value)
+
+    def _new(self, names: Sequence[str], scope: dict[str, int]) -> list[int]:
+        """Numbers for values that are defined here; sides of a branch share names."""
+        numbers = [next(self._numbers) for _ in names]
+        scope.update(zip(names, numbers, strict=True))
+        return numbers
+
+    def _body(self, name: str) -> _Body:
+        if name not in self._bodies:
+            function, scope = self._functions[name], {}
+            body = _Body(self._new(function.arguments, scope))
+            self._bodies[name] = body  # a function may call itself
+            body.ends += self._region(function.blocks, scope)
+        return self._bodies[name]
+
+    def _region(self, blocks: list[Block], scope: dict[str, int]) -> list[list[int]]:
+        """Follow nested code; what it ends with."""
+        ends: list[list[int]] = []
+        into = {b.label: self._new(b.arguments, scope) for b in blocks if b.label}
+        for op in itertools.chain.from_iterable(b.operations for b in blocks):
+            operands = [scope[name] for name in op.operands]
+            for label, names in op.successors:
+                self._flow([scope[name] for name in names], into[label])
+            if op.name in _ENDS:
+                ends.append(operands)
+            else:
+                self._operation(op, operands, scope)
+        return ends
+
+    def _operation(
+        self, op: Operation, operands: list[int], scope: dict[str, int]
+    ) -> None:
+        inside = [
+            ([] if not r or r[0].label else self._new(r[0].arguments, inner), inner, r)
+            for r in op.regions
+            for inner in [dict(scope)]
+        ]
+        results = self._new(op.results, scope)
+        ends = [self._region(region, inner) for _, inner, region in inside]
+        if op.name == "scf.for":  # operands: begin, end, step; its block has a counter
+            for values in ([operands[3:]], *ends):
+                for carried in values:
+                    self._flow(carried, inside[0][0][1:])
+                    self._flow(carried, results)
+        elif op.name == "scf.while":
+            self._flow(operands, inside[0][0])
+            for _, *carried in ends[0]:  # first: whether to go on
+                self._flow(carried, inside[1][0])
+                self._flow(carried, results)
+            for carried in ends[1]:
+                self._flow(carried, inside[0][0])
+        elif op.name == "scf.if":
+            for carried in itertools.chain(*ends):
+                self._flow(carried, results)
+        elif op.name == "tt.call" and op.symbol in self._functions:
+            body = self._body(op.symbol)
+            self._flow(operands, body.arguments)
+            for carried in body.ends:
+                self._flow(carried, results)
+        elif op.name in _MOVES:
+            for result in results:
+                self._from[result].update(operands)
+        else:
+            self._accesses.append((op.name, operands))

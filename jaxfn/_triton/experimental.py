@@ -1,0 +1,208 @@
+"""The one door to Triton's private and experimental names.
+
+A release of Triton may rename or remove any of them, so no other module knows them.
+`import jaxfn` does not import Triton: each name is looked up at its first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+TESTED = ("3.6", "3.7", "3.8", "3.9")
+"""The releases of Triton with which jaxfn was tested."""
+
+LOCK = threading.RLock()
+"""One thread at a time compiles: warnings are silenced meanwhile, which is global."""
+
+_NAMES = {
+    # compiling, without a GPU
+    "ASTSource": "triton.compiler",
+    "make_backend": "triton.compiler",
+    "GPUTarget": "triton.backends.compiler",
+    "ir": "triton._C.libtriton",
+    # what a kernel is
+    "JITFunction": "triton.runtime",
+    "Autotuner": "triton.runtime",
+    "Heuristics": "triton.runtime",
+    "driver": "triton.runtime.driver",
+}
+
+
+@functools.cache
+def name(what: str) -> Any:
+    """One of Triton's names.
+
+    Raises:
+        ImportError: This Triton does not have it, or there is no Triton.
+    """
+    triton = module()
+    try:
+        return getattr(importlib.import_module(_NAMES[what]), what)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"jaxfn needs `{_NAMES[what]}.{what}`, which Triton {triton.__version__} "
+            "does not have. Install a release that jaxfn was tested with: triton "
+            f"{', '.join(TESTED)}."
+        ) from error
+
+
+@functools.cache
+def module() -> Any:
+    """Triton itself.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        return importlib.import_module("triton")
+    except ImportError as error:
+        raise ImportError(
+            "jaxfn needs Triton to run Triton kernels: pip install 'jaxfn[triton]'."
+        ) from error
+
+
+def language() -> Any:
+    """`triton.language`."""
+    module()
+    return importlib.import_module("triton.language")
+
+
+def check() -> None:
+    """Refuse a Triton that lacks one of the names.
+
+    Raises:
+        ImportError: It names what is missing, and the releases that were tested.
+    """
+    for what in _NAMES:
+        name(what)
+
+
+# ---- what a kernel is
+
+
+def is_jit_function(x: Any) -> bool:
+    """Is it a function with the decorator `triton.jit`, compiled by Triton itself?"""
+    # Gluon's functions are of a subclass, and another language.
+    return type(x) is name("JITFunction")
+
+
+def is_interpreted(x: Any) -> bool:
+    """Was it made while TRITON_INTERPRET was set, so that nothing can compile it?"""
+    return type(x).__name__ == "InterpretedFunction"
+
+
+def name_of(kernel: Any) -> str:
+    """The name of a `JITFunction`."""
+    return kernel.__name__
+
+
+def is_constexpr(parameter: Any) -> bool:
+    """Is a parameter of a kernel annotated as `tl.constexpr`?"""
+    return parameter.is_constexpr
+
+
+def annotated_type(parameter: Any) -> str:
+    """The type that a parameter of a kernel is annotated with, `i32` say; or empty."""
+    return parameter.annotation_type.lstrip("*k")
+
+
+def is_specialized(parameter: Any) -> bool:
+    """Does Triton compile a parameter that is 1 as the constant 1?"""
+    return not (parameter.do_not_specialize or parameter.annotation_type)
+
+
+def has_own_hooks(tuner: Any) -> bool:
+    """Does an autotuner call functions of its user around each launch that it times?"""
+    return tuner.user_defined_pre_hook or tuner.user_defined_post_hook
+
+
+def parameters(kernel: Any) -> list[Any]:
+    """The parameters of a kernel: name, default, whether constant, annotation."""
+    return kernel.params
+
+
+# ---- compiling
+
+
+def option_names() -> frozenset[str]:
+    """The options of a launch: `num_warps` and others."""
+    target = name("GPUTarget")("cuda", 90, 32)
+    with LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frozenset(name("make_backend")(target).parse_options({}).__dict__)
+
+
+def ttir(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[tuple[int, ...], Any],
+    options: dict[str, Any],
+    capability: int = 90,
+) -> Any:
+    """A kernel in Triton's intermediate language, before any optimisation.
+
+    It needs no GPU.
+
+    Args:
+        kernel: The `triton.JITFunction`.
+        signature: Type of each parameter, "constexpr" for constants.
+        constants: Values of the constants, by position.
+        options: Options of the compiler.
+        capability: Compute capability of the GPU that it is compiled for.
+    """
+    target = name("GPUTarget")("cuda", capability, 32)
+    backend = name("make_backend")(target)
+    ir = name("ir")
+    with LOCK, warnings.catch_warnings():
+        # Whoever wrote the kernel can act on them, and sees them on a GPU.
+        warnings.simplefilter("ignore")
+        parsed = backend.parse_options(options)
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        module = name("ASTSource")(kernel, signature, constants).make_ir(
+            target,
+            parsed,
+            backend.get_codegen_implementation(parsed),
+            backend.get_module_map(),
+            context,
+        )
+        module.context = context  # The module must not outlive it.
+    return module
+
+
+# ---- while a rule is traced
+
+
+def launchers() -> tuple[type, ...]:
+    """The classes whose `run` launches a kernel."""
+    return name("JITFunction"), name("Autotuner")
+
+
+@contextlib.contextmanager
+def driver_for_this_thread(mine: Any) -> Iterator[None]:
+    """While this lasts, `triton.runtime.driver.active` is `mine` in this thread.
+
+    Args:
+        mine: An object with what rules ask of a driver.
+    """
+    config = name("driver")
+    before, owner = config._active, threading.get_ident()
+
+    class Chosen:
+        def __getattr__(self, what: str) -> Any:
+            if threading.get_ident() == owner:
+                return getattr(mine, what)
+            return getattr(config.default if before is None else before, what)
+
+    config._active = Chosen()
+    try:
+        yield
+    finally:
+        config._active = before

@@ -1,0 +1,28 @@
+"""Triton kernels that a torch rule launches, while the rule is traced.
+
+What happens, with the module of each step:
+
+    with Surroundings(as_gpu) as here:      # surroundings
+        run the rule on tensors without values; meanwhile
+        tensors and torch.cuda look as on a GPU                     # gpu
+        kernel[grid](x, y, n) is caught, in this thread alone       # capture
+            the memory of x and y becomes flat tensors, each once   # buffers
+            torch.ops.jaxfn.launch(flat tensors, number)            # operation
+            its results are copied into what the kernel writes
+    run(number)(arrays)                     # operation: in JAX, by jaxfn._triton
+
+A rule is first traced without a GPU to look at. If it launches a kernel, or fails, it
+is traced as on a GPU. Triton is not imported here: if no one else has imported it,
+nothing can launch a kernel.
+"""
+
+from jaxfn.torch._triton.buffers import Storages, StoredView
+from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
+from jaxfn.torch._triton.surroundings import (
+    KernelLaunched,
+    LaunchSeen,
+    launch_of,
+    Surroundings,
+    launch_row,
+    storages_now,
+)

@@ -1,0 +1,189 @@
+"""Launches of the Python that is traced here, as operations of its graph."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from jaxfn._triton import Launch, Loaded, Pointer, Variant, bindings, split
+from jaxfn._triton import experimental as triton
+from jaxfn.torch._base import (
+    TorchRefusal,
+    experimental,
+    is_users,
+    place_now,
+    to_jax_dtype,
+    torch,
+)
+from jaxfn.torch._triton import operation
+from jaxfn.torch._triton.buffers import Storages
+from jaxfn.torch._triton.gpu import replaced
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@contextlib.contextmanager
+def caught(act: Callable[..., None]) -> Iterator[None]:
+    """While this lasts, a launch in this thread calls `act` and launches nothing.
+
+    Args:
+        act: Function of the kernel, its arguments, its keyword arguments and the grid.
+    """
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        if warmup:
+            raise _refusal(kernel, "kernel.warmup compiles it to look at it.")
+        act(kernel, args, kwargs, grid)
+
+    with contextlib.ExitStack() as stack:
+        for kind in triton.launchers():
+            stack.enter_context(replaced(kind, "run", run))
+        stack.enter_context(experimental.plain_launches())
+        yield
+
+
+class Capture:
+    """Makes an operation of each launch.
+
+    Args:
+        storages: The storages of the tensors of this trace.
+
+    Attributes:
+        launches: What was launched, in order.
+    """
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self.launches: list[Launch] = []
+
+    def __call__(self, kernel: Any, args: Any, kwargs: Any, grid: Any) -> None:
+        """Record one launch."""
+        place = place_now(sys._getframe(1))
+        experimental.note_place(place)
+        try:
+            found = bindings(kernel, args, kwargs, _known(kernel, grid))
+        except (NotImplementedError, ValueError) as error:
+            if isinstance(error, TorchRefusal):
+                raise
+            raise _refusal(kernel, str(error)) from error
+        first = found[0]
+        if first.hook is not None:
+            first.hook(dict(first.arguments))
+        flat = _Flat(self._storages)
+        shared, own = split(found)
+        common = {
+            name: _argument(flat, first.kernel, name, value)
+            for name, value in shared.items()
+        }
+        variants = tuple(
+            Variant({k: _constant(b.kernel, k, v) for k, v in constants.items()},
+                    b.options, b.grid)
+            for b, constants in zip(found, own, strict=True)
+        )
+        if 0 in variants[0].grid:
+            return
+        types = tuple(
+            jax.ShapeDtypeStruct((x.numel(),), to_jax_dtype(x.dtype))
+            for x in flat.tensors
+        )
+        launch = Launch(first.kernel, common, variants, types, place)
+        self.launches.append(launch)
+        if launch.writes:
+            new = operation.written(flat.tensors, operation.number_of(launch))
+            for i, value in zip(launch.writes, new, strict=True):
+                flat.tensors[i].copy_(value)
+
+
+class _Flat:
+    """The buffers of one launch, each storage once."""
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self._at: dict[Any, int] = {}
+        self._dtypes: dict[int, Any] = {}
+        self.tensors: list[Any] = []
+
+    def pointer(self, x: Any) -> Pointer:
+        """The place of a tensor in its buffer."""
+        number = experimental.storage_number(x)
+        if self._dtypes.setdefault(number, x.dtype) != x.dtype:
+            raise TorchRefusal(
+                operation="a kernel launch",
+                reason=f"it gets one memory as {x.dtype} and as {self._dtypes[number]}.",
+                way_out="Give the kernel a copy in one of them.",
+            )
+        if number not in self._at:
+            self._at[number] = self.add(self._storages.flat(x))
+        return Pointer(self._at[number], x.storage_offset(), to_jax_dtype(x.dtype))
+
+    def add(self, x: Any) -> int:
+        """The number of a new buffer."""
+        self.tensors.append(x)
+        return len(self.tensors) - 1
+
+
+def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return flat.pointer(x)
+    if isinstance(x, _NUMBERS):
+        is_constexpr = {p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)}
+        if is_constexpr[name]:
+            raise _refusal(
+                kernel,
+                f"its constexpr `{name}` is made of the value of a tensor.",
+                "Pass it as a static argument of apply",
+            )
+        dtype = {torch.SymFloat: torch.float32, torch.SymBool: torch.bool}
+        number = torch.scalar_tensor(x, dtype=dtype.get(type(x), torch.int32))
+        return Loaded(flat.add(number.view(1)))
+    if hasattr(x, "data_ptr") or hasattr(x, "block_shape") or _has_tensor(x):
+        raise _refusal(
+            kernel,
+            f"argument `{name}` is a {type(x).__name__}, and only tensors, numbers and "
+            "None can be passed on.",
+            "Pass each tensor as an argument of its own",
+        )
+    return x
+
+
+def _has_tensor(x: Any) -> bool:
+    return isinstance(x, (tuple, list)) and any(
+        isinstance(y, torch.Tensor) or _has_tensor(y) for y in x
+    )
+
+
+def _constant(kernel: Any, name: str, x: Any) -> Any:
+    """The value of an argument that differs between configurations."""
+    if isinstance(x, (torch.Tensor, *_NUMBERS)):
+        raise _refusal(kernel, f"argument `{name}` differs between configurations.")
+    return x
+
+
+def _known(kernel: Any, grid: Any) -> Any:
+    """The same grid, refused if it is made of values of tensors."""
+    if callable(grid):
+        return lambda meta: _known(kernel, grid(meta))
+    sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
+    if any(isinstance(n, (torch.Tensor, *_NUMBERS)) for n in sizes):
+        raise _refusal(
+            kernel,
+            "its grid is made of the value of a tensor.",
+            "Make the grid of shapes, or of static arguments of apply",
+        )
+    return grid
+
+
+def _refusal(kernel: Any, reason: str, way_out: str = "") -> TorchRefusal:
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return TorchRefusal(
+        operation=f"a launch of kernel `{triton.name_of(kernel)}`",
+        reason=reason,
+        way_out=f"{way_out or 'Compute it with torch operations in the rule'}.",
+        where=place_now(frame),
+    )

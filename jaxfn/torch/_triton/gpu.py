@@ -1,0 +1,161 @@
+"""What torch and Triton show a rule, as if its tensors were on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from jaxfn.torch._base import torch
+
+_CUDA = torch.device("cuda", 0)
+_SHOWN = {
+    torch.Tensor.device.__get__: _CUDA,  # type: ignore[attr-defined]
+    torch.Tensor.is_cuda.__get__: True,  # type: ignore[attr-defined]
+    torch.Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: 0,
+}
+_STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
+NOT_SHOWN = object()
+"""What `GpuLook.shown` gives for what it has no answer to."""
+
+
+def is_loaded() -> bool:
+    """Whether anything can launch a Triton kernel: whether Triton is imported."""
+    return "triton" in sys.modules
+
+
+@contextlib.contextmanager
+def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]:
+    """While this lasts, this thread calls `mine`; other threads what was there."""
+    original, owner = target.__dict__[name], threading.get_ident()
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        is_mine = threading.get_ident() == owner
+        return (mine if is_mine else original)(*args, **kwargs)
+
+    setattr(target, name, chosen)
+    try:
+        yield
+    finally:
+        setattr(target, name, original)
+
+
+class GpuLook:
+    """A GPU to look at: the one that JAX has, or else a common one.
+
+    If JAX has no GPU, kernels run one program after the other. The number of
+    multiprocessors is small then: many rules launch a program for each.
+    """
+
+    def __init__(self) -> None:
+        gpus = [d for d in jax.local_devices() if d.platform in ("gpu", "cuda")]
+        gpu: Any = gpus[0] if gpus else None
+        self.is_here = gpu is not None
+        capability = str(getattr(gpu, "compute_capability", "9.0"))
+        self.capability = tuple(int(x) for x in capability.split(".")[:2])
+        self.multiprocessors = int(getattr(gpu, "core_count", 4))
+        self.name = getattr(gpu, "device_kind", "NVIDIA H100 (none is here)")
+
+    def shown(self, func: Any, args: Any, *, by_user: bool) -> Any:
+        """What a tensor shows; `NOT_SHOWN` for what does not ask for its device."""
+        if func in _STAYS:
+            return args[0]
+        return _SHOWN.get(func, NOT_SHOWN) if by_user else NOT_SHOWN
+
+    def moved(self, args: Any, kwargs: Any) -> Any:
+        """The same arguments, without a GPU in them."""
+        kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cpu"
+        return tuple(map(_moved, args)), {k: _moved(v) for k, v in kwargs.items()}
+
+    @contextlib.contextmanager
+    def shows(self) -> Iterator[None]:
+        """While this lasts, torch.cuda and Triton's driver answer for it."""
+        with contextlib.ExitStack() as stack:
+            for name, answer in self._answers().items():
+                if name in vars(torch.cuda):
+                    stack.enter_context(replaced(torch.cuda, name, answer))
+            stack.enter_context(self._driver())
+            yield
+
+    def _answers(self) -> dict[str, Callable[..., Any]]:
+        major, minor = self.capability
+        return {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": lambda device: None,
+            "synchronize": lambda device=None: None,
+            "is_bf16_supported": lambda *_, **__: major >= 8,  # noqa: PLR2004
+            "get_device_name": lambda device=None: self.name,
+            "get_device_capability": lambda device=None: (major, minor),
+            "get_device_properties": lambda device=None: self._properties(),
+            "current_stream": lambda device=None: types.SimpleNamespace(cuda_stream=0),
+            "_exchange_device": lambda device: 0,
+            "_maybe_exchange_device": lambda device: 0,
+        }
+
+    def _properties(self) -> Any:
+        major, minor = self.capability
+        return types.SimpleNamespace(
+            name=self.name,
+            major=major,
+            minor=minor,
+            multi_processor_count=self.multiprocessors,
+            total_memory=80 << 30,
+            warp_size=32,
+            max_threads_per_multi_processor=2048,
+            regs_per_multiprocessor=65536,
+            shared_memory_per_block=49152,
+            shared_memory_per_block_optin=_SHARED,
+            shared_memory_per_multiprocessor=233472,
+            L2_cache_size=50 << 20,
+            gcnArchName="",
+        )
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[None]:
+        from jaxfn._triton import experimental
+
+        major, minor = self.capability
+        properties = {
+            "max_shared_mem": _SHARED,
+            "max_num_regs": 65536,
+            "multiprocessor_count": self.multiprocessors,
+            "warpSize": 32,
+            "sm_clock_rate": 1_980_000,
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
+        mine = types.SimpleNamespace(
+            get_current_target=lambda: experimental.target(10 * major + minor),
+            get_current_device=lambda: 0,
+            set_current_device=lambda device: None,
+            get_current_stream=lambda device=None: 0,
+            get_active_torch_device=lambda: _CUDA,
+            get_device_interface=lambda: torch.cuda,
+            utils=types.SimpleNamespace(
+                get_device_properties=lambda device=0: dict(properties)
+            ),
+        )
+        with experimental.driver_for_this_thread(mine):
+            yield
+
+
+_SHARED = 232448
+
+
+def _moved(x: Any) -> Any:
+    if isinstance(x, torch.device) and x.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(x, str) and x.startswith("cuda"):
+        return "cpu"
+    return x
