@@ -87,6 +87,7 @@ NEEDS = {
     "tests/gpu/aliases.py": ("torch", "triton"),
     "tests/gpu/call.py": ("torch", "triton"),
     "tests/gpu/functions.py": ("torch", "triton"),
+    "tests/gpu/kernels.py": ("torch", "triton"),
     "tests/gpu/tuned.py": ("torch", "triton"),
 }
 
