@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from tests.gpu.parts import PARTS, Check, SkipError
@@ -42,16 +41,16 @@ def main(job: dict[str, Any]) -> int:
         for name, check in checks.items():
             if name in job["done"]:
                 continue
-            result = _run(check)
+            result, text = _run(check)
             write({"check": name, **result})
-            if any(text in result["figure"].lower() for text in BROKEN):
+            if any(words in text.lower() for words in BROKEN):
                 # Destructors would wait for the GPU.
                 os._exit(POISONED)
     return 0
 
 
-def _run(check: Check | Callable[[], Any]) -> dict[str, Any]:
-    """One check; an exception is a result like others."""
+def _run(check: Check) -> tuple[dict[str, Any], str]:
+    """The row of a check, and what it said in full; an exception is a result too."""
     start = time.perf_counter()
     numbers: dict[str, float] = {}
     try:
@@ -62,12 +61,13 @@ def _run(check: Check | Callable[[], Any]) -> dict[str, Any]:
     except Exception as exception:  # noqa: BLE001
         traceback.print_exc()
         result, text = "FAIL", f"{type(exception).__name__}: {exception}"
-    return {
+    row = {
         "result": result,
         "figure": _one_line(text),
         "numbers": numbers,
         "seconds": time.perf_counter() - start,
     }
+    return row, text
 
 
 def _one_line(text: str) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -63,8 +64,15 @@ def expect_engine() -> None:
     """On a GPU kernels run through jax-triton."""
     if jax.default_backend() != "gpu":
         return
-    if importlib.util.find_spec("jax_triton") is None:
-        raise SkipError("needs jax_triton")
+    before = os.environ.get("TRITON_CACHE_DIR")
+    try:
+        importlib.import_module("jax_triton")
+    except ImportError as error:
+        raise SkipError(f"needs jax_triton: {error}") from error
+    finally:  # jax-triton changes it for all of Triton
+        os.environ.pop("TRITON_CACHE_DIR", None)
+        if before is not None:
+            os.environ["TRITON_CACHE_DIR"] = before
 
 
 def check(case: Case, small: bool) -> Figure:

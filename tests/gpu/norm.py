@@ -60,6 +60,7 @@ def plain(x: Any, w: Any) -> Any:
     return (wide * scale).astype(x.dtype) * w
 
 
+@functools.lru_cache(maxsize=1)
 def _arrays(dtype: str, small: bool) -> tuple[list[Any], Any, list[Any]]:
     """Tensors: several arrays, the weights, and gradients of the outputs."""
     torch.manual_seed(0)

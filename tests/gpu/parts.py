@@ -51,16 +51,16 @@ class Part:
 
 
 TRITON = ("torch", "triton")
-PARTS = {
-    "demo": Part("demo", "jaxfn.check on the examples of PyTorch's pages", 90),
-    "laws": Part("laws", "which rule runs under which transformation", 90),
-    "pallas": Part("pallas", "a Pallas kernel with all rules", 60),
+PARTS = {  # the slowest ones first
     "triton": Part("functions", "Triton Functions by from_torch", 150, TRITON),
+    "laws": Part("laws", "which rule runs under which transformation", 90),
+    "demo": Part("demo", "jaxfn.check on the examples of PyTorch's pages", 80),
     "alias": Part(
         "aliases", "views and shared buffers in Triton Functions", 90, TRITON
     ),
-    "tuned": Part("tuned", "an autotuned kernel with a heuristic", 60, TRITON),
+    "pallas": Part("pallas", "a Pallas kernel with all rules", 60),
     "call": Part("call", "jaxfn.triton_call in a jaxfn.Function", 60, TRITON),
+    "tuned": Part("tuned", "an autotuned kernel with a heuristic", 60, TRITON),
     "ports": Part(
         "ports", "torch Functions beside ports by hand", 70, ("torch",), alone=True
     ),
