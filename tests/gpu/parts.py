@@ -38,7 +38,7 @@ class Part:
         module: In this folder. Its `checks(small)` gives a dict of checks by name, with
             small sizes for a CPU.
         title: What the part is about.
-        seconds: The most it may take.
+        seconds: The most it may take on a GPU.
         needs: Packages without which no check runs.
         alone: Whether nothing else may run meanwhile, because the part measures times.
     """

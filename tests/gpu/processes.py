@@ -63,7 +63,8 @@ def run(name: str, environment: dict[str, str], *, cpu: bool) -> list[Row]:
     part = PARTS[name]
     if lacking := missing(part.needs, environment):
         return [Row(name, part.title, "skip", f"needs {', '.join(lacking)}")]
-    deadline = time.monotonic() + part.seconds
+    seconds = 5 * part.seconds if cpu else part.seconds  # a busy CPU takes its time
+    deadline = time.monotonic() + seconds
     rows: list[Row] = []
     while True:
         left = deadline - time.monotonic()
@@ -78,7 +79,7 @@ def run(name: str, environment: dict[str, str], *, cpu: bool) -> list[Row]:
             culprit = waiting.pop(0) if waiting else part.title
             rows.append(Row(name, culprit, "FAIL", end))
         if not waiting or time.monotonic() > deadline:
-            late = f"not run: the part has {part.seconds:.0f} s"
+            late = f"not run: the part has {seconds:.0f} s"
             return rows + [Row(name, check, "FAIL", late) for check in waiting]
 
 
