@@ -83,6 +83,14 @@ NEEDS = {
     "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
     "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),
+    "tests/gpu/comparison.py": ("torch",),
+    "tests/gpu/norm.py": ("torch",),
+    "tests/gpu/ports.py": ("torch",),
+    "tests/gpu/aliases.py": ("torch", "triton"),
+    "tests/gpu/call.py": ("torch", "triton"),
+    "tests/gpu/functions.py": ("torch", "triton"),
+    "tests/gpu/kernels.py": ("torch", "triton"),
+    "tests/gpu/tuned.py": ("torch", "triton"),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import threading
@@ -180,13 +181,13 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
 
 @functools.cache
 def _jax_triton() -> Any:
-    """The module `jax_triton`, or None if this JAX can't use it."""
+    """The module `jax_triton`, or None if it is not installed."""
     variable = "TRITON_CACHE_DIR"
     before = os.environ.get(variable)
-    try:
-        return importlib.import_module("jax_triton")
-    except ImportError:
+    if importlib.util.find_spec("jax_triton") is None:
         return None
+    try:  # an error is that of a package which jax-triton misses
+        return importlib.import_module("jax_triton")
     finally:  # jax-triton sets or deletes it, and Triton's own launches use it
         if before is not None:
             os.environ[variable] = before
