@@ -216,12 +216,12 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
     kernel = launch.generated_with_outputs if is_old else launch.generated
     types = [launch.buffers[i] for i in launch.writes]
     given: dict[str, Any] = {"out_shape" if is_old else "out_type": types}
-    if len(launch.usable) > 1:
+    first, *others = launch.usable
+    if others:
         configs = [_config(launch.constants(v), v.options) for v in launch.usable]
         kernel = experimental.module().autotune(configs, key=[])(kernel)
     else:
-        variant = launch.usable[0]
-        given |= launch.constants(variant) | _options(variant.options, is_old=is_old)
+        given |= launch.constants(first) | _options(first.options, is_old=is_old)
     grids = {launch.constants(v).get("CASE"): v.grid for v in launch.usable}
     with warnings.catch_warnings():
         # Since 0.4 it asks for references, which have no place inside a branch.
