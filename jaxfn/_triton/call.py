@@ -153,7 +153,9 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
     variant = launch.usable[0]
     arguments: dict[str, Any] = {f"b{i}": x for i, x in enumerate(copies)}
     arguments |= launch.constants(variant)
-    names = {f"b{i}": launch.parameter_of(i) for i in range(len(copies))}
+    names = {
+        f"b{i}": "` and `".join(launch.parameters_of(i)) for i in range(len(copies))
+    }
     try:
         interpreter.run(
             launch.generated, variant.grid, arguments, names=names, title=launch.name

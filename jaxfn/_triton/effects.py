@@ -179,7 +179,7 @@ class _Walk:
             self._from[place].add(value)
 
     def _new(self, names: Sequence[str], scope: dict[str, int]) -> list[int]:
-        """Numbers for values that are defined here; sides of a branch share names."""
+        """Numbers for values that are defined here; a name may be used again later."""
         numbers = [next(self._numbers) for _ in names]
         scope.update(zip(names, numbers, strict=True))
         return numbers
@@ -211,7 +211,7 @@ class _Walk:
     def _operation(
         self, op: Operation, operands: list[int], scope: dict[str, int]
     ) -> None:
-        inside = [self._region(region, dict(scope)) for region in op.regions]
+        inside = [self._region(region, scope) for region in op.regions]
         results = self._new(op.results, scope)
         if op.name == "scf.for":  # operands: begin, end, step; its block has a counter
             (_, *into), ends = inside[0]

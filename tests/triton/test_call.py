@@ -147,6 +147,13 @@ def test_outputs_come_in_the_order_of_out():
     assert (q.tolist(), r.tolist()) == ((x // 3).tolist(), (x % 3).tolist())
 
 
+def test_outputs_of_which_one_is_an_array():
+    x = jnp.arange(7)
+    out = {"q": like(x), "r": like(x)}
+    q, r = jaxfn.triton_call(divided, 1, out=out, r=x, x=x, n=7, by=3, BLOCK=8)
+    assert (q.tolist(), r.tolist()) == ((x // 3).tolist(), (x % 3).tolist())
+
+
 def test_an_output_begins_as_zeros_or_as_the_array():
     out = {"total": jax.ShapeDtypeStruct((), X.dtype)}
     add = functools.partial(
@@ -268,6 +275,22 @@ def test_configurations_are_pruned():
     assert seen == {"x": "x", "y": "y", "z": "z", "n": 20, "a": 1.0}
 
 
+def test_a_heuristic_sees_those_before_it():
+    values = {
+        "BLOCK": lambda args: 2 * args["n"],
+        "a": lambda args: float(args["BLOCK"] + args["n"]),
+    }
+    (found,) = bound(triton.heuristics(values)(axpy), "x", "y", "z", 4)
+    assert (found.arguments["BLOCK"], found.arguments["a"]) == (8, 12.0)
+
+
+def test_numbers_that_are_equal_and_not_the_same():
+    configs = [triton.Config({"BLOCK": n}) for n in (1, True, 1.0)]
+    found = bound(triton.autotune(configs, key=[])(axpy), "x", "y", "z", 4, 1.0)
+    _, own = variants_module.split(found)
+    assert [type(v["BLOCK"]) for v in own] == [int, bool, float]
+
+
 def test_defaults_and_a_parameter_that_is_an_option():
     @triton.jit
     def kernel(x, by=2.0, num_warps: tl.constexpr = 4):
@@ -382,7 +405,7 @@ def test_a_kernel_that_leaves_its_arrays():
     def f(x):
         return jaxfn.triton_call(beyond, 1, out={"z": like(x)}, x=x, n=5)
 
-    words = r"`beyond`.* element 5 of .*, which has 5 elements.*launched at .*test_cal"
+    words = r"`beyond`.* element 5 of `x`, which has 5 elements.*launched at .*test_cal"
     with pytest.raises(LaunchError, match=words) as caught:
         f(jnp.ones(5))
     assert "test_call.py" in caught.value.place

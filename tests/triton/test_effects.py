@@ -91,6 +91,25 @@ def while_loop(x, y, n):
 
 
 @triton.jit
+def while_exchanged(x, y, n):
+    i = n
+    while i > 0:
+        tl.store(x, 1.0)
+        x, y = y, x
+        i -= 1
+
+
+@triton.jit
+def after_while(x, y, n):
+    i = n
+    p = x
+    while i > 0:
+        p = y
+        i -= 1
+    tl.store(p, 1.0)
+
+
+@triton.jit
 def chosen(x, y, z, n):
     if n > 3:
         p = x
@@ -110,6 +129,16 @@ def left_early(x, y, z, n):
         tl.store(x, 1.0)
         return
     tl.store(y, tl.load(z))
+
+
+@triton.jit
+def left_later(x, y, z, n):
+    p = x
+    if n > 3:
+        p = y
+        if n > 5:
+            return
+    tl.store(p, tl.load(z))
 
 
 @triton.jit
@@ -206,9 +235,12 @@ KNOWN = [
     (exchanged, {"n": 5}, "", "xy"),
     (after_loop, {"n": 5}, "", "xy"),
     (while_loop, {"n": 5}, "y", "x"),
+    (while_exchanged, {"n": 5}, "", "xy"),
+    (after_while, {"n": 5}, "", "xy"),
     (chosen, {"n": 5}, "z", "xy"),
     (selected, {"n": 5}, "z", "xy"),
     (left_early, {"n": 5}, "z", "xy"),
+    (left_later, {"n": 5}, "z", "xy"),
     (through_helper, {}, "yz", "x"),
     (through_function, {}, "yz", "x"),
     (returned, {"n": 5}, "yz", "xy"),
@@ -252,6 +284,11 @@ def stored_pointer(x, y, z):
 
 
 @triton.jit
+def stored_as_it_is(x, y, z):
+    tl.store(x.to(tl.pointer_type(tl.pointer_type(tl.float32))), y)
+
+
+@triton.jit
 def assembly(x, y, z):
     p = tl.inline_asm_elementwise(
         "mov.b64 $0, $1;", "=l,l", [x], dtype=tl.int64, is_pure=True, pack=1
@@ -265,6 +302,7 @@ def assembly(x, y, z):
         (loaded_pointer, "int64"),
         (address_as_number, "float32"),
         (stored_pointer, "int64"),
+        (stored_as_it_is, "int64"),
         (assembly, "float32"),
     ],
     ids=lambda x: getattr(x, "__name__", x),
@@ -324,12 +362,12 @@ def one_of(x, y, z, WHICH: tl.constexpr):
     if WHICH == 0:
         tl.store(x, tl.load(z))
     else:
-        tl.store(y, tl.load(z))
+        tl.store(y, 1.0)
 
 
-def test_variants_that_write_to_different_buffers():
+def test_variants_that_read_and_write_different_buffers():
     made = launch(one_of, variants=[{"WHICH": 0}, {"WHICH": 1}])
-    assert made.writes == (0, 1)
+    assert (made.reads, made.writes) == ((2,), (0, 1))
     assert launch(one_of, WHICH=0).writes == (0,)
     assert launch(one_of, WHICH=1).writes == (1,)
 
