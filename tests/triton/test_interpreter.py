@@ -394,7 +394,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_refusals(call):
-    source = f"@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n    {call}\n"
+    head = "@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n"
+    source = f"{head}    tl.store(x + i, {call})\n"
     with pytest.raises(LaunchError, match=REFUSED[call]):
         run(jit(source), ONE, {"x": np.zeros(8, np.float32)})
 
