@@ -61,7 +61,7 @@ def gathered(x, y, z):
 
 @triton.jit
 def walked(x, y, n):
-    for _ in range(n):
+    for _ in range(n + tl.program_id(0)):
         tl.store(y, tl.load(x))
         x += 1
         y += 1
@@ -69,21 +69,21 @@ def walked(x, y, n):
 
 @triton.jit
 def exchanged(x, y, n):
-    for _ in range(n):
+    for _ in range(n + tl.program_id(0)):
         tl.store(x, 1.0)
         x, y = y, x
 
 
 @triton.jit
 def after_loop(x, y, n):
-    for _ in range(n):
+    for _ in range(n + tl.program_id(0)):
         y = x
     tl.store(y, 1.0)
 
 
 @triton.jit
 def while_loop(x, y, n):
-    i = n
+    i = n + tl.program_id(0)
     while i > 0:
         x += 1
         i -= 1
@@ -92,7 +92,7 @@ def while_loop(x, y, n):
 
 @triton.jit
 def while_exchanged(x, y, n):
-    i = n
+    i = n + tl.program_id(0)
     while i > 0:
         tl.store(x, 1.0)
         x, y = y, x
@@ -101,7 +101,7 @@ def while_exchanged(x, y, n):
 
 @triton.jit
 def after_while(x, y, n):
-    i = n
+    i = n + tl.program_id(0)
     p = x
     while i > 0:
         p = y
@@ -111,7 +111,7 @@ def after_while(x, y, n):
 
 @triton.jit
 def chosen(x, y, z, n):
-    if n > 3:
+    if n + tl.program_id(0) > 3:
         p = x
     else:
         p = y
@@ -120,12 +120,12 @@ def chosen(x, y, z, n):
 
 @triton.jit
 def selected(x, y, z, n):
-    tl.store(tl.where(n > 3, x, y), tl.load(z))
+    tl.store(tl.where(n + tl.program_id(0) > 3, x, y), tl.load(z))
 
 
 @triton.jit
 def left_early(x, y, z, n):
-    if n > 3:
+    if n + tl.program_id(0) > 3:
         tl.store(x, 1.0)
         return
     tl.store(y, tl.load(z))
@@ -134,9 +134,9 @@ def left_early(x, y, z, n):
 @triton.jit
 def left_later(x, y, z, n):
     p = x
-    if n > 3:
+    if n + tl.program_id(0) > 3:
         p = y
-        if n > 5:
+        if n + tl.program_id(0) > 5:
             return
     tl.store(p, tl.load(z))
 
@@ -153,7 +153,7 @@ def inner_called(p, q):
 
 @triton.jit
 def moved(p, q, n):
-    if n > 3:
+    if n + tl.program_id(0) > 3:
         p = q
     return p + 1, q
 
