@@ -274,7 +274,7 @@ def loaded_pointer(x, y, z):
 
 @triton.jit
 def address_as_number(x, y, z):
-    n = x.to(tl.int64) + 4
+    n = x.to(tl.int64) | 4
     tl.store(n.to(tl.pointer_type(tl.float32)), tl.load(y))
 
 
