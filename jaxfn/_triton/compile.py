@@ -69,8 +69,13 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments in the order of the parameters, with defaults.
 
     Raises:
-        LaunchError: A parameter has no argument, or an argument no parameter.
+        LaunchError: A parameter has no argument, or an argument no parameter; or it is
+            no function of `triton.jit`.
     """
+    if not experimental.is_jit_function(kernel):
+        title = getattr(kernel, "__name__", repr(kernel))
+        message = f"`{title}` is a {type(kernel).__name__}, not what `triton.jit` makes"
+        raise LaunchError(title, message)
     title, parameters = experimental.name_of(kernel), experimental.parameters(kernel)
     values = {p.name: p.default for p in parameters if p.has_default}
     values.update(arguments)

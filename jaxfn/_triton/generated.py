@@ -203,13 +203,22 @@ def _literal(value: Any) -> str:
 _MADE: dict[Any, Any] = {}
 
 
+def _identity(value: Any) -> Any:
+    """What tells constants apart; equal numbers may be of different types."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
 def _jit(text: str, names: dict[str, Any]) -> Any:
     """Compile a kernel's text; the same kernel for the same text and globals.
 
     jax-triton and Triton cache by kernel: a launch that is traced again must not be
     compiled again.
     """
-    key = (text, *(id(getattr(x, "value", x)) for x in names.values()))
+    key = (text, *(_identity(getattr(x, "value", x)) for x in names.values()))
     with experimental.LOCK:
         if key not in _MADE:
             _MADE[key] = _exec(text, names, len(_MADE))

@@ -22,7 +22,7 @@ from jaxfn._triton.memory import Memory
 from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import DTYPES, Block, Function, Operation
 
-_PATIENCE = 10_000_000
+_PATIENCE = 1_000_000
 """Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
 _ENDS = {
     "tt.return",
@@ -105,8 +105,9 @@ class _Run:
 
     def region(self, region: list[Block], *values: Any) -> Values:
         """Run nested code; gives the values that it hands on."""
-        self.env.update(zip(region[0].arguments, values, strict=True))
-        return self.block(region[0])[1]
+        (block,) = region
+        self.env.update(zip(block.arguments, values, strict=True))
+        return self.block(block)[1]
 
 
 def _is_true(condition: Any) -> bool:
@@ -277,8 +278,8 @@ def run(
     Raises:
         LaunchError: It can't run, or it leaves its memory.
     """
-    title = title or experimental.name_of(kernel)
     values = compiling.complete(kernel, arguments)
+    title = title or experimental.name_of(kernel)
     functions, taken = compiling.compiled(kernel, values)
     buffers = {k: v for k, v in values.items() if isinstance(v, np.ndarray)}
     memory = Memory(buffers, names or {})

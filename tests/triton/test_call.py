@@ -316,7 +316,7 @@ def test_hooks_of_configurations():
 
     one, two = bound(tuned(zero("x"), zero("x")), "x", "y", "z", 20, 1.0)
     assert one.hook({"x": 3}) == two.hook({"x": 3}) == 3
-    for other in (zero("y"), None):
+    for other in (zero("y"), zero(X), None):
         with pytest.raises(NotImplementedError, match="`axpy` have different pre_hook"):
             bound(tuned(zero("x"), other), "x", "y", "z", 20, 1.0)
     given = {"out": {"z": like(X)}, "x": X, "y": X, "n": 12, "a": 1.0}
@@ -373,6 +373,13 @@ def test_wrong_arguments():
     error_of(match="`axpy` got complex64 for `x`.*Cast", x=X.astype("complex64"))
     error_of(error=KernelError, match="pointers, are: `x`, `y`, `z`, `n`", n=X[0, 0])
     error_of(error=KernelError, match="arange's range must be a power of 2", BLOCK=6)
+
+
+def test_kernels_of_other_languages(monkeypatch):
+    gluon = importlib.import_module("triton.experimental.gluon").jit(counted.fn)
+    error_of(kernel=gluon, match="`counted` is written in Gluon")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    error_of(kernel=triton.jit(counted.fn), match="`counted` was made.*TRITON_INTERPR")
 
 
 def test_wrong_outputs():

@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.language import load as captured
 from triton.language import math as captured_math
 from triton.language.extra import libdevice as captured_libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
 
 from jaxfn._triton import interpreter
 from jaxfn._triton.errors import LaunchError
@@ -46,6 +47,7 @@ def _everything(x, y, n, BLOCK: tl.constexpr, fn: tl.constexpr):
         j = k.to(tl.int64) + tl.arange(0, BLOCK)
         total += tl.sum(exp(tl.load(x + j, mask=j < n, other=-float("inf"))), 0)
     v = captured_math.abs(_twice(v, fn)) + captured_libdevice.tanh(v) + total
+    v += cuda_libdevice.expm1(0.0 * v)
     tl.store(y + i, v, mask=mask)
 
 
@@ -360,6 +362,26 @@ def test_missing_argument():
         run(_copied, ONE, {"x": np.zeros(1)})
 
 
+def test_what_is_no_kernel():
+    def plain(x):
+        pass
+
+    class InterpretedFunction:
+        __name__ = "kernel"
+
+    for kernel in (plain, triton.autotune([triton.Config({})], [])(_copied)):
+        with pytest.raises(LaunchError, match="not what `triton.jit` makes"):
+            run(kernel, ONE, {})
+    with pytest.raises(LaunchError, match="`kernel` is a InterpretedFunction, not"):
+        run(InterpretedFunction(), ONE, {})
+
+
+def test_gluon():
+    gluon = pytest.importorskip("triton.experimental.gluon")
+    with pytest.raises(LaunchError, match="is a GluonJITFunction, not what"):
+        run(gluon.jit(_copied.fn), ONE, {})
+
+
 REFUSED = {
     "tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [i], tl.int32, True, 1)": (
         "can't run on a CPU: it uses inline assembly"
@@ -372,7 +394,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_refusals(call):
-    source = f"@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n    {call}\n"
+    head = "@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n"
+    source = f"{head}    tl.store(x + i, {call})\n"
     with pytest.raises(LaunchError, match=REFUSED[call]):
         run(jit(source), ONE, {"x": np.zeros(8, np.float32)})
 
