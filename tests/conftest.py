@@ -78,6 +78,8 @@ hypothesis.settings.load_profile("normal")
 NEEDS = {
     "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
     "tests/torch": ("torch",),
+    "jaxfn/_triton": ("triton",),  # tests/package/test_triton_extra.py: without
+    "tests/triton": ("triton",),
     "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
     "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),

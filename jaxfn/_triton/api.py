@@ -54,37 +54,32 @@ def triton_call(
         ValueError: `out` names a parameter that the kernel does not write to, or leaves
             out one that it writes to; or the grid depends on values of arrays.
         NotImplementedError: The kernel or its autotuner has hooks.
-        KernelError: Triton can't compile the kernel for these arguments.
-        LaunchError: On a CPU, the kernel uses an address outside of its arrays. Inside
-            of compiled functions a `jax.errors.JaxRuntimeError` has its message.
+        RuntimeError: Triton can't compile the kernel for these arguments; or, on a
+            CPU, it uses an address outside of its arrays. Inside of compiled functions
+            a `jax.errors.JaxRuntimeError` has the message.
         ImportError: There is no Triton; or there is a GPU and no jax-triton.
 
     Example:
-        With a kernel that adds two arrays:
-
-            @triton.jit
-            def add(x, y, z, n, BLOCK: tl.constexpr):
-                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-                total = tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
-                tl.store(z + i, total, mask=i < n)
-
-        it runs on arrays of any shape:
-
-            def plus(x, y):
-                out = {"z": jax.ShapeDtypeStruct(x.shape, x.dtype)}
-                grid = (triton.cdiv(x.size, 128),)
-                return jaxfn.triton_call(
-                    add, grid, out=out, x=x, y=y, n=x.size, BLOCK=128
-                )
-
-            jax.jit(plus)(jnp.ones(5), jnp.arange(5.0))  # [1, 2, 3, 4, 5]
+        >>> import jax, jax.numpy as jnp, jaxfn, triton, triton.language as tl
+        >>> @triton.jit
+        ... def add(x, y, z, n, BLOCK: tl.constexpr):
+        ...     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        ...     total = tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
+        ...     tl.store(z + i, total, mask=i < n)
+        >>> def plus(x, y):
+        ...     return jaxfn.triton_call(
+        ...         add, (triton.cdiv(x.size, 128),), x=x, y=y, n=x.size, BLOCK=128,
+        ...         out={"z": jax.ShapeDtypeStruct(x.shape, x.dtype)},
+        ...     )
+        >>> jax.jit(plus)(jnp.ones(3), jnp.arange(3.0)).tolist()
+        [1.0, 2.0, 3.0]
 
     Source: https://triton-lang.org/main/python-api/triton.html,
     https://github.com/jax-ml/jax-triton
     """
     experimental.check()
     arrays, given = _arrays(kernel, out, arguments)
-    found = variants.bindings(kernel, (), given, grid)
+    found = _bindings(kernel, given, grid)
     name = experimental.name_of(found[0].kernel)
     if found[0].hook is not None:
         raise NotImplementedError(
@@ -99,6 +94,31 @@ def triton_call(
     results = {names[i]: x.reshape(arrays[names[i]].shape) for i, x in written}
     outputs = tuple(results[key] for key in out)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _bindings(kernel: Any, given: dict[str, Any], grid: Any) -> Any:
+    """The configurations of the launch; errors say what triton_call has in addition."""
+
+    def on_shapes(arguments: dict[str, Any]) -> Any:
+        try:
+            return grid(arguments)
+        except TypeError as error:  # it was given shapes in the place of arrays
+            raise ValueError(
+                f"The grid of `{_name(kernel)}` raised {type(error).__name__}: "
+                f"{error}. It can't depend on values of arrays: of these it gets "
+                "jax.ShapeDtypeStruct."
+            ) from error
+
+    try:
+        return variants.bindings(
+            kernel, (), given, on_shapes if callable(grid) else grid
+        )
+    except TypeError as error:
+        if "missing" not in str(error):
+            raise
+        raise TypeError(
+            f"{error}. Pass it; or name it in `out`, if the kernel only writes to it."
+        ) from None
 
 
 def _arrays(
@@ -168,7 +188,9 @@ def _launch(
             Variant(constants, b.options, b.grid)
             for constants, b in zip(own, found, strict=True)
         ),
-        buffers=tuple(jax.ShapeDtypeStruct((x.size,), x.dtype) for x in arrays.values()),
+        buffers=tuple(
+            jax.ShapeDtypeStruct((x.size,), x.dtype) for x in arrays.values()
+        ),
         place=place,
     )
 

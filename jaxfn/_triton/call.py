@@ -1,7 +1,7 @@
 """A launch on JAX arrays: the new contents of what it writes.
 
-On a CPU the kernel runs in an interpreter, as a host callback; on a GPU jax-triton makes
-it a part of XLA's program. JAX chooses when it compiles.
+On a CPU the kernel runs in an interpreter, as a host callback; on a GPU jax-triton
+makes it a part of XLA's program. JAX chooses when it compiles.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._triton import experimental, interpreter
+from jaxfn._triton.errors import LaunchError
 from jaxfn._triton.launch import KernelError, Launch
 
 
 class InterpreterWarning(UserWarning):
-    """Triton kernels run in an interpreter, which is slow."""
+    """Triton kernels run in an interpreter, which is slow; said once in a process.
+
+    Example:
+        >>> import warnings, jaxfn
+        >>> warnings.filterwarnings("ignore", category=jaxfn.InterpreterWarning)
+    """
 
 
 def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
@@ -43,7 +49,7 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
         return []
     has_gpu = jax.default_backend() in ("gpu", "cuda", "rocm")
     if not has_gpu:
-        _warn_of_interpreter()
+        _warn_of_interpreter(launch.place)
     elif _jax_triton() is None:
         raise ImportError(
             f"The kernel `{launch.name}`, launched at {launch.place}, needs jax-triton "
@@ -107,12 +113,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
     batched.__name__ = launch.name
     compiled = jax.jit(batched)
 
-    @jax.custom_jvp
-    def run(*buffers: Any) -> Any:
-        return compiled(*buffers)
-
-    @run.defjvp
-    def _refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
+    def refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
         raise TypeError(
             f"The kernel `{launch.name}`, launched at {launch.place}, was "
             "differentiated. A kernel has no derivative of its own. Launch it in the "
@@ -120,6 +121,8 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
             "let that backward call a Function again."
         )
 
+    run = jax.custom_jvp(compiled)
+    run.defjvp(refuse)
     return run
 
 
@@ -128,18 +131,20 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
 _WARNED = threading.Event()
 
 
-def _warn_of_interpreter() -> None:
+def _warn_of_interpreter(place: str) -> None:
     """Say once in a process that a CPU is slow here."""
-    if not _WARNED.is_set():
-        _WARNED.set()
-        warnings.warn(
-            "On a CPU, Triton kernels run in an interpreter: a thousand times slower "
-            "than compiled, for tests. On a GPU, jax-triton compiles them. (To hide "
-            'this: warnings.filterwarnings("ignore", '
-            "category=jaxfn.InterpreterWarning).)",
-            InterpreterWarning,
-            stacklevel=3,
-        )
+    if _WARNED.is_set():
+        return
+    _WARNED.set()
+    file, _, line = place.rpartition(":")
+    warnings.warn_explicit(
+        "On a CPU, Triton kernels run in an interpreter: a thousand times slower than "
+        "compiled, for tests. On a GPU, jax-triton compiles them. (To hide this: "
+        'warnings.filterwarnings("ignore", category=jaxfn.InterpreterWarning).)',
+        InterpreterWarning,
+        filename=file or place,
+        lineno=int(line) if line.isdecimal() else 0,
+    )
 
 
 def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
@@ -148,7 +153,15 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
     variant = launch.usable[0]
     arguments: dict[str, Any] = {f"b{i}": x for i, x in enumerate(copies)}
     arguments |= launch.constants(variant)
-    interpreter.run(launch.generated, variant.grid, arguments)
+    names = {f"b{i}": launch.parameter_of(i) for i in range(len(copies))}
+    try:
+        interpreter.run(
+            launch.generated, variant.grid, arguments, names=names, title=launch.name
+        )
+    except LaunchError as error:
+        found = LaunchError(error.kernel, f"{error}, launched at {launch.place}")
+        found.place = error.place
+        raise found from error
     for i, (before, after) in enumerate(zip(buffers, copies, strict=True)):
         if i not in launch.writes and before.tobytes() != after.tobytes():
             raise KernelError(

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxfn._triton import compile as compiling
 from jaxfn._triton.arguments import Variant
-from jaxfn._triton.errors import LaunchError
+from jaxfn._triton.errors import LaunchError, UnreadableError
 from jaxfn._triton.generated import Generated
 from jaxfn._triton.program import Block, Function, Operation
 
@@ -111,7 +111,7 @@ def effects(
     try:
         functions, _ = compiling.compiled(kernel, {**memory, **constants})
         walk = _Walk(functions)
-    except (KeyError, ValueError):  # code that can't be read
+    except UnreadableError:
         walk = None
     if walk is None or walk.is_lost:
         return set(range(len(buffers))), set(range(len(buffers)))
@@ -189,13 +189,15 @@ class _Walk:
             function, scope = self._functions[name], {}
             body = _Body(self._new(function.arguments, scope))
             self._bodies[name] = body  # a function may call itself
-            body.ends += self._region(function.blocks, scope)
+            body.ends += self._region(function.blocks, scope)[1]
         return self._bodies[name]
 
-    def _region(self, blocks: list[Block], scope: dict[str, int]) -> list[list[int]]:
-        """Follow nested code; what it ends with."""
+    def _region(
+        self, blocks: list[Block], scope: dict[str, int]
+    ) -> tuple[list[int], list[list[int]]]:
+        """Follow nested code: what it is entered with, and what it ends with."""
         ends: list[list[int]] = []
-        into = {b.label: self._new(b.arguments, scope) for b in blocks if b.label}
+        into = {b.label: self._new(b.arguments, scope) for b in blocks}
         for op in itertools.chain.from_iterable(b.operations for b in blocks):
             operands = [scope[name] for name in op.operands]
             for label, names in op.successors:
@@ -204,32 +206,27 @@ class _Walk:
                 ends.append(operands)
             else:
                 self._operation(op, operands, scope)
-        return ends
+        return into[blocks[0].label], ends
 
     def _operation(
         self, op: Operation, operands: list[int], scope: dict[str, int]
     ) -> None:
-        inside = [
-            ([] if not r or r[0].label else self._new(r[0].arguments, inner), inner, r)
-            for r in op.regions
-            for inner in [dict(scope)]
-        ]
+        inside = [self._region(region, dict(scope)) for region in op.regions]
         results = self._new(op.results, scope)
-        ends = [self._region(region, inner) for _, inner, region in inside]
         if op.name == "scf.for":  # operands: begin, end, step; its block has a counter
-            for values in ([operands[3:]], *ends):
-                for carried in values:
-                    self._flow(carried, inside[0][0][1:])
-                    self._flow(carried, results)
-        elif op.name == "scf.while":
-            self._flow(operands, inside[0][0])
-            for _, *carried in ends[0]:  # first: whether to go on
-                self._flow(carried, inside[1][0])
+            (_, *into), ends = inside[0]
+            for carried in (operands[3:], *ends):
+                self._flow(carried, into)
                 self._flow(carried, results)
-            for carried in ends[1]:
-                self._flow(carried, inside[0][0])
+        elif op.name == "scf.while":
+            (before, conditions), (after, ends) = inside
+            for carried in (operands, *ends):
+                self._flow(carried, before)
+            for _, *carried in conditions:  # first: whether to go on
+                self._flow(carried, after)
+                self._flow(carried, results)
         elif op.name == "scf.if":
-            for carried in itertools.chain(*ends):
+            for carried in itertools.chain(*(ends for _, ends in inside)):
                 self._flow(carried, results)
         elif op.name == "tt.call" and op.symbol in self._functions:
             body = self._body(op.symbol)

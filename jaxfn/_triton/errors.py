@@ -17,6 +17,10 @@ class LaunchError(RuntimeError):
         super().__init__(f"{place}: {message}" if place else message)
 
 
+class UnreadableError(LaunchError):
+    """Triton compiles a kernel to code that only a GPU can run."""
+
+
 class Fault(Exception):  # noqa: N818 (it never reaches a user)
     """An operation failed; the interpreter adds where.
 
@@ -27,3 +31,7 @@ class Fault(Exception):  # noqa: N818 (it never reaches a user)
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.places: list[str] = []
+
+
+class Diverges(Fault):
+    """Lanes of a reduction take different branches, so they run one by one."""

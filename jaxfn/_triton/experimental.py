@@ -98,7 +98,9 @@ def is_interpreted(x: Any) -> bool:
 
 
 def name_of(kernel: Any) -> str:
-    """The name of a `JITFunction`."""
+    """The name of a kernel, also inside of an autotuner or heuristics."""
+    while not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
     return kernel.__name__
 
 
@@ -178,6 +180,11 @@ def ttir(
 
 
 # ---- while a rule is traced
+
+
+def target(capability: int) -> Any:
+    """An NVIDIA GPU of this compute capability: 90, for example."""
+    return name("GPUTarget")("cuda", capability, 32)
 
 
 def launchers() -> tuple[type, ...]:

@@ -224,5 +224,3 @@ def _exec(text: str, names: dict[str, Any], number: int) -> Any:
     exec(compile(text, file, "exec"), scope)
     head = text[len("def ") : text.index("(")]
     return experimental.module().jit(scope[head])
-
-

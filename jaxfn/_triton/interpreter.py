@@ -13,22 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from jaxfn._triton import compile as compiling
 from jaxfn._triton import experimental
-from jaxfn._triton.errors import Fault, LaunchError
+from jaxfn._triton.errors import Diverges, Fault, LaunchError
 from jaxfn._triton.memory import BlockPointer, Memory
-from jaxfn._triton.operations import (
-    DTYPES,
-    MADE,
-    PLAIN,
-    item_size,
-    kind,
-    number,
-    numbers,
-    pointee,
-)
-from jaxfn._triton.program import Block, Function, Operation
+from jaxfn._triton.operations import PLAIN, WITH_OPERATION
+from jaxfn._triton.program import DTYPES, Block, Function, Operation
 
+_PATIENCE = 10_000_000
+"""Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
 _ENDS = {
     "tt.return",
     "tt.reduce.return",
@@ -39,9 +33,12 @@ _ENDS = {
     "cf.br",
     "cf.cond_br",
 }
-_PATIENCE = 10_000_000
-"""Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
-
+_KNOWN = {
+    *("axis", "reverse", "start", "end", "order", "boundaryCheck", "padding", "value"),
+    *("symbol", "libname", "libpath", "pure", "pack", "hex", "isSigned", "isVolatile"),
+    *("cachePolicy", "maxNumImpreciseAcc", "roundingmode"),
+}
+"""Attributes that are used here or mean nothing on a CPU, as the hints of `tt` do."""
 _YIELD = Operation("scf.yield")
 Values = list[Any]
 
@@ -56,33 +53,34 @@ class _Run:
     """
 
     def __init__(
-        self,
-        functions: dict[str, Function],
-        memory: Memory,
-        grid: tuple[int, ...],
+        self, functions: dict[str, Function], memory: Memory, grid: tuple[int, ...]
     ) -> None:
         self.functions = functions
         self.memory = memory
         self.grid = grid
         self.program: tuple[int, ...] = (0, 0, 0)
+        self.env: dict[str, Any] = {}
 
     def call(self, function: Function, values: Values) -> Values:
         """Run a function, block after block."""
-        env = dict(zip(function.arguments, values, strict=True))
-        labels = {block.label: block for block in function.blocks}
+        around, self.env = self.env, dict(zip(function.arguments, values, strict=True))
+        blocks = {block.label: block for block in function.blocks}
         block = function.blocks[0]
-        while True:
-            end, values = self.block(block, env)
-            if end.name == "tt.return":
-                return values
-            which = 0 if end.name == "cf.br" or values[0] else 1
-            label, handed = end.successors[which]
-            block = labels[label]
-            env.update(zip(block.arguments, [env[n] for n in handed], strict=True))
+        try:
+            while True:
+                end, values = self.block(block)
+                if end.name == "tt.return":
+                    return values
+                which = 0 if end.name == "cf.br" or _is_true(values[0]) else 1
+                label, handed = end.successors[which]
+                block, values = blocks[label], [self.env[name] for name in handed]
+                self.env.update(zip(block.arguments, values, strict=True))
+        finally:
+            self.env = around
 
-    def block(self, block: Block, env: dict[str, Any]) -> tuple[Operation, Values]:
+    def block(self, block: Block) -> tuple[Operation, Values]:
         """Run a block; gives the operation that ends it, with its operands."""
-        op = _YIELD
+        env, op = self.env, _YIELD
         try:
             for op in block.operations:
                 values = [env[name] for name in op.operands]
@@ -90,7 +88,7 @@ class _Run:
                     return op, values
                 if op.run is None:
                     op.run = _runner(op)
-                result = op.run(self, env, values)
+                result = op.run(self, op, *values)
                 if len(op.results) == 1:
                     env[op.results[0]] = result
                 elif op.results:
@@ -98,226 +96,189 @@ class _Run:
         except Fault as fault:
             fault.places.append(op.place)
             raise
-        except LaunchError:
-            raise
         except Exception as error:
-            fault = Fault(f"`{op.name}` failed, {type(error).__name__}: {error}")
+            fault = Fault(f"failed in `{op.name}`, {type(error).__name__}: {error}")
             fault.places.append(op.place)
             raise fault from error
         return _YIELD, []
 
-    def region(self, region: list[Block], env: dict[str, Any], values: Values) -> Any:
+    def region(self, region: list[Block], *values: Any) -> Values:
         """Run nested code; gives the values that it hands on."""
-        block = region[0]
-        env.update(zip(block.arguments, values, strict=True))
-        return self.block(block, env)[1]
+        self.env.update(zip(region[0].arguments, values, strict=True))
+        return self.block(region[0])[1]
 
 
-Runner = Callable[[_Run, dict[str, Any], Values], Any]
+def _is_true(condition: Any) -> bool:
+    if np.ndim(condition):
+        raise Diverges("branches by a value that is no scalar")
+    return bool(condition)
 
 
-def _runner(op: Operation) -> Runner:
+def _runner(op: Operation) -> Callable[..., Any]:
     """What runs an operation."""
-    if fn := PLAIN.get(op.name):
-        return lambda run, env, values: fn(*values)
-    if make := MADE.get(op.name):
-        made = make(op)
-        return lambda run, env, values: made(*values)
-    if op.name in _MADE_HERE:
-        return _MADE_HERE[op.name](op)
-    if op.name == "tt.elementwise_inline_asm":
-        raise Fault("inline assembly can't run on a CPU")
-    raise Fault(f"the operation `{op.name}` can't run on a CPU")
+    if plain := PLAIN.get(op.name):
+        runner = lambda _run, _op, *values: plain(*values)  # noqa: E731
+    elif fn := WITH_OPERATION.get(op.name):
+        runner = lambda _run, op, *values: fn(op, *values)  # noqa: E731
+    elif op.name in _WITH_RUN:
+        runner = _WITH_RUN[op.name]
+    else:
+        inline = op.name == "tt.elementwise_inline_asm"
+        what = "inline assembly" if inline else f"`{op.name}`"
+        raise Fault(f"can't run on a CPU: it uses {what}")
+    if unknown := {k for k in op.attributes if k not in _KNOWN and k[:3] != "tt."}:
+        raise Fault(f"can't run on a CPU: `{op.name}` with {sorted(unknown)}")
+    return runner
 
 
-def _unpacked(op: Operation, results: Values) -> Any:
+def _one_or_all(op: Operation, results: Values) -> Any:
     return results[0] if len(op.results) == 1 else results
 
 
-def _program(op: Operation) -> Runner:
-    axis, dtype = "xyz".index(op.words[0]), np.int32
-    if op.name == "tt.get_program_id":
-        return lambda run, env, values: dtype(run.program[axis])
-    return lambda run, env, values: dtype(run.grid[axis])
+def _program(run: _Run, op: Operation) -> Any:
+    numbers = run.program if op.name == "tt.get_program_id" else run.grid
+    return np.int32(numbers["xyz".index(op.words[0])])
 
 
-def _call(op: Operation) -> Runner:
-    return lambda run, env, values: _unpacked(
-        op, run.call(run.functions[op.symbol], values)
+def _call(run: _Run, op: Operation, *values: Any) -> Any:
+    return _one_or_all(op, run.call(run.functions[op.symbol], list(values)))
+
+
+def _for(
+    run: _Run, op: Operation, first: Any, last: Any, step: Any, *carried: Any
+) -> Any:
+    if not _is_true(step > 0):
+        raise Fault(f"has a loop with step {step}")
+    _is_true(first < last)
+    number, handed = first.dtype.type, list(carried)
+    for i in range(int(first), int(last), int(step)):
+        handed = run.region(op.regions[0], number(i), *handed)
+    return _one_or_all(op, handed)
+
+
+def _while(run: _Run, op: Operation, *values: Any) -> Any:
+    for _ in range(_PATIENCE):
+        goes_on, *values = run.region(op.regions[0], *values)
+        if not _is_true(goes_on):
+            return _one_or_all(op, list(values))
+        values = tuple(run.region(op.regions[1], *values))
+    raise Fault(
+        f"has a `while` that did not end after {_PATIENCE} turns. On a CPU programs "
+        "run one after another, so none can wait for another"
     )
 
 
-def _for(op: Operation) -> Runner:
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        first, last, step, *carried = values
-        if step <= 0:
-            raise Fault(f"a loop with step {step}")
-        of = first.dtype.type
-        for i in range(int(first), int(last), int(step)):
-            carried = run.region(op.regions[0], env, [of(i), *carried])
-        return _unpacked(op, carried)
-
-    return apply
+def _if(run: _Run, op: Operation, condition: Any) -> Any:
+    regions = op.regions if _is_true(condition) else op.regions[1:]
+    return _one_or_all(op, run.region(regions[0])) if regions else []
 
 
-def _while(op: Operation) -> Runner:
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        for _ in range(_PATIENCE):
-            goes_on, *values = run.region(op.regions[0], env, values)
-            if not goes_on:
-                return _unpacked(op, values)
-            values = run.region(op.regions[1], env, values)
-        raise Fault(f"a `while` that did not end after {_PATIENCE} turns")
-
-    return apply
-
-
-def _if(op: Operation) -> Runner:
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        condition = values[0]
-        if np.ndim(condition):
-            # Within a reduction each lane decides; such code has no side effects.
-            either = [run.region(region, env, []) for region in op.regions]
-            chosen = [np.where(condition, a, b) for a, b in zip(*either, strict=True)]
-            return _unpacked(op, chosen)
-        regions = op.regions if condition else op.regions[1:]
-        return _unpacked(op, run.region(regions[0], env, []) if regions else [])
-
-    return apply
+def _lanes(run: _Run, op: Operation, *values: Any) -> Values:
+    """The region of a reduction or scan, for all lanes at once if they allow it."""
+    shape = values[0].shape
+    try:
+        results = run.region(op.regions[0], *values)
+    except Diverges:
+        lanes = zip(*(x.reshape(-1) for x in values), strict=True)
+        each = [run.region(op.regions[0], *lane) for lane in lanes]
+        results = [np.reshape(column, shape) for column in zip(*each, strict=True)]
+    return [np.broadcast_to(x, shape) for x in results]
 
 
-def _combine(op: Operation, run: _Run, env: dict[str, Any]) -> Callable[..., Values]:
-    """The region of a reduction or scan, for all lanes at once."""
-
-    def apply(left: Values, right: Values) -> Values:
-        results = run.region(op.regions[0], env, [*left, *right])
-        return [
-            np.broadcast_to(r, x.shape).astype(x.dtype, copy=False)
-            for r, x in zip(results, left, strict=True)
-        ]
-
-    return apply
+def _reduce(run: _Run, op: Operation, *values: Any) -> Any:
+    xs = [np.moveaxis(x, op.attributes["axis"], 0) for x in values]
+    while (count := len(xs[0])) > 1:
+        even = count // 2 * 2
+        left, right = [x[0:even:2] for x in xs], [x[1:even:2] for x in xs]
+        pairs = zip(_lanes(run, op, *left, *right), xs, strict=True)
+        xs = [np.concatenate([pair, x[even:]]) for pair, x in pairs]
+    return _one_or_all(op, [x[0] for x in xs])
 
 
-def _reduce(op: Operation) -> Runner:
-    axis = number(op, "axis")
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        combine = _combine(op, run, env)
-        xs = [np.moveaxis(x, axis, 0) for x in values]
-        while (count := len(xs[0])) > 1:
-            even = count // 2 * 2
-            left, right = [x[0:even:2] for x in xs], [x[1:even:2] for x in xs]
-            rest = [x[even:] for x in xs]
-            pairs = combine(left, right)
-            xs = [np.concatenate(p) for p in zip(pairs, rest, strict=True)]
-        return _unpacked(op, [x[0] for x in xs])
-
-    return apply
+def _scan(run: _Run, op: Operation, *values: Any) -> Any:
+    axis, step = op.attributes["axis"], -1 if op.attributes["reverse"] else 1
+    xs, distance = [np.moveaxis(x, axis, 0)[::step] for x in values], 1
+    while distance < len(xs[0]):
+        left, right = [x[:-distance] for x in xs], [x[distance:] for x in xs]
+        later = zip(xs, _lanes(run, op, *left, *right), strict=True)
+        xs = [np.concatenate([x[:distance], y]) for x, y in later]
+        distance *= 2
+    return _one_or_all(op, [np.moveaxis(x[::step], 0, axis) for x in xs])
 
 
-def _scan(op: Operation) -> Runner:
-    axis, backwards = number(op, "axis"), op.attributes["reverse"] == "true"
-    step = -1 if backwards else 1
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        combine = _combine(op, run, env)
-        xs = [np.moveaxis(x, axis, 0)[::step] for x in values]
-        distance = 1
-        while distance < len(xs[0]):
-            later = combine([x[:-distance] for x in xs], [x[distance:] for x in xs])
-            both = zip(xs, later, strict=True)
-            xs = [np.concatenate([x[:distance], y]) for x, y in both]
-            distance *= 2
-        return _unpacked(op, [np.moveaxis(x[::step], 0, axis) for x in xs])
-
-    return apply
+def _map(run: _Run, op: Operation, *values: Any) -> Any:
+    if op.attributes["pack"] != 1:
+        raise Fault("can't run on a CPU: it maps several elements at once")
+    return _one_or_all(op, _lanes(run, op, *values))
 
 
-def _map(op: Operation) -> Runner:
-    if number(op, "pack") != 1:
-        raise Fault("`map_elementwise` of several elements at once can't run on a CPU")
-    return lambda run, env, values: _unpacked(
-        op, run.region(op.regions[0], env, values)
-    )
+def _fill(op: Operation, padding: int) -> Any:
+    return op.pointee.type(np.nan) if padding == 2 else None
 
 
-def _load(op: Operation) -> Runner:
-    target = pointee(op.types)
-    shape, dtype = kind(target)
-    size, checked = np.int64(dtype.itemsize), numbers(op, "boundaryCheck")
-    padding = op.attributes.get("padding", "1").split()[0]
-    fill = dtype.type(np.nan) if padding == "2" else None
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        where, mask, other, *_ = *values, None, None
-        if isinstance(where, BlockPointer):
-            where, mask = where.addresses(size, checked)
-            other = fill
-        return run.memory.load(where, mask, other, dtype)
-
-    del shape
-    return apply
+def _load(
+    run: _Run, op: Operation, where: Any, mask: Any = None, other: Any = None
+) -> Any:
+    if isinstance(where, BlockPointer):
+        checked = op.attributes.get("boundaryCheck", ())
+        where, mask = where.addresses(op.pointee.itemsize, checked)
+        other = _fill(op, op.attributes.get("padding", 1))
+    return run.memory.load(where, mask, other, op.pointee)
 
 
-def _store(op: Operation) -> Runner:
-    checked = numbers(op, "boundaryCheck")
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> None:
-        where, new, mask, *_ = *values, None
-        if isinstance(where, BlockPointer):
-            where, mask = where.addresses(np.int64(new.dtype.itemsize), checked)
-        run.memory.store(where, new, mask)
-
-    return apply
+def _store(run: _Run, op: Operation, where: Any, new: Any, mask: Any = None) -> None:
+    if isinstance(where, BlockPointer):
+        checked = op.attributes.get("boundaryCheck", ())
+        where, mask = where.addresses(new.dtype.itemsize, checked)
+    run.memory.store(where, new, mask)
 
 
-def _atomic(op: Operation) -> Runner:
-    verb = op.words[0]
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        where, new, mask, *_ = *values, None
-        return run.memory.atomic(verb, where, new, mask)
-
-    return apply
+def _atomic(run: _Run, op: Operation, where: Any, new: Any, mask: Any = None) -> Any:
+    return run.memory.atomic(op.words[0], where, new, mask)
 
 
-def _swap(_: Operation) -> Runner:
-    return lambda run, env, values: run.memory.compare_and_swap(*values)
+def _swap(run: _Run, _op: Operation, *values: Any) -> Any:
+    return run.memory.compare_and_swap(*values)
 
 
-def _block_pointer(op: Operation) -> Runner:
-    block = kind(pointee(f"ptr{op.types}"))[0]
-    rank = len(block)
-
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> Any:
-        base, *rest = values
-        parts = (tuple(rest[i : i + rank]) for i in range(0, 3 * rank, rank))
-        return BlockPointer(base, *parts, block)
-
-    return apply
+def _block_pointer(_run: _Run, op: Operation, base: Any, *rest: Any) -> Any:
+    rank = len(op.shape)
+    parts = [rest[i : i + rank] for i in (0, rank, 2 * rank)]
+    return BlockPointer(base, *parts, op.shape, op.attributes.get("padding", 1))
 
 
-def _advance(_: Operation) -> Runner:
-    return lambda run, env, values: values[0].moved(values[1:])
+def _advance(_run: _Run, _op: Operation, pointer: BlockPointer, *by: Any) -> Any:
+    return pointer.at(*(a + b for a, b in zip(pointer.offsets, by, strict=True)))
 
 
-def _assert(op: Operation) -> Runner:
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> None:
-        if not np.all(values[0]):
-            raise Fault(f"assertion failed: {op.strings[0]}")
+def _described(run: _Run, op: Operation, of: BlockPointer, *where: Any) -> Any:
+    """A load or store of a block that a descriptor names."""
+    verb = op.name.removeprefix("tt.descriptor_")
+    if verb in ("load", "gather"):
+        new, block = None, of.at(*where)
+    else:
+        new, block = where[-1], of.at(*where[:-1])
+    addresses, mask = block.addresses(op.pointee.itemsize, range(len(of.block)))
+    if new is None:
+        other = _fill(op, of.padding)
+        return run.memory.load(addresses, mask, other, op.pointee).reshape(op.shape)
+    new = np.reshape(new, addresses.shape)
+    if verb == "reduce":
+        kind = op.words[0] if new.dtype.kind == "i" else f"f{op.words[0]}"
+        return run.memory.atomic(kind, addresses, new, mask)
+    return run.memory.store(addresses, new, mask)
 
-    return apply
+
+def _assert(_run: _Run, op: Operation, condition: Any) -> None:
+    if not np.all(condition):
+        raise Fault(f"has a failed assertion: {op.strings[0]}")
 
 
-def _print(op: Operation) -> Runner:
-    def apply(run: _Run, env: dict[str, Any], values: Values) -> None:
-        print(run.program, op.strings[0], *values)  # noqa: T201
-
-    return apply
+def _print(run: _Run, op: Operation, *values: Any) -> None:
+    print(run.program, op.strings[0], *values)  # noqa: T201
 
 
-_MADE_HERE: dict[str, Callable[[Operation], Runner]] = {
+_WITH_RUN: dict[str, Callable[..., Any]] = {
     "tt.get_program_id": _program,
     "tt.get_num_programs": _program,
     "tt.call": _call,
@@ -333,6 +294,11 @@ _MADE_HERE: dict[str, Callable[[Operation], Runner]] = {
     "tt.atomic_cas": _swap,
     "tt.make_tensor_ptr": _block_pointer,
     "tt.advance": _advance,
+    "tt.make_tensor_descriptor": _block_pointer,
+    **{
+        f"tt.descriptor_{verb}": _described
+        for verb in ("load", "store", "reduce", "gather", "scatter")
+    },
     "tt.assert": _assert,
     "tt.print": _print,
 }
@@ -356,7 +322,7 @@ def _place(fault: Fault) -> str:
 
 def run(
     kernel: Any,
-    grid: tuple[int, int, int],
+    grid: tuple[int, ...],
     arguments: Mapping[str, Any],
     *,
     names: Mapping[str, str] | None = None,
@@ -366,7 +332,7 @@ def run(
 
     Args:
         kernel: A `triton.jit` function.
-        grid: Number of programs along each axis.
+        grid: Number of programs along each axis, three at most.
         arguments: By parameter: contiguous arrays of one axis, written in place;
             numbers; and values of constants.
         names: What errors call a buffer, if not by its parameter.
@@ -378,18 +344,17 @@ def run(
     title = title or kernel.__name__
     values = compiling.complete(kernel, arguments)
     functions, taken = compiling.compiled(kernel, values)
-    memory = Memory({k: v for k, v in values.items() if isinstance(v, np.ndarray)})
+    buffers = {k: v for k, v in values.items() if isinstance(v, np.ndarray)}
+    memory = Memory(buffers, names or {})
     entry = next(iter(functions.values()))
-    types = dict(zip(taken, entry.types, strict=True))
     ready = [
-        memory.pointer(name)
-        if isinstance(values[name], np.ndarray)
-        else _scalar(values[name], types[name])
-        for name in taken
+        memory.pointer(name) if name in buffers else _scalar(values[name], of)
+        for name, of in zip(taken, entry.types, strict=True)
     ]
-    launch = _Run(functions, memory, grid)
+    sizes = (*grid, 1, 1, 1)[:3]
+    launch = _Run(functions, memory, sizes)
     with np.errstate(all="ignore"):
-        for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
+        for z, y, x in itertools.product(*(range(n) for n in sizes[::-1])):
             launch.program = (x, y, z)
             try:
                 launch.call(entry, ready)

@@ -1,7 +1,8 @@
-"""Functions of CUDA's libdevice, and of Triton's `math`, in NumPy."""
+"""Functions of CUDA's libdevice in NumPy."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,20 @@ from scipy import special
 from jaxfn._triton.errors import Fault
 
 
+def named(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., Any]]:
+    """A table of functions, from "name" or "name=what the module calls it"."""
+    pairs = (entry.split("=") for entry in names.split())
+    return {prefix + pair[0]: getattr(module, pair[-1]) for pair in pairs}
+
+
 def to_integer(x: Any, dtype: Any, *, unsigned: bool = False) -> Any:
-    """Convert as a GPU does: towards zero, to the nearest limit, and NaN to zero."""
+    """Convert as a GPU does: towards zero, to the nearest limit, and NaN to zero.
+
+    It has no conversion to eight bits: it converts to sixteen and cuts.
+    """
     kind = np.dtype(dtype)
+    if kind.itemsize == 1:
+        return to_integer(x, np.int16, unsigned=unsigned).astype(kind)
     target = np.dtype(f"u{kind.name}") if unsigned else kind
     limits, x = np.iinfo(target), np.asarray(x, np.float64)
     beyond = 2.0 ** (limits.bits if unsigned else limits.bits - 1)
@@ -23,92 +35,14 @@ def to_integer(x: Any, dtype: Any, *, unsigned: bool = False) -> Any:
     return result.view(kind)[()]
 
 
-def _power_of_integer(x: Any, n: Any) -> Any:
-    return np.power(x.astype(np.float64), n).astype(x.dtype)
-
-
-def _round_away(x: Any) -> Any:
-    whole = np.trunc(x)
-    return np.where(abs(x - whole) >= 0.5, whole + np.copysign(1, x), whole)
-
-
-def _rounding(to: Callable[[Any], Any], dtype: Any, unsigned: bool) -> Any:
-    return lambda x: to_integer(to(x), dtype, unsigned=unsigned)
-
-
-_TABLE: dict[str, Callable[..., Any]] = {
-    **{
-        name: getattr(np, name)
-        for name in (
-            "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt "
-            "floor ceil trunc rint fmod hypot copysign fmax fmin nextafter ldexp"
-        ).split()
-    },
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "atan2": np.arctan2,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "pow": np.power,
-    "powi": _power_of_integer,
-    "exp10": lambda x: np.power(x.dtype.type(10), x),
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "rcbrt": lambda x: 1 / np.cbrt(x),
-    "sinpi": lambda x: np.sin(np.pi * np.fmod(x, 2)),
-    "cospi": lambda x: np.cos(np.pi * np.fmod(x, 2)),
-    "round": _round_away,
-    "nearbyint": np.rint,
-    "llrint": _rounding(np.rint, np.int64, False),
-    "llround": _rounding(_round_away, np.int64, False),
-    "fabs": np.abs,
-    "abs": np.abs,
-    "fdim": lambda x, y: np.where(x > y, x - y, x - x),
-    "fma": lambda x, y, z: _fma(x, y, z),
-    "remainder": lambda x, y: x - y * np.rint(x / y),
-    "saturate": lambda x: np.fmin(np.fmax(x, 0), 1),
-    "erf": special.erf,
-    "erfc": special.erfc,
-    "erfcx": special.erfcx,
-    "erfinv": special.erfinv,
-    "erfcinv": special.erfcinv,
-    "normcdf": special.ndtr,
-    "normcdfinv": special.ndtri,
-    "lgamma": special.gammaln,
-    "tgamma": special.gamma,
-    "j0": special.j0,
-    "j1": special.j1,
-    "y0": special.y0,
-    "y1": special.y1,
-    "cyl_bessel_i0": special.i0,
-    "cyl_bessel_i1": special.i1,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "isfinited": np.isfinite,
-    "isfinite": np.isfinite,
-    "finite": np.isfinite,
-    "signbit": np.signbit,
-    "signbitd": np.signbit,
-    "fast_divide": np.divide,
-    "div": np.divide,
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "rcp": np.reciprocal,
-    "mulhi": lambda x, y: multiply_high(x, y, unsigned=False),
-    "umulhi": lambda x, y: multiply_high(x, y, unsigned=True),
-    "popc": lambda x: np.bitwise_count(x.view(f"u{x.dtype.name}")).astype(np.int32),
-    "float_as_int": lambda x: x.view(np.int32),
-    "int_as_float": lambda x: x.view(np.float32),
-    "float_as_uint": lambda x: x.view(np.int32),
-    "uint_as_float": lambda x: x.view(np.float32),
-    "double_as_longlong": lambda x: x.view(np.int64),
-    "longlong_as_double": lambda x: x.view(np.float64),
-}
-_ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
-_INTEGERS = {"int": np.int32, "uint": np.int32, "ll": np.int64, "ull": np.int64}
-_FLOATS = {"float": np.float32, "double": np.float64}
+def multiply_high(x: Any, y: Any, *, unsigned: bool) -> Any:
+    """The upper half of a product of integers."""
+    bits, dtype = x.dtype.itemsize * 8, x.dtype
+    own = f"u{dtype.name}" if unsigned else dtype.name
+    # NumPy has no integers of 128 bits; Python has.
+    wide = own.replace(str(bits), str(2 * bits)) if bits < 64 else object
+    x, y = (np.asarray(v.view(own)).astype(wide) for v in (x, y))
+    return np.asarray(x * y >> bits).astype(own).view(dtype)[()]
 
 
 def _fma(x: Any, y: Any, z: Any) -> Any:
@@ -116,32 +50,85 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
     return (x.astype(wide) * y.astype(wide) + z.astype(wide)).astype(x.dtype)
 
 
-def multiply_high(x: Any, y: Any, *, unsigned: bool) -> Any:
-    """The upper half of a product of integers."""
-    bits = x.dtype.itemsize * 8
-    kind = "u" if unsigned else ""
-    if bits < 64:
-        wide, own = f"{kind}int{2 * bits}", f"{kind}int{bits}"
-        product = x.view(own).astype(wide) * y.view(own).astype(wide)
-        return (product >> np.dtype(wide).type(bits)).astype(own).view(x.dtype)
-    x, y = np.asarray(x).view(f"{kind}int64"), np.asarray(y).view(f"{kind}int64")
-    high = x.astype(object) * y.astype(object) >> 64
-    return np.asarray(high).astype(x.dtype).view(np.int64)[()]
+def _power_of_integer(x: Any, n: Any) -> Any:
+    return np.power(x.astype(np.float64), n).astype(x.dtype)
+
+
+def _away(x: Any) -> Any:
+    """Round to the nearest integer, halves away from zero."""
+    whole = np.trunc(x)
+    return np.where(abs(x - whole) >= 0.5, whole + np.copysign(1, x), whole)
+
+
+def _ones(x: Any) -> Any:
+    return np.bitwise_count(x.view(f"u{x.dtype.name}")).astype(np.int32)
+
+
+def _zeros(x: Any) -> Any:
+    """Number of zeros before the first one."""
+    bits, x = x.dtype.itemsize * 8, np.asarray(x).view(f"u{x.dtype.name}")
+    for i in range(int(math.log2(bits))):
+        x = x | x >> x.dtype.type(2**i)
+    return bits - _ones(x.view(f"int{bits}"))
+
+
+_ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
+_INTEGERS = {"int": np.int32, "uint": np.int32, "ll": np.int64, "ull": np.int64}
+_FLOATS = {"float": np.float32, "double": np.float64}
+_TABLE: dict[str, Callable[..., Any]] = {
+    **named(
+        np,
+        "sin cos tan sinh cosh tanh asin=arcsin acos=arccos atan=arctan atan2=arctan2 "
+        "asinh=arcsinh acosh=arccosh atanh=arctanh exp exp2 expm1 log log2 log10 log1p "
+        "sqrt cbrt pow=power fmod hypot floor ceil trunc rint nearbyint=rint ldexp "
+        "scalbn=ldexp fabs abs llabs=abs copysign nextafter fmax fmin isnan "
+        "isnand=isnan isinf isinfd=isinf finite=isfinite isfinited=isfinite signbit "
+        "signbitd=signbit fdivide=divide div=divide add sub=subtract mul=multiply "
+        "rcp=reciprocal",
+    ),
+    **named(
+        special,
+        "erf erfc erfcx erfinv erfcinv j0 j1 y0 y1 lgamma=gammaln tgamma=gamma "
+        "normcdf=ndtr normcdfinv=ndtri cyl_bessel_i0=i0 cyl_bessel_i1=i1",
+    ),
+    "fma": _fma,
+    "powi": _power_of_integer,
+    "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rcbrt": lambda x: 1 / np.cbrt(x),
+    "sinpi": lambda x: np.sin(np.pi * np.fmod(x, 2)),
+    "cospi": lambda x: np.cos(np.pi * np.fmod(x, 2)),
+    "round": _away,
+    "llrint": lambda x: to_integer(np.rint(x), np.int64),
+    "llround": lambda x: to_integer(_away(x), np.int64),
+    "ilogb": lambda x: np.frexp(x)[1] - 1,
+    "fdim": lambda x, y: np.where(x > y, x - y, x - x),
+    "remainder": lambda x, y: x - y * np.rint(x / y),
+    "saturate": lambda x: np.fmin(np.fmax(x, 0), 1),
+    "mulhi": lambda x, y: multiply_high(x, y, unsigned=False),
+    "umulhi": lambda x, y: multiply_high(x, y, unsigned=True),
+    "popc": _ones,
+    "popcll": _ones,
+    "clz": _zeros,
+    "clzll": _zeros,
+    **{f"float_as_{to}": lambda x: x.view(np.int32) for to in ("int", "uint")},
+    **{f"{of}_as_float": lambda x: x.view(np.float32) for of in ("int", "uint")},
+    "double_as_longlong": lambda x: x.view(np.int64),
+    "longlong_as_double": lambda x: x.view(np.float64),
+}
 
 
 def _conversion(name: str) -> Callable[..., Any] | None:
-    """Functions like `float2int_rn` and `uint2float_rz`."""
+    """Functions like `float2int_rz` and `uint2double_rn`."""
     kinds, _, rounding = name.partition("_")
     source, _, target = kinds.partition("2")
     if source in _FLOATS and target in _INTEGERS and rounding in _ROUNDED:
-        return _rounding(_ROUNDED[rounding], _INTEGERS[target], target[0] == "u")
-    exact = (source, target) in (("int", "double"), ("uint", "double"))
-    if source in _INTEGERS and target in _FLOATS and (rounding == "rn" or exact):
-        sign = "u" if source[0] == "u" else ""
-        whole = f"{sign}int{np.dtype(_INTEGERS[source]).itemsize * 8}"
-        return lambda x: x.view(whole).astype(_FLOATS[target])
-    if (source, target, rounding) == ("double", "float", "rn"):
-        return lambda x: x.astype(np.float32)
+        to, dtype = _ROUNDED[rounding], _INTEGERS[target]
+        return lambda x: to_integer(to(x), dtype, unsigned=target[0] == "u")
+    if source in _INTEGERS and target in _FLOATS and rounding == "rn":
+        kind = np.dtype(_INTEGERS[source]).name
+        own = f"u{kind}" if source[0] == "u" else kind
+        return lambda x: x.view(own).astype(_FLOATS[target])
     return None
 
 
@@ -152,11 +139,13 @@ def function(symbol: str) -> Callable[..., Any]:
         Fault: It is not in the table.
     """
     name = symbol.removeprefix("__nv_")
-    fast = name.removeprefix("fast_").removesuffix("f")
-    plain = name.removesuffix("_rn")
-    for known in (name, name.removesuffix("f"), fast, plain, plain[1:]):
-        if known in _TABLE and (known != plain[1:] or name[:1] in "fd"):
+    short = name.removeprefix("fast_").removesuffix("_rn")
+    for known in (name, short, short.removesuffix("f")):
+        if known in _TABLE:
             return _TABLE[known]
+    # Arithmetic with its type and rounding in the name, like `fadd_rn` and `dsqrt_rn`.
+    if name.endswith("_rn") and short[0] in "fd" and short[1:] in _TABLE:
+        return _TABLE[short[1:]]
     if converted := _conversion(name):
         return converted
-    raise Fault(f"libdevice's `{symbol}` can't run on a CPU")
+    raise Fault(f"can't run on a CPU: libdevice's `{symbol}` has no counterpart there")

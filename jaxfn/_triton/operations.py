@@ -15,43 +15,13 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
-from jaxfn._triton import libdevice
 from jaxfn._triton.errors import Fault
-from jaxfn._triton.program import Operation
+from jaxfn._triton.libdevice import function, multiply_high, named, to_integer
+from jaxfn._triton.program import DTYPES, Operation
 
-_DTYPES = {
-    "i1": np.bool_,
-    "i8": np.int8,
-    "i16": np.int16,
-    "i32": np.int32,
-    "i64": np.int64,
-    "index": np.int64,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f32": np.float32,
-    "f64": np.float64,
-    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
-    "f8E5M2": ml_dtypes.float8_e5m2,
-    "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
-    "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-}
-DTYPES = {name: np.dtype(dtype) for name, dtype in _DTYPES.items()}
-"""NumPy's type for each of TTIR."""
 _FLOAT8 = {dtype for name, dtype in DTYPES.items() if name.startswith("f8")}
 _SMALL = {DTYPES["f16"], DTYPES["bf16"], *_FLOAT8}
-
-
-def kind(text: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of the elements that a type of TTIR names; pointers are int64."""
-    text = re.split(r" -> | to ", text)[-1].strip().removeprefix("!")
-    match = re.fullmatch(r"tensor<((?:\d+x)*)([^,]+)>", text)
-    shape = tuple(int(n) for n in match[1].split("x") if n) if match else ()
-    element = match[2] if match else text
-    if "ptr<" in element:
-        return shape, DTYPES["i64"]
-    if element not in DTYPES:
-        raise Fault(f"values of type `{text}` can't be computed on a CPU")
-    return shape, DTYPES[element]
+_BOOL = np.dtype(bool)
 
 
 def real(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +37,7 @@ def real(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unsigned(x: Any) -> Any:
-    return x if x.dtype == np.bool_ else x.view(f"u{x.dtype.name}")
+    return x if x.dtype == _BOOL else x.view(f"u{x.dtype.name}")
 
 
 def whole(fn: Callable[..., Any], *, unsigned: bool = False) -> Callable[..., Any]:
@@ -75,78 +45,56 @@ def whole(fn: Callable[..., Any], *, unsigned: bool = False) -> Callable[..., An
 
     def apply(*xs: Any) -> Any:
         dtype = xs[0].dtype
-        if dtype == np.bool_:
-            sign = 1 if unsigned else -1
-            result = fn(*(np.int8(sign) * x.astype(np.int8) for x in xs))
-            return result if result.dtype == np.bool_ else (result & 1).astype(bool)
+        if dtype == _BOOL:
+            sign = np.int8(1 if unsigned else -1)
+            result = fn(*(sign * x.astype(np.int8) for x in xs))
+            return result if result.dtype == _BOOL else (result & 1).astype(bool)
         if unsigned:
             result = fn(*(_unsigned(x) for x in xs))
-            return result if result.dtype == np.bool_ else result.view(dtype)
+            return result if result.dtype == _BOOL else result.view(dtype)
         return fn(*xs)
 
     return apply
 
 
-def _divide(x: Any, y: Any) -> Any:
-    return (x - np.fmod(x, y)) // y
-
-
 _REAL = {
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.remf": np.fmod,
-    "arith.negf": np.negative,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "math.absf": np.abs,
-    "math.ceil": np.ceil,
-    "math.cos": np.cos,
+    **named(
+        np,
+        "addf=add subf=subtract mulf=multiply divf=divide remf=fmod negf=negative "
+        "maxnumf=fmax minnumf=fmin maximumf=maximum minimumf=minimum",
+        "arith.",
+    ),
+    **named(
+        np,
+        "absf=abs ceil floor cos sin exp exp2 log log2 sqrt tanh round=rint",
+        "math.",
+    ),
+    **named(np, "precise_divf=divide approx_divf=divide precise_sqrt=sqrt", "tt."),
     "math.erf": special.erf,
-    "math.exp": np.exp,
-    "math.exp2": np.exp2,
-    "math.floor": np.floor,
-    "math.fma": libdevice.function("__nv_fma"),
-    "math.log": np.log,
-    "math.log2": np.log2,
-    "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    "math.sin": np.sin,
-    "math.sqrt": np.sqrt,
-    "math.tanh": np.tanh,
-    "tt.precise_divf": np.divide,
-    "tt.approx_divf": np.divide,
-    "tt.precise_sqrt": np.sqrt,
+    "math.fma": function("__nv_fma"),
+    "math.rsqrt": function("__nv_rsqrt"),
 }
 _SIGNED = {
-    "arith.addi": np.add,
-    "arith.subi": np.subtract,
-    "arith.muli": np.multiply,
-    "arith.divsi": _divide,
-    "arith.remsi": np.fmod,
-    "arith.andi": np.bitwise_and,
-    "arith.ori": np.bitwise_or,
-    "arith.xori": np.bitwise_xor,
-    "arith.shli": np.left_shift,
-    "arith.shrsi": np.right_shift,
-    "arith.maxsi": np.maximum,
-    "arith.minsi": np.minimum,
+    **named(
+        np,
+        "addi=add subi=subtract muli=multiply remsi=fmod andi=bitwise_and "
+        "ori=bitwise_or xori=bitwise_xor shli=left_shift shrsi=right_shift "
+        "maxsi=maximum minsi=minimum",
+        "arith.",
+    ),
     "math.absi": np.abs,
+    "arith.divsi": lambda x, y: (x - np.fmod(x, y)) // y,
 }
-_UNSIGNED = {
-    "arith.divui": np.floor_divide,
-    "arith.remui": np.fmod,
-    "arith.shrui": np.right_shift,
-    "arith.maxui": np.maximum,
-    "arith.minui": np.minimum,
-}
+_UNSIGNED = named(
+    np,
+    "divui=floor_divide remui=fmod shrui=right_shift maxui=maximum minui=minimum",
+    "arith.",
+)
 PLAIN: dict[str, Callable[..., Any]] = {
     **{name: real(fn) for name, fn in _REAL.items()},
     **{name: whole(fn) for name, fn in _SIGNED.items()},
     **{name: whole(fn, unsigned=True) for name, fn in _UNSIGNED.items()},
-    "tt.mulhiui": lambda x, y: libdevice.multiply_high(x, y, unsigned=True),
+    "tt.mulhiui": lambda x, y: multiply_high(x, y, unsigned=True),
     "arith.select": np.where,
     "tt.cat": lambda x, y: np.concatenate([x, y]),
     "tt.join": lambda x, y: np.stack([x, y], -1),
@@ -156,237 +104,120 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "tt.ptr_to_int": lambda x: x,
     "gpu.barrier": lambda: None,
     "ttg.barrier": lambda: None,
-    "ttg.local_barrier": lambda: None,
     "llvm.intr.assume": lambda _: None,
 }
 """What computes an operation from its operands alone."""
 
-_COMPARE = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+_COMPARE = named(np, "eq=equal ne=not_equal lt=less le=less_equal gt=greater")
+_COMPARE["ge"] = np.greater_equal
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
 
-def _compare_whole(op: Operation) -> Callable[..., Any]:
+def _compare_whole(op: Operation, x: Any, y: Any) -> Any:
     word = op.words[0]
-    return whole(_COMPARE[word[-2:]], unsigned=word[0] == "u")
+    return whole(_COMPARE[word[-2:]], unsigned=word[0] == "u")(x, y)
 
 
-def _compare_real(op: Operation) -> Callable[..., Any]:
+def _compare_real(op: Operation, x: Any, y: Any) -> Any:
     word = op.words[0]
     if word in ("ord", "uno"):
-        return lambda x, y: (np.isnan(x) | np.isnan(y)) ^ (word == "ord")
-    if word == "one":
-        return lambda x, y: (x < y) | (x > y)
-    if word == "ueq":
-        return lambda x, y: ~((x < y) | (x > y))
+        return (np.isnan(x) | np.isnan(y)) ^ (word == "ord")
+    if word in ("one", "ueq"):
+        return ((x < y) | (x > y)) ^ (word == "ueq")
     if word[0] == "o" or word == "une":
-        return _COMPARE[word[1:]]
+        return _COMPARE[word[1:]](x, y)
     # Unordered: also true beside NaN.
-    opposite = _COMPARE[_OPPOSITE[word[1:]]]
-    return lambda x, y: ~opposite(x, y)
+    return ~_COMPARE[_OPPOSITE[word[1:]]](x, y)
 
 
-def _constant(op: Operation) -> Callable[[], Any]:
-    text = op.words[0]
-    shape, dtype = kind(op.types or "i1")
-    inner = text.removeprefix("dense<").removesuffix(">")
-    if inner in ("true", "false"):
-        value = np.bool_(inner == "true")
-    elif inner.startswith("0x"):
-        size = f"<u{dtype.itemsize}"
-        value = np.array(int(inner, 16)).astype(size).view(dtype)[()]
-    elif re.fullmatch(r"-?[\d.]+(?:[eE][+-]?\d+)?", inner):
-        number = float(inner) if "." in inner else int(inner)
-        value = np.asarray(number).astype(dtype)[()]
-    else:
-        raise Fault(f"a constant like `{text}` can't be computed on a CPU")
-    result = np.full(shape, value) if shape else value
-    return lambda: result
+def _constant(op: Operation) -> Any:
+    if "value" not in op.attributes:
+        text = " ".join(op.words).removeprefix("dense<").removesuffix(">")
+        op.types = op.types or "i1"
+        if text.startswith("0x"):
+            bits = np.array(int(text, 16)).astype(f"u{op.dtype.itemsize}")
+            value = bits.view(op.dtype)[()]
+        elif re.fullmatch(r"true|false|-?\d[\d.]*(e[+-]?\d+)?", text, re.IGNORECASE):
+            number = text == "true" if text[0] in "tf" else float(text)
+            number = int(text) if re.fullmatch(r"-?\d+", text) else number
+            value = np.asarray(number).astype(op.dtype)[()]
+        else:
+            raise Fault(f"can't run on a CPU: a constant `{text}`")
+        op.attributes["value"] = np.full(op.shape, value) if op.shape else value
+    return op.attributes["value"]
 
 
-def _saturated(x: Any, dtype: np.dtype) -> Any:
-    """Floats of eight bits have no infinity on a GPU: the largest number is taken."""
-    if dtype not in _FLOAT8:
-        return x
-    limit = float(ml_dtypes.finfo(dtype).max)
-    return np.clip(x, x.dtype.type(-limit), x.dtype.type(limit))
-
-
-def _towards_zero(x: Any, dtype: np.dtype) -> Any:
-    x = np.asarray(x)
-    near = x.astype(dtype)
-    bits = near.view(f"u{dtype.itemsize}")
-    larger = np.abs(near.astype(x.dtype)) > np.abs(x)
-    return (bits - larger.astype(bits.dtype)).view(dtype)[()]
-
-
-def _to_float(op: Operation) -> Callable[..., Any]:
-    dtype = kind(op.types)[1]
+def _to_float(op: Operation, x: Any) -> Any:
     rounding = [*op.words, op.attributes.get("roundingmode", "")]
-    if any(word in ("rtz", "toward_zero") for word in rounding):
-        return lambda x: _towards_zero(_saturated(x, dtype), dtype)
-    return lambda x: _saturated(x, dtype).astype(dtype)
+    if "rtz" in rounding or "toward_zero" in rounding:
+        near = np.asarray(x.astype(op.dtype))
+        larger = np.abs(near.astype(x.dtype)) > np.abs(x)
+        bits = near.view(f"u{op.dtype.itemsize}")
+        return (bits - larger.astype(bits.dtype)).view(op.dtype)[()]
+    if op.dtype in _FLOAT8:
+        # A GPU takes the largest number instead of infinity.
+        limit = float(ml_dtypes.finfo(op.dtype).max)
+        x = np.clip(x, x.dtype.type(-limit), x.dtype.type(limit))
+    return x.astype(op.dtype)
 
 
-def _extend(op: Operation) -> Callable[..., Any]:
-    dtype = kind(op.types)[1]
-    if op.name in ("arith.extui", "arith.uitofp"):
-        return lambda x: _unsigned(x).astype(dtype)
-    return lambda x: (-x.astype(np.int8) if x.dtype == np.bool_ else x).astype(dtype)
+def _from_signed(op: Operation, x: Any) -> Any:
+    return (-x.astype(np.int8) if x.dtype == _BOOL else x).astype(op.dtype)
 
 
-def _truncate(op: Operation) -> Callable[..., Any]:
-    dtype = kind(op.types)[1]
-    if dtype == np.bool_:
-        return lambda x: (x & 1).astype(dtype)
-    return lambda x: x.astype(dtype)
+def _to_integer(op: Operation, x: Any) -> Any:
+    if op.dtype == _BOOL:
+        return (to_integer(x, np.int32) & 1).astype(bool)
+    return to_integer(x, op.dtype, unsigned=op.name == "arith.fptoui")
 
 
-def _to_integer(op: Operation) -> Callable[..., Any]:
-    dtype, unsigned = kind(op.types)[1], op.name == "arith.fptoui"
-    if dtype == np.bool_:
-        return lambda x: (libdevice.to_integer(x, np.int32) & 1).astype(dtype)
-    return lambda x: libdevice.to_integer(x, dtype, unsigned=unsigned)
+def _range(op: Operation) -> Any:
+    return np.arange(op.attributes["start"], op.attributes["end"], dtype=np.int32)
 
 
-def _bitcast(op: Operation) -> Callable[..., Any]:
-    dtype = kind(op.types)[1]
-    return lambda x: x.view(dtype)
+def _histogram(op: Operation, x: Any, mask: Any = True) -> Any:
+    inside = x[(x >= 0) & (x < op.shape[0]) & mask]
+    return np.bincount(inside, minlength=op.shape[0]).astype(op.dtype)
 
 
-def _range(op: Operation) -> Callable[..., Any]:
-    first, last = (int(op.attributes[k].split()[0]) for k in ("start", "end"))
-    result = np.arange(first, last, dtype=np.int32)
-    return lambda: result
-
-
-def _broadcast(op: Operation) -> Callable[..., Any]:
-    shape = kind(op.types)[0]
-    return lambda x: np.broadcast_to(x, shape)
-
-
-def _reshape(op: Operation) -> Callable[..., Any]:
-    shape = kind(op.types)[0]
-    return lambda x: np.reshape(x, shape)
-
-
-def numbers(op: Operation, key: str) -> list[int]:
-    """An attribute that is an array of integers."""
-    text = op.attributes.get(key, "").partition(":")[2]
-    return [int(n) for n in re.findall(r"-?\d+", text)]
-
-
-def number(op: Operation, key: str) -> int:
-    """An attribute that is an integer."""
-    return int(op.attributes[key].split()[0])
-
-
-def _transpose(op: Operation) -> Callable[..., Any]:
-    order = numbers(op, "order")
-    return lambda x: np.transpose(x, order)
-
-
-def _expand(op: Operation) -> Callable[..., Any]:
-    axis = number(op, "axis")
-    return lambda x: np.expand_dims(x, axis)
-
-
-def _gather(op: Operation) -> Callable[..., Any]:
-    axis = number(op, "axis")
-    return lambda x, index: np.take_along_axis(x, index, axis)
-
-
-def _histogram(op: Operation) -> Callable[..., Any]:
-    (count,), dtype = kind(op.types)
-
-    def apply(x: Any, mask: Any = True) -> Any:
-        inside = x[(x >= 0) & (x < count) & mask]
-        return np.bincount(inside, minlength=count).astype(dtype)
-
-    return apply
-
-
-def _clamp(op: Operation) -> Callable[..., Any]:
+def _clamp(op: Operation, x: Any, low: Any, high: Any) -> Any:
     if "all" in op.words:
-        return real(lambda x, low, high: np.minimum(np.maximum(x, low), high))
-    return real(lambda x, low, high: np.fmin(np.fmax(x, low), high))
+        return real(lambda x, y, z: np.minimum(np.maximum(x, y), z))(x, low, high)
+    return real(lambda x, y, z: np.fmin(np.fmax(x, y), z))(x, low, high)
 
 
-def _dot(_: Operation) -> Callable[..., Any]:
-    def apply(a: Any, b: Any, c: Any) -> Any:
-        wide = c.dtype if c.dtype not in _SMALL else np.dtype(np.float32)
-        product = np.matmul(a.astype(wide), b.astype(wide))
-        return (product + c.astype(wide)).astype(c.dtype)
-
-    return apply
+def _dot(_op: Operation, a: Any, b: Any, c: Any) -> Any:
+    wide = np.dtype(np.float32) if c.dtype in _SMALL else c.dtype
+    product = np.matmul(a.astype(wide), b.astype(wide))
+    return (product + c.astype(wide)).astype(c.dtype)
 
 
-def _extern(op: Operation) -> Callable[..., Any]:
-    fn, dtype = libdevice.function(op.symbol), kind(op.types)[1]
-    return lambda *xs: fn(*xs).astype(dtype)
-
-
-def _poison(op: Operation) -> Callable[..., Any]:
-    if "ptr<" in op.types or "tensor<" in op.types:
-        shape, dtype = kind(op.types)
-        return lambda: np.zeros(shape, dtype)
-    dtype = kind(op.types)[1]
-    return lambda: dtype.type(0)
-
-
-def _add_pointer(op: Operation) -> Callable[..., Any]:
-    size = item_size(op.types)
-    return lambda pointer, offset: pointer + offset.astype(np.int64) * size
-
-
-def pointee(types: str) -> str:
-    """The type that a pointer points to."""
-    found = re.search(r"ptr<(tensor<[^>]*>|[^<>,]+)", types)
-    if found is None:
-        raise Fault(f"`{types}` has no pointer")
-    return found[1]
-
-
-def item_size(types: str) -> np.int64:
-    """Size of the elements that a pointer points to, in bytes."""
-    return np.int64(kind(pointee(types))[1].itemsize)
-
-
-MADE: dict[str, Callable[[Operation], Callable[..., Any]]] = {
+WITH_OPERATION: dict[str, Callable[..., Any]] = {
     "arith.cmpi": _compare_whole,
     "arith.cmpf": _compare_real,
     "arith.constant": _constant,
-    "arith.extf": _to_float,
-    "arith.truncf": _to_float,
-    "tt.fp_to_fp": _to_float,
-    "arith.extsi": _extend,
-    "arith.extui": _extend,
-    "arith.sitofp": _extend,
-    "arith.uitofp": _extend,
-    "arith.index_cast": _truncate,
-    "arith.trunci": _truncate,
-    "arith.fptosi": _to_integer,
-    "arith.fptoui": _to_integer,
-    "arith.bitcast": _bitcast,
-    "tt.bitcast": _bitcast,
+    **dict.fromkeys(("arith.extf", "arith.truncf", "tt.fp_to_fp"), _to_float),
+    **dict.fromkeys(("arith.extsi", "arith.sitofp"), _from_signed),
+    **dict.fromkeys(
+        ("arith.extui", "arith.uitofp"), lambda op, x: _unsigned(x).astype(op.dtype)
+    ),
+    "arith.trunci": lambda op, x: (x & 1 if op.dtype == _BOOL else x).astype(op.dtype),
+    "arith.index_cast": lambda op, x: x.astype(op.dtype),
+    **dict.fromkeys(("arith.fptosi", "arith.fptoui"), _to_integer),
+    **dict.fromkeys(("arith.bitcast", "tt.bitcast"), lambda op, x: x.view(op.dtype)),
+    **dict.fromkeys(
+        ("tt.splat", "tt.broadcast"), lambda op, x: np.broadcast_to(x, op.shape)
+    ),
+    "ub.poison": lambda op: np.zeros(op.shape, op.dtype)[()],
     "tt.make_range": _range,
-    "tt.splat": _broadcast,
-    "tt.broadcast": _broadcast,
-    "tt.reshape": _reshape,
-    "tt.expand_dims": _expand,
-    "tt.trans": _transpose,
-    "tt.gather": _gather,
+    "tt.reshape": lambda op, x: np.reshape(x, op.shape),
+    "tt.expand_dims": lambda op, x: np.expand_dims(x, op.attributes["axis"]),
+    "tt.trans": lambda op, x: np.transpose(x, op.attributes["order"]),
+    "tt.gather": lambda op, x, i: np.take_along_axis(x, i, op.attributes["axis"]),
     "tt.histogram": _histogram,
     "tt.clampf": _clamp,
     "tt.dot": _dot,
-    "tt.extern_elementwise": _extern,
-    "tt.addptr": _add_pointer,
-    "ub.poison": _poison,
+    "tt.extern_elementwise": lambda op, *x: function(op.symbol)(*x).astype(op.dtype),
+    "tt.addptr": lambda op, x, i: x + i.astype(np.int64) * op.pointee.itemsize,
 }
-"""What computes an operation, made from its words, attributes and types."""
+"""What computes an operation from its operands and its words, attributes and types."""

@@ -6,19 +6,54 @@ text is read: one operation a line, regions in braces. What is not understood ra
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxfn._triton.errors import Fault
 
 _VALUE = re.compile(r"%[\w$.\-]+(?:#\d+)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _LOC = re.compile(r"loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
-_LINE = re.compile(r'(?:(%[^=]*?) = )?("\d+"|[a-z_]+\.[\w.]+)(.*)', re.DOTALL)
+_LINE = re.compile(r'(?:(%[^=]*?) = )?("\d+"|[a-z_]+\.[\w.]+)(.*)')
+_SYMBOL = re.compile(r'@("\d+"|[\w$.\-]+)')
 _ARGUMENT = re.compile(r"(%[\w$.\-]+): ([^\s,)]+)")
 _SUCCESSOR = re.compile(r"\^(\w+)(\([^()]*\))?")
 _PAIR = re.compile(r"([\w.]+)(?: = ((?:[^,<\[]|<[^>]*>|\[[^\]]*\])+))?")
 _PLACE = re.compile(r'loc\("(\d+)":(\d+):\d+')
+
+_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": ml_dtypes.bfloat16,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
+    "f8E5M2": ml_dtypes.float8_e5m2,
+    "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}
+DTYPES = {name: np.dtype(dtype) for name, dtype in _DTYPES.items()}
+"""NumPy's type for each of TTIR, where integers have no sign. Pointers are numbers."""
+DTYPES |= {f"i{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)}
+DTYPES |= {"i1": np.dtype("bool"), "index": np.dtype("int64")}
+
+
+@functools.cache
+def kind(text: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of a type of TTIR; of the result, if it is a function's."""
+    text = re.split(r" -> | to |, (?=<)", text)[-1].strip("<>()")
+    text = text.removeprefix("!tt.tensordesc<").removeprefix("tensor<")
+    match = re.match(r"((?:\d+x)*)(!tt\.ptr|[su]?i(?=\d))?([^,>]*)", text)
+    assert match is not None
+    shape = tuple(int(n) for n in match[1].split("x") if n)
+    element = "i64" if match[2] == "!tt.ptr" else ("i" if match[2] else "") + match[3]
+    if element not in DTYPES:
+        raise Fault(f"values of type `{text}` can't be computed on a CPU")
+    return shape, DTYPES[element]
 
 
 @dataclass
@@ -30,10 +65,10 @@ class Operation:
         results: Names of the values that it defines.
         operands: Names of the values that it takes.
         words: Keywords between the operands, like the kind of a comparison.
-        attributes: The text of each attribute.
+        attributes: Values of its attributes; numbers and lists are read.
         types: The text that follows the last colon.
         strings: String literals.
-        symbol: The function that a call names.
+        symbol: The function that it calls.
         regions: Nested code.
         successors: Blocks that a branch goes to, with names of what it hands over.
         place: File and line in the kernel.
@@ -44,24 +79,42 @@ class Operation:
     results: list[str] = field(default_factory=list)
     operands: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     types: str = ""
     strings: list[str] = field(default_factory=list)
     symbol: str = ""
-    regions: list[Region] = field(default_factory=list)
+    regions: list[list[Block]] = field(default_factory=list)
     successors: list[tuple[str, list[str]]] = field(default_factory=list)
     place: str = ""
-    run: Callable[..., Any] | None = None
+    run: Any = None
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return kind(self.types)[0]
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """Type of the result's elements."""
+        return kind(self.types)[1]
+
+    @functools.cached_property
+    def pointee(self) -> np.dtype:
+        """Type of the elements that the first pointer points to."""
+        found = re.search(r"(?:ptr|tensordesc)<(tensor<[^<>]*|[^<>,]+)", self.types)
+        if found is None:
+            raise Fault(f"`{self.types}` has no pointer")
+        return kind(found[1])[1]
 
 
 @dataclass
 class Block:
-    """Operations in order.
+    """Operations in order; the last may be left out if it hands on nothing.
 
     Attributes:
         label: Its name, which branches use.
         arguments: Names of the values that it is entered with.
-        operations: Its operations; the last one may be left out if it hands on nothing.
+        operations: What it does.
     """
 
     label: str = ""
@@ -69,24 +122,19 @@ class Block:
     operations: list[Operation] = field(default_factory=list)
 
 
-Region = list[Block]
-
-
 @dataclass
 class Function:
-    """A function of TTIR: the kernel or one of its helpers.
+    """The kernel or one of its helpers.
 
     Attributes:
-        name: Its symbol.
         arguments: Names of its arguments.
-        types: The type of each argument.
+        types: Their types.
         blocks: Its code.
     """
 
-    name: str
     arguments: list[str]
     types: list[str]
-    blocks: Region
+    blocks: list[Block]
 
 
 class _Reader:
@@ -96,106 +144,88 @@ class _Reader:
         self.strings: list[str] = []
         text = _STRING.sub(self._store, text)
         lines = [re.sub(r"\s*// .*", "", line).strip() for line in text.splitlines()]
-        self.locs = dict(
-            line.split(" = ", 1) for line in lines if line.startswith("#")
-        )
-        self.lines = [line for line in lines if line and not line.startswith("#")]
-        self.at = 0
+        self.locs = dict(line.split(" = ", 1) for line in lines if line[:1] == "#")
+        self.lines = iter([line for line in lines if line and line[0] != "#"])
 
     def _store(self, match: re.Match[str]) -> str:
         self.strings.append(match[0][1:-1])
         return f'"{len(self.strings) - 1}"'
 
-    def _string(self, quoted: str) -> str:
-        return self.strings[int(quoted.strip('"'))]
+    def _text(self, name: str) -> str:
+        return self.strings[int(name[1:-1])] if name[0] == '"' else name
 
-    def place(self, loc: str) -> str:
+    def _symbol(self, text: str) -> str:
+        found = _SYMBOL.search(text)
+        return self._text(found[1]) if found else ""
+
+    def _place(self, loc: str) -> str:
         """The file and line of a location, which may name others."""
-        for _ in range(20):
-            if found := _PLACE.search(loc):
-                return f"{self.strings[int(found[1])]}:{found[2]}"
+        while not (found := _PLACE.search(loc)):
             alias = re.search(r"#loc\d*", loc)
             if alias is None:
                 return ""
             loc = self.locs.get(alias[0], "")
-        return ""
+        return f"{self.strings[int(found[1])]}:{found[2]}"
 
     def functions(self) -> dict[str, Function]:
         found = {}
-        while self.at < len(self.lines):
-            line = self.lines[self.at]
-            self.at += 1
+        for line in self.lines:
             if line.startswith("tt.func"):
                 head = _LOC.sub("", line)
-                symbol = self._symbol(head)
                 pairs = _ARGUMENT.findall(head)
                 names, types = ([pair[i] for pair in pairs] for i in (0, 1))
-                found[symbol] = Function(symbol, names, types, self._region()[0])
+                found[self._symbol(head)] = Function(names, types, self._region()[0])
             elif not line.startswith(("module", "}")):
                 raise ValueError(f"can't read TTIR: {line}")
         return found
 
-    def _symbol(self, text: str) -> str:
-        found = re.search(r'@("\d+"|[\w$.\-]+)', text)
-        if found is None:
-            return ""
-        return self._string(found[1]) if found[1].startswith('"') else found[1]
-
-    def _region(self) -> tuple[Region, str]:
+    def _region(self) -> tuple[list[Block], str]:
         """The blocks up to the closing brace, and what follows it."""
         blocks = [Block()]
-        while True:
-            line = self.lines[self.at]
-            self.at += 1
-            if line.startswith("}"):
-                entered = [b for b in blocks if b.operations or b.label]
-                return entered or blocks, line[1:]
-            if line.startswith("^"):
-                label = re.match(r"\^(\w+)", line)
-                assert label is not None
-                names = _VALUE.findall(_LOC.sub("", line))
-                blocks.append(Block(label[1], names))
+        while (line := next(self.lines))[0] != "}":
+            if line[0] == "^":
+                label = line[1:].split("(")[0].split(":")[0]
+                blocks.append(Block(label, _VALUE.findall(_LOC.sub("", line))))
             else:
                 blocks[-1].operations.append(self._operation(line))
+        return [b for b in blocks if b.operations or b.label] or blocks, line[1:]
 
     def _operation(self, line: str) -> Operation:
         regions = []
-        while line.endswith("{"):
+        while line[-1] == "{":
             region, rest = self._region()
             regions.append(region)
-            line = line[:-1].rstrip(" (") + " " + rest.lstrip(")")
-        locs = _LOC.findall(line)
+            line = f"{line[:-1].rstrip(' (')} {rest.lstrip(')')}"
         match = _LINE.fullmatch(_LOC.sub("", line).strip())
         if match is None:
             raise ValueError(f"can't read TTIR: {line}")
-        name = self._string(match[2]) if match[2].startswith('"') else match[2]
-        op = Operation(name, regions=regions)
-        op.place = self.place(locs[-1]) if locs else ""
-        op.results = _results(match[1] or "")
+        op = Operation(self._text(match[2]), _results(match[1] or ""), regions=regions)
+        locs = _LOC.findall(line)
+        op.place = self._place(locs[-1]) if locs else ""
         self._fill(op, match[3])
         return op
 
     def _fill(self, op: Operation, text: str) -> None:
-        op.symbol = self._symbol(text) if op.name == "tt.call" else ""
         if op.name.startswith("cf."):
-            for label, values in _SUCCESSOR.findall(text):
-                op.successors.append((label, _VALUE.findall(values)))
+            pairs = _SUCCESSOR.findall(text)
+            op.successors = [(label, _VALUE.findall(names)) for label, names in pairs]
             text = _SUCCESSOR.sub("", text)
+        op.strings = [self._text(s) for s in re.findall(r'"\d+"', text)]
         for braces in re.findall(r"\{([^{}]*)\}", text):
-            op.attributes.update(_PAIR.findall(braces))
-        op.strings = [self._string(s) for s in re.findall(r'"\d+"', text)]
+            pairs = _PAIR.findall(braces)
+            op.attributes |= {key: _attribute(value) for key, value in pairs}
         text = re.sub(r"<?\{[^{}]*\}>?", "", text)
+        op.symbol = self._symbol(text) or self._text(op.attributes.get("symbol", "-"))
         body, _, op.types = text.rpartition(" : ") if " : " in text else (text, "", "")
         op.operands = _VALUE.findall(body)
-        words = re.sub(r"@[\w$.\-]+", "", _VALUE.sub("", body))
-        if op.name == "arith.constant":
-            op.words = [words.strip()]
-            return
-        op.words = re.findall(r"[A-Za-z_]\w*", words)
-        for key in ("symbol",):
-            if key in op.attributes:
-                op.symbol = self._string(op.attributes[key])
-        _loops(op)
+        body = _SYMBOL.sub("", _VALUE.sub("", body))
+        op.words = body.split() if "constant" in op.name else re.findall(r"\w+", body)
+        if op.name == "scf.for":
+            names, op.operands = op.operands, op.operands[1:4] + op.operands[5::2]
+            op.regions[0][0].arguments = [names[0], *names[4::2]]
+        elif op.name == "scf.while":
+            op.regions[0][0].arguments = op.operands[0::2]
+            op.operands = op.operands[1::2]
 
 
 def _results(text: str) -> list[str]:
@@ -206,15 +236,13 @@ def _results(text: str) -> list[str]:
     return names
 
 
-def _loops(op: Operation) -> None:
-    """Tell the arguments of a loop's body from its operands."""
-    names = op.operands
-    if op.name == "scf.for":
-        op.regions[0][0].arguments = [names[0], *names[4::2]]
-        op.operands = [*names[1:4], *names[5::2]]
-    elif op.name == "scf.while":
-        op.regions[0][0].arguments = names[0::2]
-        op.operands = names[1::2]
+def _attribute(text: str) -> Any:
+    if text in ("", "true", "false"):
+        return text != "false"
+    if text.startswith("array<"):
+        return [int(n) for n in re.findall(r"-?\d+", text.partition(":")[2])]
+    number = re.fullmatch(r"(-?\d+)(?: : \w+)?", text)
+    return int(number[1]) if number else text
 
 
 def read(text: str) -> dict[str, Function]:

@@ -24,14 +24,20 @@ class Binding:
         arguments: The value of each of its parameters, defaults included.
         options: How to compile it: `num_warps` and others.
         grid: Number of programs along each axis.
-        hook: What Triton calls before the kernel, with all arguments; or None.
+        config: The `triton.Config` that it comes from, or None. Triton calls its
+            `pre_hook` before the kernel, with all arguments.
     """
 
     kernel: Any
     arguments: dict[str, Any]
     options: dict[str, Any]
     grid: tuple[int, int, int]
-    hook: Callable[[dict[str, Any]], Any] | None
+    config: Any = None
+
+    @property
+    def hook(self) -> Callable[[dict[str, Any]], Any] | None:
+        """The function that Triton calls before the kernel, or None."""
+        return None if self.config is None else self.config.pre_hook
 
 
 def bindings(
@@ -53,20 +59,20 @@ def bindings(
         NotImplementedError: The kernel has hooks that run around each launch.
     """
     return [
-        _bound(fn, args, full, grid, hook)
-        for fn, full, hook in _configurations(kernel, args, kwargs)
+        _bound(fn, args, full, grid, config)
+        for fn, full, config in _configurations(kernel, args, kwargs)
     ]
 
 
 def _configurations(
     kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Iterator[tuple[Any, dict[str, Any], Any]]:
-    """Each kernel with the keywords that it gets, and the hook of its configuration."""
+    """Each kernel with the keywords that it gets, and its configuration."""
     if isinstance(kernel, experimental.name("Autotuner")):
         for config in _configs(kernel, args, kwargs):
             full = {**kwargs, **config.all_kwargs()}
-            for fn, inner, hook in _configurations(kernel.fn, args, full):
-                yield fn, inner, hook or config.pre_hook
+            for fn, inner, _ in _configurations(kernel.fn, args, full):
+                yield fn, inner, config
     elif isinstance(kernel, experimental.name("Heuristics")):
         full = dict(kwargs)
         for name, value in kernel.values.items():
@@ -139,7 +145,7 @@ def _held(function: Any) -> Any:
 
 
 def _bound(
-    kernel: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any, hook: Any
+    kernel: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any, config: Any
 ) -> Binding:
     name = experimental.name_of(kernel)
     own = {p.name for p in experimental.parameters(kernel)}
@@ -162,7 +168,7 @@ def _bound(
     arguments = {k: _plain(v) for k, v in bound.arguments.items()}
     # A parameter that has the name of an option is both, as in Triton.
     options = {k: v for k, v in kwargs.items() if k in known}
-    return Binding(kernel, arguments, options, _grid(name, grid, arguments), hook)
+    return Binding(kernel, arguments, options, _grid(name, grid, arguments), config)
 
 
 def _plain(value: Any) -> Any:
@@ -207,5 +213,3 @@ def _same(a: Any, b: Any) -> bool:
         return True
     plain = (bool, int, float, str)
     return isinstance(a, plain) and type(a) is type(b) and a == b
-
-

@@ -254,6 +254,31 @@ def storage_bytes(x: Any) -> int:
     return x.untyped_storage().nbytes()
 
 
+@contextlib.contextmanager
+def device_shown(device: Any, is_asked: Callable[[Any], bool]) -> Iterator[None]:
+    """While this lasts, tensors without values show this device in this thread.
+
+    Args:
+        device: What they show.
+        is_asked: Whether the frame that asks is one that must see it.
+    """
+    kind, owner = name("FakeTensor"), threading.get_ident()
+    original = vars(kind).get("device")
+    if original is None:  # then it is asked as a function of torch
+        yield
+        return
+
+    def shown(self: Any) -> Any:
+        is_mine = threading.get_ident() == owner and is_asked(sys._getframe(1))
+        return device if is_mine else original.fget(self)
+
+    kind.device = property(shown)
+    try:
+        yield
+    finally:
+        kind.device = original
+
+
 def plain_launches() -> Any:
     """A context in which `torch.library.wrap_triton` gives the kernel itself."""
     return importlib.import_module("torch._library.triton").set_wrap_triton_enabled(

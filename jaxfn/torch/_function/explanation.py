@@ -142,7 +142,9 @@ def _graph(rule: str, tree: BranchTree) -> RuleGraph:
 
 def _launched(launch: Any) -> str:
     def names(numbers: Any) -> str:
-        return ", ".join(p for i in numbers for p in launch.parameters_of(i)) or "nothing"
+        return (
+            ", ".join(p for i in numbers for p in launch.parameters_of(i)) or "nothing"
+        )
 
     lines = [f"  kernel {launch.name}, launched at {launch.place}"]
     lines.append(f"    reads {names(launch.reads)}; writes {names(launch.writes)}")

@@ -130,12 +130,11 @@ def record(
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
-    to_save = given_to(ctx, "to_save")
-    if storages is not None:  # what is returned is contiguous, what is saved need not be
-        to_save = [_apart(x, at) for x in to_save]
-    templates = [saved(x) for x in to_save]
-    for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
-    attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
+    # An output goes to JAX contiguous. Saved, it stays the view that it is.
+    apart = _apart if storages is not None else lambda x, outputs: x
+    templates = [saved(apart(x, at)) for x in given_to(ctx, "to_save")]
+    for_forward = [saved(apart(x, at)) for x in given_to(ctx, "saved_for_forward")]
+    attributes = {k: saved(apart(x, at)) for k, x in attributes_of(ctx).items()}
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.
@@ -143,10 +142,11 @@ def record(
     numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]
     found = [torch.scalar_tensor(x) if is_number(x) else x for x in saved.leaves]
     views: dict[int, StoredView] = {}
-    for i in range(n, len(found)) if storages is not None else ():
-        view = StoredView.of(found[i])
-        if view is not None:
-            views[i], found[i] = view, storages.flat(found[i])
+    if storages is not None:
+        for i in range(n, len(found)):
+            view = StoredView.of(found[i])
+            if view is not None:
+                views[i], found[i] = view, storages.flat(found[i])
     return found, ForwardResult(
         output,
         n,
@@ -164,8 +164,9 @@ def record(
 
 
 def _apart(x: Any, outputs: dict[int, int]) -> Any:
-    is_view = x is not None and id(x) in outputs and StoredView.of(x)
-    return x.view_as(x) if is_view else x
+    if id(x) not in outputs or StoredView.of(x) is None:
+        return x
+    return x.view_as(x)
 
 
 def _to_jax_dtype(dtype: Any) -> Any:

@@ -219,7 +219,9 @@ class TracedForward:
         trees = [self.program]
         try:
             if backward_of(self.cls) is not torch.autograd.Function.backward:
-                trees.append(self.whole_backward(tuple(i is not None for i in self.tops)))
+                trees.append(
+                    self.whole_backward(tuple(i is not None for i in self.tops))
+                )
         except KernelLaunched:
             raise
         except Exception:  # noqa: BLE001  (it says what is wrong when it runs)

@@ -110,6 +110,14 @@ class _Builder:
         for part in str(node.target).split("."):
             value = getattr(value, part)
         user = next(iter(node.users), node)
+        if experimental.is_fake(value):
+            raise TorchRefusal(
+                operation="a tensor that is no argument",
+                reason="it was made in another trace and kept (by functools.cache, for "
+                "example), and has no values.",
+                way_out="Make it in the rule each time.",
+                where=experimental.place_of(user),
+            )
         # Refuses now what JAX can't hold.
         to_jax(value, where=experimental.place_of(user))
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
@@ -121,9 +129,7 @@ class _Builder:
         where = experimental.place_of(node)
         row = _ops.find(name) or _launch(name, node)
         if row is None:
-            raise TorchRefusal(
-                operation=name, reason="jaxfn's table does not have it.", where=where
-            )
+            raise TorchRefusal(operation=name, reason=_unknown(name), where=where)
         draw = None
         if has_draws(node.target):
             draw = self._draws[self._drawn] if self._drawn < len(self._draws) else -1
@@ -207,6 +213,15 @@ def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
         if n in used:
             used.update(n.all_input_nodes)
     return used
+
+
+def _unknown(name: str) -> str:
+    if name.startswith(("aten.", "prims.", "number.", "getitem")):
+        return "jaxfn's table does not have it."
+    return (
+        "it is registered by torch.library, and what it computes or launches can't be "
+        "seen."
+    )
 
 
 def _launch(name: str, node: Any) -> _ops.Row | None:

@@ -21,8 +21,8 @@ from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.surroundings import (
     KernelLaunched,
     LaunchSeen,
-    launch_of,
     Surroundings,
+    launch_of,
     launch_row,
     storages_now,
 )

@@ -58,7 +58,7 @@ class Storages:
 
 # With x64 off, JAX has int32 for torch's int64: bits can't be read as another dtype.
 def _has_own_size(x: Any) -> bool:
-    return x.element_size() < 8  # noqa: PLR2004
+    return x.element_size() < 8
 
 
 def _number(x: Any) -> int:

@@ -16,6 +16,7 @@ from jaxfn.torch._base import (
     experimental,
     is_users,
     place_now,
+    raised_by_jaxfn,
     to_jax_dtype,
     torch,
 )
@@ -66,10 +67,10 @@ class Capture:
         experimental.note_place(place)
         try:
             found = bindings(kernel, args, kwargs, _known(kernel, grid))
-        except (NotImplementedError, ValueError) as error:
-            if isinstance(error, TorchRefusal):
+        except (NotImplementedError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, TorchRefusal) or not raised_by_jaxfn(error):
                 raise
-            raise _refusal(kernel, str(error)) from error
+            raise _refusal(kernel, str(error.args[0])) from error
         first = found[0]
         if first.hook is not None:
             first.hook(dict(first.arguments))
@@ -80,8 +81,11 @@ class Capture:
             for name, value in shared.items()
         }
         variants = tuple(
-            Variant({k: _constant(b.kernel, k, v) for k, v in constants.items()},
-                    b.options, b.grid)
+            Variant(
+                {k: _constant(b.kernel, k, v) for k, v in constants.items()},
+                b.options,
+                b.grid,
+            )
             for b, constants in zip(found, own, strict=True)
         )
         if 0 in variants[0].grid:
@@ -92,6 +96,8 @@ class Capture:
         )
         launch = Launch(first.kernel, common, variants, types, place)
         self.launches.append(launch)
+        if first.config is not None:  # rules may ask what was chosen
+            kernel.best_config = found[variants.index(launch.usable[0])].config
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
@@ -113,7 +119,8 @@ class _Flat:
         if self._dtypes.setdefault(number, x.dtype) != x.dtype:
             raise TorchRefusal(
                 operation="a kernel launch",
-                reason=f"it gets one memory as {x.dtype} and as {self._dtypes[number]}.",
+                reason=f"it gets one memory as {x.dtype} and as "
+                f"{self._dtypes[number]}.",
                 way_out="Give the kernel a copy in one of them.",
             )
         if number not in self._at:
@@ -130,7 +137,9 @@ def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return flat.pointer(x)
     if isinstance(x, _NUMBERS):
-        is_constexpr = {p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)}
+        is_constexpr = {
+            p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)
+        }
         if is_constexpr[name]:
             raise _refusal(
                 kernel,

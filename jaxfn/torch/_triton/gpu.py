@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch._base import torch
+from jaxfn.torch._base import experimental, is_users, torch
 
 _CUDA = torch.device("cuda", 0)
 _SHOWN = {
-    torch.Tensor.device.__get__: _CUDA,  # type: ignore[attr-defined]
-    torch.Tensor.is_cuda.__get__: True,  # type: ignore[attr-defined]
-    torch.Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: _CUDA,
+    torch.Tensor.is_cuda.__get__: True,
+    torch.Tensor.is_cpu.__get__: False,
     torch.Tensor.get_device: 0,
 }
 _STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
@@ -82,25 +82,26 @@ class GpuLook:
             for name, answer in self._answers().items():
                 if name in vars(torch.cuda):
                     stack.enter_context(replaced(torch.cuda, name, answer))
+            stack.enter_context(experimental.device_shown(_CUDA, _is_users))
             stack.enter_context(self._driver())
             yield
 
     def _answers(self) -> dict[str, Callable[..., Any]]:
         major, minor = self.capability
         return {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "set_device": lambda device: None,
-            "synchronize": lambda device=None: None,
-            "is_bf16_supported": lambda *_, **__: major >= 8,  # noqa: PLR2004
-            "get_device_name": lambda device=None: self.name,
-            "get_device_capability": lambda device=None: (major, minor),
-            "get_device_properties": lambda device=None: self._properties(),
-            "current_stream": lambda device=None: types.SimpleNamespace(cuda_stream=0),
-            "_exchange_device": lambda device: 0,
-            "_maybe_exchange_device": lambda device: 0,
+            "is_available": _always(True),
+            "is_initialized": _always(True),
+            "is_bf16_supported": _always(major >= 8),
+            "device_count": _always(1),
+            "current_device": _always(0),
+            "set_device": _always(None),
+            "synchronize": _always(None),
+            "get_device_name": _always(self.name),
+            "get_device_capability": _always((major, minor)),
+            "get_device_properties": _always(self._properties()),
+            "current_stream": _always(types.SimpleNamespace(cuda_stream=0)),
+            "_exchange_device": _always(0),
+            "_maybe_exchange_device": _always(0),
         }
 
     def _properties(self) -> Any:
@@ -123,7 +124,7 @@ class GpuLook:
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[None]:
-        from jaxfn._triton import experimental
+        from jaxfn._triton import experimental as triton
 
         major, minor = self.capability
         properties = {
@@ -136,21 +137,27 @@ class GpuLook:
             "mem_bus_width": 5120,
         }
         mine = types.SimpleNamespace(
-            get_current_target=lambda: experimental.target(10 * major + minor),
-            get_current_device=lambda: 0,
-            set_current_device=lambda device: None,
-            get_current_stream=lambda device=None: 0,
-            get_active_torch_device=lambda: _CUDA,
-            get_device_interface=lambda: torch.cuda,
-            utils=types.SimpleNamespace(
-                get_device_properties=lambda device=0: dict(properties)
-            ),
+            get_current_target=_always(triton.target(10 * major + minor)),
+            get_current_device=_always(0),
+            set_current_device=_always(None),
+            get_current_stream=_always(0),
+            get_active_torch_device=_always(_CUDA),
+            get_device_interface=_always(torch.cuda),
+            utils=types.SimpleNamespace(get_device_properties=_always(properties)),
         )
-        with experimental.driver_for_this_thread(mine):
+        with triton.driver_for_this_thread(mine):
             yield
 
 
 _SHARED = 232448
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+def _is_users(frame: Any) -> bool:
+    return is_users(frame.f_code.co_filename)
 
 
 def _moved(x: Any) -> Any:

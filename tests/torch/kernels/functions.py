@@ -1,0 +1,284 @@
+"""Functions whose rules launch kernels, one for each thing that a rule does there."""
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd import Function
+
+
+@triton.jit
+def scale_kernel(x, y, n, by, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
+
+
+def scaled(x, by, out=None):
+    """`by * x`, by a kernel that takes no strides."""
+    out = torch.empty_like(x) if out is None else out
+    scale_kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel(), by, BLOCK=8)
+    return out
+
+
+class Scale(Function):
+    """3 x. The factor of backward is wrong on purpose."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return scaled(x, 3.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+
+class ScaleWithJvp(Scale):
+    """The same with a jvp, whose factor is another one."""
+
+    @staticmethod
+    def jvp(ctx, t):
+        return scaled(t, 7.0)
+
+
+class ScaleSeparately(Function):
+    """The same in the separate style, with a vmap rule that has a factor of its own."""
+
+    @staticmethod
+    def forward(x):
+        return scaled(x, 3.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return scaled(x, 11.0), in_dims[0]
+
+
+@triton.jit
+def product_kernel(x, g, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = 2 * tl.load(x + i, mask=i < n) * tl.load(g + i, mask=i < n)
+    tl.store(y + i, v, mask=i < n)
+
+
+class Square(Function):
+    """x², whose derivative is a kernel of what was saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        out = torch.empty_like(g)
+        product_kernel[(1,)](x, g, out, len(x), BLOCK=8)
+        return out
+
+
+@triton.jit
+def strided_kernel(x, y, cols, xr, xc, yr, yc, by, BLOCK: tl.constexpr):
+    i, j = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + i * xr + j * xc, mask=j < cols)
+    tl.store(y + i * yr + j * yc, v * by, mask=j < cols)
+
+
+def strided(x, y, by):
+    """Writes `by * x` to `y`, by their strides."""
+    rows, cols = x.shape
+    strided_kernel[(rows,)](x, y, cols, *x.stride(), *y.stride(), by, BLOCK=8)
+
+
+class Views(Function):
+    """A view of the input, as another view of a larger output."""
+
+    @staticmethod
+    def forward(ctx, x, view, place):
+        whole = torch.full((12, 12), -1.0, device=x.device)
+        strided(view(x), place(whole), 2.0)
+        ctx.view, ctx.place = view, place
+        return whole
+
+    @staticmethod
+    def backward(ctx, g):
+        out = torch.zeros(6, 6, device=g.device)
+        strided(ctx.place(g), ctx.view(out), 2.0)
+        return out, None, None
+
+
+@triton.jit
+def beyond_kernel(x, y, stride, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    here = tl.load(x + i * stride, mask=i < n)
+    tl.store(y + i, here + 10.0 * tl.load(x + i * stride + 1, mask=i < n), mask=i < n)
+
+
+class BeyondSaved(Function):
+    """Backward reads beside the column that forward saved, by its stride."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2.0
+        ctx.save_for_backward(y[:, 0])
+        ctx.column = y[:, 0]
+        ctx.stride = y.stride(0)
+        return y[:, 0].clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (column,) = ctx.saved_tensors
+        out = torch.empty(len(g), device=g.device)
+        beyond_kernel[(1,)](column, out, ctx.stride, len(g), BLOCK=8)
+        again = torch.empty(len(g), device=g.device)
+        beyond_kernel[(1,)](ctx.column, again, ctx.stride, len(g), BLOCK=8)
+        return torch.stack([out, again], 1)
+
+
+class InPlace(Function):
+    """Backward overwrites the gradient that it gets; forward overwrites a clone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        ctx.save_for_backward(y)  # what it holds when forward ends
+        scaled(y, 2.0, out=y)
+        return y + 1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        scaled(g, 4.0, out=g)
+        return g * y
+
+
+class Dirty(Function):
+    """Forward overwrites its argument, and says so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        scaled(x, 2.0, out=x)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 2.0)
+
+
+@triton.jit
+def part_kernel(y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + 2 * i, 1.0 * i, mask=i < n)
+
+
+class Part(Function):
+    """A kernel fills every second element; torch has filled the others."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.cat([x, x])
+        part_kernel[(1,)](y, len(x), BLOCK=8)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        g[: 2 * (len(g) // 2) : 2] = 0
+        a, b = g.chunk(2)
+        return a + b
+
+
+class SavedOutput(Function):
+    """The output is saved, and is a part of a larger buffer."""
+
+    @staticmethod
+    def forward(ctx, x):
+        whole = torch.empty(2 * len(x), device=x.device)
+        scaled(x, 2.0, out=whole[: len(x)])
+        scaled(x, 3.0, out=whole[len(x) :])
+        out = whole[: len(x)]
+        ctx.save_for_backward(out)
+        ctx.n = len(x)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        three = torch.empty_like(g)
+        beyond_kernel[(1,)](out, three, 1, ctx.n, BLOCK=8)  # reads one beyond out
+        return g * three
+
+
+class Number(Function):
+    """A number that is the value of a tensor goes into the kernel."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by.item()
+        return scaled(x, ctx.by)
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, ctx.by), None
+
+
+class Wrapped(Function):
+    """Launched by torch.library.wrap_triton."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        kernel = torch.library.wrap_triton(scale_kernel)
+        kernel[(1,)](x, out, x.numel(), 3.0, BLOCK=32)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+
+class OnGpuAlone(Function):
+    """Wants tensors on a GPU, and asks torch and Triton for it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda
+        assert x.device.type == "cuda"
+        assert torch.cuda.is_available()
+        with torch.cuda.device(x.device.index):
+            many = torch.cuda.get_device_properties(x.device).multi_processor_count
+            target = triton.runtime.driver.active.get_current_target()
+        assert many > 0
+        assert target.backend == "cuda"
+        out = torch.empty(x.shape, device="cuda")
+        return scaled(x.to("cuda").cuda(), 3.0, out=out)
+
+    @staticmethod
+    def backward(ctx, g):
+        assert g.is_cuda
+        return scaled(g, 5.0)
+
+
+class PlainBesideKernel(Function):
+    """Forward launches nothing; backward launches."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.t() * 1.0
+        ctx.save_for_backward(y.t())
+        ctx.strides = y.t().stride()
+        return y.sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        out = torch.empty(y.shape, device=g.device)
+        rows, cols = y.shape
+        strided_kernel[(rows,)](y, out, cols, *ctx.strides, *out.stride(), 2.0, BLOCK=8)
+        return out * g[:, None]

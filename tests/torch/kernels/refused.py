@@ -1,0 +1,233 @@
+"""Functions whose launches are refused, each with words that the message must have."""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd import Function
+
+from tests.torch.kernels.functions import scale_kernel, scaled
+
+CASES = {}
+
+
+def refused(*words, args=1):
+    """A forward that is refused with these words; its backward does nothing."""
+
+    def put(forward):
+        kind = type(
+            forward.__name__,
+            (Function,),
+            {
+                "forward": staticmethod(forward),
+                "backward": staticmethod(lambda ctx, g: (g,) * args),
+                "__module__": __name__,
+            },
+        )
+        CASES[forward.__name__] = kind, words, args
+        return kind
+
+    return put
+
+
+@refused("scale_kernel", "its grid is made of the value", "shapes", args=2)
+def grid_of_values(ctx, x, n):
+    out = torch.empty_like(x)
+    scale_kernel[(n.sum().long().item(),)](x, out, x.numel(), 1.0, BLOCK=8)
+    return out
+
+
+@refused("scale_kernel", "its grid is made of the value", args=2)
+def grid_function_of_values(ctx, x, n):
+    out, many = torch.empty_like(x), n.sum().long().item()
+    scale_kernel[lambda meta: (many,)](x, out, x.numel(), 1.0, BLOCK=8)
+    return out
+
+
+@refused("scale_kernel", "constexpr `BLOCK` is made of the value", args=2)
+def constexpr_of_values(ctx, x, n):
+    out = torch.empty_like(x)
+    scale_kernel[(1,)](x, out, x.numel(), 1.0, BLOCK=n.sum().long().item())
+    return out
+
+
+@triton.jit
+def descriptor_kernel(x, y, BLOCK: tl.constexpr):
+    tl.store(y + tl.arange(0, BLOCK), x.load([0]))
+
+
+class Descriptor:
+    """What a TensorDescriptor of Triton has; its own asks for the tensor's address."""
+
+    def __init__(self, x):
+        self.base, self.shape, self.strides = x, list(x.shape), list(x.stride())
+        self.block_shape = [8]
+
+
+@refused("descriptor_kernel", "argument `x` is a Descriptor")
+def descriptor(ctx, x):
+    out = torch.empty_like(x)
+    descriptor_kernel[(1,)](Descriptor(x), out, BLOCK=8)
+    return out
+
+
+@triton.jit
+def tuple_kernel(xs, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(xs[0] + i) + tl.load(xs[1] + i))
+
+
+@refused("tuple_kernel", "argument `xs` is a tuple", "an argument of its own")
+def tuple_of_tensors(ctx, x):
+    out = torch.empty_like(x)
+    tuple_kernel[(1,)]((x, x), out, BLOCK=8)
+    return out
+
+
+@triton.jit
+def hooked_kernel(x, y, n, by, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
+
+
+hooked_kernel.add_pre_run_hook(lambda *args, **kwargs: None)
+
+
+@refused("hooked_kernel", "hooks that run before each launch")
+def pre_run_hook(ctx, x):
+    out = torch.empty_like(x)
+    hooked_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8)
+    return out
+
+
+@triton.autotune(
+    [
+        triton.Config({"BLOCK": 8}, pre_hook=lambda args: args["y"].zero_()),
+        triton.Config({"BLOCK": 16}),
+    ],
+    key=["n"],
+)
+@triton.jit
+def differently_hooked_kernel(x, y, n, by, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
+
+
+@refused("differently_hooked_kernel", "different pre_hooks")
+def configs_with_different_hooks(ctx, x):
+    out = torch.empty_like(x)
+    differently_hooked_kernel[(1,)](x, out, x.numel(), 2.0)
+    return out
+
+
+HELD = torch.zeros(8)
+
+
+@refused("a tensor that is not an argument")
+def writes_to_what_it_holds(ctx, x):
+    scale_kernel[(1,)](x, HELD, x.numel(), 2.0, BLOCK=8)
+    return HELD.clone()
+
+
+@refused("scale_kernel", "warmup")
+def warmup(ctx, x):
+    scale_kernel.warmup(x, x, x.numel(), 2.0, BLOCK=8, grid=(1,))
+    return x.clone()
+
+
+@torch.library.custom_op("jaxfn_tests::scaled_inside", mutates_args=())
+def scaled_inside(x: torch.Tensor) -> torch.Tensor:
+    return scaled(x, 2.0)
+
+
+@scaled_inside.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@refused("jaxfn_tests.scaled_inside", "can't be seen")
+def custom_op(ctx, x):
+    return scaled(scaled_inside(x), 1.0)
+
+
+@refused("one memory as torch.int32 and as torch.float32")
+def two_dtypes(ctx, x):
+    scale_kernel[(1,)](x, x.view(torch.int32), x.numel(), 2, BLOCK=8)
+    return x.clone()
+
+
+@refused("memory that no other tensor fills", "contiguous")
+def gaps(ctx, x):
+    out = torch.empty_strided((4, 2), (3, 1))
+    scale_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8)
+    return out.reshape(8)
+
+
+@functools.cache
+def kept(n):
+    return torch.arange(n) * 1.0
+
+
+@triton.jit
+def outside_kernel(x, y, at, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + at + i))
+
+
+@refused("outside_kernel", "`x`", "8", "refused.py")
+def reads_outside(ctx, x):
+    out = torch.empty_like(x)
+    outside_kernel[(1,)](x, out, 4, BLOCK=8)
+    return out
+
+
+@refused("outside_kernel", "`x`", "-3", "refused.py")
+def reads_before(ctx, x):
+    out = torch.empty_like(x)
+    outside_kernel[(1,)](x, out, -3, BLOCK=8)
+    return out
+
+
+@refused("outside_kernel", "`y`", "refused.py")
+def writes_outside(ctx, x):
+    out = torch.empty(4)
+    outside_kernel[(1,)](x, out, 0, BLOCK=8)
+    return out.repeat(2)
+
+
+@triton.jit
+def assembly_kernel(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], tl.float32, True, 1
+    )
+    tl.store(y + i, v)
+
+
+@refused("assembly_kernel", "assembly")
+def inline_assembly(ctx, x):
+    out = torch.empty_like(x)
+    assembly_kernel[(1,)](x, out, BLOCK=8)
+    return out
+
+
+@triton.jit
+def wrong_kernel(x, y, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK > 100, "too small")
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i))
+
+
+@refused("wrong_kernel", "too small")
+def does_not_compile(ctx, x):
+    out = torch.empty_like(x)
+    wrong_kernel[(1,)](x, out, BLOCK=8)
+    return out
+
+
+@refused("wrong_keyword", "unrecognised")
+def wrong_keyword(ctx, x):
+    out = torch.empty_like(x)
+    scale_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8, wrong_keyword=1)
+    return out

@@ -1,0 +1,185 @@
+"""Torch Functions that launch kernels, in JAX: values, gradients, orders, memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax.test_util import check_grads  # noqa: F401
+
+import jaxfn.torch
+from tests.torch.kernels import functions
+
+X = jnp.arange(1.0, 13.0)
+
+
+def of(cls):
+    return jaxfn.torch.from_torch(cls).apply
+
+
+def same(found, want):
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def grad(apply, *args):
+    return jax.grad(lambda x: (apply(x, *args)).sum())
+
+
+# ---- every order, with rules that are wrong on purpose
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        functions.Scale,
+        functions.ScaleSeparately,
+        functions.Wrapped,
+        functions.OnGpuAlone,
+    ],
+)
+def test_own_rules_run(cls):
+    apply = of(cls)
+    same(apply(X), 3 * X)
+    same(jax.jit(apply)(X), 3 * X)
+    same(grad(apply)(X), jnp.full(12, 5.0))
+    same(jax.jit(grad(apply))(X), jnp.full(12, 5.0))
+    same(jax.vmap(grad(apply))(jnp.stack([X, X])), jnp.full((2, 12), 5.0))
+    same(grad(jax.vmap(apply))(jnp.stack([X, X])), jnp.full((2, 12), 5.0))
+    same(grad(jax.checkpoint(apply))(X), jnp.full(12, 5.0))
+    same(jax.jacrev(apply)(X), 5 * jnp.eye(12))
+
+
+def test_vmap_by_the_class_or_by_an_example_a_launch():
+    batch = jnp.stack([X, 2 * X])
+    same(jax.vmap(of(functions.Scale))(batch), 3 * batch)
+    same(jax.vmap(of(functions.ScaleSeparately))(batch), 11 * batch)
+    same(jax.vmap(of(functions.Scale), 1, 1)(batch), 3 * batch)
+
+
+def test_jvp_of_the_class():
+    apply = of(functions.ScaleWithJvp)
+    y, t = jax.jvp(apply, (X,), (X,))
+    same(y, 3 * X)
+    same(t, 7 * X)
+    same(jax.jit(jax.jacfwd(apply))(X), 7 * jnp.eye(12))
+
+
+def test_in_a_scan_and_its_gradient():
+    apply = of(functions.Scale)
+
+    def loss(x):
+        last, all_of_them = jax.lax.scan(lambda c, _: (apply(c), c.sum()), x, None, 3)
+        return last.sum() + all_of_them[2]
+
+    same(loss(X), (27 + 9) * X.sum())
+    same(jax.grad(loss)(X), jnp.full(12, 125.0 + 25.0))
+    same(jax.jit(jax.grad(loss))(X), jnp.full(12, 125.0 + 25.0))
+
+
+def test_in_a_cond():
+    apply = of(functions.Scale)
+
+    def f(p, x):
+        return jax.lax.cond(p, apply, lambda x: x, x).sum()
+
+    same(jax.jit(jax.grad(f, 1))(True, X), jnp.full(12, 5.0))
+    same(jax.jit(jax.grad(f, 1))(False, X), jnp.ones(12))
+
+
+# ---- memory
+
+VIEWS = {
+    "whole": (lambda x: x, (slice(None), slice(None))),
+    "transposed": (lambda x: x.t(), (slice(None), slice(None))),
+    "columns": (lambda x: x[:, ::2], (slice(None), slice(0, 3))),
+    "rows": (lambda x: x[1::2], (slice(0, 3), slice(None))),
+    "offset": (lambda x: x[2:5, 1:], (slice(0, 3), slice(0, 5))),
+    "diagonal block": (lambda x: x.t()[1:3, 2:4], (slice(0, 2), slice(0, 2))),
+    "detached": (lambda x: x.detach()[1:].t(), (slice(0, 6), slice(0, 5))),
+    "data": (lambda x: x.data[:, 3:].t(), (slice(0, 3), slice(0, 6))),
+    "reshaped": (lambda x: x.reshape(4, 9)[:, :6], (slice(0, 4), slice(0, 6))),
+    "split": (lambda x: x.split(2)[1], (slice(0, 2), slice(0, 6))),
+    "strided by hand": (
+        lambda x: x.as_strided((3, 2), (7, 2), 1),
+        (slice(0, 3), slice(0, 2)),
+    ),
+    "expanded": (lambda x: x[:1].expand(3, 6), (slice(0, 3), slice(0, 6))),
+}
+PLACES = {
+    "at the start": lambda y: y,
+    "transposed": lambda y: y.t(),
+    "every second": lambda y: y[::2, ::2],
+    "in the middle": lambda y: y[3:, 4:],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_are_exact(view, place):
+    take, _ = VIEWS[view]
+    put = PLACES[place]
+    x = torch.arange(36.0).reshape(6, 6)
+    part = take(x)
+    rows, cols = part.shape
+
+    def at(y):
+        return put(y)[:rows, :cols]
+
+    want = torch.full((12, 12), -1.0)
+    at(want).copy_(2 * part)
+    apply = of(functions.Views)
+    found = apply(jnp.asarray(x.numpy()), take, at)
+    same(found, want.numpy())
+    if view == "expanded":  # then backward's stores collide, on a GPU too
+        return
+    g = torch.arange(144.0).reshape(12, 12)
+    wanted = torch.zeros(6, 6)
+    take(wanted).copy_(2 * at(g))
+    _, pull = jax.vjp(lambda x: apply(x, take, at), jnp.asarray(x.numpy()))
+    same(pull(jnp.asarray(g.numpy()))[0], wanted.numpy())
+
+
+def test_a_saved_view_is_read_beside_it():
+    x = jnp.arange(12.0).reshape(6, 2)
+    found = jax.grad(lambda x: of(functions.BeyondSaved)(x).sum())(x)
+    want = 2 * x[:, 0] + 10 * 2 * x[:, 1]
+    same(found, jnp.stack([want, want], 1))
+
+
+def test_a_saved_output_is_a_part_of_its_buffer():
+    x = jnp.arange(1.0, 5.0)
+    found = jax.grad(lambda x: of(functions.SavedOutput)(x).sum())(x)
+    whole = jnp.concatenate([2 * x, 3 * x])
+    same(found, whole[:4] + 10 * whole[1:5])
+
+
+def test_written_in_place():
+    same(of(functions.InPlace)(X), 2 * X + 1)
+    same(grad(of(functions.InPlace))(X), 4 * 2 * X)
+
+
+def test_an_argument_is_written_and_marked():
+    same(jax.jit(of(functions.Dirty))(X), 2 * X)
+    same(jax.jit(grad(of(functions.Dirty)))(X), jnp.full(12, 2.0))
+
+
+def test_a_buffer_is_filled_in_part():
+    x = jnp.array([5.0, 6.0, 7.0])
+    same(of(functions.Part)(x), [0.0, 6.0, 1.0, 5.0, 2.0, 7.0])
+
+
+def test_strides_that_forward_notes_hold_in_backward():
+    x = jnp.arange(12.0).reshape(3, 4)
+    apply = of(functions.PlainBesideKernel)
+    same(apply(x), x.sum(1))
+    same(jax.grad(lambda x: apply(x).sum())(x), 2 * x)
+    same(jax.jit(jax.grad(lambda x: apply(x).sum()))(x), 2 * x)
+
+
+def test_a_number_that_is_a_value():
+    for transform in (lambda f: f, jax.jit):
+        apply = transform(of(functions.Number))
+        same(apply(X, jnp.float32(2.5)), 2.5 * X)
+        f = transform(jax.grad(lambda x, by: of(functions.Number)(x, by).sum()))
+        same(f(X, jnp.float32(2.5)), jnp.full(12, 2.5))
+        same(f(X, jnp.float32(1.0)), jnp.full(12, 1.0))

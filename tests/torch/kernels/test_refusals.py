@@ -1,0 +1,137 @@
+"""What is refused around launches: by name, with the line that launches."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+import triton
+
+import jaxfn
+import jaxfn.torch
+from tests.torch.kernels import functions, refused
+
+X = jnp.arange(1.0, 9.0)
+
+
+def message(f, *args):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (its words are compared)
+        jax.block_until_ready(f(*args))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", refused.CASES)
+def test_refused(name):
+    kind, words, n = refused.CASES[name]
+    apply = jaxfn.torch.from_torch(kind).apply
+    args = (X, jnp.float32(1.0))[:n]
+    for f in (apply, jax.jit(apply)):
+        text = message(f, *args)
+        for word in words:
+            assert word in text, text
+        assert "refused.py" in text
+    if "outside" not in name and "before" not in name:
+        return
+    assert kind.__name__ in message(apply, *args)
+
+
+def test_the_class_and_the_rule_are_named():
+    kind, _, _ = refused.CASES["tuple_of_tensors"]
+    with pytest.raises(jaxfn.torch.TorchRefusal) as caught:
+        jaxfn.torch.from_torch(kind).apply(X)
+    assert caught.value.name == "tuple_of_tensors"
+    assert caught.value.rule == "forward"
+    assert "refused.py" in caught.value.where
+
+
+def test_a_second_derivative():
+    apply = jaxfn.torch.from_torch(functions.Square).apply
+    first = jax.grad(lambda x: apply(x).sum())
+    assert (first(X) == 2 * X).all()
+    for transform in (lambda f: f, jax.jit):
+        text = message(transform(jax.grad(lambda x: first(x).sum())), X)
+        for word in ("Square.backward", "product_kernel", "a Function of its own"):
+            assert word in text
+        assert "functions.py" in text
+
+
+class KeepsATensor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return functions.scaled(x * refused.kept(len(x)), 2.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return functions.scaled(g * refused.kept(len(g)), 2.0)
+
+
+def test_a_tensor_that_a_function_keeps_between_traces():
+    refused.kept.cache_clear()
+    apply = jaxfn.torch.from_torch(KeepsATensor).apply
+    text = message(jax.grad(lambda x: apply(x).sum()), X)
+    assert "made in another trace" in text
+    assert "test_refusals.py" in text
+
+
+def test_nothing_stays_replaced():
+    def state():
+        return (
+            triton.runtime.JITFunction.run,
+            triton.runtime.Autotuner.run,
+            dict(vars(torch.cuda)),
+            triton.runtime.driver.__dict__["_active"],
+            vars(type(torch.empty(1))).get("device"),
+        )
+
+    before = state()
+    apply = jaxfn.torch.from_torch(functions.Scale).apply
+    jax.grad(lambda x: apply(x).sum())(X)
+    assert state() == before
+    for name in ("tuple_of_tensors", "reads_outside", "wrong_keyword"):
+        message(jaxfn.torch.from_torch(refused.CASES[name][0]).apply, X)
+        assert state() == before
+
+
+def test_launches_of_other_threads_reach_triton():
+    inside, done = threading.Event(), threading.Event()
+    seen = []
+
+    def launch():
+        inside.wait(60)
+        for _ in range(50):
+            try:  # there is no GPU here, or there is: both are Triton's own
+                functions.scale_kernel[(1,)](
+                    torch.ones(8), torch.ones(8), 8, 2.0, BLOCK=8
+                )
+                seen.append("launched")
+            except Exception as error:  # noqa: BLE001
+                seen.append(type(error).__name__)
+            seen.append(torch.cuda.is_available())
+        done.set()
+
+    available = torch.cuda.is_available()
+    thread = threading.Thread(target=launch)
+    thread.start()
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = functions.scaled(x, 2.0)
+            inside.set()
+            assert done.wait(60)
+            return functions.scaled(y, 3.0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    found = jaxfn.torch.from_torch(Slow).apply(X)
+    thread.join()
+    assert (found == 6 * X).all()
+    assert len(seen) == 100
+    assert set(seen[1::2]) == {available}
+    assert "LaunchSeen" not in seen
+    assert "GuardError" not in seen
+    if not available:
+        assert set(seen[::2]) == {"RuntimeError"}

@@ -1,0 +1,443 @@
+"""Launches on JAX arrays, and `triton_call`."""
+
+import functools
+import importlib
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+
+import jaxfn
+from jaxfn._triton import KernelError, bindings, call
+from jaxfn._triton import variants as variants_module
+from jaxfn._triton.effects import Effects
+from jaxfn._triton.errors import LaunchError
+from tests.triton.test_effects import launch
+
+X = jnp.arange(12.0).reshape(3, 4)
+
+
+def like(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def by_block(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@triton.jit
+def axpy(x, y, z, n, a, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = a * tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
+    tl.store(z + i, v, mask=i < n)
+
+
+def run(x, y, a=2.0, kernel=axpy, **arguments):
+    """a x + y by a kernel."""
+    given = {"x": x, "y": y, "n": x.size, "a": a, "BLOCK": 8, **arguments}
+    return jaxfn.triton_call(kernel, by_block, out={"z": like(x)}, **given)
+
+
+@triton.jit
+def divided(x, q, r, n, by, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(r + i, v % by, mask=i < n)
+    tl.store(q + i, v // by, mask=i < n)
+
+
+@triton.jit
+def counted(x, total, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(total, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+@triton.jit
+def beyond(x, z, n):
+    i = tl.arange(0, 8)
+    tl.store(z + i, tl.load(x + i), mask=i < n)
+
+
+# ---- under every transformation
+
+
+def test_eagerly_and_under_jit():
+    assert np.array_equal(run(X, X), 3 * X)
+    assert np.array_equal(jax.jit(run)(X, X), 3 * X)
+    assert run(X, X).shape == X.shape
+
+
+def test_vmap_runs_once_for_each_example():
+    over = jax.vmap(run, (0, None))
+    assert np.array_equal(over(X, X[0]), 2 * X + X[0])
+    assert np.array_equal(jax.jit(over)(X, X[0]), 2 * X + X[0])
+    twice = jax.vmap(jax.vmap(lambda x: run(x[None], x[None])[0], 0), 1)
+    assert np.array_equal(twice(X), 3 * X.T)
+
+
+def test_in_loops_branches_and_remat():
+    _, found = jax.lax.scan(lambda c, x: (c + 1, run(x, x) + c), 0.0, X)
+    assert np.array_equal(found, 3 * X + jnp.arange(3.0)[:, None])
+    found = jax.lax.fori_loop(0, 3, lambda _, x: run(x, X), X)
+    assert np.array_equal(found, 15 * X)
+    found = jax.lax.cond(jnp.array(True), lambda x: run(x, x), lambda x: x, X)
+    assert np.array_equal(found, 3 * X)
+    assert np.array_equal(jax.checkpoint(run)(X, X), 3 * X)
+
+
+def test_with_a_function_around_it_a_kernel_has_a_gradient():
+    class Axpy(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return run(x, y)
+
+        @staticmethod
+        def backward(ctx, g):
+            return run(g, jnp.zeros_like(g)), g
+
+    def loss(x, y):
+        return (Axpy.apply(x, y) ** 2).sum()
+
+    x, y = X, X + 1
+    for f in (jax.grad(loss, (0, 1)), jax.jit(jax.grad(loss, (0, 1)))):
+        dx, dy = f(x, y)
+        assert np.allclose(dx, 4 * (2 * x + y))
+        assert np.allclose(dy, 2 * (2 * x + y))
+    over = jax.vmap(jax.grad(loss))(x, y)
+    assert np.allclose(over, 4 * (2 * x + y))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_kernel_has_no_derivative(wrap):
+    words = "kernel `axpy`, launched at .*test_call.py:.*jaxfn.Function"
+    f = wrap(lambda x: run(x, X).sum())
+    with pytest.raises(TypeError, match=words):
+        jax.grad(f)(X)
+    with pytest.raises(TypeError, match=words):
+        jax.jvp(f, (X,), (X,))
+    assert np.array_equal(jax.grad(lambda x: (x * f(X)).sum())(X), 0 * X + f(X))
+
+
+def test_equal_calls_are_one_function_to_jax():
+    before = call._function.cache_info()
+    for _ in range(2):
+        jax.make_jaxpr(lambda x: run(x, x, a=5.0))(X)
+    after = call._function.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
+
+
+# ---- arguments and outputs
+
+
+def test_outputs_come_in_the_order_of_out():
+    x = jnp.arange(7)
+    q, r = jaxfn.triton_call(
+        divided, 1, out={"q": like(x), "r": like(x)}, x=x, n=7, by=3, BLOCK=8
+    )
+    assert (q.tolist(), r.tolist()) == ((x // 3).tolist(), (x % 3).tolist())
+    r, q = jaxfn.triton_call(
+        divided, 1, out={"r": like(x), "q": like(x)}, x=x, n=7, by=3, BLOCK=8
+    )
+    assert (q.tolist(), r.tolist()) == ((x // 3).tolist(), (x % 3).tolist())
+
+
+def test_an_output_begins_as_zeros_or_as_the_array():
+    out = {"total": jax.ShapeDtypeStruct((), X.dtype)}
+    add = functools.partial(
+        jaxfn.triton_call, counted, by_block, out=out, x=X, n=X.size, BLOCK=4
+    )
+    assert add() == X.sum()
+    start = jnp.float32(100)
+    assert add(total=start) == X.sum() + 100
+    assert jax.jit(lambda s: add(total=s))(start) == X.sum() + 100
+    assert start == 100
+
+
+def test_a_numpy_array_is_an_array_and_stays_as_it_is():
+    x = np.arange(4.0, dtype="float32")
+    z = np.full(4, 7, "float32")
+    found = jaxfn.triton_call(
+        axpy, 1, out={"z": like(z)}, x=x, y=x, z=z, n=4, a=np.float32(1), BLOCK=4
+    )
+    assert isinstance(found, jax.Array)
+    assert found.tolist() == [0, 2, 4, 6]
+    assert z.tolist() == [7] * 4
+
+
+def test_a_number_that_jax_traces_is_a_pointer():
+    @triton.jit
+    def scaled(x, by, z, n):
+        i = tl.arange(0, 4)
+        tl.store(z + i, tl.load(x + i) * tl.load(by), mask=i < n)
+
+    def f(by):
+        out = {"z": like(X[0])}
+        return jaxfn.triton_call(scaled, 1, out=out, x=X[0], by=by, n=4)
+
+    assert np.array_equal(jax.jit(f)(jnp.float32(3)), 3 * X[0])
+
+
+def test_the_launch_of_an_empty_grid_writes_nothing():
+    out = {"total": jax.ShapeDtypeStruct((), X.dtype)}
+    assert jaxfn.triton_call(counted, 0, out=out, x=X, n=0, BLOCK=4) == 0
+    with_jit = jax.jit(
+        lambda x: jaxfn.triton_call(counted, (2, 0), out=out, x=x, n=0, BLOCK=4)
+    )
+    assert with_jit(X) == 0
+
+
+def test_an_empty_array():
+    x = jnp.zeros(0)
+    assert run(x, x).shape == (0,)
+
+
+# ---- autotuned kernels and heuristics
+
+
+def test_an_autotuned_kernel_with_a_heuristic():
+    seen = []
+
+    def is_even(args):
+        seen.append((args["n"], args["BLOCK"]))
+        return args["n"] % args["BLOCK"] == 0
+
+    @triton.jit
+    def tripled(x, z, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        if EVEN:
+            tl.store(z + i, 3 * tl.load(x + i))
+        else:
+            tl.store(z + i, 3 * tl.load(x + i, mask=i < n), mask=i < n)
+
+    configs = [triton.Config({"BLOCK": 4}), triton.Config({"BLOCK": 8}, num_warps=2)]
+    inside = triton.heuristics({"EVEN": is_even})(tripled)
+    tuned = triton.autotune(configs, key=["n"])(inside)
+    outside = triton.heuristics({"EVEN": lambda a: False})(
+        triton.autotune(configs, key=["n"])(tripled)
+    )
+    for kernel in (tuned, outside):
+        found = jaxfn.triton_call(kernel, by_block, out={"z": like(X)}, x=X, n=12)
+        assert np.array_equal(found, 3 * X)
+    assert seen == [(12, 4), (12, 8)]
+
+
+def bound(kernel, *args, grid=(1,), **kwargs):
+    return bindings(kernel, args, kwargs, grid)
+
+
+def test_bindings_of_an_autotuner():
+    configs = [
+        triton.Config({"BLOCK": 8}, num_warps=1),
+        triton.Config({"BLOCK": 16}, num_warps=2, num_stages=1),
+    ]
+    kernel = triton.autotune(configs, key=["n"])(axpy)
+    one, two = bound(kernel, "x", "y", "z", 20, 1.0, grid=by_block)
+    assert one.kernel is two.kernel is axpy
+    assert one.arguments == {
+        "x": "x", "y": "y", "z": "z", "n": 20, "a": 1.0, "BLOCK": 8
+    }  # fmt: skip
+    assert (one.grid, two.grid) == ((3, 1, 1), (2, 1, 1))
+    assert two.options == {"num_warps": 2, "num_stages": 1, "num_ctas": 1}
+    shared, own = variants_module.split([one, two])
+    assert own == [{"BLOCK": 8}, {"BLOCK": 16}]
+    assert shared == {"x": "x", "y": "y", "z": "z", "n": 20, "a": 1.0}
+
+
+def test_configurations_are_pruned():
+    seen = {}
+
+    def early(configs, named, **kwargs):
+        seen.update(named, **kwargs)
+        return configs[1:]
+
+    configs = [triton.Config({"BLOCK": n}) for n in (8, 16, 32)]
+    prune = {
+        "early_config_prune": early,
+        "perf_model": lambda BLOCK, **_: -BLOCK,
+        "top_k": 1,
+    }
+    kernel = triton.autotune(configs, key=["n"], prune_configs_by=prune)(axpy)
+    (only,) = bound(kernel, "x", "y", "z", 20, a=1.0)
+    assert only.arguments["BLOCK"] == 32
+    assert seen == {"x": "x", "y": "y", "z": "z", "n": 20, "a": 1.0}
+
+
+def test_defaults_and_a_parameter_that_is_an_option():
+    @triton.jit
+    def kernel(x, by=2.0, num_warps: tl.constexpr = 4):
+        tl.store(x, by * num_warps)
+
+    (found,) = bound(kernel, "x", num_warps=8, num_stages=2)
+    assert found.arguments == {"x": "x", "by": 2.0, "num_warps": 8}
+    assert found.options == {"num_warps": 8, "num_stages": 2}
+    (found,) = bound(kernel, "x", by=tl.constexpr(3.0))
+    assert found.arguments == {"x": "x", "by": 3.0, "num_warps": 4}
+    assert found.options == {}
+
+
+def test_hooks_of_configurations():
+    def zero(name):
+        return lambda args: args[name]
+
+    def tuned(*hooks):
+        configs = [
+            triton.Config({"BLOCK": 8 * i}, pre_hook=h) for i, h in enumerate(hooks, 1)
+        ]
+        return triton.autotune(configs, key=[])(axpy)
+
+    one, two = bound(tuned(zero("x"), zero("x")), "x", "y", "z", 20, 1.0)
+    assert one.hook({"x": 3}) == two.hook({"x": 3}) == 3
+    for other in (zero("y"), None):
+        with pytest.raises(NotImplementedError, match="`axpy` have different pre_hook"):
+            bound(tuned(zero("x"), other), "x", "y", "z", 20, 1.0)
+    given = {"out": {"z": like(X)}, "x": X, "y": X, "n": 12, "a": 1.0}
+    kernel = tuned(zero("x"), zero("x"))
+    with pytest.raises(NotImplementedError, match="`axpy` have a pre_hook"):
+        jaxfn.triton_call(kernel, by_block, **given)
+
+
+def test_hooks_that_are_refused():
+    @triton.jit
+    def hooked(x):
+        tl.store(x, 1.0)
+
+    own = triton.autotune([triton.Config({})], key=[], pre_hook=lambda *_, **__: None)
+    with pytest.raises(NotImplementedError, match="autotuner of `hooked` has a pre_ho"):
+        bound(own(hooked), "x")
+    hooked.add_pre_run_hook(lambda *_, **__: None)
+    with pytest.raises(NotImplementedError, match="`hooked` has hooks that run before"):
+        bound(hooked, "x")
+
+
+def test_conflicts():
+    kernel = triton.autotune([triton.Config({"BLOCK": 8})], key=[])(axpy)
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        bound(kernel, "x", "y", "z", 20, 1.0, BLOCK=16)
+
+
+def test_the_first_configuration_that_compiles_runs_on_a_cpu():
+    @triton.jit
+    def sized(z, BLOCK: tl.constexpr):
+        tl.static_assert(BLOCK > 8)
+        tl.store(z, BLOCK)
+
+    configs = [triton.Config({"BLOCK": n}) for n in (4, 8, 16, 32)]
+    kernel = triton.autotune(configs, key=[])(sized)
+    out = {"z": jax.ShapeDtypeStruct((), "int32")}
+    assert jaxfn.triton_call(kernel, 1, out=out) == 16
+
+
+# ---- errors
+
+
+def error_of(kernel=axpy, grid=(2,), error=TypeError, match="", **changes):
+    given = {"out": {"z": like(X)}, "x": X, "y": X, "n": 12, "a": 1.0, "BLOCK": 8}
+    given = {k: v for k, v in {**given, **changes}.items() if v is not ...}
+    with pytest.raises(error, match=match):
+        jaxfn.triton_call(kernel, grid, **given)
+
+
+def test_wrong_arguments():
+    error_of(match="`axpy`: missing a required argument: 'y'.*name it in `out`", y=...)
+    error_of(error=KeyError, match="argument foo was specified but unrecog", foo=1)
+    error_of(kernel=lambda x: x, match="expected a kernel: a function with the decora")
+    error_of(match="`axpy` got complex64 for `x`.*Cast", x=X.astype("complex64"))
+    error_of(error=KernelError, match="pointers, are: `x`, `y`, `z`, `n`", n=X[0, 0])
+    error_of(error=KernelError, match="arange's range must be a power of 2", BLOCK=6)
+
+
+def test_wrong_outputs():
+    error_of(
+        error=ValueError, match="writes to `z`, which `out` leaves out", z=X, out={}
+    )
+    both = {"z": like(X), "x": like(X)}
+    error_of(error=ValueError, match="does not write to `x`.*It writes to: z", out=both)
+    error_of(match=r"got an array as `out\['z'\]`", out={"z": X})
+    error_of(match=r"got 3 as `out\['z'\]`: expected a jax.ShapeDty", out={"z": 3})
+    error_of(
+        match=r"an array of float32\(4,\) for `z`.*expected float32\(3, 4\)", z=X[0]
+    )
+    error_of(match="got 3 for the output `z`: expected an array", z=3)
+    extra = {"z": like(X), "w": like(X)}
+    error_of(error=KeyError, match="argument w was specified but unrecog", out=extra)
+
+
+def test_a_grid_that_depends_on_values():
+    match = "grid of `axpy` .*can't depend on values of arrays"
+    for grid in (lambda m: (m["x"],), lambda m: (int(m["x"]),), (X[0, 1],), 1.5, "a"):
+        error_of(grid=grid, error=ValueError, match="grid of `axpy`")
+    error_of(grid=lambda m: (m["x"],), error=ValueError, match=match)
+    error_of(grid=lambda m: (m["x"] + 1,), error=ValueError, match=match)
+    for grid in ((1, 1, 1, 1), (), (-1,)):
+        error_of(grid=grid, error=ValueError, match="one to three integers")
+
+
+def test_a_kernel_that_leaves_its_arrays():
+    def f(x):
+        return jaxfn.triton_call(beyond, 1, out={"z": like(x)}, x=x, n=5)
+
+    words = r"`beyond`.* element 5 of .*, which has 5 elements.*launched at .*test_cal"
+    with pytest.raises(LaunchError, match=words) as caught:
+        f(jnp.ones(5))
+    assert "test_call.py" in caught.value.place
+    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+        jax.block_until_ready(jax.jit(f)(jnp.ones(5)))
+
+
+def test_a_write_that_the_analysis_did_not_find_is_an_error():
+    made = launch(axpy, n=12, a=1.0, BLOCK=16)
+    made.__dict__["effects"] = Effects(made.usable, (0, 1, 2), (0,))
+    with pytest.raises(KernelError, match="`axpy`.* wrote to `z`.*did not find this"):
+        call.launch(made, [jnp.ones(64)] * 3)
+
+
+# ---- what is installed
+
+
+def test_the_warning_comes_once_at_the_users_line(not_warned):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(X, X)
+        run(X, X)
+    (one,) = caught
+    assert one.category is jaxfn.InterpreterWarning
+    assert one.filename == __file__
+    assert "interpreter" in str(one.message)
+
+
+def test_on_a_gpu_without_jax_triton(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(call, "_jax_triton", lambda: None)
+    with pytest.raises(ImportError, match=r"`axpy`.*pip install 'jaxfn\[triton\]'"):
+        run(X, X)
+
+
+def test_import_of_jaxfn_and_of_the_room_does_not_import_triton():
+    code = (
+        "import sys, jaxfn; assert 'jaxfn._triton' not in sys.modules; "
+        "jaxfn.triton_call; sys.exit('triton' in sys.modules or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_triton_the_message_says_what_to_install():
+    code = (
+        "import sys; sys.modules['triton'] = None; import jaxfn, jax\n"
+        "try: jaxfn.triton_call(None, 1, out={})\n"
+        "except ImportError as e: assert \"pip install 'jaxfn[triton]'\" in str(e)\n"
+        "else: sys.exit(1)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_triton_lacks(monkeypatch):
+    experimental = importlib.import_module("jaxfn._triton.experimental")
+    monkeypatch.setitem(experimental._NAMES, "gone", "triton.compiler")
+    with pytest.raises(ImportError, match=r"triton.compiler.gone.*triton 3\.6, 3\.7"):
+        experimental.name("gone")

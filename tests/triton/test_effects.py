@@ -1,0 +1,357 @@
+"""What kernels read and write: each way in which a pointer can go."""
+
+import jax
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+
+from jaxfn._triton import Launch, Loaded, Pointer, Variant
+
+F32 = np.dtype("float32")
+
+
+def launch(kernel, pointers="xyz", *, variants=({},), dtype=F32, **arguments):
+    """A launch with a buffer of 64 elements for each letter."""
+    names = [p for p in pointers if p in kernel.arg_names]
+    return Launch(
+        kernel,
+        {p: Pointer(i, 0, np.dtype(dtype)) for i, p in enumerate(names)} | arguments,
+        tuple(Variant(v, {}, (1, 1, 1)) for v in variants),
+        tuple(jax.ShapeDtypeStruct((64,), dtype) for _ in names),
+        "here.py:1",
+    )
+
+
+def effects(kernel, pointers="xyz", **arguments):
+    """The letters of the parameters that are read, and those that are written."""
+    made = launch(kernel, pointers, **arguments)
+    return tuple(
+        "".join(p for i in numbers for p in made.parameters_of(i))
+        for numbers in (made.reads, made.writes)
+    )
+
+
+@triton.jit
+def copied(x, y, n):
+    i = tl.arange(0, 8)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def updated(x, y):
+    tl.store(x, tl.load(x) + tl.load(y))
+
+
+@triton.jit
+def added(x, y):
+    tl.atomic_add(y + tl.arange(0, 8), tl.load(x + tl.arange(0, 8)))
+
+
+@triton.jit
+def swapped(x, y):
+    tl.store(x, tl.atomic_cas(y, 0.0, 1.0))
+
+
+@triton.jit
+def gathered(x, y, z):
+    i = tl.load(y + tl.arange(0, 8)).to(tl.int32)
+    tl.store(z + i, tl.load(x + i))
+
+
+@triton.jit
+def walked(x, y, n):
+    for _ in range(n):
+        tl.store(y, tl.load(x))
+        x += 1
+        y += 1
+
+
+@triton.jit
+def exchanged(x, y, n):
+    for _ in range(n):
+        tl.store(x, 1.0)
+        x, y = y, x
+
+
+@triton.jit
+def after_loop(x, y, n):
+    for _ in range(n):
+        y = x
+    tl.store(y, 1.0)
+
+
+@triton.jit
+def while_loop(x, y, n):
+    i = n
+    while i > 0:
+        x += 1
+        i -= 1
+    tl.store(x, tl.load(y))
+
+
+@triton.jit
+def chosen(x, y, z, n):
+    if n > 3:
+        p = x
+    else:
+        p = y
+    tl.store(p, tl.load(z))
+
+
+@triton.jit
+def selected(x, y, z, n):
+    tl.store(tl.where(n > 3, x, y), tl.load(z))
+
+
+@triton.jit
+def left_early(x, y, z, n):
+    if n > 3:
+        tl.store(x, 1.0)
+        return
+    tl.store(y, tl.load(z))
+
+
+@triton.jit
+def inner(p, q):
+    tl.store(p, tl.load(q))
+
+
+@triton.jit(noinline=True)
+def inner_called(p, q):
+    tl.store(p, tl.load(q))
+
+
+@triton.jit
+def moved(p, q, n):
+    if n > 3:
+        p = q
+    return p + 1, q
+
+
+@triton.jit
+def through_helper(x, y, z):
+    inner(x, y)
+    inner(x, z)
+
+
+@triton.jit
+def through_function(x, y, z):
+    inner_called(x, y)
+    inner_called(x, z)
+
+
+@triton.jit
+def returned(x, y, z, n):
+    p, q = moved(x, y, n)
+    tl.store(p, tl.load(q) + tl.load(z))
+
+
+@triton.jit
+def block_pointer(x, y):
+    p = tl.make_block_ptr(x, (8, 8), (8, 1), (0, 0), (4, 4), (1, 0))
+    q = tl.make_block_ptr(y, (8, 8), (8, 1), (0, 0), (4, 4), (1, 0))
+    for _ in range(2):
+        tl.store(q, tl.load(p))
+        p = tl.advance(p, (4, 0))
+        q = tl.advance(q, (4, 0))
+
+
+@triton.jit
+def descriptor(x, y):
+    p = tl.make_tensor_descriptor(x, (8, 8), (8, 1), (4, 8))
+    q = tl.make_tensor_descriptor(y, (8, 8), (8, 1), (4, 8))
+    q.store([0, 0], p.load([0, 0]))
+
+
+@triton.jit
+def grid_of_pointers(x, y):
+    i = tl.arange(0, 4)
+    p = y + i[:, None] * 4 + i[None, :]
+    q = tl.trans(tl.reshape(x + tl.arange(0, 16), (4, 4)))
+    tl.store(tl.broadcast_to(p, (4, 4)), tl.load(q))
+
+
+@triton.jit
+def cast(x, y):
+    p = y.to(tl.pointer_type(tl.int32))
+    tl.store(p + tl.arange(0, 8), tl.load(x + tl.arange(0, 8)).to(tl.int32))
+
+
+@triton.jit
+def sums(x, y):
+    total = tl.sum(tl.load(x + tl.arange(0, 8)))
+    running = tl.cumsum(tl.load(x + tl.arange(0, 8)))
+    tl.store(y, total + tl.max(running))
+
+
+@triton.jit
+def nothing(x, y):
+    i = tl.program_id(0)
+    tl.device_assert(i < 5)
+
+
+@triton.jit
+def only_written(x, y):
+    tl.store(y, 1.0)
+
+
+KNOWN = [
+    (copied, {"n": 5}, "x", "y"),
+    (updated, {}, "xy", "x"),
+    (added, {}, "xy", "y"),
+    (swapped, {}, "y", "xy"),
+    (gathered, {}, "xy", "z"),
+    (walked, {"n": 5}, "x", "y"),
+    (exchanged, {"n": 5}, "", "xy"),
+    (after_loop, {"n": 5}, "", "xy"),
+    (while_loop, {"n": 5}, "y", "x"),
+    (chosen, {"n": 5}, "z", "xy"),
+    (selected, {"n": 5}, "z", "xy"),
+    (left_early, {"n": 5}, "z", "xy"),
+    (through_helper, {}, "yz", "x"),
+    (through_function, {}, "yz", "x"),
+    (returned, {"n": 5}, "yz", "xy"),
+    (block_pointer, {}, "x", "y"),
+    (descriptor, {}, "x", "y"),
+    (grid_of_pointers, {}, "x", "y"),
+    (cast, {}, "x", "y"),
+    (sums, {}, "x", "y"),
+    (nothing, {}, "", ""),
+    (only_written, {}, "", "y"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "reads", "writes"),
+    KNOWN,
+    ids=[k[0].__name__ for k in KNOWN],
+)
+def test_a_pointer_is_followed(kernel, arguments, reads, writes):
+    assert effects(kernel, **arguments) == (reads, writes)
+
+
+# ---- what is not known counts as everything
+
+
+@triton.jit
+def loaded_pointer(x, y, z):
+    p = tl.load(x).to(tl.pointer_type(tl.float32))
+    tl.store(p, tl.load(y))
+
+
+@triton.jit
+def address_as_number(x, y, z):
+    n = x.to(tl.int64) + 4
+    tl.store(n.to(tl.pointer_type(tl.float32)), tl.load(y))
+
+
+@triton.jit
+def stored_pointer(x, y, z):
+    tl.store(x, y.to(tl.int64))
+
+
+@triton.jit
+def assembly(x, y, z):
+    p = tl.inline_asm_elementwise(
+        "mov.b64 $0, $1;", "=l,l", [x], dtype=tl.int64, is_pure=True, pack=1
+    )
+    tl.store(z, p.to(tl.float32))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        (loaded_pointer, "int64"),
+        (address_as_number, "float32"),
+        (stored_pointer, "int64"),
+        (assembly, "float32"),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_what_can_not_be_followed_counts_as_all(kernel, dtype):
+    assert effects(kernel, dtype=np.dtype(dtype)) == ("xyz", "xyz")
+
+
+def test_code_that_can_not_be_read_counts_as_all(monkeypatch):
+    from jaxfn._triton import compile as compiling
+
+    def fails(text):
+        raise ValueError(text)
+
+    @triton.jit
+    def unread(x, y):
+        tl.store(y, tl.load(x))
+
+    monkeypatch.setattr(compiling, "read", fails)
+    assert effects(unread) == ("xy", "xy")
+
+
+# ---- buffers and variants
+
+
+def test_two_parameters_in_one_buffer():
+    made = Launch(
+        copied,
+        {"x": Pointer(0, 0, F32), "y": Pointer(0, 8, F32), "n": 5},
+        (Variant({}, {}, (1, 1, 1)),),
+        (jax.ShapeDtypeStruct((64,), F32),),
+        "here.py:1",
+    )
+    assert (made.reads, made.writes) == ((0,), (0,))
+    assert made.parameters_of(0) == ("x", "y")
+    assert made.parameter_of(0) == "`x` and `y`"
+
+
+def test_a_number_that_is_loaded_is_read():
+    made = Launch(
+        copied,
+        {"x": Pointer(0, 0, F32), "y": Pointer(1, 0, F32), "n": Loaded(2)},
+        (Variant({}, {}, (1, 1, 1)),),
+        (
+            jax.ShapeDtypeStruct((64,), F32),
+            jax.ShapeDtypeStruct((64,), F32),
+            jax.ShapeDtypeStruct((1,), np.dtype("int32")),
+        ),
+        "here.py:1",
+    )
+    assert (made.reads, made.writes) == ((0, 2), (1,))
+
+
+@triton.jit
+def one_of(x, y, z, WHICH: tl.constexpr):
+    tl.static_assert(WHICH < 3)
+    if WHICH == 0:
+        tl.store(x, tl.load(z))
+    else:
+        tl.store(y, tl.load(z))
+
+
+def test_variants_that_write_to_different_buffers():
+    made = launch(one_of, variants=[{"WHICH": 0}, {"WHICH": 1}])
+    assert made.writes == (0, 1)
+    assert launch(one_of, WHICH=0).writes == (0,)
+    assert launch(one_of, WHICH=1).writes == (1,)
+
+
+def test_variants_that_do_not_compile_are_left_out():
+    made = launch(one_of, variants=[{"WHICH": 3}, {"WHICH": 1}, {"WHICH": 4}])
+    assert [v.constants for v in made.usable] == [{"WHICH": 1}]
+    assert made.writes == (1,)
+
+
+def test_if_no_variant_compiles_the_error_has_tritons_words():
+    made = launch(one_of, variants=[{"WHICH": 3}, {"WHICH": 4}])
+    words = r"can't compile the kernel `one_of`.*here\.py:1.*CompileTimeAssertion"
+    with pytest.raises(RuntimeError, match=words):
+        _ = made.writes
+
+
+def test_many_threads_compile():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(n):
+        return launch(copied, n=n).writes
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(one, range(100, 116))) == {(1,)}
