@@ -182,6 +182,17 @@ def ttir(
 # ---- while a rule is traced
 
 
+def changed_global(kernel: Any) -> str:
+    """The name of a global that a kernel was compiled with, and that has changed.
+
+    Triton knows the globals that a kernel reads from when it first compiles it.
+    """
+    for (what, _), (value, space) in kernel.used_global_vals.items():
+        if space.get(what, value) != value:
+            return what
+    return ""
+
+
 def target(capability: int) -> Any:
     """An NVIDIA GPU of this compute capability: 90, for example."""
     return name("GPUTarget")("cuda", capability, 32)

@@ -88,13 +88,27 @@ def _plain_in(
     elif isinstance(value, types.FunctionType):
         if not _is_library(value.__module__):
             yield from _read_by(value, seen)
+    elif type(value).__name__ == "constexpr":  # Triton's: a constant of kernels
+        yield from _plain_in(name, getattr(value, "value", None), names, seen)
+    elif _is_kernel(value):
+        # By its number: whoever keeps a trace keeps the kernels that it launches.
+        yield name, id(value)
+        while not isinstance(value, types.FunctionType):
+            value = value.fn
+        yield from _read_by(value, seen)
     elif not _is_library(getattr(value, "__name__", type(value).__module__)):
         is_class = isinstance(value, type(torch.autograd.Function))
         for attribute in (*names, *_RULES) if is_class else names:
             held = inspect.getattr_static(value, attribute, _MISSING)
             held = getattr(held, "__func__", held)
-            if isinstance(held, types.FunctionType) or _is_plain(held):
+            is_read = isinstance(held, types.FunctionType) or _is_plain(held)
+            if is_read or _is_kernel(held):
                 yield from _plain_in(f"{name}.{attribute}", held, names, seen)
+
+
+def _is_kernel(value: Any) -> bool:
+    """Whether it is a kernel of Triton, or an autotuner or heuristics around one."""
+    return all(hasattr(value, name) for name in ("arg_names", "run", "fn"))
 
 
 def _is_library(module: str | None) -> bool:

@@ -132,10 +132,10 @@ def record(
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     saved.start(outputs.leaves)
     # An output goes to JAX contiguous. Saved, it stays the view that it is.
-    apart = _apart if storages is not None else lambda x, outputs: x
-    templates = [saved(apart(x, at)) for x in given_to(ctx, "to_save")]
-    for_forward = [saved(apart(x, at)) for x in given_to(ctx, "saved_for_forward")]
-    attributes = {k: saved(apart(x, at)) for k, x in attributes_of(ctx).items()}
+    of = at if storages is not None else {}
+    templates = [saved(_apart(x, of)) for x in given_to(ctx, "to_save")]
+    for_forward = [saved(_apart(x, of)) for x in given_to(ctx, "saved_for_forward")]
+    attributes = {k: saved(_apart(x, of)) for k, x in attributes_of(ctx).items()}
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.

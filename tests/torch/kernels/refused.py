@@ -231,3 +231,30 @@ def wrong_keyword(ctx, x):
     out = torch.empty_like(x)
     scale_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8, wrong_keyword=1)
     return out
+
+
+@triton.jit
+def other_kernel(x, y, n, by, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 4 * tl.load(x + i, mask=i < n), mask=i < n)
+
+
+FACTOR = tl.constexpr(2.0)
+
+
+@triton.jit
+def global_kernel(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, FACTOR * tl.load(x + i))
+
+
+class ReadsGlobal(Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        global_kernel[(1,)](x, out, BLOCK=8)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g

@@ -135,3 +135,19 @@ def test_launches_of_other_threads_reach_triton():
     assert "GuardError" not in seen
     if not available:
         assert set(seen[::2]) == {"RuntimeError"}
+
+
+def test_a_kernel_that_is_defined_again(monkeypatch):
+    apply = jaxfn.torch.from_torch(functions.Scale).apply
+    assert (apply(X) == 3 * X).all()
+    monkeypatch.setattr(functions, "scale_kernel", refused.other_kernel)
+    assert (apply(X) == 4 * X).all()
+
+
+def test_a_global_that_a_kernel_reads_and_that_changes(monkeypatch):
+    apply = jaxfn.torch.from_torch(refused.ReadsGlobal).apply
+    assert (apply(X) == 2 * X).all()
+    monkeypatch.setattr(refused, "FACTOR", refused.tl.constexpr(5.0))
+    text = message(apply, X)
+    assert "FACTOR" in text
+    assert "global_kernel" in text
