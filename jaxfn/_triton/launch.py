@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,12 @@ class Launch:
             self.kernel, self.arguments, self.variants, self.buffers
         )
 
+    def pin(self) -> None:
+        """Run the first usable variant alone: a rule has asked which one it is."""
+        self.__dict__["effects"] = dataclasses.replace(
+            self.effects, usable=self.usable[:1]
+        )
+
     @property
     def generated(self) -> Any:
         """A kernel of the buffers alone, which calls the user's kernel."""
@@ -125,7 +132,7 @@ class Launch:
             for case, v in zip(self._made.cases, self.variants, strict=True)
         ]
         buffers = [(b.shape, str(b.dtype)) for b in self.buffers]
-        return (id(self.generated), *variants, *buffers, self.place)
+        return (id(self.generated), len(self.usable), *variants, *buffers, self.place)
 
 
 def _words(error: BaseException) -> str:

@@ -76,10 +76,6 @@ def writes_closed_over(ctx, x):
     return x + BUFFER
 
 
-def compiled(ctx, x):
-    return torch.compile(torch.sin)(x)  # here
-
-
 def double(ctx, x):
     return (x.double() * 2).float()  # here
 
@@ -125,7 +121,6 @@ ROWS = {
     "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),
     "draws": (draws, r"aten\.rand_like", "need a key", "random=True"),
     "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
-    "compiled": (compiled, "operation", "dynamo", 'fallback="host"'),
     "double": (double, "float64", "x64 is off", "jax_enable_x64"),
     "complex128": (to_complex128, "complex128", "x64 is off", "jax_enable_x64"),
     "float8": (to_float8, "float8_e4m3fnuz", "can't hold it", 'fallback="host"'),

@@ -33,6 +33,7 @@ from jaxfn.torch._base.flatten import (
     Flattener,
     Leaf,
     parameters_in,
+    outputs_of,
     parts_of,
     unflatten,
 )

@@ -286,17 +286,23 @@ def plain_launches() -> Any:
     )
 
 
+# How many numbers of a tensor torch keeps while it traces: of one that a rule makes of
+# Python's numbers. Torch keeps one, and then a product of sizes is unknown.
+_KEPT = 64
+
+
 @contextlib.contextmanager
-def nested_compile() -> Iterator[None]:
-    """While this lasts, functions under torch.compile can be traced as they are."""
-    config = sys.modules.get("torch._dynamo.config")
-    name = "error_on_nested_fx_trace"
-    if config is None or not hasattr(config, name):
+def eased() -> Iterator[None]:
+    """While this lasts, tracing knows small constants and goes into torch.compile."""
+    wanted = {
+        "torch._dynamo.config": ("error_on_nested_fx_trace", False),
+        "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _KEPT),
+        "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _KEPT),
+    }
+    with contextlib.ExitStack() as stack:
+        for where, (what, value) in wanted.items():
+            module = sys.modules.get(where)  # no compiled function without Dynamo
+            if module is not None and hasattr(module, what):
+                stack.callback(setattr, module, what, getattr(module, what))
+                setattr(module, what, value)
         yield
-        return
-    before = getattr(config, name)
-    setattr(config, name, False)
-    try:
-        yield
-    finally:
-        setattr(config, name, before)

@@ -148,6 +148,13 @@ def parts_of(template: Any) -> list[Any]:
     return [template.parts] if isinstance(template, Rebuilt) else []
 
 
+def outputs_of(template: Any) -> tuple[Any, ...]:
+    """The outputs of a Function that returned this: as in torch, a tuple's members."""
+    if isinstance(template, Rebuilt) and issubclass(template.kind, tuple):
+        return tuple(template.parts)
+    return template if isinstance(template, tuple) else (template,)
+
+
 def has_leaf(template: Any) -> bool:
     """Is there a leaf in a template?"""
     is_one = isinstance(template, (Leaf, Rebuilt))

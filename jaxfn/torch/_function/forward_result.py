@@ -16,6 +16,7 @@ from jaxfn.torch._base import (
     experimental,
     given_to,
     is_inexact,
+    outputs_of,
     parts_of,
     to_jax_dtype,
     torch,
@@ -124,7 +125,7 @@ def record(
     """
     outputs = Flattener(lambda x: isinstance(x, torch.Tensor))
     output = outputs(result)
-    tops = output if isinstance(output, tuple) else (output,)
+    tops = outputs_of(output)
     n = len(outputs.leaves)
     _check_returned(output)
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))

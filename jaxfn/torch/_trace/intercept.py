@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxfn.torch._base import (
@@ -23,7 +24,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings
+from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings, replaced
 
 
 class NeedsRead(BaseException):
@@ -296,7 +297,7 @@ class Path:
         if around.note is not None:
             around.note(tensors)
         found: list[Any] = []
-        with watch, draws, around.here():
+        with watch, draws, around.here(), _numbers_decide(self.choices):
             try:
                 found = [_own(x) for x in self._run(tensors)]
             except Exception as error:
@@ -308,6 +309,34 @@ class Path:
                 self.backward_at = watch.backward_at
                 self.draws = draws.found
             return [*self.choices.conditions, *found]
+
+
+@contextlib.contextmanager
+def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
+    """While this lasts, a condition on a number goes both ways, as one on a tensor.
+
+    Such a number comes from `x.item()`: while JAX traces it has no value.
+    """
+    original = torch.SymBool.__bool__
+
+    def decide(condition: Any, depth: int = 2) -> bool:
+        try:
+            return original(condition)
+        except experimental.needs_values():
+            caller: Any = sys._getframe(depth)
+            if not is_users(caller.f_code.co_filename):
+                raise  # torch itself asks, of a size for example
+            return choices(torch.scalar_tensor(condition, dtype=torch.bool))
+
+    def is_not_zero(number: Any) -> bool:
+        condition = number != 0
+        return condition if type(condition) is bool else decide(condition, 3)
+
+    with (
+        replaced(torch.SymBool, "__bool__", decide),
+        replaced(torch.SymInt, "__bool__", is_not_zero),
+    ):
+        yield
 
 
 def _is_users_own(error: Exception) -> bool:

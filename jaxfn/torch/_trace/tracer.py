@@ -71,7 +71,8 @@ def trace(
         NeedsRead: `known` is False, and the rule asked.
     """
     kept = ParameterGradGuard(keep)
-    with experimental.LOCK, torch.random.fork_rng(devices=[]), kept:
+    draws = torch.random.fork_rng(devices=[])
+    with experimental.LOCK, draws, kept, experimental.eased():
         how = {"known": known, "as_gpu": as_gpu}
         tracer = _Tracer(run, examples, seed, note, kept, symbolic=False, **how)
         try:

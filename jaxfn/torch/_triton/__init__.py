@@ -17,7 +17,7 @@ nothing can launch a kernel.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView
-from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
+from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded, replaced
 from jaxfn.torch._triton.surroundings import (
     KernelLaunched,
     LaunchSeen,

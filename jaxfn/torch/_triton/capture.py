@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,7 +45,34 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
         for kind in triton.launchers():
             stack.enter_context(replaced(kind, "run", run))
         stack.enter_context(experimental.plain_launches())
+        stack.enter_context(_told_when_asked(act))
         yield
+
+
+# A rule may compute with the configuration that was chosen. On a GPU it is chosen when
+# the program runs, if the rule does not ask.
+@contextlib.contextmanager
+def _told_when_asked(act: Callable[..., None]) -> Iterator[None]:
+    """While this lasts, `act.pin` hears of this thread's reading a `best_config`."""
+    _, kind = triton.launchers()
+    what, owner = "best_config", threading.get_ident()
+    before = kind.__dict__.get(what)
+
+    def read(tuner: Any) -> Any:
+        if threading.get_ident() == owner and hasattr(act, "pin"):
+            act.pin(tuner)
+        try:
+            return tuner.__dict__[what]
+        except KeyError:
+            raise AttributeError(what) from None
+
+    setattr(kind, what, property(read, lambda t, x: t.__dict__.update({what: x})))
+    try:
+        yield
+    finally:
+        delattr(kind, what)
+        if before is not None:
+            setattr(kind, what, before)
 
 
 class Capture:
@@ -60,6 +88,12 @@ class Capture:
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
         self.launches: list[Launch] = []
+        self._last: dict[int, Launch] = {}
+
+    def pin(self, tuner: Any) -> None:
+        """Let the last launch of a tuned kernel be of its first configuration alone."""
+        if id(tuner) in self._last:
+            self._last[id(tuner)].pin()
 
     def __call__(self, kernel: Any, args: Any, kwargs: Any, grid: Any) -> None:
         """Record one launch."""
@@ -98,6 +132,7 @@ class Capture:
         self.launches.append(launch)
         if first.config is not None:  # rules may ask what was chosen
             kernel.best_config = found[variants.index(launch.usable[0])].config
+            self._last[id(kernel)] = launch
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from jaxfn.torch._base import TorchRefusal, experimental
+from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._triton.buffers import Storages
 from jaxfn.torch._triton.gpu import GpuLook, is_loaded
 
@@ -71,7 +71,7 @@ class Surroundings:
         self.launches = act.launches
         before, _NOW.storages = storages_now(), self.storages
         try:
-            with self.gpu.shows(), capture.caught(act), experimental.nested_compile():
+            with self.gpu.shows(), capture.caught(act):
                 yield
         finally:
             _NOW.storages = before
