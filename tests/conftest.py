@@ -78,6 +78,9 @@ hypothesis.settings.load_profile("normal")
 NEEDS = {
     "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
     "tests/torch": ("torch",),
+    "tests/torch/kernels": ("torch", "triton"),
+    "tests/torch/kernels/packages.py": ("torch", "triton", "liger_kernel", "fla"),
+    "tests/torch/kernels/test_packages.py": ("torch", "triton", "liger_kernel", "fla"),
     "jaxfn/_triton": ("triton",),  # tests/package/test_triton_extra.py: without
     "tests/triton": ("triton",),
     "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),

@@ -32,8 +32,8 @@ from jaxfn.torch._base.experimental import TorchDispatchMode
 from jaxfn.torch._base.flatten import (
     Flattener,
     Leaf,
-    parameters_in,
     outputs_of,
+    parameters_in,
     parts_of,
     unflatten,
 )

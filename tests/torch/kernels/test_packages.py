@@ -1,6 +1,8 @@
 """Functions of liger-kernel and fla run in JAX, unmodified: value and gradient."""
 
+import importlib.metadata
 import importlib.util
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -138,3 +140,13 @@ def test_each_launch_lowers_for_cuda(case):
     text = f.lower(lowering_platforms=("cuda",)).as_text()
     assert "triton_kernel_call" in text
     assert "callback" not in text
+
+
+@pytest.mark.parametrize("package", ["liger-kernel", "fla-core"])
+def test_the_page_says_how_many_run(package):
+    page = Path(__file__).parents[3] / "notebooks/reference/kernels.md"
+    module = {"liger-kernel": "liger_kernel", "fla-core": "fla"}[package]
+    cases = [c for c in CASES if c.path.startswith(module + ".")]
+    version = importlib.metadata.version(package)
+    n = len(cases)
+    assert f"| {package} {version} | {n} of {n} |" in page.read_text()
