@@ -9,6 +9,7 @@ import triton.language as tl
 from jaxfn._triton import Launch, Loaded, Pointer, Variant
 
 F32 = np.dtype("float32")
+VERSION = tuple(int(n) for n in triton.__version__.split(".")[:2])
 
 
 def launch(kernel, pointers="xyz", *, variants=({},), dtype=F32, **arguments):
@@ -176,6 +177,7 @@ def returned(x, y, z, n):
     tl.store(p, tl.load(q) + tl.load(z))
 
 
+# Triton 3.9 has no block pointers any more.
 @triton.jit
 def block_pointer(x, y):
     p = tl.make_block_ptr(x, (8, 8), (8, 1), (0, 0), (4, 4), (1, 0))
@@ -244,7 +246,7 @@ KNOWN = [
     (through_helper, {}, "yz", "x"),
     (through_function, {}, "yz", "x"),
     (returned, {"n": 5}, "yz", "xy"),
-    (block_pointer, {}, "x", "y"),
+    *[(block_pointer, {}, "x", "y")][: VERSION < (3, 9)],
     (descriptor, {}, "x", "y"),
     (grid_of_pointers, {}, "x", "y"),
     (cast, {}, "x", "y"),
@@ -274,7 +276,7 @@ def loaded_pointer(x, y, z):
 
 @triton.jit
 def address_as_number(x, y, z):
-    n = x.to(tl.int64) + 4
+    n = x.to(tl.int64) | 4
     tl.store(n.to(tl.pointer_type(tl.float32)), tl.load(y))
 
 
@@ -302,7 +304,10 @@ def assembly(x, y, z):
         (loaded_pointer, "int64"),
         (address_as_number, "float32"),
         (stored_pointer, "int64"),
-        (stored_as_it_is, "int64"),
+        pytest.param(
+            *(stored_as_it_is, "int64"),
+            marks=pytest.mark.skipif(VERSION >= (3, 9), reason="Triton aborts"),
+        ),
         (assembly, "float32"),
     ],
     ids=lambda x: getattr(x, "__name__", x),
