@@ -56,11 +56,13 @@ class Effects:
         usable: The variants that Triton's frontend compiles.
         reads: Numbers of the buffers that one of them may read.
         writes: Numbers of the buffers that one of them may write to.
+        are_known: Whether they are what the code says, and not simply all buffers.
     """
 
     usable: tuple[Variant, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    are_known: bool = True
 
 
 def of_variants(
@@ -78,26 +80,29 @@ def of_variants(
     """
     reads: set[int] = set()
     writes: set[int] = set()
+    are_known = True
     errors: dict[int, LaunchError] = {}
     for case in dict.fromkeys(made.cases):
         try:
-            read, written = effects(made.kernel, buffers, made.constants(case))
+            walk = _walk(made.kernel, buffers, made.constants(case))
         except LaunchError as error:
             errors[case] = error
         else:
-            reads |= read
-            writes |= written
+            everything = set(range(len(buffers)))
+            are_known = are_known and walk is not None
+            reads |= everything if walk is None else walk.read
+            writes |= everything if walk is None else walk.written
     pairs = zip(variants, made.cases, strict=True)
     usable = tuple(v for v, case in pairs if case not in errors)
     if not usable:
         raise errors[made.cases[0]]
-    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)))
+    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)), are_known)
 
 
-def effects(
+def _walk(
     kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct], constants: dict[str, Any]
-) -> tuple[set[int], set[int]]:
-    """The buffers that a kernel reads, and those that it writes to, by position.
+) -> _Walk | None:
+    """What a kernel does to its buffers; None if its code does not tell.
 
     Args:
         kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
@@ -110,12 +115,10 @@ def effects(
     memory = {f"b{i}": np.empty(0, x.dtype) for i, x in enumerate(buffers)}
     try:
         functions, _ = compiling.compiled(kernel, {**memory, **constants})
-        walk = _Walk(functions)
     except UnreadableError:
-        walk = None
-    if walk is None or walk.is_lost:
-        return set(range(len(buffers))), set(range(len(buffers)))
-    return walk.read, walk.written
+        return None
+    walk = _Walk(functions)
+    return None if walk.is_lost else walk
 
 
 @dataclass

@@ -85,14 +85,8 @@ def check() -> None:
 
 
 def is_jit_function(x: Any) -> bool:
-    """Is it a function with the decorator `triton.jit`, compiled by Triton itself?"""
-    # Gluon's functions are of a subclass, and another language.
-    return type(x) is name("JITFunction")
-
-
-def is_interpreted(x: Any) -> bool:
-    """Was it made while TRITON_INTERPRET was set, so that nothing can compile it?"""
-    return type(x).__name__ == "InterpretedFunction"
+    """Is it a function with the decorator `triton.jit`, of Triton's own language?"""
+    return isinstance(x, name("JITFunction")) and type(x).__name__ != "GluonJITFunction"
 
 
 def name_of(kernel: Any) -> str:

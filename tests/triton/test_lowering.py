@@ -135,6 +135,7 @@ def test_options_of_a_single_launch():
     few, many = (lowered(lambda x, n=n: run(x, x, num_warps=n), X) for n in (1, 8))
     assert launches(few) == launches(many) == 1
     assert few != many
+    assert launches(lowered(lambda x: run(x, x, maxnreg=64, debug=True), X)) == 1
 
 
 @needs_plugin
