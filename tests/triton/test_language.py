@@ -656,8 +656,12 @@ def test_each_comparison():
     y = np.array([1, 3, 2, 1, np.nan], np.float32)
     nan = np.isnan(x) | np.isnan(y)
     for kind, wanted in {
-        "eq": x == y, "ne": (x < y) | (x > y), "lt": x < y, "le": x <= y,
-        "gt": x > y, "ge": x >= y,
+        "eq": x == y,
+        "ne": (x < y) | (x > y),
+        "lt": x < y,
+        "le": x <= y,
+        "gt": x > y,
+        "ge": x >= y,
     }.items():
         for first, beside_nan in (("o", False), ("u", True)):
             found = operation("cmpf", "f32", x, y, words=[first + kind])
