@@ -78,11 +78,22 @@ hypothesis.settings.load_profile("normal")
 NEEDS = {
     "jaxfn/torch": ("torch",),  # tests/package/test_torch_extra.py: what holds without
     "tests/torch": ("torch",),
+    "tests/torch/kernels": ("torch", "triton"),
+    "tests/torch/kernels/packages.py": ("torch", "triton", "liger_kernel", "fla"),
+    "tests/torch/kernels/test_packages.py": ("torch", "triton", "liger_kernel", "fla"),
     "jaxfn/_triton": ("triton",),  # tests/package/test_triton_extra.py: without
     "tests/triton": ("triton",),
     "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
     "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),
+    "tests/gpu/comparison.py": ("torch",),
+    "tests/gpu/norm.py": ("torch",),
+    "tests/gpu/ports.py": ("torch",),
+    "tests/gpu/aliases.py": ("torch", "triton"),
+    "tests/gpu/call.py": ("torch", "triton"),
+    "tests/gpu/functions.py": ("torch", "triton"),
+    "tests/gpu/kernels.py": ("torch", "triton"),
+    "tests/gpu/tuned.py": ("torch", "triton"),
 }
 
 

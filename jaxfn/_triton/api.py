@@ -125,11 +125,23 @@ def _arrays(
     kernel: Any, out: dict[str, Any], arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays by name, and all arguments with types in the place of arrays."""
+    if not isinstance(out, dict):
+        raise TypeError(
+            f"triton_call got {out!r} as `out`: expected a dict with a "
+            "jax.ShapeDtypeStruct for each parameter that the kernel writes to."
+        )
     arrays: dict[str, Any] = {}
     given = dict(arguments)
     for key, value in arguments.items():
         if isinstance(value, (jax.Array, np.ndarray)):
             arrays[key] = jnp.asarray(value)
+        elif any(
+            isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(value)
+        ):
+            raise TypeError(
+                f"`{_name(kernel)}` got {type(value).__name__} of arrays for `{key}`: "
+                "expected an array or a number. Pass each array as an argument."
+            )
     for key, value in out.items():
         arrays[key] = _initial(key, value, arrays, arguments)
     for key, value in arrays.items():
@@ -197,6 +209,11 @@ def _launch(
 
 def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
     """Compare what the kernel writes to with what `out` says."""
+    if not made.effects.are_known and set(out) != set(names):
+        raise ValueError(
+            f"The code of the kernel `{made.name}` does not tell to which arrays it "
+            f"writes. Name all of them in `out`: {', '.join(names)}."
+        )
     written = [names[i] for i in made.writes]
     for key in written:
         if key not in out:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxfn._triton import experimental, interpreter
 from jaxfn._triton.errors import LaunchError
@@ -64,12 +66,10 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
 
 
 def _is_here(x: Any) -> bool:
-    """Is it an array with known values, in the memory of a CPU?"""
-    if isinstance(x, jax.core.Tracer):
+    """Is it an array with known values, on the CPU that JAX uses by default?"""
+    if isinstance(x, Tracer) or jax.default_backend() != "cpu":
         return False
-    if isinstance(x, np.ndarray):
-        return jax.default_backend() == "cpu"
-    return all(device.platform == "cpu" for device in x.devices())
+    return isinstance(x, np.ndarray) or x.devices() == {jax.devices()[0]}
 
 
 class _Keyed:
@@ -109,9 +109,8 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
             *buffers, cuda=on_gpu, rocm=on_gpu, default=on_host
         )
 
-    batched = jax.custom_batching.sequential_vmap(choose)
-    batched.__name__ = launch.name
-    compiled = jax.jit(batched)
+    choose.__name__ = launch.name  # for whoever reads a jaxpr
+    compiled = jax.jit(jax.custom_batching.sequential_vmap(choose))
 
     def refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
         raise TypeError(
@@ -153,7 +152,9 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
     variant = launch.usable[0]
     arguments: dict[str, Any] = {f"b{i}": x for i, x in enumerate(copies)}
     arguments |= launch.constants(variant)
-    names = {f"b{i}": launch.parameter_of(i) for i in range(len(copies))}
+    names = {
+        f"b{i}": "` and `".join(launch.parameters_of(i)) for i in range(len(copies))
+    }
     try:
         interpreter.run(
             launch.generated, variant.grid, arguments, names=names, title=launch.name
@@ -163,7 +164,7 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
         found.place = error.place
         raise found from error
     for i, (before, after) in enumerate(zip(buffers, copies, strict=True)):
-        if i not in launch.writes and before.tobytes() != after.tobytes():
+        if i not in launch.writes and not _same_bytes(before, after):
             raise KernelError(
                 f"The kernel `{launch.name}`, launched at {launch.place}, wrote to "
                 f"{launch.parameter_of(i)}. jaxfn did not find this store in the "
@@ -173,18 +174,22 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
     return [copies[i] for i in launch.writes]
 
 
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
 # ---- on a GPU
 
 
 @functools.cache
 def _jax_triton() -> Any:
-    """The module `jax_triton`, or None if this JAX can't use it."""
+    """The module `jax_triton`, or None if it is not installed."""
     variable = "TRITON_CACHE_DIR"
     before = os.environ.get(variable)
-    try:
-        return importlib.import_module("jax_triton")
-    except ImportError:
+    if importlib.util.find_spec("jax_triton") is None:
         return None
+    try:  # an error is that of a package which jax-triton misses
+        return importlib.import_module("jax_triton")
     finally:  # jax-triton sets or deletes it, and Triton's own launches use it
         if before is not None:
             os.environ[variable] = before
@@ -212,18 +217,13 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
     kernel = launch.generated_with_outputs if is_old else launch.generated
     types = [launch.buffers[i] for i in launch.writes]
     given: dict[str, Any] = {"out_shape" if is_old else "out_type": types}
-    configs = [_config(launch, v) for v in launch.usable]
-    grids = {launch.constants(v).get("CASE"): v.grid for v in launch.usable}
-    if len(configs) > 1:
+    first, *others = launch.usable
+    if others:
+        configs = [_config(launch.constants(v), v.options) for v in launch.usable]
         kernel = experimental.module().autotune(configs, key=[])(kernel)
     else:
-        (config,) = configs
-        given |= launch.constants(launch.usable[0])
-        given |= {
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-            "num_ctas": config.num_ctas,
-        }
+        given |= launch.constants(first) | _options(first.options, is_old=is_old)
+    grids = {launch.constants(v).get("CASE"): v.grid for v in launch.usable}
     with warnings.catch_warnings():
         # Since 0.4 it asks for references, which have no place inside a branch.
         warnings.filterwarnings("ignore", "input_output_aliases", DeprecationWarning)
@@ -240,6 +240,17 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
 _TUNED = ("num_warps", "num_stages", "num_ctas")
 
 
-def _config(launch: Launch, variant: Any) -> Any:
-    options = {k: v for k, v in variant.options.items() if k in _TUNED}
-    return experimental.module().Config(launch.constants(variant), **options)
+def _config(constants: dict[str, Any], options: dict[str, Any]) -> Any:
+    # jax-triton passes no other options of a configuration to the compiler.
+    tuned = {k: v for k, v in options.items() if k in _TUNED}
+    return experimental.module().Config(constants, **tuned)
+
+
+def _options(options: dict[str, Any], *, is_old: bool) -> dict[str, Any]:
+    """How triton_call of jax-triton takes the options of a launch."""
+    named = (*_TUNED, "enable_fp_fusion") if is_old else _TUNED
+    given: dict[str, Any] = {k: v for k, v in options.items() if k in named}
+    if not is_old:
+        others = {k: v for k, v in options.items() if k not in (*_TUNED, "debug")}
+        given["backend_options"] = others
+    return given

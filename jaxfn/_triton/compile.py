@@ -22,6 +22,8 @@ POINTERS = {
     "float8_e4m3fnuz": "*fp8e4b8",
     "float8_e5m2fnuz": "*fp8e5b16",
 }
+"""Triton's name for pointers to the types that Triton and NumPy both have."""
+
 # `tl.device_assert` is kept, and integers wrap as they do on a GPU.
 _OPTIONS = {"debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}
 
@@ -40,8 +42,11 @@ def _memory(value: np.ndarray) -> str:
     return POINTERS[value.dtype.name]
 
 
-def _type(value: Any, annotated: str, specialize: bool) -> str:
+def _type(value: Any, parameter: Any) -> str:
     """Triton's type of an argument, "constexpr" for what the compiler must know."""
+    annotated = experimental.annotated_type(parameter)
+    if experimental.is_constexpr(parameter):
+        return "constexpr"
     if isinstance(value, np.ndarray):
         return _memory(value)
     if isinstance(value, bool | np.bool_):
@@ -49,10 +54,10 @@ def _type(value: Any, annotated: str, specialize: bool) -> str:
     if isinstance(value, int | np.integer):
         if not -(2**63) <= value < 2**64:
             raise TypeError(f"{value} is too large")
-        if annotated or (value == 1 and specialize):
-            return annotated or "constexpr"
+        if value == 1 and experimental.is_specialized(parameter):
+            return "constexpr"
         small = -(2**31) <= value < 2**31
-        return "i32" if small else "i64" if value < 2**63 else "u64"
+        return annotated or ("i32" if small else "i64" if value < 2**63 else "u64")
     if isinstance(value, float | np.floating):
         return annotated or "fp32"
     if isinstance(value, tuple | list):
@@ -64,16 +69,41 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments in the order of the parameters, with defaults.
 
     Raises:
-        LaunchError: A parameter has no argument, or an argument no parameter.
+        LaunchError: A parameter has no argument, or an argument no parameter; or it is
+            no function of `triton.jit`.
     """
-    title, parameters = kernel.__name__, experimental.parameters(kernel)
-    values = {p.name: p.default for p in parameters if p.has_default} | arguments
+    if not experimental.is_jit_function(kernel):
+        title = getattr(kernel, "__name__", repr(kernel))
+        message = f"`{title}` is a {type(kernel).__name__}, not what `triton.jit` makes"
+        raise LaunchError(title, message)
+    title, parameters = experimental.name_of(kernel), experimental.parameters(kernel)
+    values = {p.name: p.default for p in parameters if p.has_default}
+    values.update(arguments)
     names = [p.name for p in parameters]
     if unknown := sorted(set(values) - set(names)):
         raise LaunchError(title, f"`{title}` has no parameters {unknown}")
     if missing := [name for name in names if name not in values]:
         raise LaunchError(title, f"`{title}` got no arguments {missing}")
+    constexpr = experimental.language().constexpr
+    values = {k: v.value if isinstance(v, constexpr) else v for k, v in values.items()}
     return {name: values[name] for name in names}
+
+
+def _key(value: Any) -> Any:
+    """What tells constants apart; 1, 1.0 and True are equal in Python."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return type(value), repr(value), value
+
+
+def _text(title: str, kernel: Any, signature: Any, constants: Any) -> str:
+    try:
+        return str(experimental.ttir(kernel, signature, constants, _OPTIONS))
+    except Exception as error:
+        message = f"Triton can't compile `{title}`: {error}"
+        raise LaunchError(title, message) from error
 
 
 def _read(title: str, text: str) -> dict[str, Function]:
@@ -89,31 +119,33 @@ def compiled(
 ) -> tuple[dict[str, Function], list[str]]:
     """The functions of a kernel for such arguments, and which it takes when it runs.
 
+    Args:
+        kernel: A `triton.jit` function.
+        arguments: Its arguments, complete; of arrays only the types matter.
+
     Raises:
         LaunchError: An argument is of a wrong type, or Triton can't compile it.
         UnreadableError: Triton compiles it, to code that nothing here can read.
     """
-    title, signature, constants = kernel.__name__, {}, {}
+    title, signature, constants = experimental.name_of(kernel), {}, {}
     for i, p in enumerate(experimental.parameters(kernel)):
-        value, kind = arguments[p.name], "constexpr"
         try:
-            if not p.is_constexpr:
-                kind = _type(value, p.annotation_type or "", not p.do_not_specialize)
+            signature[p.name] = _type(arguments[p.name], p)
         except TypeError as error:
             message = f"argument `{p.name}` of `{title}`: {error}"
             raise LaunchError(title, message) from error
-        signature[p.name] = kind
-        if kind == "constexpr":
-            constants[i,] = getattr(value, "value", value)
-    key = (*signature.values(), *((type(v), repr(v)) for v in constants.values()))
+        if signature[p.name] == "constexpr":
+            constants[i,] = arguments[p.name]
     try:
         known = _compiled.setdefault(kernel, {})
-        if key not in known:
-            module = experimental.ttir(kernel, signature, constants, _OPTIONS)
-            known[key] = _read(title, str(module))
-    except LaunchError:
-        raise
-    except Exception as error:
+        changed = experimental.changed_globals(kernel)
+    except Exception as error:  # Triton looks through its helpers.
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
+    if changed:
+        message = f"`{title}` uses {changed}, which changed since it was compiled"
+        raise LaunchError(title, message)
+    key = (*signature.values(), *map(_key, constants.values()))
+    if key not in known:
+        known[key] = _read(title, _text(title, kernel, signature, constants))
     return known[key], [name for name, k in signature.items() if k != "constexpr"]

@@ -56,11 +56,13 @@ class Effects:
         usable: The variants that Triton's frontend compiles.
         reads: Numbers of the buffers that one of them may read.
         writes: Numbers of the buffers that one of them may write to.
+        are_known: Whether they are what the code says, and not simply all buffers.
     """
 
     usable: tuple[Variant, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    are_known: bool = True
 
 
 def of_variants(
@@ -78,26 +80,29 @@ def of_variants(
     """
     reads: set[int] = set()
     writes: set[int] = set()
+    are_known = True
     errors: dict[int, LaunchError] = {}
     for case in dict.fromkeys(made.cases):
         try:
-            read, written = effects(made.kernel, buffers, made.constants(case))
+            walk = _walk(made.kernel, buffers, made.constants(case))
         except LaunchError as error:
             errors[case] = error
         else:
-            reads |= read
-            writes |= written
+            everything = set(range(len(buffers)))
+            are_known = are_known and walk is not None
+            reads |= everything if walk is None else walk.read
+            writes |= everything if walk is None else walk.written
     pairs = zip(variants, made.cases, strict=True)
     usable = tuple(v for v, case in pairs if case not in errors)
     if not usable:
         raise errors[made.cases[0]]
-    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)))
+    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)), are_known)
 
 
-def effects(
+def _walk(
     kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct], constants: dict[str, Any]
-) -> tuple[set[int], set[int]]:
-    """The buffers that a kernel reads, and those that it writes to, by position.
+) -> _Walk | None:
+    """What a kernel does to its buffers; None if its code does not tell.
 
     Args:
         kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
@@ -110,12 +115,10 @@ def effects(
     memory = {f"b{i}": np.empty(0, x.dtype) for i, x in enumerate(buffers)}
     try:
         functions, _ = compiling.compiled(kernel, {**memory, **constants})
-        walk = _Walk(functions)
     except UnreadableError:
-        walk = None
-    if walk is None or walk.is_lost:
-        return set(range(len(buffers))), set(range(len(buffers)))
-    return walk.read, walk.written
+        return None
+    walk = _Walk(functions)
+    return None if walk.is_lost else walk
 
 
 @dataclass
@@ -179,7 +182,7 @@ class _Walk:
             self._from[place].add(value)
 
     def _new(self, names: Sequence[str], scope: dict[str, int]) -> list[int]:
-        """Numbers for values that are defined here; sides of a branch share names."""
+        """Numbers for values that are defined here; a name may be used again later."""
         numbers = [next(self._numbers) for _ in names]
         scope.update(zip(names, numbers, strict=True))
         return numbers
@@ -211,7 +214,7 @@ class _Walk:
     def _operation(
         self, op: Operation, operands: list[int], scope: dict[str, int]
     ) -> None:
-        inside = [self._region(region, dict(scope)) for region in op.regions]
+        inside = [self._region(region, scope) for region in op.regions]
         results = self._new(op.results, scope)
         if op.name == "scf.for":  # operands: begin, end, step; its block has a counter
             (_, *into), ends = inside[0]

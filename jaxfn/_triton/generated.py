@@ -47,7 +47,7 @@ _LANGUAGE = {
 
 def element_type(dtype: Any) -> str | None:
     """Triton's name for a type of elements; None if it has none."""
-    pointer = POINTERS.get(np.dtype(dtype).name)
+    pointer = POINTERS.get(str(dtype))  # keys of JAX have types that NumPy lacks
     return pointer and pointer.removeprefix("*")
 
 
@@ -154,7 +154,7 @@ class _Writer:
             text = f"{text} + {value.offset}"
         if np.dtype(value.dtype) == buffer.dtype:
             return text
-        kind = _LANGUAGE[element_type(value.dtype) or ""]
+        kind = _LANGUAGE[element_type(np.dtype(value.dtype)) or ""]
         return f"({text}).to(tl.pointer_type(tl.{kind}))"
 
     def _loaded(self, parameter: Any, value: Loaded) -> str:
@@ -203,13 +203,24 @@ def _literal(value: Any) -> str:
 _MADE: dict[Any, Any] = {}
 
 
+def _identity(value: Any) -> Any:
+    """What tells constants apart; equal numbers may be of different types."""
+    if experimental.is_jit_function(value):  # its hash looks through its helpers
+        return id(value)
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
 def _jit(text: str, names: dict[str, Any]) -> Any:
     """Compile a kernel's text; the same kernel for the same text and globals.
 
     jax-triton and Triton cache by kernel: a launch that is traced again must not be
     compiled again.
     """
-    key = (text, *(id(getattr(x, "value", x)) for x in names.values()))
+    key = (text, *(_identity(getattr(x, "value", x)) for x in names.values()))
     with experimental.LOCK:
         if key not in _MADE:
             _MADE[key] = _exec(text, names, len(_MADE))

@@ -16,12 +16,13 @@ import numpy as np
 
 from jaxfn._triton import compile as compiling
 from jaxfn._triton import experimental
+from jaxfn._triton.access import WITH_MEMORY
 from jaxfn._triton.errors import Diverges, Fault, LaunchError
-from jaxfn._triton.memory import BlockPointer, Memory
+from jaxfn._triton.memory import Memory
 from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import DTYPES, Block, Function, Operation
 
-_PATIENCE = 10_000_000
+_PATIENCE = 1_000_000
 """Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
 _ENDS = {
     "tt.return",
@@ -104,8 +105,9 @@ class _Run:
 
     def region(self, region: list[Block], *values: Any) -> Values:
         """Run nested code; gives the values that it hands on."""
-        self.env.update(zip(region[0].arguments, values, strict=True))
-        return self.block(region[0])[1]
+        (block,) = region
+        self.env.update(zip(block.arguments, values, strict=True))
+        return self.block(block)[1]
 
 
 def _is_true(condition: Any) -> bool:
@@ -120,6 +122,8 @@ def _runner(op: Operation) -> Callable[..., Any]:
         runner = lambda _run, _op, *values: plain(*values)  # noqa: E731
     elif fn := WITH_OPERATION.get(op.name):
         runner = lambda _run, op, *values: fn(op, *values)  # noqa: E731
+    elif access := WITH_MEMORY.get(op.name):
+        runner = lambda run, op, *values: access(run.memory, op, *values)  # noqa: E731
     elif op.name in _WITH_RUN:
         runner = _WITH_RUN[op.name]
     else:
@@ -147,8 +151,8 @@ def _call(run: _Run, op: Operation, *values: Any) -> Any:
 def _for(
     run: _Run, op: Operation, first: Any, last: Any, step: Any, *carried: Any
 ) -> Any:
-    if not _is_true(step > 0):
-        raise Fault(f"has a loop with step {step}")
+    if not _is_true(step > 0) or "unsigned" in op.words:
+        raise Fault(f"can't run on a CPU: a loop with unsigned numbers or step {step}")
     _is_true(first < last)
     number, handed = first.dtype.type, list(carried)
     for i in range(int(first), int(last), int(step)):
@@ -156,12 +160,13 @@ def _for(
     return _one_or_all(op, handed)
 
 
-def _while(run: _Run, op: Operation, *values: Any) -> Any:
+def _while(run: _Run, op: Operation, *first: Any) -> Any:
+    values = list(first)
     for _ in range(_PATIENCE):
         goes_on, *values = run.region(op.regions[0], *values)
         if not _is_true(goes_on):
-            return _one_or_all(op, list(values))
-        values = tuple(run.region(op.regions[1], *values))
+            return _one_or_all(op, values)
+        values = run.region(op.regions[1], *values)
     raise Fault(
         f"has a `while` that did not end after {_PATIENCE} turns. On a CPU programs "
         "run one after another, so none can wait for another"
@@ -212,63 +217,6 @@ def _map(run: _Run, op: Operation, *values: Any) -> Any:
     return _one_or_all(op, _lanes(run, op, *values))
 
 
-def _fill(op: Operation, padding: int) -> Any:
-    return op.pointee.type(np.nan) if padding == 2 else None
-
-
-def _load(
-    run: _Run, op: Operation, where: Any, mask: Any = None, other: Any = None
-) -> Any:
-    if isinstance(where, BlockPointer):
-        checked = op.attributes.get("boundaryCheck", ())
-        where, mask = where.addresses(op.pointee.itemsize, checked)
-        other = _fill(op, op.attributes.get("padding", 1))
-    return run.memory.load(where, mask, other, op.pointee)
-
-
-def _store(run: _Run, op: Operation, where: Any, new: Any, mask: Any = None) -> None:
-    if isinstance(where, BlockPointer):
-        checked = op.attributes.get("boundaryCheck", ())
-        where, mask = where.addresses(new.dtype.itemsize, checked)
-    run.memory.store(where, new, mask)
-
-
-def _atomic(run: _Run, op: Operation, where: Any, new: Any, mask: Any = None) -> Any:
-    return run.memory.atomic(op.words[0], where, new, mask)
-
-
-def _swap(run: _Run, _op: Operation, *values: Any) -> Any:
-    return run.memory.compare_and_swap(*values)
-
-
-def _block_pointer(_run: _Run, op: Operation, base: Any, *rest: Any) -> Any:
-    rank = len(op.shape)
-    parts = [rest[i : i + rank] for i in (0, rank, 2 * rank)]
-    return BlockPointer(base, *parts, op.shape, op.attributes.get("padding", 1))
-
-
-def _advance(_run: _Run, _op: Operation, pointer: BlockPointer, *by: Any) -> Any:
-    return pointer.at(*(a + b for a, b in zip(pointer.offsets, by, strict=True)))
-
-
-def _described(run: _Run, op: Operation, of: BlockPointer, *where: Any) -> Any:
-    """A load or store of a block that a descriptor names."""
-    verb = op.name.removeprefix("tt.descriptor_")
-    if verb in ("load", "gather"):
-        new, block = None, of.at(*where)
-    else:
-        new, block = where[-1], of.at(*where[:-1])
-    addresses, mask = block.addresses(op.pointee.itemsize, range(len(of.block)))
-    if new is None:
-        other = _fill(op, of.padding)
-        return run.memory.load(addresses, mask, other, op.pointee).reshape(op.shape)
-    new = np.reshape(new, addresses.shape)
-    if verb == "reduce":
-        kind = op.words[0] if new.dtype.kind == "i" else f"f{op.words[0]}"
-        return run.memory.atomic(kind, addresses, new, mask)
-    return run.memory.store(addresses, new, mask)
-
-
 def _assert(_run: _Run, op: Operation, condition: Any) -> None:
     if not np.all(condition):
         raise Fault(f"has a failed assertion: {op.strings[0]}")
@@ -288,17 +236,6 @@ _WITH_RUN: dict[str, Callable[..., Any]] = {
     "tt.reduce": _reduce,
     "tt.scan": _scan,
     "tt.map_elementwise": _map,
-    "tt.load": _load,
-    "tt.store": _store,
-    "tt.atomic_rmw": _atomic,
-    "tt.atomic_cas": _swap,
-    "tt.make_tensor_ptr": _block_pointer,
-    "tt.advance": _advance,
-    "tt.make_tensor_descriptor": _block_pointer,
-    **{
-        f"tt.descriptor_{verb}": _described
-        for verb in ("load", "store", "reduce", "gather", "scatter")
-    },
     "tt.assert": _assert,
     "tt.print": _print,
 }
@@ -341,8 +278,8 @@ def run(
     Raises:
         LaunchError: It can't run, or it leaves its memory.
     """
-    title = title or kernel.__name__
     values = compiling.complete(kernel, arguments)
+    title = title or experimental.name_of(kernel)
     functions, taken = compiling.compiled(kernel, values)
     buffers = {k: v for k, v in values.items() if isinstance(v, np.ndarray)}
     memory = Memory(buffers, names or {})
@@ -351,6 +288,8 @@ def run(
         memory.pointer(name) if name in buffers else _scalar(values[name], of)
         for name, of in zip(taken, entry.types, strict=True)
     ]
+    if len(grid) > 3 or any(n < 0 for n in grid):
+        raise LaunchError(title, f"`{title}` has no grid {grid}")
     sizes = (*grid, 1, 1, 1)[:3]
     launch = _Run(functions, memory, sizes)
     with np.errstate(all="ignore"):

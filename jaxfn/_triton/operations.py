@@ -57,6 +57,13 @@ def whole(fn: Callable[..., Any], *, unsigned: bool = False) -> Callable[..., An
     return apply
 
 
+def _select(condition: Any, x: Any, y: Any) -> Any:
+    # Pointers to blocks are no arrays.
+    if np.ndim(condition) == 0:
+        return x if condition else y
+    return np.where(condition, x, y)
+
+
 _REAL = {
     **named(
         np,
@@ -95,7 +102,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     **{name: whole(fn) for name, fn in _SIGNED.items()},
     **{name: whole(fn, unsigned=True) for name, fn in _UNSIGNED.items()},
     "tt.mulhiui": lambda x, y: multiply_high(x, y, unsigned=True),
-    "arith.select": np.where,
+    "arith.select": _select,
     "tt.cat": lambda x, y: np.concatenate([x, y]),
     "tt.join": lambda x, y: np.stack([x, y], -1),
     "tt.split": lambda x: (x[..., 0], x[..., 1]),

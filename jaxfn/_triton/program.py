@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from jaxfn._triton import experimental
 from jaxfn._triton.errors import Fault
 
 _VALUE = re.compile(r"%[\w$.\-]+(?:#\d+)?")
@@ -24,7 +27,7 @@ _SYMBOL = re.compile(r'@("\d+"|[\w$.\-]+)')
 _ARGUMENT = re.compile(r"(%[\w$.\-]+): ([^\s,)]+)")
 _SUCCESSOR = re.compile(r"\^(\w+)(\([^()]*\))?")
 _PAIR = re.compile(r"([\w.]+)(?: = ((?:[^,<\[]|<[^>]*>|\[[^\]]*\])+))?")
-_PLACE = re.compile(r'loc\("(\d+)":(\d+):\d+')
+_PLACE = re.compile(r'"(\d+)":(\d+):\d+|#loc\d*')
 
 _DTYPES = {
     "f16": "float16",
@@ -142,6 +145,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.strings: list[str] = []
+        self.own = str(Path(experimental.module().__file__).parent)
         text = _STRING.sub(self._store, text)
         lines = [re.sub(r"\s*// .*", "", line).strip() for line in text.splitlines()]
         self.locs = dict(line.split(" = ", 1) for line in lines if line[:1] == "#")
@@ -158,14 +162,19 @@ class _Reader:
         found = _SYMBOL.search(text)
         return self._text(found[1]) if found else ""
 
+    def _places(self, loc: str) -> Iterator[str]:
+        """Files and lines of a location, which may name others; innermost first."""
+        for found in _PLACE.finditer(loc):
+            if found[1]:
+                yield f"{self.strings[int(found[1])]}:{found[2]}"
+            else:
+                yield from self._places(self.locs.get(found[0], ""))
+
     def _place(self, loc: str) -> str:
-        """The file and line of a location, which may name others."""
-        while not (found := _PLACE.search(loc)):
-            alias = re.search(r"#loc\d*", loc)
-            if alias is None:
-                return ""
-            loc = self.locs.get(alias[0], "")
-        return f"{self.strings[int(found[1])]}:{found[2]}"
+        """The innermost line that is not Triton's own, if there is one."""
+        places = list(self._places(loc))
+        mine = (place for place in places if not place.startswith(self.own))
+        return next(mine, places[0] if places else "")
 
     def functions(self) -> dict[str, Function]:
         found = {}

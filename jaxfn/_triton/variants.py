@@ -7,6 +7,7 @@ configuration of an autotuner gives one binding of arguments to the kernel.
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -86,12 +87,13 @@ def _configurations(
 
 
 def _not_a_kernel(kernel: Any) -> str:
-    if experimental.is_interpreted(kernel):
-        return (
-            f"The kernel `{kernel.__name__}` was made while TRITON_INTERPRET=1 was "
-            "set, so that it can't be compiled. Unset the variable: on a CPU jaxfn "
-            "runs kernels in an interpreter by itself."
-        )
+    what = {
+        "InterpretedFunction": "was made while TRITON_INTERPRET=1 was set, so that it "
+        "can't be compiled. Unset the variable: on a CPU jaxfn interprets kernels",
+        "GluonJITFunction": "is written in Gluon. Write it in triton.language",
+    }.get(type(kernel).__name__)
+    if what is not None:
+        return f"The kernel `{kernel.__name__}` {what}."
     return (
         "expected a kernel: a function with the decorator triton.jit, perhaps with "
         f"triton.autotune and triton.heuristics, got {kernel!r}."
@@ -135,13 +137,16 @@ def _does_same(a: Any, b: Any) -> bool:
         return True
     if not (inspect.isfunction(a) and inspect.isfunction(b)):
         return False
-    return a.__code__ is b.__code__ and _held(a) == _held(b)
+    return a.__code__ is b.__code__ and all(
+        _same(x, y) for x, y in itertools.zip_longest(_held(a), _held(b))
+    )
 
 
-def _held(function: Any) -> Any:
+def _held(function: Any) -> Iterator[Any]:
     """All that a function computes with, but globals."""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return cells, function.__defaults__, function.__kwdefaults__
+    yield from (cell.cell_contents for cell in function.__closure__ or ())
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
 
 
 def _bound(

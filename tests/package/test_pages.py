@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import linecache
 import re
 import sys
 import tomllib
@@ -16,7 +17,6 @@ README = ROOT / "README.md"
 REFERENCE = sorted((ROOT / "notebooks/reference").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TEXTS = {path: path.read_text() for path in (README, *REFERENCE)}
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 BLOCK = r"```{}\n(.*?)```"
 
 each_page = pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -45,8 +45,15 @@ def anchors(path):
 
 def _running(path):
     """A page whose code can run here, or one to skip."""
-    lacking = "import torch" in "".join(blocks(path, "python")) and not HAS_TORCH
-    marks = [pytest.mark.skip("torch is not installed here")] if lacking else []
+    code = "".join(blocks(path, "python"))
+    lacking = [
+        package
+        for package in ("torch", "triton", "liger_kernel")
+        if re.search(rf"^(import|from) {package}\b", code, re.MULTILINE)
+        and importlib.util.find_spec(package) is None
+    ]
+    reason = f"{' and '.join(lacking)} not installed here"
+    marks = [pytest.mark.skip(reason)] if lacking else []
     return pytest.param(path, id=path.name, marks=marks)
 
 
@@ -62,8 +69,11 @@ def test_the_pages_are_found():
 @pytest.mark.parametrize("path", [_running(path) for path in TEXTS])
 def test_code_runs_and_prints_what_the_page_says(path, capsys):
     scope: dict[str, object] = {"__name__": path.stem}
-    for block in blocks(path, "python"):
-        exec(compile(block, path.name, "exec"), scope)
+    for i, block in enumerate(blocks(path, "python")):
+        name = f"{path.name}, block {i}"
+        # Triton reads the text of a kernel.
+        linecache.cache[name] = len(block), None, block.splitlines(True), name
+        exec(compile(block, name, "exec"), scope)
     printed = " ".join(capsys.readouterr().out.split())
     for text in blocks(path, "text"):
         assert " ".join(text.split()) in printed

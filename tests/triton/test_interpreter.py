@@ -1,6 +1,7 @@
 """Kernels on NumPy arrays: what they compute, and that none leaves its memory."""
 
 import concurrent.futures
+import enum
 import importlib.metadata
 import threading
 
@@ -12,6 +13,7 @@ import triton.language as tl
 from triton.language import load as captured
 from triton.language import math as captured_math
 from triton.language.extra import libdevice as captured_libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
 
 from jaxfn._triton import interpreter
 from jaxfn._triton.errors import LaunchError
@@ -45,6 +47,7 @@ def _everything(x, y, n, BLOCK: tl.constexpr, fn: tl.constexpr):
         j = k.to(tl.int64) + tl.arange(0, BLOCK)
         total += tl.sum(exp(tl.load(x + j, mask=j < n, other=-float("inf"))), 0)
     v = captured_math.abs(_twice(v, fn)) + captured_libdevice.tanh(v) + total
+    v += cuda_libdevice.expm1(0.0 * v)
     tl.store(y + i, v, mask=mask)
 
 
@@ -359,6 +362,26 @@ def test_missing_argument():
         run(_copied, ONE, {"x": np.zeros(1)})
 
 
+def test_what_is_no_kernel():
+    def plain(x):
+        pass
+
+    class InterpretedFunction:
+        __name__ = "kernel"
+
+    for kernel in (plain, triton.autotune([triton.Config({})], [])(_copied)):
+        with pytest.raises(LaunchError, match="not what `triton.jit` makes"):
+            run(kernel, ONE, {})
+    with pytest.raises(LaunchError, match="`kernel` is a InterpretedFunction, not"):
+        run(InterpretedFunction(), ONE, {})
+
+
+def test_gluon():
+    gluon = pytest.importorskip("triton.experimental.gluon")
+    with pytest.raises(LaunchError, match="is a GluonJITFunction, not what"):
+        run(gluon.jit(_copied.fn), ONE, {})
+
+
 REFUSED = {
     "tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [i], tl.int32, True, 1)": (
         "can't run on a CPU: it uses inline assembly"
@@ -371,7 +394,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_refusals(call):
-    source = f"@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n    {call}\n"
+    head = "@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n"
+    source = f"{head}    tl.store(x + i, {call})\n"
     with pytest.raises(LaunchError, match=REFUSED[call]):
         run(jit(source), ONE, {"x": np.zeros(8, np.float32)})
 
@@ -436,3 +460,58 @@ def kernel(x):
     x = np.array([2], ml_dtypes.bfloat16)
     run(kernel, ONE, {"x": x})
     assert x == 10
+
+
+class Mode(enum.Enum):
+    SLOW = 3
+
+
+def test_constants_are_told_apart():
+    kernel = jit("""
+@triton.jit
+def kernel(x, c: tl.constexpr, fn: tl.constexpr):
+    if c is True:
+        tl.store(x, 10)
+    else:
+        tl.store(x, fn(c + 1, 2))
+""")
+    source = "@triton.jit\ndef kernel(a, b):\n    return a SIGN b\n"
+    plus, times = (jit(source.replace("SIGN", sign)) for sign in "+*")
+    for c, fn, wanted in (
+        *((1, plus, 4), (True, plus, 10), (1.0, plus, 4), (1, times, 4)),
+        *((2, plus, 5), (2, times, 6), (tl.constexpr(2), times, 6)),
+    ):
+        x = np.zeros(1, np.float32)
+        run(kernel, ONE, {"x": x, "c": c, "fn": fn})
+        assert x == wanted
+
+
+def test_constants_of_any_type():
+    kernel = jit(
+        "@triton.jit\ndef kernel(x, mode: tl.constexpr, sizes: tl.constexpr):\n"
+        "    if mode == SLOW:\n        tl.store(x, sizes[1])\n",
+        SLOW=tl.constexpr(Mode.SLOW),
+    )
+    x = np.zeros(1, np.float32)
+    run(kernel, ONE, {"x": x, "mode": Mode.SLOW, "sizes": (1, 7)})
+    assert x == 7
+
+
+def test_global_constants_that_change_are_noticed():
+    kernel = jit("@triton.jit\ndef kernel(x):\n    tl.store(x, C)\n", C=tl.constexpr(3))
+    x = np.zeros(1, np.float32)
+    run(kernel, ONE, {"x": x})
+    assert x == 3
+    kernel.fn.__globals__["C"] = tl.constexpr(4)
+    with pytest.raises(LaunchError, match="uses \\['C'\\], which changed"):
+        run(kernel, ONE, {"x": x})
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 1, 1), (-1,)])
+def test_grids_are_checked(grid):
+    with pytest.raises(LaunchError, match="`_copied` has no grid"):
+        run(
+            _copied,
+            grid,
+            {"x": np.zeros(1), "y": np.zeros(1), "n": 0, "first": 0, "BLOCK": 1},
+        )

@@ -388,6 +388,71 @@ def test_cat_and_histogram():
     agrees(counts, np.bincount(x, minlength=16))
 
 
+OTHERS = {
+    "tl.full([N], 2.5, tl.float32) + tl.zeros_like(x)": lambda x: 0 * x + 2.5,
+    "tl.zeros([N], tl.float32) + tl.cdiv(N + 1, 4)": lambda x: 0 * x + 17,
+    "tl.reshape(tl.expand_dims(x, 0), [64])": lambda x: x,
+    "tl.view(x, [8, 8]).reshape(64)": lambda x: x,
+    "tl.xor_sum((x * 9).to(tl.int32), 0)": lambda x: np.bitwise_xor.reduce(
+        (x * 9).astype(int)
+    ),
+    "tl.sum(tl.topk(x, 4), 0)": lambda x: np.sort(x)[-4:].sum(),
+    "(x > 1) & (x < 2) | (x == 0)": lambda x: ((x > 1) & (x < 2)) | (x == 0),
+    "(0 < x) and (x < 2)": lambda x: (x > 0) & (x < 2),
+    "not (x < 2)": lambda x: x >= 2,
+    "tl.cast(x, tl.int32)": np.trunc,
+    "x.to(tl.int32) // -3": lambda x: np.trunc(np.trunc(x) / -3),
+    "tl.sum(x.to(tl.float64), 0)": np.sum,
+    "tl.cumsum(x, 0, reverse=True)": lambda x: x[::-1].cumsum()[::-1],
+}
+
+
+@pytest.mark.parametrize("expression", OTHERS)
+def test_other_functions(expression):
+    x = values("float32")
+    wanted = OTHERS[expression](x.astype(np.float64)) + 0 * x
+    agrees(compute(expression, x, result="float32"), wanted, 64)
+
+
+MAPPED = """
+@triton.jit
+def chosen(a, b):
+    if a > b:
+        c = a
+    else:
+        c = b * 2
+    return c, a - b
+
+@triton.jit
+def kernel(x, y, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.map_elementwise(chosen, tl.load(x + i), tl.load(y + i))
+    tl.store(out + i, a)
+    tl.store(out + N + i, b)
+"""
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int32"])
+def test_map_elementwise(name):
+    x, y, out = values(name), values(name, 1), np.zeros(2 * SIZE, dtype(name))
+    run(jit(MAPPED), (1, 1, 1), {"x": x, "y": y, "out": out, "N": SIZE})
+    with np.errstate(all="ignore"):
+        agrees(out, np.concatenate([np.where(x > y, x, y * 2), x - y]))
+
+
+@pytest.mark.skipif(not hasattr(tl, "atomic_load"), reason="Triton has none")
+def test_atomic_load_and_store():
+    kernel = jit("""
+@triton.jit
+def kernel(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_store(x + i, tl.atomic_load(x + i, i > 1) + 1, i > 2)
+""")
+    x = np.arange(8, dtype=np.int32)
+    run(kernel, (1, 1, 1), {"x": x, "N": 8})
+    assert x.tolist() == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
 HELPERS = """
 @triton.jit
 def product(a, b):
@@ -459,6 +524,24 @@ def test_dot(name):
     run(jit(DOT), (1, 1, 1), arguments)
     wide = [v.astype(np.float64).reshape(-1, 32) for v in (x, y)]
     np.testing.assert_allclose(out.reshape(16, 32), 1 + wide[0] @ wide[1], 1e-5, 1e-4)
+
+
+def test_dot_of_batches_and_of_an_accumulator_in_half_precision():
+    kernel = jit("""
+@triton.jit
+def kernel(a, b, c, d):
+    n, i, j = tl.arange(0, 2), tl.arange(0, 16), tl.arange(0, 16)
+    at = n[:, None, None] * 256 + i[None, :, None] * 16 + j[None, None, :]
+    x, y = tl.load(a + at), tl.load(b + at)
+    tl.store(c + at, tl.dot(x, y))
+    tl.store(d + at, tl.dot(x, y, out_dtype=tl.float16))
+""")
+    x, y = values("float16", 0, size=512), values("float16", 1, size=512)
+    c, d = np.zeros(512, np.float32), np.zeros(512, np.float16)
+    run(kernel, (1, 1, 1), {"a": x, "b": y, "c": c, "d": d})
+    wanted = np.matmul(*(v.astype(float).reshape(2, 16, 16) for v in (x, y))).ravel()
+    agrees(c, wanted, 256)
+    np.testing.assert_allclose(d, wanted, 2e-3, 2e-2)
 
 
 def philox(seed, counter):

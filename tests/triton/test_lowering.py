@@ -124,10 +124,18 @@ def test_an_autotuned_kernel_has_all_its_configurations(monkeypatch):
 
 
 @needs_plugin
+def test_an_empty_grid_is_no_launch():
+    out = {"total": jax.ShapeDtypeStruct((), X.dtype)}
+    empty = functools.partial(jaxfn.triton_call, counted, (0, 2), out=out)
+    assert launches(lowered(lambda x: empty(x=x, n=0, BLOCK=4), X)) == 0
+
+
+@needs_plugin
 def test_options_of_a_single_launch():
     few, many = (lowered(lambda x, n=n: run(x, x, num_warps=n), X) for n in (1, 8))
     assert launches(few) == launches(many) == 1
     assert few != many
+    assert launches(lowered(lambda x: run(x, x, maxnreg=64, debug=True), X)) == 1
 
 
 @needs_plugin

@@ -6,7 +6,12 @@ JAX and back, `flatten` how arguments are taken apart, `cache_key` when a trace 
 used again, `draws` what tells random draws apart, and `refusal` what a refusal says.
 """
 
-from jaxfn.torch._base.cache_key import Same, fingerprint, settings_of
+from jaxfn.torch._base.cache_key import (
+    Same,
+    fingerprint,
+    names_kernel,
+    settings_of,
+)
 from jaxfn.torch._base.draws import (
     BACKWARD,
     FORWARD,
@@ -32,8 +37,8 @@ from jaxfn.torch._base.experimental import TorchDispatchMode
 from jaxfn.torch._base.flatten import (
     Flattener,
     Leaf,
-    parameters_in,
     outputs_of,
+    parameters_in,
     parts_of,
     unflatten,
 )

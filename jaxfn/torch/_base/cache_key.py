@@ -40,13 +40,24 @@ def settings_of(cls: Any) -> Any:
         for name, value in vars(base).items()
         if not name.startswith("__") and _is_plain(value)
     ]
-    seen: set[types.CodeType] = set()
     found += [
-        (rule, name, fingerprint(value))
-        for rule in _RULES
-        for name, value in _read_by(getattr(cls, rule), seen)
+        (rule, name, value if isinstance(value, Same) else fingerprint(value))
+        for rule, name, value in _read_by_rules(cls)
     ]
     return tuple(found)
+
+
+def names_kernel(cls: Any) -> bool:
+    """Whether a rule, or a function that it calls, names a kernel of Triton."""
+    return any(isinstance(value, Same) for _, _, value in _read_by_rules(cls))
+
+
+def _read_by_rules(cls: Any) -> Iterator[tuple[str, str, Any]]:
+    """What its rules read, of plain values; and kernels, by identity."""
+    seen: set[types.CodeType] = set()
+    for rule in _RULES:
+        for name, value in _read_by(getattr(cls, rule), seen):
+            yield rule, name, value
 
 
 def _own_bases(cls: Any) -> Iterator[type]:
@@ -91,8 +102,7 @@ def _plain_in(
     elif type(value).__name__ == "constexpr":  # Triton's: a constant of kernels
         yield from _plain_in(name, getattr(value, "value", None), names, seen)
     elif _is_kernel(value):
-        # By its number: whoever keeps a trace keeps the kernels that it launches.
-        yield name, id(value)
+        yield name, Same(value)
         while not isinstance(value, types.FunctionType):
             value = value.fn
         yield from _read_by(value, seen)

@@ -136,7 +136,7 @@ def _graph(rule: str, tree: BranchTree) -> RuleGraph:
         "\n".join(_lines(path.steps, path.n_inputs + len(path.constants)))
         for path in tree.paths
     )
-    launches = [_launched(launch) for path in tree.paths for launch in path.launches]
+    launches = [_launched(launch) for launch in tree.launches]
     return RuleGraph(rule, counts, text, len(tree.paths), None, tuple(launches))
 
 

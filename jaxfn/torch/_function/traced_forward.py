@@ -20,6 +20,7 @@ from jaxfn.torch._base import (
     fingerprint,
     has_vmap,
     is_separate,
+    names_kernel,
     settings_of,
     torch,
     unflatten,
@@ -217,6 +218,8 @@ class TracedForward:
             KernelLaunched: Backward launches a kernel, and this is no GPU.
         """
         trees = [self.program]
+        if not names_kernel(self.cls):
+            return not self.as_gpu or bool(self.program.launches)
         try:
             if backward_of(self.cls) is not torch.autograd.Function.backward:
                 trees.append(
@@ -226,7 +229,7 @@ class TracedForward:
             raise
         except Exception:  # noqa: BLE001  (it says what is wrong when it runs)
             return True
-        return not self.as_gpu or any(p.launches for t in trees for p in t.paths)
+        return not self.as_gpu or any(tree.launches for tree in trees)
 
     def whole_backward(self, needs: Needs) -> BranchTree:
         """The graph of backward, with a gradient for each output."""

@@ -68,7 +68,10 @@ rows(
         "number.truediv": operator.truediv,
         "number.pow": operator.pow,
         "number.neg": operator.neg,
-        **{f"number.{x}": getattr(operator, x) for x in ("eq", "ne", "lt", "le", "gt", "ge")},
+        **{
+            f"number.{x}": getattr(operator, x)
+            for x in ("eq", "ne", "lt", "le", "gt", "ge")
+        },
         "number.and_ number.sym_and": jnp.logical_and,
         "number.or_ number.sym_or": jnp.logical_or,
         "number.sym_not": jnp.logical_not,

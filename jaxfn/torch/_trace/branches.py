@@ -88,6 +88,11 @@ class BranchTree:
                 )
         self.outputs = _joined(self.paths, n_inputs)
 
+    @property
+    def launches(self) -> list[Any]:
+        """The kernels that its paths launch."""
+        return [launch for path in self.paths for launch in path.launches]
+
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
         """The results for these arrays."""
         if isinstance(self.root, TracedProgram):

@@ -1,0 +1,1 @@
+"""What holds on an NVIDIA GPU, and how fast it is: `python -m tests.gpu`."""
