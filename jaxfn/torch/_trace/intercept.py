@@ -335,6 +335,7 @@ def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
     with (
         replaced(torch.SymBool, "__bool__", decide),
         replaced(torch.SymInt, "__bool__", is_not_zero),
+        replaced(torch.SymFloat, "__bool__", is_not_zero),
     ):
         yield
 
