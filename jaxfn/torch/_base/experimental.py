@@ -24,6 +24,7 @@ TESTED = ("2.11", "2.13", "2.14", "2.15")
 
 _NAMES = {
     "make_fx": "torch.fx.experimental.proxy_tensor",
+    "get_proxy_mode": "torch.fx.experimental.proxy_tensor",
     "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
     "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes",
     "FakeTensor": "torch._subclasses",
@@ -221,6 +222,25 @@ def functional(module: Any, fakes: Fakes) -> Any:
             return name("make_fx")(run, decomposition_table=_decompositions())(
                 *examples
             )
+
+
+def forget_numbers(x: Any, *, always: bool = False) -> None:
+    """Let torch not use numbers that it knew of this tensor before it was written to.
+
+    Torch itself forgets those of the tensor, but not of others in the same memory.
+
+    Args:
+        x: The tensor.
+        always: Whether it forgets what was written too, if torch knows these numbers.
+    """
+    known = name("get_proxy_mode")().tracer.tensor_tracker
+    if x in known and known[x].constant is not None and not always:
+        return
+    number = storage_number(x)
+    for other, what in known.items():
+        if what.constant is not None and storage_number(other) == number:
+            what.constant = None
+            other.constant = None
 
 
 def nodes_of(outputs: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from jaxfn.torch._base import (
     to_jax_dtype,
     torch,
 )
-from jaxfn.torch._triton import Storages, StoredView
+from jaxfn.torch._triton import Storages, StoredView, stored_views
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +39,7 @@ class ForwardResult:
         materialize: zeros for gradients that are not there?
         inexact: for each flat result, can it have a gradient?
         numbers: flat results that are numbers to the rule, read from tensors.
-        views: For flat results that are the memory of a saved view: the view in it.
+        views: For flat results that are the memory of a saved tensor: its place there.
         grad_dtypes: for each top-level output, in which dtype backward gets its
             gradient, as given to `set_output_grad_dtype`; None if nothing was given.
     """
@@ -130,24 +130,23 @@ def record(
     _check_returned(output)
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
-    saved.start(outputs.leaves)
-    # An output goes to JAX contiguous. Saved, it stays the view that it is.
-    of = at if storages is not None else {}
-    templates = [saved(_apart(x, of)) for x in given_to(ctx, "to_save")]
-    for_forward = [saved(_apart(x, of)) for x in given_to(ctx, "saved_for_forward")]
-    attributes = {k: saved(_apart(x, of)) for k, x in attributes_of(ctx).items()}
+    # An output goes to JAX contiguous. With kernels, a saved one stays a view.
+    saved.start(outputs.leaves if storages is None else [object() for _ in range(n)])
+    templates = [saved(x) for x in given_to(ctx, "to_save")]
+    for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
+    attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
+    leaves = [*outputs.leaves, *saved.leaves[n:]]
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
     # As in torch, what is inside a list or dict has no gradient.
     marked += [i for i in range(n) if i not in is_output]
-    numbers = [i for i, x in enumerate(saved.leaves) if is_number(x)]
-    found = [torch.scalar_tensor(x) if is_number(x) else x for x in saved.leaves]
+    numbers = [i for i, x in enumerate(leaves) if is_number(x)]
+    found = [torch.scalar_tensor(x) if is_number(x) else x for x in leaves]
     views: dict[int, StoredView] = {}
     if storages is not None:
-        for i in range(n, len(found)):
-            view = StoredView.of(found[i])
-            if view is not None:
-                views[i], found[i] = view, storages.flat(found[i])
+        tensors = {i: leaves[i] for i in range(n, len(leaves)) if i not in numbers}
+        for i, (view, flat) in stored_views(tensors, storages).items():
+            views[i], found[i] = view, flat
     return found, ForwardResult(
         output,
         n,
@@ -162,12 +161,6 @@ def record(
         views,
         ctx.output_grad_dtypes,
     )
-
-
-def _apart(x: Any, outputs: dict[int, int]) -> Any:
-    if id(x) not in outputs or StoredView.of(x) is None:
-        return x
-    return x.view_as(x)
 
 
 def _to_jax_dtype(dtype: Any) -> Any:

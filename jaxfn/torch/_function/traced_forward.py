@@ -219,7 +219,7 @@ class TracedForward:
         """
         trees = [self.program]
         if not names_kernel(self.cls):
-            return not self.as_gpu or bool(self.program.launches)
+            return not self.as_gpu or self.program.has_launched
         try:
             if backward_of(self.cls) is not torch.autograd.Function.backward:
                 trees.append(
@@ -229,7 +229,7 @@ class TracedForward:
             raise
         except Exception:  # noqa: BLE001  (it says what is wrong when it runs)
             return True
-        return not self.as_gpu or any(tree.launches for tree in trees)
+        return not self.as_gpu or any(tree.has_launched for tree in trees)
 
     def whole_backward(self, needs: Needs) -> BranchTree:
         """The graph of backward, with a gradient for each output."""
@@ -303,8 +303,10 @@ class TracedForward:
         at = dict(zip(leaves, tensors, strict=False))
         for i in at.keys() & set(self.record.numbers):
             at[i] = at[i].item()
-        for i in at.keys() & self.record.views.keys():
-            at[i] = self.record.views[i].view(at[i])
+        storages: dict[int, Any] = {}
+        for i in sorted(at.keys() & self.record.views.keys()):
+            view = self.record.views[i]
+            at[i] = view.view(storages.setdefault(view.group, at[i]))
         values = [at.get(i) for i in range(len(self.program.outputs))]
         ctx = Ctx(self.cls, lambda: needs, rule, unflatten(saved, values))
         ctx.__dict__.update(unflatten(self.record.attributes, values))

@@ -89,9 +89,13 @@ class Memory:
         if func is _aten.as_strided.default and experimental.is_fake(args[0]):
             return self._viewed(func, args, _strided(*args, **kwargs))
         # Before it runs: while tracing, torch does write to tensors with values.
-        for x in _written(func, args, kwargs):
+        written = _written(func, args, kwargs)
+        for x in written:
             self._check_write(func, x)
-        return self._viewed(func, args, func(*args, **kwargs))
+        found = self._viewed(func, args, func(*args, **kwargs))
+        for x in written:
+            experimental.forget_numbers(x)
+        return found
 
     def _viewed(self, func: Any, args: Any, result: Any) -> Any:
         """The same result, noted if it is a view of what a rule may not write to."""

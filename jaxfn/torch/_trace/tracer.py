@@ -107,6 +107,7 @@ class _Tracer:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
         self._kept, self._as_gpu = kept, as_gpu
+        self._has_launched = False
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
 
@@ -115,7 +116,12 @@ class _Tracer:
         root = self._from((), 0)
         if not self._notes:
             raise self._error
-        return BranchTree(root, len(self._examples), self._notes[0])
+        return BranchTree(
+            root,
+            len(self._examples),
+            self._notes[0],
+            has_launched=self._has_launched,
+        )
 
     def _from(self, begin: tuple[bool, ...], known: int) -> Node:
         """All paths that begin with these choices; both sides of the later ones.
@@ -128,6 +134,7 @@ class _Tracer:
             self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
         )
         module = self._record(path)
+        self._has_launched |= bool(path.surroundings.launches)
         taken, n = path.choices.taken, len(path.choices.conditions)
         self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
         twins = self._twins(module, path)

@@ -16,7 +16,7 @@ is traced as on a GPU. Triton is not imported here: if no one else has imported 
 nothing can launch a kernel.
 """
 
-from jaxfn.torch._triton.buffers import Storages, StoredView
+from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded, replaced
 from jaxfn.torch._triton.surroundings import (
     KernelLaunched,

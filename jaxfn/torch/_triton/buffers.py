@@ -6,6 +6,7 @@ it. Then slices, transposes and several names for one memory are exact.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Any
 
@@ -42,7 +43,7 @@ class Storages:
                 way_out=_WAY_OUT,
             )
         flat = _in_order(whole)
-        if flat.is_complex():
+        if flat.is_complex() and not x.is_complex():
             flat = torch.view_as_real(flat)
         flat = flat.reshape(-1) if flat.numel() == 0 else flat.view(-1)
         if flat.dtype == x.dtype:
@@ -82,27 +83,48 @@ def _in_order(x: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredView:
-    """How a saved view is made again of the flat storage that is saved for it.
+    """How a saved tensor is made again of the flat storage that is saved for it.
 
-    A kernel in backward may read beyond a view, by strides that forward has noted.
+    A kernel in backward may read beyond a view, by strides that forward has noted; and
+    what it writes to one saved tensor, others in the same memory must show.
 
     Attributes:
-        shape: Sizes of the view.
+        shape: Sizes of the tensor.
         stride: Its strides, in elements.
         offset: Its first element.
+        group: A number that tensors in the same storage have in common.
     """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-
-    @classmethod
-    def of(cls, x: Any) -> StoredView | None:
-        """Return that of a tensor; None for one that is contiguous and whole."""
-        if x.is_contiguous() and _fills(x):
-            return None
-        return cls(tuple(x.shape), tuple(x.stride()), x.storage_offset())
+    group: int
 
     def view(self, flat: Any) -> Any:
-        """The view, in this storage."""
+        """The tensor, in this storage."""
         return flat.as_strided(self.shape, self.stride, self.offset)
+
+
+def stored_views(
+    tensors: dict[int, Any], storages: Storages
+) -> dict[int, tuple[StoredView, Any]]:
+    """For tensors that are not all of their memory: each as a view of the flat storage.
+
+    Args:
+        tensors: The tensors that are saved, by number.
+        storages: The storages of the trace.
+    """
+    groups = collections.defaultdict(list)
+    for i, x in tensors.items():
+        groups[_number(x), x.dtype].append(i)
+    found: dict[int, tuple[StoredView, Any]] = {}
+    for group in groups.values():
+        first = tensors[group[0]]
+        if len(group) == 1 and first.is_contiguous() and _fills(first):
+            continue
+        flat = storages.flat(first)
+        for i in group:
+            x = tensors[i]
+            place = tuple(x.shape), tuple(x.stride()), x.storage_offset()
+            found[i] = StoredView(*place, group[0]), flat
+    return found

@@ -25,6 +25,7 @@ from jaxfn._triton import experimental as triton
 from jaxfn.torch._base import (
     TorchRefusal,
     experimental,
+    has_x64,
     is_users,
     place_now,
     raised_by_jaxfn,
@@ -46,7 +47,7 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
         act: Function of the kernel, its arguments, its keyword arguments and the grid.
     """
 
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    def run(kernel: Any, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if warmup:
             raise _refusal(kernel, "kernel.warmup compiles it to look at it.")
         act(kernel, args, kwargs, grid)
@@ -144,6 +145,8 @@ class Capture:
         if first.config is not None:  # rules may ask what was chosen
             kernel.best_config = found[variants.index(launch.usable[0])].config
             self._last[id(kernel)] = launch
+        for x in flat.tensors:  # a launch can't be computed of numbers that torch knows
+            experimental.forget_numbers(x, always=True)
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
@@ -232,7 +235,8 @@ def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
                 "Pass it as a static argument of apply",
             )
         dtype = {torch.SymFloat: torch.float32, torch.SymBool: torch.bool}
-        number = torch.scalar_tensor(x, dtype=dtype.get(type(x), torch.int32))
+        whole = torch.int64 if has_x64() else torch.int32
+        number = torch.scalar_tensor(x, dtype=dtype.get(type(x), whole))
         return Loaded(flat.add(number.view(1)))
     if hasattr(x, "data_ptr") or hasattr(x, "block_shape") or _has_tensor(x):
         raise _refusal(
