@@ -218,6 +218,7 @@ class TracedForward:
             KernelLaunched: Backward launches a kernel, and this is no GPU.
         """
         trees = [self.program]
+        self.is_doubtful = self.program.raises
         if not names_kernel(self.cls):
             return not self.as_gpu or bool(self.program.launches)
         try:
@@ -228,7 +229,9 @@ class TracedForward:
         except KernelLaunched:
             raise
         except Exception:  # noqa: BLE001  (it says what is wrong when it runs)
+            self.is_doubtful = True
             return True
+        self.is_doubtful = any(tree.raises for tree in trees)
         return not self.as_gpu or any(tree.launches for tree in trees)
 
     def whole_backward(self, needs: Needs) -> BranchTree:
@@ -355,18 +358,24 @@ def traced_forward(
     if not is_loaded():  # then nothing can launch a kernel
         return TracedForward(cls, call, needs, settings)
     error: Exception | None = None
+    spare: TracedForward | None = None
     # On a GPU, kernels come first: a rule may launch them there alone.
     for as_gpu in (True, False) if GpuLook().is_here else (False, True):
         try:
             traced = TracedForward(cls, call, needs, settings, as_gpu=as_gpu)
             if traced.fits():
-                return traced
+                # A rule that raises may do so because it sees no GPU.
+                if as_gpu or not traced.is_doubtful:
+                    return traced
+                spare = traced
         except KernelLaunched as refusal:
             error = refusal
         except Exception as other:  # noqa: BLE001  (rules raise what they like)
             # A refusal says more than a rule that asserts that it is on a GPU.
             if not isinstance(error, TorchRefusal) or isinstance(error, KernelLaunched):
                 error = other
+    if spare is not None:
+        return spare
     assert error is not None
     raise error
 

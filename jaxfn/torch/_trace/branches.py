@@ -65,6 +65,7 @@ class BranchTree:
         outputs: for each result a number: below `n_inputs` it is that input, the same
             number is the same result; None for no result.
         types: of the results.
+        raises: whether the rule raises on one of the paths.
     """
 
     def __init__(self, root: Node, n_inputs: int, note: Any) -> None:
@@ -72,8 +73,8 @@ class BranchTree:
         self.paths = list(_leaves(root))
         first = self.paths[0]
         self.types = first.types
-        raises = _has_raised(root)
-        if raises and not any(t and _is_inexact(t.dtype) for t in self.types):
+        self.raises = _has_raised(root)
+        if self.raises and not any(t and _is_inexact(t.dtype) for t in self.types):
             raise TorchRefusal(
                 operation="raise",
                 reason="it raises where values are wrong, and there is no float "

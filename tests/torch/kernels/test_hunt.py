@@ -208,3 +208,41 @@ def test_a_configuration_that_is_asked_for_is_the_one_that_runs(
     assert got.sum() == 190.0
     assert seen == [count]
     assert "best_config" not in vars(type(partial_kernel))
+
+
+class NeedsGpu(Function):
+    """x over the number of its entries that are not zero, on a GPU alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        n = (x != 0).sum().item()
+        if n == 0:
+            return torch.zeros_like(x)
+        if not x.is_cuda:
+            raise RuntimeError("needs a GPU")
+        return scaled(x, 1.0) / n
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class BackwardNeedsGpu(Function):
+    """2x, whose backward runs on a GPU alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        assert g.is_cuda
+        return scaled(g, 2.0)
+
+
+def test_a_rule_that_raises_without_a_gpu_sees_one():
+    f = jax.jit(jt.from_torch(NeedsGpu).apply)
+    assert f(jnp.array([4.0, 0.0, 2.0])).tolist() == [2.0, 0.0, 1.0]
+    assert f(jnp.zeros(3)).tolist() == [0.0] * 3
+    backward = jt.from_torch(BackwardNeedsGpu)
+    assert jax.grad(lambda x: backward.apply(x).sum())(jnp.ones(2)).tolist() == [2.0, 2.0]
