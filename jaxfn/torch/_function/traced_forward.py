@@ -374,7 +374,7 @@ def traced_forward(
             # A refusal says more than a rule that asserts that it is on a GPU.
             if not isinstance(error, TorchRefusal) or isinstance(error, KernelLaunched):
                 error = other
-    if spare is not None:
+    if spare is not None and (error is None or not names_kernel(cls)):
         return spare
     assert error is not None
     raise error

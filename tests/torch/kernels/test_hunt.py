@@ -245,4 +245,32 @@ def test_a_rule_that_raises_without_a_gpu_sees_one():
     assert f(jnp.array([4.0, 0.0, 2.0])).tolist() == [2.0, 0.0, 1.0]
     assert f(jnp.zeros(3)).tolist() == [0.0] * 3
     backward = jt.from_torch(BackwardNeedsGpu)
-    assert jax.grad(lambda x: backward.apply(x).sum())(jnp.ones(2)).tolist() == [2.0, 2.0]
+    grad = jax.grad(lambda x: backward.apply(x).sum())(jnp.ones(2))
+    assert grad.tolist() == [2.0, 2.0]
+
+
+def cleared(names):
+    return lambda arguments: [arguments[name].zero_() for name in names]
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": n}, pre_hook=cleared(["y"])) for n in (4, 8)], key=["n"]
+)
+@triton.jit
+def sum_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+class Sum(Function):
+    """The sum of x; a hook, made anew for each configuration, clears the output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty(1, device=x.device)
+        sum_kernel[lambda meta: (triton.cdiv(len(x), meta["BLOCK"]),)](x, out, len(x))
+        return out
+
+
+def test_hooks_made_of_the_same_list_are_the_same():
+    assert jt.from_torch(Sum).apply(jnp.arange(20.0)).tolist() == [190.0]
