@@ -68,8 +68,10 @@ def _described(memory: Memory, op: Operation, of: BlockPointer, *where: Any) -> 
         return memory.load(addresses, mask, other, op.pointee).reshape(op.shape)
     new = np.reshape(new, addresses.shape)
     if verb == "reduce":
-        kind = op.words[0] if new.dtype.kind == "i" else f"f{op.words[0]}"
-        return memory.atomic(kind, addresses, new, mask)
+        how = op.words[0]
+        if new.dtype.kind != "i" or ("ui" in op.types and how in ("min", "max")):
+            how = f"{'u' if new.dtype.kind == 'i' else 'f'}{how}"
+        return memory.atomic(how, addresses, new, mask)
     return memory.store(addresses, new, mask)
 
 

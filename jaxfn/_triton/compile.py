@@ -138,13 +138,9 @@ def compiled(
             constants[i,] = arguments[p.name]
     try:
         known = _compiled.setdefault(kernel, {})
-        changed = experimental.changed_globals(kernel)
     except Exception as error:  # Triton looks through its helpers.
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
-    if changed:
-        message = f"`{title}` uses {changed}, which changed since it was compiled"
-        raise LaunchError(title, message)
     key = (*signature.values(), *map(_key, constants.values()))
     if key not in known:
         known[key] = _read(title, _text(title, kernel, signature, constants))

@@ -57,12 +57,14 @@ class Effects:
         reads: Numbers of the buffers that one of them may read.
         writes: Numbers of the buffers that one of them may write to.
         are_known: Whether they are what the code says, and not simply all buffers.
+        recasts: Whether a pointer to one type becomes a pointer to another one.
     """
 
     usable: tuple[Variant, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     are_known: bool = True
+    recasts: bool = False
 
 
 def of_variants(
@@ -80,7 +82,7 @@ def of_variants(
     """
     reads: set[int] = set()
     writes: set[int] = set()
-    are_known = True
+    are_known, recasts = True, False
     errors: dict[int, LaunchError] = {}
     for case in dict.fromkeys(made.cases):
         try:
@@ -90,13 +92,16 @@ def of_variants(
         else:
             everything = set(range(len(buffers)))
             are_known = are_known and walk is not None
+            recasts = recasts or walk is None or walk.recasts
             reads |= everything if walk is None else walk.read
             writes |= everything if walk is None else walk.written
     pairs = zip(variants, made.cases, strict=True)
     usable = tuple(v for v, case in pairs if case not in errors)
     if not usable:
         raise errors[made.cases[0]]
-    return Effects(usable, tuple(sorted(reads)), tuple(sorted(writes)), are_known)
+    return Effects(
+        usable, tuple(sorted(reads)), tuple(sorted(writes)), are_known, recasts
+    )
 
 
 def _walk(
@@ -139,12 +144,13 @@ class _Walk:
         read: Positions of the kernel's arguments that it reads.
         written: Positions of those that it writes to.
         is_lost: Whether something unknown happens to a pointer.
+        recasts: Whether a pointer becomes one to another type.
     """
 
     def __init__(self, functions: dict[str, Function]) -> None:
         self.read: set[int] = set()
         self.written: set[int] = set()
-        self.is_lost = False
+        self.is_lost = self.recasts = False
         self._functions = functions
         self._bodies: dict[str, _Body] = {}
         self._numbers = itertools.count()
@@ -237,6 +243,7 @@ class _Walk:
             for carried in body.ends:
                 self._flow(carried, results)
         elif op.name in _MOVES:
+            self.recasts |= op.name == "tt.bitcast" and "!tt.ptr" in op.types
             for result in results:
                 self._from[result].update(operands)
         else:

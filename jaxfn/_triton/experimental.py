@@ -135,10 +135,10 @@ def changed_globals(kernel: Any) -> list[str]:
 
 def option_names() -> frozenset[str]:
     """The options of a launch: `num_warps` and others."""
-    target = name("GPUTarget")("cuda", 90, 32)
     with LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return frozenset(name("make_backend")(target).parse_options({}).__dict__)
+        options = name("make_backend")(target(90)).parse_options({})
+        return frozenset(options.__dict__)
 
 
 def ttir(
@@ -160,8 +160,8 @@ def ttir(
         options: Options of the compiler.
         capability: Compute capability of the GPU that it is compiled for.
     """
-    target = name("GPUTarget")("cuda", capability, 32)
-    backend = name("make_backend")(target)
+    goal = target(capability)
+    backend = name("make_backend")(goal)
     ir = name("ir")
     with LOCK, warnings.catch_warnings():
         # Whoever wrote the kernel can act on them, and sees them on a GPU.
@@ -171,7 +171,7 @@ def ttir(
         ir.load_dialects(context)
         backend.load_dialects(context)
         module = name("ASTSource")(kernel, signature, constants).make_ir(
-            target,
+            goal,
             parsed,
             backend.get_codegen_implementation(parsed),
             backend.get_module_map(),
@@ -189,17 +189,6 @@ def ttir(
 
 
 # ---- while a rule is traced
-
-
-def changed_global(kernel: Any) -> str:
-    """The name of a global that a kernel was compiled with, and that has changed.
-
-    Triton knows the globals that a kernel reads from when it first compiles it.
-    """
-    for (what, _), (value, space) in kernel.used_global_vals.items():
-        if space.get(what, value) != value:
-            return what
-    return ""
 
 
 def target(capability: int) -> Any:

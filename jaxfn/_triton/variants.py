@@ -159,10 +159,11 @@ def _bound(
             f"The kernel `{name}` has hooks that run before each launch "
             "(add_pre_run_hook). Remove them, and do their work before the launch."
         )
-    if changed := experimental.changed_global(kernel):
+    if changed := experimental.changed_globals(kernel):
         raise RuntimeError(
-            f"Global variable {changed} has changed since `{name}` was compiled. Make "
-            "it an argument of the kernel: constants are part of a compiled kernel."
+            f"Global variable {', '.join(changed)} has changed since `{name}` was "
+            "compiled. Make it an argument of the kernel: constants are part of a "
+            "compiled kernel."
         )
     known = experimental.option_names()
     for key in kwargs:

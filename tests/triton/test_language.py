@@ -9,7 +9,10 @@ import pytest
 import triton.language as tl
 from scipy import special
 
+from jaxfn._triton.errors import Fault
 from jaxfn._triton.interpreter import run
+from jaxfn._triton.operations import PLAIN, WITH_OPERATION
+from jaxfn._triton.program import Operation
 from tests.triton.kernels import (
     FLOATS,
     SIGNED,
@@ -483,12 +486,14 @@ def kernel(x_ptr, y_ptr, out, N: tl.constexpr):
     tl.store(out + 1, tl.reduce(x, 0, larger))
     a, b = tl.associative_scan((x, y), 0, recurrence)
     tl.store(out + 2 + i, b)
+    a, b = tl.reduce((x, y), 0, recurrence)
+    tl.store(out + 2 + 2 * N, b)
     a, b = tl.associative_scan((x, y), 0, recurrence, reverse=True)
     tl.store(out + 2 + N + i, b)
 """
     )
     x, y = values("float32", 0, 0.5, 1.2), values("float32", 1)
-    out = np.zeros(2 + 2 * SIZE, np.float32)
+    out = np.zeros(3 + 2 * SIZE, np.float32)
     run(kernel, (1, 1, 1), {"x_ptr": x, "y_ptr": y, "out": out, "N": SIZE})
 
     def scan(x, y):
@@ -501,7 +506,8 @@ def kernel(x_ptr, y_ptr, out, N: tl.constexpr):
     agrees(out[:2], [np.prod(x.astype(float)), x.max()], 16)
     np.testing.assert_allclose(out[2 : 2 + SIZE], scan(x, y), rtol=1e-5, atol=1e-5)
     backwards = scan(x[::-1], y[::-1])[::-1]
-    np.testing.assert_allclose(out[2 + SIZE :], backwards, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(out[2 + SIZE : -1], backwards, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(out[-1], scan(x, y)[-1], rtol=1e-5, atol=1e-5)
 
 
 DOT = """
@@ -635,3 +641,54 @@ def test_bool_is_one_bit():
     agrees(compute("x ^ y", x, y, result="bool"), x ^ y)
     agrees(compute("x.to(tl.int32) + y", x, y, result="int32"), x.astype(int) + y)
     assert compute("tl.sum(x.to(tl.int32), 0)", x, result="int32", size=1) == x.sum()
+
+
+# ---- operations that today's Triton makes of no kernel, or of few
+
+
+def operation(name, types, *values, words=()):
+    made = Operation(f"arith.{name}", types=types, words=list(words))
+    return WITH_OPERATION[made.name](made, *values)
+
+
+def test_each_comparison():
+    x = np.array([1, 2, 3, np.nan, 1], np.float32)
+    y = np.array([1, 3, 2, 1, np.nan], np.float32)
+    nan = np.isnan(x) | np.isnan(y)
+    for kind, wanted in {
+        "eq": x == y,
+        "ne": (x < y) | (x > y),
+        "lt": x < y,
+        "le": x <= y,
+        "gt": x > y,
+        "ge": x >= y,
+    }.items():
+        for first, beside_nan in (("o", False), ("u", True)):
+            found = operation("cmpf", "f32", x, y, words=[first + kind])
+            np.testing.assert_array_equal(found, np.where(nan, beside_nan, wanted))
+    np.testing.assert_array_equal(operation("cmpf", "f32", x, y, words=["uno"]), nan)
+    np.testing.assert_array_equal(operation("cmpf", "f32", x, y, words=["ord"]), ~nan)
+
+
+def test_true_is_minus_one_if_it_has_a_sign():
+    x = np.array([True, False])
+    assert operation("extsi", "i1 to i32", x).tolist() == [-1, 0]
+    assert operation("extui", "i1 to i32", x).tolist() == [1, 0]
+    assert operation("sitofp", "i1 to f32", x).tolist() == [-1, 0]
+    assert operation("uitofp", "i1 to bf16", x).tolist() == [1, 0]
+    less = operation("cmpi", "i1", x, x[::-1], words=["slt"])
+    assert less.tolist() == [True, False]
+    assert PLAIN["arith.addi"](x, x).tolist() == [False, False]
+    assert PLAIN["arith.maxsi"](x, x[::-1]).tolist() == [False, False]
+
+
+@pytest.mark.parametrize("text", ["0x7FC00000", "-1.5e+00", "true", "[1, 2]"])
+def test_constants(text):
+    if text[0] == "[":
+        with pytest.raises(Fault, match="a constant `\\[1, 2\\]`"):
+            operation("constant", "tensor<2xi32>", words=[f"dense<{text}>"])
+        return
+    types = "tensor<2xi1>" if text == "true" else "tensor<2xf32>"
+    found = operation("constant", types, words=[f"dense<{text}>"])
+    wanted = {"0x7FC00000": np.nan, "-1.5e+00": -1.5, "true": True}[text]
+    np.testing.assert_array_equal(found, [wanted] * 2)

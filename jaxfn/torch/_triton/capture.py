@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxfn._triton import Launch, Loaded, Pointer, Variant, bindings, split
+from jaxfn._triton import (
+    KernelError,
+    Launch,
+    Loaded,
+    Pointer,
+    Variant,
+    bindings,
+    split,
+)
 from jaxfn._triton import experimental as triton
 from jaxfn.torch._base import (
     TorchRefusal,
@@ -129,6 +139,7 @@ class Capture:
             for x in flat.tensors
         )
         launch = Launch(first.kernel, common, variants, types, place)
+        _check(launch, flat.tensors)
         self.launches.append(launch)
         if first.config is not None:  # rules may ask what was chosen
             kernel.best_config = found[variants.index(launch.usable[0])].config
@@ -137,6 +148,45 @@ class Capture:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
                 flat.tensors[i].copy_(value)
+
+
+def _check(launch: Launch, tensors: list[Any]) -> None:
+    """Refuse what can't be compiled, and what needs memory as wide as torch's."""
+    try:
+        launch.effects  # noqa: B018  (it compiles the kernel)
+        narrow = [
+            i
+            for i, (x, t) in enumerate(zip(tensors, launch.buffers, strict=True))
+            if x.element_size() > t.dtype.itemsize
+        ]
+        recasts = narrow and _as_in_torch(launch, narrow).effects.recasts
+    except KernelError as error:
+        raise _refusal(launch.kernel, str(error), "Correct the kernel") from error
+    if recasts:
+        raise _refusal(
+            launch.kernel,
+            "it gets int64 or float64, which JAX holds in 32 bits while x64 is off, "
+            "and reads memory as another type.",
+            "Enable x64: jax.config.update('jax_enable_x64', True)",
+        )
+
+
+def _as_in_torch(launch: Launch, narrow: list[int]) -> Launch:
+    """The same launch with all bits in the buffers that JAX made narrow."""
+
+    def wide(dtype: Any) -> np.dtype:
+        return np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
+
+    buffers = list(launch.buffers)
+    for i in narrow:
+        buffers[i] = jax.ShapeDtypeStruct(buffers[i].shape, wide(buffers[i].dtype))
+    arguments = {
+        name: Pointer(x.buffer, x.offset, wide(x.dtype))
+        if isinstance(x, Pointer) and x.buffer in narrow
+        else x
+        for name, x in launch.arguments.items()
+    }
+    return dataclasses.replace(launch, arguments=arguments, buffers=tuple(buffers))
 
 
 class _Flat:

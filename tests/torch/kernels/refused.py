@@ -258,3 +258,17 @@ class ReadsGlobal(Function):
     @staticmethod
     def backward(ctx, g):
         return g
+
+
+@triton.jit
+def halves_kernel(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    low = tl.load(x.to(tl.pointer_type(tl.int32)) + 2 * i)
+    tl.store(y + i, low.to(tl.float32))
+
+
+@refused("halves_kernel", "reads memory as another type", "x64")
+def recast(ctx, x):
+    out, numbers = torch.empty_like(x), torch.arange(8)
+    halves_kernel[(1,)](numbers, out, BLOCK=8)
+    return out

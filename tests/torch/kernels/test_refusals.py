@@ -151,3 +151,9 @@ def test_a_global_that_a_kernel_reads_and_that_changes(monkeypatch):
     text = message(apply, X)
     assert "FACTOR" in text
     assert "global_kernel" in text
+
+
+def test_with_x64_a_pointer_can_be_recast():
+    with jax.enable_x64(True):
+        apply = jaxfn.torch.from_torch(refused.CASES["recast"][0]).apply
+        assert (apply(jnp.ones(8, jnp.float32)) == jnp.arange(8)).all()
