@@ -222,5 +222,7 @@ def split(found: Sequence[Binding]) -> tuple[dict[str, Any], list[dict[str, Any]
 def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
     plain = (bool, int, float, str)
     return isinstance(a, plain) and type(a) is type(b) and a == b

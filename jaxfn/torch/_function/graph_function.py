@@ -20,7 +20,6 @@ from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtyp
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
 from jaxfn.torch._trace import BranchTree, TensorFunction, TensorSpec, trace
-from jaxfn.torch._triton import KernelLaunched, LaunchSeen
 
 Host = Literal["always", "fallback", "never"]
 _MOST = 64
@@ -95,8 +94,6 @@ class GraphFunction:
         if found is None:
             try:
                 found = self._traced(self.examples(types))
-            except LaunchSeen:
-                raise KernelLaunched.of_rule(self.name, self.rule) from None
             except TorchRefusal as refusal:
                 remember(self._programs, key, refusal.of(self.name, self.rule).bare())
                 raise

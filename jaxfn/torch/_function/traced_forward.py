@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import BranchTree, NeedsRead, TensorFunction
-from jaxfn.torch._triton import GpuLook, KernelLaunched, is_loaded, storages_now
+from jaxfn.torch._triton import is_loaded, storages_now
 
 Needs = tuple[bool, ...]
 
@@ -211,26 +212,6 @@ class TracedForward:
             return True  # it says what is wrong when it runs
         return any(path.draws for path in tree.paths)
 
-    def fits(self) -> bool:
-        """Whether it is traced on the kind of device that its kernels need.
-
-        Raises:
-            KernelLaunched: Backward launches a kernel, and this is no GPU.
-        """
-        trees = [self.program]
-        if not names_kernel(self.cls):
-            return not self.as_gpu or self.program.has_launched
-        try:
-            if backward_of(self.cls) is not torch.autograd.Function.backward:
-                trees.append(
-                    self.whole_backward(tuple(i is not None for i in self.tops))
-                )
-        except KernelLaunched:
-            raise
-        except Exception:  # noqa: BLE001  (it says what is wrong when it runs)
-            return True
-        return not self.as_gpu or any(tree.has_launched for tree in trees)
-
     def whole_backward(self, needs: Needs) -> BranchTree:
         """The graph of backward, with a gradient for each output."""
         given = tuple(i is not None for i in self.record.is_output)
@@ -349,28 +330,22 @@ class TracedForward:
 def traced_forward(
     cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
 ) -> TracedForward:
-    """Forward of a class, traced as on a CPU, or as on a GPU if it launches kernels.
+    """Forward of a class, traced; as on a GPU, if a rule names a kernel of Triton.
 
     Raises:
         TorchRefusal: It can't be traced.
     """
-    if not is_loaded():  # then nothing can launch a kernel
+    if names_kernel(cls):
+        return TracedForward(cls, call, needs, settings, as_gpu=True)
+    try:
         return TracedForward(cls, call, needs, settings)
-    error: Exception | None = None
-    # On a GPU, kernels come first: a rule may launch them there alone.
-    for as_gpu in (True, False) if GpuLook().is_here else (False, True):
-        try:
-            traced = TracedForward(cls, call, needs, settings, as_gpu=as_gpu)
-            if traced.fits():
-                return traced
-        except KernelLaunched as refusal:
-            error = refusal
-        except Exception as other:  # noqa: BLE001  (rules raise what they like)
-            # A refusal says more than a rule that asserts that it is on a GPU.
-            if not isinstance(error, TorchRefusal) or isinstance(error, KernelLaunched):
-                error = other
-    assert error is not None
-    raise error
+    except Exception:
+        # It may launch a kernel that it does not name, or want to be on a GPU.
+        if not is_loaded():
+            raise
+        with contextlib.suppress(Exception):
+            return TracedForward(cls, call, needs, settings, as_gpu=True)
+        raise
 
 
 # An input that is returned or saved as it is must be the very array, and one result in

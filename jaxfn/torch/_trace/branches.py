@@ -60,7 +60,6 @@ class BranchTree:
         root: where the paths begin.
         n_inputs: how many arrays it takes.
         note: what the trace found out.
-        has_launched: Whether a kernel was launched, also if nothing uses its result.
 
     Attributes:
         outputs: for each result a number: below `n_inputs` it is that input, the same
@@ -68,11 +67,8 @@ class BranchTree:
         types: of the results.
     """
 
-    def __init__(
-        self, root: Node, n_inputs: int, note: Any, *, has_launched: bool = False
-    ) -> None:
+    def __init__(self, root: Node, n_inputs: int, note: Any) -> None:
         self.root, self.n_inputs, self.note = root, n_inputs, note
-        self.has_launched = has_launched
         self.paths = list(_leaves(root))
         first = self.paths[0]
         self.types = first.types

@@ -67,7 +67,6 @@ def trace(
 
     Raises:
         TorchRefusal: what stands in the way.
-        LaunchSeen: `as_gpu` is False, and a kernel was launched.
         NeedsRead: `known` is False, and the rule asked.
     """
     kept = ParameterGradGuard(keep)
@@ -107,7 +106,6 @@ class _Tracer:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
         self._kept, self._as_gpu = kept, as_gpu
-        self._has_launched = False
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
 
@@ -120,7 +118,6 @@ class _Tracer:
             root,
             len(self._examples),
             self._notes[0],
-            has_launched=self._has_launched,
         )
 
     def _from(self, begin: tuple[bool, ...], known: int) -> Node:
@@ -134,7 +131,6 @@ class _Tracer:
             self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
         )
         module = self._record(path)
-        self._has_launched |= bool(path.surroundings.launches)
         taken, n = path.choices.taken, len(path.choices.conditions)
         self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
         twins = self._twins(module, path)

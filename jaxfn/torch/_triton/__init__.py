@@ -11,16 +11,13 @@ What happens, with the module of each step:
             its results are copied into what the kernel writes
     run(number)(arrays)                     # operation: in JAX, by jaxfn._triton
 
-A rule is first traced without a GPU to look at. If it launches a kernel, or fails, it
-is traced as on a GPU. Triton is not imported here: if no one else has imported it,
-nothing can launch a kernel.
+A class whose rules name a kernel is traced so; another one if it can't be traced else.
+Triton is not imported here: if no one else has imported it, nothing launches a kernel.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded, replaced
 from jaxfn.torch._triton.surroundings import (
-    KernelLaunched,
-    LaunchSeen,
     Surroundings,
     launch_of,
     launch_row,

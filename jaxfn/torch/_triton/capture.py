@@ -70,7 +70,7 @@ def _told_when_asked(act: Callable[..., None]) -> Iterator[None]:
     before = kind.__dict__.get(what)
 
     def read(tuner: Any) -> Any:
-        if threading.get_ident() == owner and hasattr(act, "pin"):
+        if threading.get_ident() == owner and isinstance(act, Capture):
             act.pin(tuner)
         try:
             return tuner.__dict__[what]

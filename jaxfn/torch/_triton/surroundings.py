@@ -7,66 +7,37 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._triton.buffers import Storages
-from jaxfn.torch._triton.gpu import GpuLook, is_loaded
-
-
-class LaunchSeen(BaseException):
-    """A rule launched a kernel, and was not traced as on a GPU.
-
-    No Exception, so that a rule does not catch it.
-    """
-
-
-class KernelLaunched(TorchRefusal):
-    """A rule launches a kernel, and was not traced as on a GPU."""
-
-    @classmethod
-    def of_rule(cls, name: str, rule: str) -> KernelLaunched:
-        """Return the refusal for this rule."""
-        refusal = cls(
-            operation="a kernel launch",
-            reason="the rule launches a Triton kernel, and neither forward nor "
-            "backward does.",
-            way_out="Launch a kernel in forward too, or compute this rule without one.",
-        )
-        refusal.name, refusal.rule = name, rule
-        return refusal
+from jaxfn.torch._triton.gpu import GpuLook
 
 
 class Surroundings:
     """A context around one run of a rule.
 
     Args:
-        as_gpu: Whether tensors look as on a GPU, and launches are recorded. Otherwise
-            a launch raises `LaunchSeen`.
+        as_gpu: Whether tensors look as on a GPU, and launches are recorded.
 
     Attributes:
         gpu: The GPU that is shown, or None.
         storages: The storages of the tensors of this run.
         note: Function that must see each result of an operation, or None.
-        launches: What was launched.
+        launches: What was launched; who builds the program takes it over by number.
     """
 
     def __init__(self, *, as_gpu: bool) -> None:
         self.gpu = GpuLook() if as_gpu else None
         self.storages = Storages() if as_gpu else None
-        self.note = None if self.storages is None else self.storages.note
         self.launches: list[Any] = []
+        self.note = None if self.storages is None else self.storages.note
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
         """While this lasts, launches of this thread are caught."""
-        if not is_loaded():
+        if self.gpu is None or self.storages is None:
             yield
             return
         from jaxfn.torch._triton import capture
 
-        if self.gpu is None or self.storages is None:
-            with capture.caught(_seen):
-                yield
-            return
         act = capture.Capture(self.storages)
         self.launches = act.launches
         before, _NOW.storages = storages_now(), self.storages
@@ -83,10 +54,6 @@ _NOW = threading.local()
 def storages_now() -> Storages | None:
     """The storages of the rule that runs in this thread, if it looks like on a GPU."""
     return getattr(_NOW, "storages", None)
-
-
-def _seen(*_: Any) -> None:
-    raise LaunchSeen
 
 
 def launch_of(row: Any) -> Any:

@@ -208,3 +208,69 @@ def test_a_configuration_that_is_asked_for_is_the_one_that_runs(
     assert got.sum() == 190.0
     assert seen == [count]
     assert "best_config" not in vars(type(partial_kernel))
+
+
+class NeedsGpu(Function):
+    """x over the number of its entries that are not zero, on a GPU alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        n = (x != 0).sum().item()
+        if n == 0:
+            return torch.zeros_like(x)
+        if not x.is_cuda:
+            raise RuntimeError("needs a GPU")
+        return scaled(x, 1.0) / n
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class BackwardNeedsGpu(Function):
+    """2x, whose backward runs on a GPU alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        assert g.is_cuda
+        return scaled(g, 2.0)
+
+
+def test_a_rule_that_raises_without_a_gpu_sees_one():
+    f = jax.jit(jt.from_torch(NeedsGpu).apply)
+    assert f(jnp.array([4.0, 0.0, 2.0])).tolist() == [2.0, 0.0, 1.0]
+    assert f(jnp.zeros(3)).tolist() == [0.0] * 3
+    backward = jt.from_torch(BackwardNeedsGpu)
+    grad = jax.grad(lambda x: backward.apply(x).sum())(jnp.ones(2))
+    assert grad.tolist() == [2.0, 2.0]
+
+
+def cleared(names):
+    return lambda arguments: [arguments[name].zero_() for name in names]
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": n}, pre_hook=cleared(["y"])) for n in (4, 8)], key=["n"]
+)
+@triton.jit
+def sum_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+class Sum(Function):
+    """The sum of x; a hook, made anew for each configuration, clears the output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty(1, device=x.device)
+        sum_kernel[lambda meta: (triton.cdiv(len(x), meta["BLOCK"]),)](x, out, len(x))
+        return out
+
+
+def test_hooks_made_of_the_same_list_are_the_same():
+    assert jt.from_torch(Sum).apply(jnp.arange(20.0)).tolist() == [190.0]
