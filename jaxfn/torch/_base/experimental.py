@@ -175,6 +175,22 @@ def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> A
         return name("make_fx")(body, decomposition_table={})(*examples)
 
 
+@contextlib.contextmanager
+def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]:
+    """While this lasts, this thread calls `mine`; other threads what was there."""
+    original, owner = target.__dict__[name], threading.get_ident()
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        is_mine = threading.get_ident() == owner
+        return (mine if is_mine else original)(*args, **kwargs)
+
+    setattr(target, name, chosen)
+    try:
+        yield
+    finally:
+        setattr(target, name, original)
+
+
 def note_place(place: str) -> None:
     """Operations that are recorded from now on come from this line."""
     name("set_stack_trace")([place])

@@ -133,7 +133,8 @@ class TracedForward:
             result = self.cls.forward(ctx, *args)
         if self._asked:  # and caught the answer
             raise NeedsRead
-        found, self._last = record(ctx, result, storages_now())
+        storages = storages_now() if self.as_gpu else None
+        found, self._last = record(ctx, result, storages)
         return found
 
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:

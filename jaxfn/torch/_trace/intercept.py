@@ -24,7 +24,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings, replaced
+from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings
 
 
 class NeedsRead(BaseException):
@@ -264,7 +264,7 @@ class Path:
         as_gpu: Whether its tensors look as on a GPU, and its launches are recorded.
 
     Attributes:
-        surroundings: The context around it.
+        surroundings: What is around it if it looks as on a GPU, or None.
         choices: the conditions that were met.
         draws: the draws that were made.
         raised: what the rule raised on this path, after a condition.
@@ -283,7 +283,7 @@ class Path:
         as_gpu: bool = False,
     ) -> None:
         self._run, self._seed, self._known = run, seed, known
-        self.surroundings = Surroundings(as_gpu=as_gpu)
+        self.surroundings = Surroundings() if as_gpu else None
         self.choices = BranchDecisions(begin)
         self.draws: list[int] = []
         self.raised: Exception | None = None
@@ -291,13 +291,16 @@ class Path:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The conditions, and then the results; for the first pass."""
-        around = self.surroundings
-        watch = Watch(tensors, self.choices, known=self._known, gpu=around.gpu)
-        draws = RandomDraws(self._seed, around.note)
-        if around.note is not None:
-            around.note(tensors)
+        gpu = note = None
+        here: Any = contextlib.nullcontext()
+        if self.surroundings is not None:
+            gpu, note = self.surroundings.gpu, self.surroundings.storages.note
+            here = self.surroundings.here()
+            note(tensors)
+        watch = Watch(tensors, self.choices, known=self._known, gpu=gpu)
+        draws = RandomDraws(self._seed, note)
         found: list[Any] = []
-        with watch, draws, around.here(), _numbers_decide(self.choices):
+        with watch, draws, here, _numbers_decide(self.choices):
             try:
                 found = [_own(x) for x in self._run(tensors)]
             except Exception as error:
@@ -333,9 +336,9 @@ def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
         return condition if type(condition) is bool else decide(condition, 3)
 
     with (
-        replaced(torch.SymBool, "__bool__", decide),
-        replaced(torch.SymInt, "__bool__", is_not_zero),
-        replaced(torch.SymFloat, "__bool__", is_not_zero),
+        experimental.replaced(torch.SymBool, "__bool__", decide),
+        experimental.replaced(torch.SymInt, "__bool__", is_not_zero),
+        experimental.replaced(torch.SymFloat, "__bool__", is_not_zero),
     ):
         yield
 

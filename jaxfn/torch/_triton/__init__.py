@@ -16,7 +16,7 @@ Triton is not imported here: if no one else has imported it, nothing launches a 
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
-from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded, replaced
+from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.surroundings import (
     Surroundings,
     launch_of,

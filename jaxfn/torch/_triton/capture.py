@@ -34,7 +34,6 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._triton import operation
 from jaxfn.torch._triton.buffers import Storages
-from jaxfn.torch._triton.gpu import replaced
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -54,7 +53,7 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for kind in triton.launchers():
-            stack.enter_context(replaced(kind, "run", run))
+            stack.enter_context(experimental.replaced(kind, "run", run))
         stack.enter_context(experimental.plain_launches())
         stack.enter_context(_told_when_asked(act))
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,22 +29,6 @@ def is_loaded() -> bool:
     return "triton" in sys.modules
 
 
-@contextlib.contextmanager
-def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, this thread calls `mine`; other threads what was there."""
-    original, owner = target.__dict__[name], threading.get_ident()
-
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        is_mine = threading.get_ident() == owner
-        return (mine if is_mine else original)(*args, **kwargs)
-
-    setattr(target, name, chosen)
-    try:
-        yield
-    finally:
-        setattr(target, name, original)
-
-
 class GpuLook:
     """A GPU to look at: the one that JAX has, or else a common one.
 
@@ -56,7 +39,6 @@ class GpuLook:
     def __init__(self) -> None:
         gpus = [d for d in jax.local_devices() if d.platform in ("gpu", "cuda")]
         gpu: Any = gpus[0] if gpus else None
-        self.is_here = gpu is not None
         capability = str(getattr(gpu, "compute_capability", "9.0"))
         self.capability = tuple(int(x) for x in capability.split(".")[:2])
         self.multiprocessors = int(getattr(gpu, "core_count", 4))
@@ -81,7 +63,7 @@ class GpuLook:
         with contextlib.ExitStack() as stack:
             for name, answer in self._answers().items():
                 if name in vars(torch.cuda):
-                    stack.enter_context(replaced(torch.cuda, name, answer))
+                    stack.enter_context(experimental.replaced(torch.cuda, name, answer))
             stack.enter_context(experimental.device_shown(_CUDA, _is_users))
             stack.enter_context(self._driver())
             yield

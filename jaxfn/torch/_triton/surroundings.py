@@ -12,30 +12,22 @@ from jaxfn.torch._triton.gpu import GpuLook
 
 
 class Surroundings:
-    """A context around one run of a rule.
-
-    Args:
-        as_gpu: Whether tensors look as on a GPU, and launches are recorded.
+    """A context around one run of a rule: tensors look as on a GPU.
 
     Attributes:
-        gpu: The GPU that is shown, or None.
+        gpu: The GPU that is shown.
         storages: The storages of the tensors of this run.
-        note: Function that must see each result of an operation, or None.
         launches: What was launched; who builds the program takes it over by number.
     """
 
-    def __init__(self, *, as_gpu: bool) -> None:
-        self.gpu = GpuLook() if as_gpu else None
-        self.storages = Storages() if as_gpu else None
+    def __init__(self) -> None:
+        self.gpu = GpuLook()
+        self.storages = Storages()
         self.launches: list[Any] = []
-        self.note = None if self.storages is None else self.storages.note
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
         """While this lasts, launches of this thread are caught."""
-        if self.gpu is None or self.storages is None:
-            yield
-            return
         from jaxfn.torch._triton import capture
 
         act = capture.Capture(self.storages)
