@@ -18,5 +18,6 @@ from jaxfn._triton.api import triton_call
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
 from jaxfn._triton.call import InterpreterWarning
 from jaxfn._triton.call import launch as run_launch
+from jaxfn._triton.call import on_host as run_on_host
 from jaxfn._triton.launch import KernelError, Launch
 from jaxfn._triton.variants import Binding, bindings, split

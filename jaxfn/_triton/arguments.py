@@ -47,3 +47,8 @@ class Variant:
     constants: dict[str, Any]
     options: dict[str, Any]
     grid: tuple[int, int, int]
+
+    @property
+    def num_warps(self) -> int:
+        """Number of warps of a program; Triton's default is 4."""
+        return self.options.get("num_warps", 4)

@@ -60,7 +60,7 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
     if 0 in launch.usable[0].grid:
         return [jnp.asarray(buffers[i]) for i in launch.writes]
     if all(_is_here(x) for x in buffers):  # at once: an error is the kernel's own
-        values = _on_host(launch, *map(np.asarray, buffers))
+        values = on_host(launch, [*map(np.asarray, buffers)])
         return [jnp.asarray(x) for x in values]
     return list(_function(_Keyed(launch))(*map(jnp.asarray, buffers)))
 
@@ -91,10 +91,10 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
     launch = keyed.launch
     types = [launch.buffers[i] for i in launch.writes]
 
-    def on_host(*buffers: Any) -> Any:
+    def by_callback(*buffers: Any) -> Any:
         def run(*values: Any) -> Any:
             # JAX calls this with arrays of its own; the kernel gets NumPy's.
-            return _on_host(launch, *map(np.asarray, values))
+            return on_host(launch, [*map(np.asarray, values)])
 
         run.__name__ = launch.name
         return jax.pure_callback(run, types, *buffers, vmap_method="sequential")
@@ -104,9 +104,9 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
 
     def choose(*buffers: Any) -> Any:
         if _jax_triton() is None:
-            return on_host(*buffers)
+            return by_callback(*buffers)
         return jax.lax.platform_dependent(
-            *buffers, cuda=on_gpu, rocm=on_gpu, default=on_host
+            *buffers, cuda=on_gpu, rocm=on_gpu, default=by_callback
         )
 
     choose.__name__ = launch.name  # for whoever reads a jaxpr
@@ -146,7 +146,7 @@ def _warn_of_interpreter(place: str) -> None:
     )
 
 
-def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
+def on_host(launch: Launch, buffers: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a launch in the interpreter, on copies of the buffers."""
     copies = [np.array(x, order="C") for x in buffers]
     variant = launch.usable[0]
@@ -157,7 +157,12 @@ def _on_host(launch: Launch, *buffers: np.ndarray) -> list[np.ndarray]:
     }
     try:
         interpreter.run(
-            launch.generated, variant.grid, arguments, names=names, title=launch.name
+            launch.generated,
+            variant.grid,
+            arguments,
+            names=names,
+            title=launch.name,
+            num_warps=variant.num_warps,
         )
     except LaunchError as error:
         found = LaunchError(error.kernel, f"{error}, launched at {launch.place}")

@@ -98,9 +98,12 @@ def _key(value: Any) -> Any:
     return type(value), repr(value), value
 
 
-def _text(title: str, kernel: Any, signature: Any, constants: Any) -> str:
+def _text(
+    title: str, kernel: Any, signature: Any, constants: Any, num_warps: int
+) -> str:
+    options = {**_OPTIONS, "num_warps": num_warps}
     try:
-        return str(experimental.ttir(kernel, signature, constants, _OPTIONS))
+        return str(experimental.ttir(kernel, signature, constants, options))
     except Exception as error:
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
@@ -115,13 +118,14 @@ def _read(title: str, text: str) -> dict[str, Function]:
 
 
 def compiled(
-    kernel: Any, arguments: Mapping[str, Any]
+    kernel: Any, arguments: Mapping[str, Any], num_warps: int = 4
 ) -> tuple[dict[str, Function], list[str]]:
     """The functions of a kernel for such arguments, and which it takes when it runs.
 
     Args:
         kernel: A `triton.jit` function.
         arguments: Its arguments, complete; of arrays only the types matter.
+        num_warps: Number of warps of a program, which a kernel can ask for.
 
     Raises:
         LaunchError: An argument is of a wrong type, or Triton can't compile it.
@@ -141,7 +145,8 @@ def compiled(
     except Exception as error:  # Triton looks through its helpers.
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
-    key = (*signature.values(), *map(_key, constants.values()))
+    key = (num_warps, *signature.values(), *map(_key, constants.values()))
     if key not in known:
-        known[key] = _read(title, _text(title, kernel, signature, constants))
+        text = _text(title, kernel, signature, constants, num_warps)
+        known[key] = _read(title, text)
     return known[key], [name for name, k in signature.items() if k != "constexpr"]

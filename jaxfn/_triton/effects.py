@@ -86,7 +86,9 @@ def of_variants(
     errors: dict[int, LaunchError] = {}
     for case in dict.fromkeys(made.cases):
         try:
-            walk = _walk(made.kernel, buffers, made.constants(case))
+            first = variants[made.cases.index(case)]
+            constants = made.constants(case)
+            walk = _walk(made.kernel, buffers, constants, first.num_warps)
         except LaunchError as error:
             errors[case] = error
         else:
@@ -105,7 +107,10 @@ def of_variants(
 
 
 def _walk(
-    kernel: Any, buffers: Sequence[jax.ShapeDtypeStruct], constants: dict[str, Any]
+    kernel: Any,
+    buffers: Sequence[jax.ShapeDtypeStruct],
+    constants: dict[str, Any],
+    num_warps: int = 4,
 ) -> _Walk | None:
     """What a kernel does to its buffers; None if its code does not tell.
 
@@ -113,13 +118,14 @@ def _walk(
         kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
         buffers: The types of the buffers.
         constants: The values of the constants.
+        num_warps: Number of warps of a program.
 
     Raises:
         LaunchError: Triton can't compile it.
     """
     memory = {f"b{i}": np.empty(0, x.dtype) for i, x in enumerate(buffers)}
     try:
-        functions, _ = compiling.compiled(kernel, {**memory, **constants})
+        functions, _ = compiling.compiled(kernel, {**memory, **constants}, num_warps)
     except UnreadableError:
         return None
     walk = _Walk(functions)

@@ -125,9 +125,19 @@ def parameters(kernel: Any) -> list[Any]:
 
 
 def changed_globals(kernel: Any) -> list[str]:
-    """Global constants of a kernel that changed since Triton first looked at them."""
-    used = kernel.used_global_vals.items()
-    return [name for (name, _), (value, of) in used if of.get(name) != value]
+    """Constants of a kernel and its helpers that changed since Triton saw them."""
+    found, seen, left = [], set(), [kernel]
+    while left:
+        function = left.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        used = function.used_global_vals.items()
+        found += [what for (what, _), (value, of) in used if of.get(what) != value]
+        names = function.fn.__code__.co_names
+        held = (function.fn.__globals__.get(what) for what in names)
+        left += [x for x in held if is_jit_function(x)]
+    return found
 
 
 # ---- compiling

@@ -145,7 +145,10 @@ class _Writer:
         if type(value) is int and value == 1 and experimental.is_specialized(parameter):
             return "1"
         kind = experimental.annotated_type(parameter) or _number_type(value)
-        return f"tl.full((), {_literal(value)}, tl.{_LANGUAGE[kind]})"
+        text = f"tl.full((), {_literal(value)}, tl.{_LANGUAGE[kind]})"
+        # Triton makes the null value of any zero, and that has no sign.
+        is_negative_zero = value == 0 and math.copysign(1, value) < 0
+        return f"{text.replace('-0.0', '0.0')} * -1.0" if is_negative_zero else text
 
     def _pointer(self, value: Pointer) -> str:
         buffer = self._buffers[value.buffer]
@@ -209,8 +212,8 @@ def _identity(value: Any) -> Any:
         return id(value)
     try:
         hash(value)
-    except TypeError:
-        return id(value)
+    except TypeError:  # it may change where it is
+        return type(value), repr(value)
     return type(value), value
 
 

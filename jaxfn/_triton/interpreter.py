@@ -264,6 +264,7 @@ def run(
     *,
     names: Mapping[str, str] | None = None,
     title: str = "",
+    num_warps: int = 4,
 ) -> None:
     """Run a kernel on memory that is NumPy's, program after program.
 
@@ -274,13 +275,14 @@ def run(
             numbers; and values of constants.
         names: What errors call a buffer, if not by its parameter.
         title: What errors call the kernel.
+        num_warps: Number of warps of a program, which a kernel can ask for.
 
     Raises:
         LaunchError: It can't run, or it leaves its memory.
     """
     values = compiling.complete(kernel, arguments)
     title = title or experimental.name_of(kernel)
-    functions, taken = compiling.compiled(kernel, values)
+    functions, taken = compiling.compiled(kernel, values, num_warps)
     buffers = {k: v for k, v in values.items() if isinstance(v, np.ndarray)}
     memory = Memory(buffers, names or {})
     entry = next(iter(functions.values()))

@@ -164,7 +164,7 @@ def _to_float(op: Operation, x: Any) -> Any:
     if op.dtype in _FLOAT8:
         # A GPU takes the largest number instead of infinity.
         limit = float(ml_dtypes.finfo(op.dtype).max)
-        x = np.clip(x, x.dtype.type(-limit), x.dtype.type(limit))
+        x = np.clip(x.astype(np.float32), np.float32(-limit), np.float32(limit))
     return x.astype(op.dtype)
 
 

@@ -236,3 +236,21 @@ def test_memory_is_not_handed_out():
 
     with pytest.raises(TorchRefusal, match=r"x\.__dlpack__\(\)"):
         from_torch(Shares).apply(jnp.ones(3))
+
+
+class NumberOfAWrittenView(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        c = torch.tensor([1.0])
+        c[0] = x.sum()
+        return x * c.item()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_a_number_of_a_constant_that_was_written_to_by_a_view():
+    x = jnp.arange(1.0, 4.0)
+    found = from_torch(NumberOfAWrittenView).apply(x)
+    assert found.tolist() == [6.0, 12.0, 18.0]

@@ -240,23 +240,18 @@ def functional(module: Any, fakes: Fakes) -> Any:
             )
 
 
-def forget_numbers(x: Any, *, always: bool = False) -> None:
+def forget_numbers(x: Any) -> None:
     """Let torch not use numbers that it knew of this tensor before it was written to.
 
     Torch itself forgets those of the tensor, but not of others in the same memory.
-
-    Args:
-        x: The tensor.
-        always: Whether it forgets what was written too, if torch knows these numbers.
     """
     known = name("get_proxy_mode")().tracer.tensor_tracker
-    if x in known and known[x].constant is not None and not always:
-        return
+    if x in known and known[x].constant is not None:
+        return  # it was written to with numbers that torch knows
     number = storage_number(x)
     for other, what in known.items():
         if what.constant is not None and storage_number(other) == number:
             what.constant = None
-            other.constant = None
 
 
 def nodes_of(outputs: Any) -> list[Any]:

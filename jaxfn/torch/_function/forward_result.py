@@ -141,7 +141,7 @@ def record(
     # As in torch, what is inside a list or dict has no gradient.
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(leaves) if is_number(x)]
-    found = [torch.scalar_tensor(x) if is_number(x) else x for x in leaves]
+    found = [_tensor_of(x) if is_number(x) else x for x in leaves]
     views: dict[int, StoredView] = {}
     if storages is not None:
         tensors = {i: leaves[i] for i in range(n, len(leaves)) if i not in numbers}
@@ -170,6 +170,11 @@ def _to_jax_dtype(dtype: Any) -> Any:
 def is_number(x: Any) -> bool:
     """Is it a number that a rule has read from a tensor without values?"""
     return isinstance(x, (torch.SymFloat, torch.SymInt))
+
+
+def _tensor_of(number: Any) -> Any:
+    is_whole = isinstance(number, torch.SymInt)
+    return torch.scalar_tensor(number, dtype=torch.int64 if is_whole else None)
 
 
 def _check_returned(template: Any) -> None:

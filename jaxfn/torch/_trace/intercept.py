@@ -126,7 +126,7 @@ class Watch(TorchFunctionMode):
             shown = self._gpu.shown(func, args, by_user=by_user)
             if shown is not NOT_SHOWN:
                 return shown
-            args, kwargs = self._gpu.moved(args, kwargs or {})
+            args, kwargs = self._gpu.moved(func, args, kwargs or {})
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in aliasing.REBOUND and args:

@@ -237,6 +237,14 @@ def _refused(error: Exception) -> TorchRefusal:
     unused = of_unused(error)
     if unused is not None:
         return unused
+    if "custom (non-ATen) operator" in str(error):
+        return TorchRefusal(
+            operation="an operation of torch.library",
+            reason="it writes to its arguments, and what it computes or launches can't "
+            "be seen.",
+            way_out="Call the function itself, without torch.library.",
+            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
+        )
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),

@@ -140,12 +140,17 @@ class Capture:
         )
         launch = Launch(first.kernel, common, variants, types, place)
         _check(launch, flat.tensors)
+        if any(i in flat.constants for i in launch.writes):
+            raise _refusal(
+                launch.kernel,
+                "it writes to a tensor that is not an argument, and the write would be "
+                "lost.",
+                "Pass it to apply and return its new value",
+            )
         self.launches.append(launch)
         if first.config is not None:  # rules may ask what was chosen
             kernel.best_config = found[variants.index(launch.usable[0])].config
             self._last[id(kernel)] = launch
-        for x in flat.tensors:  # a launch can't be computed of numbers that torch knows
-            experimental.forget_numbers(x, always=True)
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
@@ -198,6 +203,7 @@ class _Flat:
         self._storages = storages
         self._at: dict[Any, int] = {}
         self._dtypes: dict[int, Any] = {}
+        self.constants: dict[int, Any] = {}
         self.tensors: list[Any] = []
 
     def pointer(self, x: Any) -> Pointer:
@@ -211,7 +217,13 @@ class _Flat:
                 way_out="Give the kernel a copy in one of them.",
             )
         if number not in self._at:
-            self._at[number] = self.add(self._storages.flat(x))
+            flat = self._storages.flat(x)
+            if not experimental.is_fake(
+                x
+            ):  # a constant of the graph, as one of its nodes
+                self.constants[len(self.tensors)] = x
+                flat = flat.detach().clone()
+            self._at[number] = self.add(flat)
         return Pointer(self._at[number], x.storage_offset(), to_jax_dtype(x.dtype))
 
     def add(self, x: Any) -> int:

@@ -50,9 +50,11 @@ class GpuLook:
             return args[0]
         return _SHOWN.get(func, NOT_SHOWN) if by_user else NOT_SHOWN
 
-    def moved(self, args: Any, kwargs: Any) -> Any:
+    def moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The same arguments, without a GPU in them."""
         kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], "cpu", *args[2:])
         if type(kwargs.get("device")) is int:
             kwargs["device"] = "cpu"
         return tuple(map(_moved, args)), {k: _moved(v) for k, v in kwargs.items()}
@@ -81,7 +83,11 @@ class GpuLook:
             "get_device_name": _always(self.name),
             "get_device_capability": _always((major, minor)),
             "get_device_properties": _always(self._properties()),
-            "current_stream": _always(types.SimpleNamespace(cuda_stream=0)),
+            "current_stream": _always(
+                types.SimpleNamespace(cuda_stream=0, device=_CUDA, device_index=0)
+            ),
+            "is_current_stream_capturing": _always(False),
+            "mem_get_info": _always((_MEMORY, _MEMORY)),
             "_exchange_device": _always(0),
             "_maybe_exchange_device": _always(0),
         }
@@ -93,7 +99,7 @@ class GpuLook:
             major=major,
             minor=minor,
             multi_processor_count=self.multiprocessors,
-            total_memory=80 << 30,
+            total_memory=_MEMORY,
             warp_size=32,
             max_threads_per_multi_processor=2048,
             regs_per_multiprocessor=65536,
@@ -131,7 +137,7 @@ class GpuLook:
             yield
 
 
-_SHARED = 232448
+_SHARED, _MEMORY = 232448, 80 << 30
 
 
 def _always(answer: Any) -> Callable[..., Any]:

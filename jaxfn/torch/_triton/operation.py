@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from jaxfn._triton import Launch, run_launch
-from jaxfn.torch._base import TorchRefusal, torch
+from jaxfn._triton import Launch, run_launch, run_on_host
+from jaxfn.torch._base import TorchRefusal, from_numpy, to_numpy, torch
 
 _LAUNCHES: weakref.WeakValueDictionary[int, Launch] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
@@ -43,7 +43,22 @@ def row(number: int) -> Callable[..., list[jax.Array]]:
 
 
 def _without_values(buffers: Sequence[Any], number: int) -> list[Any]:
-    return [torch.empty_like(buffers[i]) for i in _LAUNCHES[number].writes]
+    # No empty_like: for a constant, torch would take what happens to be in memory there
+    # for the result.
+    return [
+        torch.empty(buffers[i].shape, dtype=buffers[i].dtype)
+        for i in _LAUNCHES[number].writes
+    ]
+
+
+def _with_values(buffers: Sequence[Any], number: int) -> list[Any]:
+    """The results for constants of a rule, of which torch knows the values."""
+    held = _LAUNCHES[number]
+    arrays = [
+        to_numpy(x).astype(t.dtype) for x, t in zip(buffers, held.buffers, strict=True)
+    ]
+    found = zip(held.writes, run_on_host(held, arrays), strict=True)
+    return [from_numpy(y).to(buffers[i].dtype) for i, y in found]
 
 
 def _no_derivative(ctx: Any, *grads: Any) -> Any:
@@ -64,6 +79,7 @@ def _note(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.number = inputs[1]
 
 
+_LIBRARY.impl("launch", _with_values, "CPU")
 torch.library.register_fake("jaxfn::launch", _without_values, lib=_LIBRARY)
 torch.library.register_autograd(
     "jaxfn::launch", _no_derivative, setup_context=_note, lib=_LIBRARY

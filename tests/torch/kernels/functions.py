@@ -282,3 +282,81 @@ class PlainBesideKernel(Function):
         rows, cols = y.shape
         strided_kernel[(rows,)](y, out, cols, *ctx.strides, *out.stride(), 2.0, BLOCK=8)
         return out * g[:, None]
+
+
+@triton.jit
+def add_kernel(x, n, by, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < n) + by, mask=i < n)
+
+
+class SavedTogether(Function):
+    """Backward writes to one saved tensor; another one lies in the same memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x[1])
+        ctx.row = x[0]
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, row = ctx.saved_tensors
+        add_kernel[(1,)](row, 4, 100.0, BLOCK=4)
+        add_kernel[(1,)](ctx.row, 4, 10.0, BLOCK=4)
+        return g * x
+
+
+class NumberOfConstant(Function):
+    """A kernel writes to a constant, by another name; then its number is asked for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        c = torch.tensor([1.0, 2.0])
+        scale_kernel[(1,)](x, c, 2, 3.0, BLOCK=2)
+        return x * c[1].item()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class AllConstant(Function):
+    """A launch on constants of the rule alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        c = torch.tensor([1.0, 2.0])
+        add_kernel[(1,)](c, 2, 3.0, BLOCK=2)
+        return x * c[1].item() + c[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class SavedNumber(Function):
+    """An integer that is the value of a tensor is kept for backward."""
+
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n.item()
+        return scaled(x, ctx.n)
+
+    @staticmethod
+    def backward(ctx, g):
+        out = torch.zeros_like(g)
+        scale_kernel[(1,)](g, out, ctx.n, 2.0, BLOCK=16)
+        return out, None
+
+
+class MinusZero(Function):
+    """A number that is -0.0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return scaled(torch.ones_like(x), -0.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g

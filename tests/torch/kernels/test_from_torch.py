@@ -183,3 +183,26 @@ def test_a_number_that_is_a_value():
         f = transform(jax.grad(lambda x, by: of(functions.Number)(x, by).sum()))
         same(f(X, jnp.float32(2.5)), jnp.full(12, 2.5))
         same(f(X, jnp.float32(1.0)), jnp.full(12, 1.0))
+
+
+def test_saved_tensors_in_one_memory_stay_there():
+    x = jnp.arange(12.0).reshape(3, 4)
+    add = jnp.array([10.0, 100.0, 0.0])[:, None]
+    same(jax.grad(of(functions.SavedTogether))(x), x + add)
+    same(jax.jit(jax.grad(of(functions.SavedTogether)))(x), x + add)
+
+
+def test_numbers_of_constants_are_those_that_kernels_wrote():
+    same(of(functions.NumberOfConstant)(X), X * 6.0)
+    same(of(functions.AllConstant)(X), X * 5.0 + 4.0)
+
+
+def test_an_integer_that_is_saved_stays_one():
+    apply = of(functions.SavedNumber)
+    same(apply(X, jnp.int32(7)), 7 * X)
+    found = jax.grad(lambda x: apply(x, jnp.int32(7)).sum())(X)
+    same(found, 2.0 * (jnp.arange(12) < 7))
+
+
+def test_minus_zero_keeps_its_sign():
+    assert (1 / of(functions.MinusZero)(X) == -jnp.inf).all()
