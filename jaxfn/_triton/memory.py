@@ -1,6 +1,6 @@
 """The memory of a launch: pointers are numbers, and every access is checked.
 
-Each buffer has 2**40 addresses for itself and begins in their middle, so a pointer
+Each buffer has 2**44 addresses for itself and begins in their middle, so a pointer
 that leaves it never reaches another one. Nothing here touches memory but NumPy's.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from jaxfn._triton.errors import Fault
 from jaxfn._triton.operations import real, whole
 
-_BITS = 40
+_BITS = 44
 _MIDDLE = 1 << (_BITS - 1)
 
 

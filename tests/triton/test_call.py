@@ -473,3 +473,36 @@ def test_a_name_that_triton_lacks(monkeypatch):
     monkeypatch.setitem(experimental._NAMES, "gone", "triton.compiler")
     with pytest.raises(ImportError, match=r"triton.compiler.gone.*triton 3\.6, 3\.7"):
         experimental.name("gone")
+
+
+def test_a_list_that_is_a_constant_and_changes_is_another_constant():
+    @triton.jit
+    def first(z, sizes: tl.constexpr):
+        tl.store(z, sizes[0])
+
+    out, sizes = {"z": jax.ShapeDtypeStruct((1,), jnp.int32)}, [3]
+    assert jaxfn.triton_call(first, 1, sizes=sizes, out=out) == 3
+    sizes[0] = 4
+    assert jaxfn.triton_call(first, 1, sizes=sizes, out=out) == 4
+
+
+@pytest.mark.parametrize("warps", [1, 8])
+def test_a_kernel_can_ask_for_its_warps(warps):
+    @triton.jit
+    def asked(z):
+        tl.store(z, tl.extra.cuda.num_warps())
+
+    out = {"z": jax.ShapeDtypeStruct((1,), jnp.int32)}
+    assert jaxfn.triton_call(asked, 1, out=out, num_warps=warps) == warps
+
+
+def test_between_types_of_eight_bits():
+    @triton.jit
+    def cast(x, z, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(z + i, tl.load(x + i).to(tl.float8e5))
+
+    x = jnp.array([1.0, -2.0, 0.5, 240.0], jnp.float8_e4m3fn)
+    out = {"z": jax.ShapeDtypeStruct((4,), jnp.float8_e5m2)}
+    found = jaxfn.triton_call(cast, 1, x=x, BLOCK=4, out=out)
+    assert (found == x.astype(jnp.float8_e5m2)).all()

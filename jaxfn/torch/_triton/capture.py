@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxfn._triton import (
+    Binding,
     KernelError,
     Launch,
     Loaded,
@@ -115,46 +116,57 @@ class Capture:
             if isinstance(error, TorchRefusal) or not raised_by_jaxfn(error):
                 raise
             raise _refusal(kernel, str(error.args[0])) from error
-        first = found[0]
-        if first.hook is not None:
-            first.hook(dict(first.arguments))
         flat = _Flat(self._storages)
-        shared, own = split(found)
-        common = {
-            name: _argument(flat, first.kernel, name, value)
-            for name, value in shared.items()
-        }
-        variants = tuple(
-            Variant(
-                {k: _constant(b.kernel, k, v) for k, v in constants.items()},
-                b.options,
-                b.grid,
-            )
-            for b, constants in zip(found, own, strict=True)
-        )
-        if 0 in variants[0].grid:
+        launch = _launch(found, flat, place)
+        chosen = found[launch.variants.index(launch.usable[0])]
+        if chosen.config is not None:
+            self._tuned(kernel, launch, chosen)
+        if 0 in chosen.grid:
             return
-        types = tuple(
-            jax.ShapeDtypeStruct((x.numel(),), to_jax_dtype(x.dtype))
-            for x in flat.tensors
-        )
-        launch = Launch(first.kernel, common, variants, types, place)
-        _check(launch, flat.tensors)
-        if any(i in flat.constants for i in launch.writes):
-            raise _refusal(
-                launch.kernel,
-                "it writes to a tensor that is not an argument, and the write would be "
-                "lost.",
-                "Pass it to apply and return its new value",
-            )
         self.launches.append(launch)
-        if first.config is not None:  # rules may ask what was chosen
-            kernel.best_config = found[variants.index(launch.usable[0])].config
-            self._last[id(kernel)] = launch
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
             for i, value in zip(launch.writes, new, strict=True):
                 flat.tensors[i].copy_(value)
+
+    def _tuned(self, kernel: Any, launch: Launch, chosen: Binding) -> None:
+        """Do what an autotuner does with the configuration that it has chosen."""
+        kernel.best_config = chosen.config  # rules may ask
+        self._last[id(kernel)] = launch
+        if chosen.hook is not None:
+            launch.pin()  # for another configuration, the hook might do something else
+            chosen.hook({**chosen.arguments, **chosen.config.all_kwargs()})
+
+
+def _launch(found: list[Binding], flat: _Flat, place: str) -> Launch:
+    """The launch of these configurations; its tensors go into `flat`."""
+    first = found[0]
+    shared, own = split(found)
+    common = {
+        name: _argument(flat, first.kernel, name, value)
+        for name, value in shared.items()
+    }
+    variants = tuple(
+        Variant(
+            {k: _constant(b.kernel, k, v) for k, v in constants.items()},
+            b.options,
+            b.grid,
+        )
+        for b, constants in zip(found, own, strict=True)
+    )
+    types = tuple(
+        jax.ShapeDtypeStruct((x.numel(),), to_jax_dtype(x.dtype)) for x in flat.tensors
+    )
+    launch = Launch(first.kernel, common, variants, types, place)
+    _check(launch, flat.tensors)
+    if any(i in flat.constants for i in launch.writes):
+        raise _refusal(
+            launch.kernel,
+            "it writes to a tensor that is not an argument, and the write would be "
+            "lost.",
+            "Pass it to apply and return its new value",
+        )
+    return launch
 
 
 def _check(launch: Launch, tensors: list[Any]) -> None:

@@ -34,7 +34,15 @@ def test_tuned(cls, args, want, transform):
 def test_a_hook_runs_once_for_a_launch_with_all_arguments():
     tuned.HOOKS.clear()
     of(tuned.Hooked)(jnp.ones(5))
-    assert [{"x", "y", "n", "BLOCK", "TWICE"}] == tuned.HOOKS
+    (names,) = tuned.HOOKS
+    assert {"x", "y", "n", "BLOCK", "TWICE", "num_warps", "num_stages"} <= names
+
+
+def test_a_hook_belongs_to_the_configuration_that_runs():
+    np.testing.assert_allclose(of(tuned.FirstFails)(X), X)
+    (text,) = jaxfn.torch.explain(tuned.FirstFails, X).forward.launches
+    assert "SPLIT=2" in text
+    assert "SPLIT=1" not in text
 
 
 def test_what_any_configuration_writes_is_written():

@@ -170,3 +170,43 @@ class NamedAsOptions(Function):
     @staticmethod
     def backward(ctx, g):
         return g
+
+
+def cleared_if_split(args):
+    """Clears the output for a configuration that adds to it; needs num_warps too."""
+    assert args["num_warps"] > 0
+    if args["SPLIT"] > 1:
+        args["y"].zero_()
+
+
+@triton.autotune(
+    [
+        triton.Config({"BLOCK": 2, "SPLIT": 1}, pre_hook=cleared_if_split),
+        triton.Config({"BLOCK": 16, "SPLIT": 2}, pre_hook=cleared_if_split),
+        triton.Config({"BLOCK": 32, "SPLIT": 1}, pre_hook=cleared_if_split),
+    ],
+    key=["n"],
+)
+@triton.jit
+def split_kernel(x, y, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr):
+    tl.static_assert(BLOCK >= 4)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    if SPLIT > 1:
+        tl.atomic_add(y + i, v, mask=i < n)
+    else:
+        tl.store(y + i, v, mask=i < n)
+
+
+class FirstFails(Function):
+    """x; the first configuration does not compile, and the hook depends on which."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.full_like(x, 9.0)
+        split_kernel[(1,)](x, out, len(x))
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
