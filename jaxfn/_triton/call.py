@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import os
 import threading
@@ -52,11 +51,11 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
     has_gpu = jax.default_backend() in ("gpu", "cuda", "rocm")
     if not has_gpu:
         _warn_of_interpreter(launch.place)
-    elif _jax_triton() is None:
+    elif isinstance(error := _jax_triton(), ImportError):
         raise ImportError(
             f"The kernel `{launch.name}`, launched at {launch.place}, needs jax-triton "
-            "to run on a GPU: pip install 'jaxfn[triton]'."
-        )
+            f"to run on a GPU: pip install 'jaxfn[triton]'. ({error})"
+        ) from error
     if 0 in launch.usable[0].grid:
         return [jnp.asarray(buffers[i]) for i in launch.writes]
     if all(_is_here(x) for x in buffers):  # at once: an error is the kernel's own
@@ -103,7 +102,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
         return _on_gpu(launch, buffers)
 
     def choose(*buffers: Any) -> Any:
-        if _jax_triton() is None:
+        if isinstance(_jax_triton(), ImportError):
             return by_callback(*buffers)
         return jax.lax.platform_dependent(
             *buffers, cuda=on_gpu, rocm=on_gpu, default=by_callback
@@ -188,13 +187,13 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 @functools.cache
 def _jax_triton() -> Any:
-    """The module `jax_triton`, or None if it is not installed."""
+    """The module `jax_triton`, or the ImportError that says why there is none."""
     variable = "TRITON_CACHE_DIR"
     before = os.environ.get(variable)
-    if importlib.util.find_spec("jax_triton") is None:
-        return None
-    try:  # an error is that of a package which jax-triton misses
+    try:
         return importlib.import_module("jax_triton")
+    except ImportError as error:  # it wants a JAX with support for a GPU, for example
+        return error
     finally:  # jax-triton sets or deletes it, and Triton's own launches use it
         if before is not None:
             os.environ[variable] = before

@@ -463,7 +463,7 @@ def test_the_warning_comes_once_at_the_users_line(not_warned):
 
 def test_on_a_gpu_without_jax_triton(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(call, "_jax_triton", lambda: None)
+    monkeypatch.setattr(call, "_jax_triton", lambda: ImportError("none"))
     with pytest.raises(ImportError, match=r"`axpy`.*pip install 'jaxfn\[triton\]'"):
         run(X, X)
 
@@ -506,3 +506,9 @@ def test_between_types_of_eight_bits():
     out = {"z": jax.ShapeDtypeStruct((4,), jnp.float8_e5m2)}
     found = jaxfn.triton_call(cast, 1, x=x, BLOCK=4, out=out)
     assert (found == x.astype(jnp.float8_e5m2)).all()
+
+
+def test_on_a_cpu_a_jax_triton_that_can_t_be_imported_is_not_needed(monkeypatch):
+    monkeypatch.setattr(call, "_jax_triton", lambda: ImportError("a GPU is needed"))
+    call._function.cache_clear()
+    assert (jax.jit(lambda x: run(x, x))(X) == 3 * X).all()

@@ -179,7 +179,7 @@ def test_jax_triton_leaves_the_variable_of_triton_as_it_is():
 
 
 def test_without_jax_triton_the_program_calls_the_interpreter(monkeypatch):
-    monkeypatch.setattr(call, "_jax_triton", lambda: None)
+    monkeypatch.setattr(call, "_jax_triton", lambda: ImportError("none"))
     call._function.cache_clear()
     try:
         text = str(jax.make_jaxpr(lambda x: run(x, x, a=7.0))(X))
