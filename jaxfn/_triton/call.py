@@ -51,10 +51,10 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
     has_gpu = jax.default_backend() in ("gpu", "cuda", "rocm")
     if not has_gpu:
         _warn_of_interpreter(launch.place)
-    elif isinstance(error := _jax_triton(), ImportError):
-        raise ImportError(
-            f"The kernel `{launch.name}`, launched at {launch.place}, needs jax-triton "
-            f"to run on a GPU: pip install 'jaxfn[triton]'. ({error})"
+    elif (error := _not_on_gpu(launch)) is not None:
+        raise type(error)(
+            f"The kernel `{launch.name}`, launched at {launch.place}, can't run on a "
+            f"GPU: {error}"
         ) from error
     if 0 in launch.usable[0].grid:
         return [jnp.asarray(buffers[i]) for i in launch.writes]
@@ -102,7 +102,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
         return _on_gpu(launch, buffers)
 
     def choose(*buffers: Any) -> Any:
-        if isinstance(_jax_triton(), ImportError):
+        if _not_on_gpu(launch) is not None:
             return by_callback(*buffers)
         return jax.lax.platform_dependent(
             *buffers, cuda=on_gpu, rocm=on_gpu, default=by_callback
@@ -201,6 +201,24 @@ def _jax_triton() -> Any:
             os.environ.pop(variable, None)
 
 
+def _not_on_gpu(launch: Launch) -> Exception | None:
+    """Why jax-triton can't run a launch; None if it can."""
+    module = _jax_triton()
+    if isinstance(module, ImportError):
+        return ImportError(f"pip install 'jaxfn[triton]'. ({module})")
+    if _is_old(module.triton_call) and launch.effects.describes:
+        return NotImplementedError(
+            "it makes tensor descriptors, which need memory that jax-triton gives from "
+            "0.4 on. Install a newer one, or use pointers."
+        )
+    return None
+
+
+def _is_old(call: Any) -> bool:
+    """Whether it is a release before 0.4: it passes outputs once more, after inputs."""
+    return "out_type" not in inspect.signature(call).parameters
+
+
 def _capability() -> int | None:
     """The compute capability to compile for; None if the GPU says it itself."""
     try:
@@ -216,8 +234,7 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
     jax-triton restores these before it times the next variant.
     """
     call = _jax_triton().triton_call
-    # Releases before 0.4 pass such an output once more, after the inputs.
-    is_old = "out_type" not in inspect.signature(call).parameters
+    is_old = _is_old(call)
     kernel = launch.generated_with_outputs if is_old else launch.generated
     types = [launch.buffers[i] for i in launch.writes]
     given: dict[str, Any] = {"out_shape" if is_old else "out_type": types}

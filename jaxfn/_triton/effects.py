@@ -58,6 +58,8 @@ class Effects:
         writes: Numbers of the buffers that one of them may write to.
         are_known: Whether they are what the code says, and not simply all buffers.
         recasts: Whether a pointer to one type becomes a pointer to another one.
+        describes: Whether it makes tensor descriptors, for which a GPU needs scratch
+            memory.
     """
 
     usable: tuple[Variant, ...]
@@ -65,6 +67,7 @@ class Effects:
     writes: tuple[int, ...]
     are_known: bool = True
     recasts: bool = False
+    describes: bool = False
 
 
 def of_variants(
@@ -82,7 +85,7 @@ def of_variants(
     """
     reads: set[int] = set()
     writes: set[int] = set()
-    are_known, recasts = True, False
+    are_known, recasts, describes = True, False, False
     errors: dict[int, LaunchError] = {}
     for case in dict.fromkeys(made.cases):
         try:
@@ -95,15 +98,15 @@ def of_variants(
             everything = set(range(len(buffers)))
             are_known = are_known and walk is not None
             recasts = recasts or walk is None or walk.recasts
+            describes = describes or (walk is not None and walk.describes)
             reads |= everything if walk is None else walk.read
             writes |= everything if walk is None else walk.written
     pairs = zip(variants, made.cases, strict=True)
     usable = tuple(v for v, case in pairs if case not in errors)
     if not usable:
         raise errors[made.cases[0]]
-    return Effects(
-        usable, tuple(sorted(reads)), tuple(sorted(writes)), are_known, recasts
-    )
+    found = tuple(sorted(reads)), tuple(sorted(writes))
+    return Effects(usable, *found, are_known, recasts, describes)
 
 
 def _walk(
@@ -151,12 +154,13 @@ class _Walk:
         written: Positions of those that it writes to.
         is_lost: Whether something unknown happens to a pointer.
         recasts: Whether a pointer becomes one to another type.
+        describes: Whether a tensor descriptor is made.
     """
 
     def __init__(self, functions: dict[str, Function]) -> None:
         self.read: set[int] = set()
         self.written: set[int] = set()
-        self.is_lost = self.recasts = False
+        self.is_lost = self.recasts = self.describes = False
         self._functions = functions
         self._bodies: dict[str, _Body] = {}
         self._numbers = itertools.count()
@@ -249,6 +253,7 @@ class _Walk:
             for carried in body.ends:
                 self._flow(carried, results)
         elif op.name in _MOVES:
+            self.describes |= op.name == "tt.make_tensor_descriptor"
             self.recasts |= op.name == "tt.bitcast" and "!tt.ptr" in op.types
             for result in results:
                 self._from[result].update(operands)

@@ -187,3 +187,24 @@ def test_without_jax_triton_the_program_calls_the_interpreter(monkeypatch):
         assert "triton_kernel_call" not in text
     finally:
         call._function.cache_clear()
+
+
+@triton.jit
+def described(x, y, N: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [N], [1], [N])
+    tl.store(y + tl.arange(0, N), source.load([0]))
+
+
+@needs_plugin
+def test_tensor_descriptors_need_a_newer_jax_triton(monkeypatch):
+    def f(x):
+        return jaxfn.triton_call(described, 1, x=x, N=8, out={"y": like(x)})
+
+    x = jnp.arange(8.0)
+    assert (jax.jit(f)(x) == x).all()
+    if not importlib.metadata.version("jax-triton").startswith("0.3"):
+        assert launches(lowered(f, x)) == 1
+    else:
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        with pytest.raises(NotImplementedError, match="`described`.*descriptors"):
+            f(x)
