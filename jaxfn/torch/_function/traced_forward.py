@@ -144,12 +144,20 @@ class TracedForward:
         output = unflatten(self.record.output, tensors[n:])
         ctx = Ctx(self.cls, self._known_needs, "forward")
         self.cls.setup_context(ctx, tuple(args), output)
-        return record(ctx, output)[0][self.record.n_outputs :]
+        storages = storages_now() if self.as_gpu else None
+        return record(ctx, output, storages)[0][self.record.n_outputs :]
 
     def _batched(
         self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
     ) -> list[Any]:
         """The flat results for a batch: outputs by the vmap rule of the class."""
+        if self.record.views:
+            raise TorchRefusal(
+                operation="a vmap rule beside kernels",
+                reason="setup_context saves a tensor that is a part of its memory, or "
+                "two in one memory, and the vmap rule gives outputs in other memory.",
+                way_out="Save x.contiguous(), or leave the vmap rule out.",
+            ).of(self.name, "vmap")
         types = [(t.shape, t.dtype) for t in self.program.types]
         batch = Batch(self.cls, self._args, self.record.output, types)
         batch.check(key_dim)

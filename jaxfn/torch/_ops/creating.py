@@ -58,7 +58,8 @@ def iota(out: Any, length: int, *, start: int, step: int, **_: Any) -> Any:
 
 rows(
     {
-        "aten._local_scalar_dense number.sym_float": lambda x: x,
+        "aten._local_scalar_dense": lambda x: jnp.reshape(x, ()),
+        "number.sym_float": lambda x: x,
         "aten.sym_size": lambda x, dim: x.shape[dim],
         "aten.sym_numel": lambda x: x.size,
         "getitem": lambda x, i: x[i],

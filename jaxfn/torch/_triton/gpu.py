@@ -52,6 +52,8 @@ class GpuLook:
 
     def moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The same arguments, without a GPU in them."""
+        if func is torch.device:
+            return args, kwargs
         kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], "cpu", *args[2:])

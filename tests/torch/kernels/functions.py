@@ -249,14 +249,14 @@ class OnGpuAlone(Function):
     @staticmethod
     def forward(ctx, x):
         assert x.is_cuda
-        assert x.device.type == "cuda"
+        assert x.device == torch.device("cuda:0")
         assert torch.cuda.is_available()
         with torch.cuda.device(x.device.index):
             many = torch.cuda.get_device_properties(x.device).multi_processor_count
             target = triton.runtime.driver.active.get_current_target()
         assert many > 0
         assert target.backend == "cuda"
-        out = torch.empty(x.shape, device="cuda")
+        out = torch.empty(x.shape, device=torch.device("cuda"))
         return scaled(x.to("cuda").cuda(), 3.0, out=out)
 
     @staticmethod
@@ -360,3 +360,24 @@ class MinusZero(Function):
     @staticmethod
     def backward(ctx, g):
         return g
+
+
+class SavesViewsBesideVmap(ScaleSeparately):
+    """A vmap rule, and a saved tensor that is a part of its memory."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0][1:], output)
+
+
+class SavesOutputBesideVmap(ScaleSeparately):
+    """A vmap rule, and a saved output."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return scaled(g * y, 1.0)

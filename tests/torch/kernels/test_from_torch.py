@@ -206,3 +206,19 @@ def test_an_integer_that_is_saved_stays_one():
 
 def test_minus_zero_keeps_its_sign():
     assert (1 / of(functions.MinusZero)(X) == -jnp.inf).all()
+
+
+def test_a_vmap_rule_beside_what_is_saved():
+    batch = jnp.stack([X, 2 * X])
+    apply = of(functions.SavesOutputBesideVmap)
+    same(jax.vmap(grad(apply))(batch), 11 * batch)
+    same(grad(apply)(X), 3 * X)
+    apply = of(functions.SavesViewsBesideVmap)
+    same(grad(apply)(X), jnp.full(12, 5.0))
+    with pytest.raises(jaxfn.torch.TorchRefusal, match="a part of its memory"):
+        jax.vmap(grad(apply))(batch)
+
+
+def test_a_number_of_a_tensor_with_one_element():
+    apply = of(functions.Number)
+    same(apply(X, jnp.full((1, 1), 2.5)), 2.5 * X)
