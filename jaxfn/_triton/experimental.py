@@ -206,11 +206,6 @@ def target(capability: int) -> Any:
     return name("GPUTarget")("cuda", capability, 32)
 
 
-def launchers() -> tuple[type, ...]:
-    """The classes whose `run` launches a kernel."""
-    return name("JITFunction"), name("Autotuner")
-
-
 @contextlib.contextmanager
 def driver_for_this_thread(mine: Any) -> Iterator[None]:
     """While this lasts, `triton.runtime.driver.active` is `mine` in this thread.

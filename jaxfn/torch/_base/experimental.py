@@ -310,6 +310,17 @@ def device_shown(device: Any, is_asked: Callable[[Any], bool]) -> Iterator[None]
         kind.device = original
 
 
+@contextlib.contextmanager
+def launches_caught(act: Callable[..., None]) -> Iterator[None]:
+    """While this lasts, a launch of Triton in this thread calls `act` instead."""
+    runtime = sys.modules.get("triton.runtime")
+    with contextlib.ExitStack() as stack:
+        for kind in ("JITFunction", "Autotuner"):
+            if hasattr(runtime, kind):
+                stack.enter_context(replaced(getattr(runtime, kind), "run", act))
+        yield
+
+
 def plain_launches() -> Any:
     """A context in which `torch.library.wrap_triton` gives the kernel itself."""
     return importlib.import_module("torch._library.triton").set_wrap_triton_enabled(

@@ -19,7 +19,13 @@ import jax
 from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
-from jaxfn.torch._trace import BranchTree, TensorFunction, TensorSpec, trace
+from jaxfn.torch._trace import (
+    BranchTree,
+    LaunchSeen,
+    TensorFunction,
+    TensorSpec,
+    trace,
+)
 
 Host = Literal["always", "fallback", "never"]
 _MOST = 64
@@ -94,6 +100,14 @@ class GraphFunction:
         if found is None:
             try:
                 found = self._traced(self.examples(types))
+            except LaunchSeen:
+                if self.rule == "forward":
+                    raise
+                raise TorchRefusal(
+                    operation="a kernel launch",
+                    reason="jaxfn did not find this kernel in the code of the class.",
+                    way_out="Name it in a rule, or in a function that a rule calls.",
+                ).of(self.name, self.rule) from None
             except TorchRefusal as refusal:
                 remember(self._programs, key, refusal.of(self.name, self.rule).bare())
                 raise

@@ -31,7 +31,7 @@ from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, record
 from jaxfn.torch._function.graph_function import GraphFunction
-from jaxfn.torch._trace import BranchTree, NeedsRead, TensorFunction
+from jaxfn.torch._trace import BranchTree, LaunchSeen, NeedsRead, TensorFunction
 from jaxfn.torch._triton import is_loaded, storages_now
 
 Needs = tuple[bool, ...]
@@ -348,9 +348,10 @@ def traced_forward(
         return TracedForward(cls, call, needs, settings, as_gpu=True)
     try:
         return TracedForward(cls, call, needs, settings)
+    except LaunchSeen:
+        return TracedForward(cls, call, needs, settings, as_gpu=True)
     except Exception:
-        # It may launch a kernel that it does not name, or want to be on a GPU.
-        if not is_loaded():
+        if not is_loaded():  # or it may want to be on a GPU, to launch a kernel there
             raise
         with contextlib.suppress(Exception):
             return TracedForward(cls, call, needs, settings, as_gpu=True)

@@ -17,7 +17,7 @@ meets that launches Triton kernels is in `_triton`, on which this room stands.
 """
 
 from jaxfn.torch._trace.branches import BranchTree
-from jaxfn.torch._trace.intercept import NeedsRead, RandomDraws
+from jaxfn.torch._trace.intercept import LaunchSeen, NeedsRead, RandomDraws
 from jaxfn.torch._trace.program import Operation, Ref
 from jaxfn.torch._trace.tracer import TensorFunction, TensorSpec, trace
 from jaxfn.torch._trace.tracked_forward import TrackedForward

@@ -34,6 +34,13 @@ class NeedsRead(BaseException):
     """
 
 
+class LaunchSeen(BaseException):
+    """A rule launched a kernel, and was not traced as on a GPU.
+
+    No Exception, so that a rule does not catch it.
+    """
+
+
 _NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
 
 
@@ -284,6 +291,7 @@ class Path:
     ) -> None:
         self._run, self._seed, self._known = run, seed, known
         self.surroundings = Surroundings() if as_gpu else None
+        self._has_launched = False
         self.choices = BranchDecisions(begin)
         self.draws: list[int] = []
         self.raised: Exception | None = None
@@ -292,7 +300,7 @@ class Path:
     def __call__(self, *tensors: Any) -> list[Any]:
         """The conditions, and then the results; for the first pass."""
         gpu = note = None
-        here: Any = contextlib.nullcontext()
+        here: Any = experimental.launches_caught(self._launched)
         if self.surroundings is not None:
             gpu, note = self.surroundings.gpu, self.surroundings.storages.note
             here = self.surroundings.here()
@@ -311,7 +319,13 @@ class Path:
                 self.last, self.place = watch.last, watch.place
                 self.backward_at = watch.backward_at
                 self.draws = draws.found
+            if self._has_launched:  # and caught what that raised
+                raise LaunchSeen
             return [*self.choices.conditions, *found]
+
+    def _launched(self, *_: Any, **__: Any) -> None:
+        self._has_launched = True
+        raise LaunchSeen
 
 
 @contextlib.contextmanager

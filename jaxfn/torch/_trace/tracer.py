@@ -68,6 +68,7 @@ def trace(
     Raises:
         TorchRefusal: what stands in the way.
         NeedsRead: `known` is False, and the rule asked.
+        LaunchSeen: `as_gpu` is False, and the rule launched a kernel.
     """
     kept = ParameterGradGuard(keep)
     draws = torch.random.fork_rng(devices=[])

@@ -52,11 +52,11 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
             raise _refusal(kernel, "kernel.warmup compiles it to look at it.")
         act(kernel, args, kwargs, grid)
 
-    with contextlib.ExitStack() as stack:
-        for kind in triton.launchers():
-            stack.enter_context(experimental.replaced(kind, "run", run))
-        stack.enter_context(experimental.plain_launches())
-        stack.enter_context(_told_when_asked(act))
+    with (
+        experimental.launches_caught(run),
+        experimental.plain_launches(),
+        _told_when_asked(act),
+    ):
         yield
 
 
@@ -65,7 +65,7 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
 @contextlib.contextmanager
 def _told_when_asked(act: Callable[..., None]) -> Iterator[None]:
     """While this lasts, `act.pin` hears of this thread's reading a `best_config`."""
-    _, kind = triton.launchers()
+    kind = triton.name("Autotuner")
     what, owner = "best_config", threading.get_ident()
     before = kind.__dict__.get(what)
 

@@ -222,3 +222,12 @@ def test_a_vmap_rule_beside_what_is_saved():
 def test_a_number_of_a_tensor_with_one_element():
     apply = of(functions.Number)
     same(apply(X, jnp.full((1, 1), 2.5)), 2.5 * X)
+
+
+def test_a_kernel_that_no_rule_names():
+    apply = of(functions.NotNamed)
+    same(apply(X), 3 * X)
+    same(grad(apply)(X), jnp.full(12, 5.0))
+    apply = of(functions.NotNamedInBackward)
+    with pytest.raises(jaxfn.torch.TorchRefusal, match="Name it in a rule"):
+        grad(apply)(X)
