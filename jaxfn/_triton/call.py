@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxfn._base import compat
 from jaxfn._triton import experimental, interpreter
 from jaxfn._triton.errors import LaunchError
 from jaxfn._triton.launch import KernelError, Launch
@@ -61,7 +62,13 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
     if all(_is_here(x) for x in buffers):  # at once: an error is the kernel's own
         values = on_host(launch, [*map(np.asarray, buffers)])
         return [jnp.asarray(x) for x in values]
-    return list(_function(_Keyed(launch))(*map(jnp.asarray, buffers)))
+    arrays = [*map(jnp.asarray, buffers)]
+    # Neither a callback nor jax-triton says over which axes of a `shard_map` results
+    # vary. If JAX took them for equal on all devices, gradients would be wrong.
+    return [
+        functools.reduce(compat.match_varying, arrays, x)
+        for x in _function(_Keyed(launch))(*arrays)
+    ]
 
 
 def _is_here(x: Any) -> bool:

@@ -2,6 +2,9 @@
 
 import functools
 import importlib
+import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -512,3 +515,48 @@ def test_on_a_cpu_a_jax_triton_that_can_t_be_imported_is_not_needed(monkeypatch)
     monkeypatch.setattr(call, "_jax_triton", lambda: ImportError("a GPU is needed"))
     call._function.cache_clear()
     assert (jax.jit(lambda x: run(x, x))(X) == 3 * X).all()
+
+
+class Scaled(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return run(x, x, 1.0) * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        doubled = run(grad, grad, 1.0)
+        return doubled * w, (doubled * x).sum(0)
+
+
+def test_in_a_shard_map_results_vary_like_the_arguments():
+    code = """
+import jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from tests.triton.test_call import Scaled
+jax.config.update("jax_platforms", "cpu")
+mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+x, w = jnp.arange(16.0).reshape(4, 4), jnp.arange(4.0)
+
+def loss(check):
+    def one(x, w):
+        return jax.lax.psum(jnp.sin(Scaled.apply(x, w)).sum(), "i")
+    specs = {"in_specs": (P("i"), P()), "out_specs": P(), "check_vma": check}
+    return lambda x, w: jax.shard_map(one, mesh=mesh, **specs)(x, w)
+
+want = jax.grad(lambda x, w: jnp.sin(2 * x * w).sum(), (0, 1))(x, w)
+for check in (True, False):
+    found = jax.grad(loss(check), (0, 1))(x, w)
+    for a, b in zip(found, want):
+        assert jnp.allclose(a, b, atol=1e-5), (check, a, b)
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    environment = {**os.environ, **flags}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
