@@ -13,6 +13,7 @@ import numpy as np
 from jaxfn._triton import experimental, generated, variants
 from jaxfn._triton.arguments import Pointer, Variant
 from jaxfn._triton.call import launch
+from jaxfn._triton.experimental import name_of
 from jaxfn._triton.launch import Launch
 
 _ROOM = str(Path(__file__).parent)
@@ -80,7 +81,7 @@ def triton_call(
     experimental.check()
     arrays, given = _arrays(kernel, out, arguments)
     found = _bindings(kernel, given, grid)
-    name = experimental.name_of(found[0].kernel)
+    name = name_of(found[0].kernel)
     if found[0].hook is not None:
         raise NotImplementedError(
             f"The configurations of `{name}` have a pre_hook, which triton_call can't "
@@ -104,7 +105,7 @@ def _bindings(kernel: Any, given: dict[str, Any], grid: Any) -> Any:
             return grid(arguments)
         except TypeError as error:  # it was given shapes in the place of arrays
             raise ValueError(
-                f"The grid of `{_name(kernel)}` raised {type(error).__name__}: "
+                f"The grid of `{name_of(kernel)}` raised {type(error).__name__}: "
                 f"{error}. It can't depend on values of arrays: of these it gets "
                 "jax.ShapeDtypeStruct."
             ) from error
@@ -139,7 +140,7 @@ def _arrays(
             isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(value)
         ):
             raise TypeError(
-                f"`{_name(kernel)}` got {type(value).__name__} of arrays for `{key}`: "
+                f"`{name_of(kernel)}` got {type(value).__name__} of arrays for `{key}`: "
                 "expected an array or a number. Pass each array as an argument."
             )
     for key, value in out.items():
@@ -147,7 +148,7 @@ def _arrays(
     for key, value in arrays.items():
         if generated.element_type(value.dtype) is None:
             raise TypeError(
-                f"`{_name(kernel)}` got {value.dtype} for `{key}`: expected a type "
+                f"`{name_of(kernel)}` got {value.dtype} for `{key}`: expected a type "
                 "that Triton has. Cast the array before."
             )
         given[key] = jax.ShapeDtypeStruct(value.shape, value.dtype)
@@ -228,12 +229,6 @@ def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
                 f"The kernel `{made.name}` does not write to `{key}`, which `out` "
                 f"names. It writes to: {', '.join(written) or 'nothing'}."
             )
-
-
-def _name(kernel: Any) -> str:
-    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    return getattr(kernel, "__name__", repr(kernel))
 
 
 def _place() -> str:

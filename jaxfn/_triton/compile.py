@@ -42,6 +42,17 @@ def _memory(value: np.ndarray) -> str:
     return POINTERS[value.dtype.name]
 
 
+def number_type(value: float) -> str:
+    """The type that Triton gives to a Python number."""
+    if isinstance(value, bool):
+        return "u1"
+    if isinstance(value, float):
+        return "fp32"
+    if -(2**31) <= value < 2**31:
+        return "i32"
+    return "i64" if value < 2**63 else "u64"
+
+
 def _type(value: Any, parameter: Any) -> str:
     """Triton's type of an argument, "constexpr" for what the compiler must know."""
     annotated = experimental.annotated_type(parameter)
@@ -49,17 +60,14 @@ def _type(value: Any, parameter: Any) -> str:
         return "constexpr"
     if isinstance(value, np.ndarray):
         return _memory(value)
-    if isinstance(value, bool | np.bool_):
-        return annotated or "u1"
-    if isinstance(value, int | np.integer):
-        if not -(2**63) <= value < 2**64:
-            raise TypeError(f"{value} is too large")
-        if value == 1 and experimental.is_specialized(parameter):
-            return "constexpr"
-        small = -(2**31) <= value < 2**31
-        return annotated or ("i32" if small else "i64" if value < 2**63 else "u64")
-    if isinstance(value, float | np.floating):
-        return annotated or "fp32"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        raise TypeError(f"{value} is too large")
+    if type(value) is int and value == 1 and experimental.is_specialized(parameter):
+        return "constexpr"
+    if isinstance(value, (bool, int, float)):
+        return annotated or number_type(value)
     if isinstance(value, tuple | list):
         raise TypeError("tuples are constants only")
     return "constexpr"

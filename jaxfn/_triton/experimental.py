@@ -94,9 +94,9 @@ def is_jit_function(x: Any) -> bool:
 
 def name_of(kernel: Any) -> str:
     """The name of a kernel, also inside of an autotuner or heuristics."""
-    while not hasattr(kernel, "__name__"):
+    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
         kernel = kernel.fn
-    return kernel.__name__
+    return getattr(kernel, "__name__", repr(kernel))
 
 
 def is_constexpr(parameter: Any) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxfn._triton import experimental
 from jaxfn._triton.arguments import Loaded, Pointer, Variant
-from jaxfn._triton.compile import POINTERS
+from jaxfn._triton.compile import POINTERS, number_type
 
 _LANGUAGE = {
     "i1": "int1",
@@ -144,7 +144,7 @@ class _Writer:
             return self._constant(value)
         if type(value) is int and value == 1 and experimental.is_specialized(parameter):
             return "1"
-        kind = experimental.annotated_type(parameter) or _number_type(value)
+        kind = experimental.annotated_type(parameter) or number_type(value)
         text = f"tl.full((), {_literal(value)}, tl.{_LANGUAGE[kind]})"
         # Triton makes the null value of any zero, and that has no sign.
         is_negative_zero = value == 0 and math.copysign(1, value) < 0
@@ -181,17 +181,6 @@ class _Writer:
         constexpr = experimental.language().constexpr
         self.globals[name] = value if is_callable else constexpr(value)
         return name
-
-
-def _number_type(value: float) -> str:
-    """The type that Triton gives to a Python number."""
-    if isinstance(value, bool):
-        return "i1"
-    if isinstance(value, float):
-        return "fp32"
-    if -(2**31) <= value < 2**31:
-        return "i32"
-    return "i64" if value < 2**63 else "u64"
 
 
 def _literal(value: Any) -> str:

@@ -22,7 +22,7 @@ LINES = {
     ("_explain",): 1_200,
     ("_gradcheck",): 840,
     ("_cli",): 730,
-    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_830,
+    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_840,
     ("torch/_compare", "torch/_translate"): 9_460,
     ("torch/_triton",): 780,
     ("_triton",): 3_120,

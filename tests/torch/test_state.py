@@ -257,3 +257,34 @@ class Catches(Function):
 def test_a_rule_that_catches_everything_still_sees_what_is_needed():
     value, pull = jax.vjp(from_torch(Catches).apply, 1.0)
     assert (float(value), float(pull(1.0)[0])) == (2, 3)
+
+
+class Anything:
+    """Has every attribute that it is asked for, like torch.ops or a mock."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
+
+    def __call__(self, *args):
+        pass
+
+
+ANYTHING, OPERATIONS = Anything(), torch.ops
+
+
+class NamesWhatHasAllAttributes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ANYTHING.note(x)
+        return OPERATIONS.aten.mul(x, 2.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+def test_globals_that_have_every_attribute_are_no_kernels():
+    x = jnp.ones(3)
+    assert from_torch(NamesWhatHasAllAttributes).apply(x).tolist() == [2.0] * 3

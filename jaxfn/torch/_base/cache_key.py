@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn._base import search
+from jaxfn.torch._base import experimental
 from jaxfn.torch._base.flatten import PLAIN, Rebuilt
 from jaxfn.torch._base.torch_module import torch
 
@@ -101,7 +102,7 @@ def _plain_in(
             yield from _read_by(value, seen)
     elif type(value).__name__ == "constexpr":  # Triton's: a constant of kernels
         yield from _plain_in(name, getattr(value, "value", None), names, seen)
-    elif _is_kernel(value):
+    elif experimental.is_kernel(value):
         yield name, Same(value)
         while not isinstance(value, types.FunctionType):
             value = value.fn
@@ -112,13 +113,8 @@ def _plain_in(
             held = inspect.getattr_static(value, attribute, _MISSING)
             held = getattr(held, "__func__", held)
             is_read = isinstance(held, types.FunctionType) or _is_plain(held)
-            if is_read or _is_kernel(held):
+            if is_read or experimental.is_kernel(held):
                 yield from _plain_in(f"{name}.{attribute}", held, names, seen)
-
-
-def _is_kernel(value: Any) -> bool:
-    """Whether it is a kernel of Triton, or an autotuner or heuristics around one."""
-    return all(hasattr(value, name) for name in ("arg_names", "run", "fn"))
 
 
 def _is_library(module: str | None) -> bool:

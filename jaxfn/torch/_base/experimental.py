@@ -310,14 +310,28 @@ def device_shown(device: Any, is_asked: Callable[[Any], bool]) -> Iterator[None]
         kind.device = original
 
 
+# Triton is not imported for this: if no one else has imported it, there are no kernels.
+_LAUNCHERS = {
+    "JITFunction": "triton.runtime",
+    "Autotuner": "triton.runtime",
+    "InterpretedFunction": "triton.runtime.interpreter",
+}
+
+
+def is_kernel(x: Any) -> bool:
+    """Whether it is a kernel of Triton, or an autotuner or heuristics around one."""
+    kind = getattr(sys.modules.get("triton.runtime"), "KernelInterface", None)
+    return kind is not None and isinstance(x, kind)
+
+
 @contextlib.contextmanager
 def launches_caught(act: Callable[..., None]) -> Iterator[None]:
     """While this lasts, a launch of Triton in this thread calls `act` instead."""
-    runtime = sys.modules.get("triton.runtime")
     with contextlib.ExitStack() as stack:
-        for kind in ("JITFunction", "Autotuner"):
-            if hasattr(runtime, kind):
-                stack.enter_context(replaced(getattr(runtime, kind), "run", act))
+        for what, where in _LAUNCHERS.items():
+            kind = getattr(sys.modules.get(where), what, None)
+            if kind is not None:
+                stack.enter_context(replaced(kind, "run", act))
         yield
 
 

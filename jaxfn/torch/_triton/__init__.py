@@ -2,17 +2,18 @@
 
 What happens, with the module of each step:
 
-    with Surroundings(as_gpu) as here:      # surroundings
+    with Surroundings().here():             # surroundings
         run the rule on tensors without values; meanwhile
         tensors and torch.cuda look as on a GPU                     # gpu
         kernel[grid](x, y, n) is caught, in this thread alone       # capture
             the memory of x and y becomes flat tensors, each once   # buffers
             torch.ops.jaxfn.launch(flat tensors, number)            # operation
             its results are copied into what the kernel writes
-    run(number)(arrays)                     # operation: in JAX, by jaxfn._triton
+    row(number)(arrays)                     # operation: in JAX, by jaxfn._triton
 
-A class whose rules name a kernel is traced so; another one if it can't be traced else.
-Triton is not imported here: if no one else has imported it, nothing launches a kernel.
+A class is traced like this if one of its rules names a kernel. jaxfn traces any other
+class plainly first, and like this only if it launches a kernel or can't be traced. It
+does not import Triton: if no one else has imported it, nothing launches a kernel.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views

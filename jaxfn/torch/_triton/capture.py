@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -40,22 +40,18 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @contextlib.contextmanager
-def caught(act: Callable[..., None]) -> Iterator[None]:
-    """While this lasts, a launch in this thread calls `act` and launches nothing.
-
-    Args:
-        act: Function of the kernel, its arguments, its keyword arguments and the grid.
-    """
+def caught(capture: Capture) -> Iterator[None]:
+    """While this lasts, `capture` records launches of this thread; none happens."""
 
     def run(kernel: Any, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if warmup:
             raise _refusal(kernel, "kernel.warmup compiles it to look at it.")
-        act(kernel, args, kwargs, grid)
+        capture(kernel, args, kwargs, grid)
 
     with (
         experimental.launches_caught(run),
         experimental.plain_launches(),
-        _told_when_asked(act),
+        _told_when_asked(capture),
     ):
         yield
 
@@ -63,15 +59,15 @@ def caught(act: Callable[..., None]) -> Iterator[None]:
 # A rule may compute with the configuration that was chosen. On a GPU it is chosen when
 # the program runs, if the rule does not ask.
 @contextlib.contextmanager
-def _told_when_asked(act: Callable[..., None]) -> Iterator[None]:
-    """While this lasts, `act.pin` hears of this thread's reading a `best_config`."""
+def _told_when_asked(capture: Capture) -> Iterator[None]:
+    """While this lasts, `capture` hears when this thread reads a `best_config`."""
     kind = triton.name("Autotuner")
     what, owner = "best_config", threading.get_ident()
     before = kind.__dict__.get(what)
 
     def read(tuner: Any) -> Any:
-        if threading.get_ident() == owner and isinstance(act, Capture):
-            act.pin(tuner)
+        if threading.get_ident() == owner:
+            capture.pin(tuner)
         try:
             return tuner.__dict__[what]
         except KeyError:
@@ -215,7 +211,7 @@ class _Flat:
         self._storages = storages
         self._at: dict[Any, int] = {}
         self._dtypes: dict[int, Any] = {}
-        self.constants: dict[int, Any] = {}
+        self.constants: set[int] = set()
         self.tensors: list[Any] = []
 
     def pointer(self, x: Any) -> Pointer:
@@ -230,10 +226,8 @@ class _Flat:
             )
         if number not in self._at:
             flat = self._storages.flat(x)
-            if not experimental.is_fake(
-                x
-            ):  # a constant of the graph, as one of its nodes
-                self.constants[len(self.tensors)] = x
+            if not experimental.is_fake(x):  # a constant must come from an operation
+                self.constants.add(len(self.tensors))
                 flat = flat.detach().clone()
             self._at[number] = self.add(flat)
         return Pointer(self._at[number], x.storage_offset(), to_jax_dtype(x.dtype))
@@ -248,10 +242,8 @@ def _argument(flat: _Flat, kernel: Any, name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return flat.pointer(x)
     if isinstance(x, _NUMBERS):
-        is_constexpr = {
-            p.name: triton.is_constexpr(p) for p in triton.parameters(kernel)
-        }
-        if is_constexpr[name]:
+        parameters = {p.name: p for p in triton.parameters(kernel)}
+        if triton.is_constexpr(parameters[name]):
             raise _refusal(
                 kernel,
                 f"its constexpr `{name}` is made of the value of a tensor.",

@@ -58,7 +58,7 @@ def _with_values(buffers: Sequence[Any], number: int) -> list[Any]:
         to_numpy(x).astype(t.dtype) for x, t in zip(buffers, held.buffers, strict=True)
     ]
     found = zip(held.writes, run_on_host(held, arrays), strict=True)
-    return [from_numpy(y).to(buffers[i].dtype) for i, y in found]
+    return [from_numpy(y, buffers[i].dtype) for i, y in found]
 
 
 def _no_derivative(ctx: Any, *grads: Any) -> Any:

@@ -272,3 +272,20 @@ def recast(ctx, x):
     out, numbers = torch.empty_like(x), torch.arange(8)
     halves_kernel[(1,)](numbers, out, BLOCK=8)
     return out
+
+
+def _interpreted():
+    """A kernel that was made while TRITON_INTERPRET was set."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return InterpretedFunction(scale_kernel.fn)
+
+
+INTERPRETED = _interpreted()
+
+
+@refused("scale_kernel", "TRITON_INTERPRET", "Unset the variable")
+def interpreted_kernel(ctx, x):
+    out = torch.empty_like(x)
+    INTERPRETED[(1,)](x, out, x.numel(), 2.0, BLOCK=8)
+    return out
