@@ -140,8 +140,8 @@ def _arrays(
             isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(value)
         ):
             raise TypeError(
-                f"`{name_of(kernel)}` got {type(value).__name__} of arrays for `{key}`: "
-                "expected an array or a number. Pass each array as an argument."
+                f"`{name_of(kernel)}` got {type(value).__name__} of arrays for "
+                f"`{key}`: expected an array or a number. Pass each array as an argument."
             )
     for key, value in out.items():
         arrays[key] = _initial(key, value, arrays, arguments)
