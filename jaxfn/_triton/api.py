@@ -141,7 +141,8 @@ def _arrays(
         ):
             raise TypeError(
                 f"`{name_of(kernel)}` got {type(value).__name__} of arrays for "
-                f"`{key}`: expected an array or a number. Pass each array as an argument."
+                f"`{key}`: expected an array or a number. Pass each array as an "
+                "argument."
             )
     for key, value in out.items():
         arrays[key] = _initial(key, value, arrays, arguments)
