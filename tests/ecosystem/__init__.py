@@ -2,7 +2,7 @@
 
 `definitions` has one function with rules that are wrong on purpose, defined in each
 way; `rows_*` are places in libraries; `catalogue` runs each with every definition;
-`page` writes what comes out into notebooks/reference/works_inside.md:
+`page` writes what comes out into tests/ecosystem/results.md:
 
     python -m tests.ecosystem
 

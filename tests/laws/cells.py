@@ -112,7 +112,7 @@ class Cell:
         mode = self.mode if self.mode in ("eval_shape", "export", "x64") else "eager"
         return _reference(self.case.math, differs, self.stack, mode)
 
-    # ---- what may be refused, by the closed list in notebooks/reference/refusals.md
+    # ---- what may be refused, by the list in notebooks/guides/troubleshooting.md
 
     def may_be_refused(self) -> str | None:
         """A pattern of the messages of JAX that are allowed here."""

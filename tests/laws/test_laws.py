@@ -1,4 +1,4 @@
-"""Every cell equals plain JAX, or is refused as notebooks/reference/refusals.md says.
+"""Every cell equals plain JAX, or is refused as guides/troubleshooting.md says.
 
 All pairs of a dozen transformations run, each for one engine; the rest is a
 tenth of a seeded sample of depth 3. With `--full` the pairs run for each engine in

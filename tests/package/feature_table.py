@@ -1,4 +1,4 @@
-"""The table of notebooks/reference/beside_other_ways.md: its cells, run.
+"""The table of notebooks/design/measurements.md: its cells, run.
 
     python -m tests.package.feature_table
 

@@ -8,10 +8,10 @@ from jax.experimental import hijax
 from tests.package.feature_table import PEERS, ROWS, cell, has
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "notebooks/reference/beside_other_ways.md").read_text()
+PAGE = (ROOT / "notebooks/design/measurements.md").read_text()
 LINES = [
     [part.strip() for part in line.removeprefix("|").removesuffix("|").split("|")]
-    for line in PAGE.splitlines()
+    for line in PAGE[PAGE.index("## Other ways") :].splitlines()
     if line.startswith("|")
 ]
 COLUMNS = {peer: i for peer in PEERS for i, x in enumerate(LINES[0]) if peer in x}

@@ -64,7 +64,7 @@ AMBIGUOUS |= {"pca_lowrank", "linalg.qr", "qr", "lobpcg"}
 AMBIGUOUS |= {"topk", "sort", "msort", "argsort"}
 
 
-# JAX's polygamma is, for negative numbers; notebooks/reference/porting.md says so.
+# JAX's polygamma is, for negative numbers; torch_support.md says so.
 LESS_PRECISE = 5e-3
 
 
@@ -165,9 +165,9 @@ ROUNDING = {
 }  # fmt: skip
 # At its poles, the integers below 1, torch has large numbers and JAX infinity.
 POLES = {"polygamma", "special.polygamma"}
-# torch's own is nan or infinite there, whatever the matrix; porting.md says so.
+# torch's own is nan or infinite there, whatever the matrix; torch_support.md says so.
 BROKEN = {("matrix_exp", torch.bfloat16), ("matrix_exp", torch.float16)}
-# Torch computes it in integers; porting.md says so.
+# Torch computes it in integers; torch_support.md says so.
 BROKEN |= {("nn.functional.interpolate", torch.uint8)}
 BROKEN |= {("nn.functional.upsample_bilinear", torch.uint8)}
 # Of one number torch leaves a rounding, where 0 is right.

@@ -1,0 +1,70 @@
+"""What scripts write into the pages is what they would write today."""
+
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from tests.pages import api, pictures
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "notebooks"
+
+
+def test_the_page_of_the_api_is_current():
+    assert api.PAGE.read_text() == api.page(), "run python -m tests.pages.api"
+
+
+def test_the_page_of_the_api_has_every_public_name():
+    text = api.PAGE.read_text()
+    for space in api.SPACES:
+        for name in api.public(space):
+            is_module = api.files(f"{space}.{name}")[0].exists()
+            assert (
+                is_module
+                or re.search(rf"`{name}\b", text)
+                or name == "function"
+                or name == "graph"
+            )
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_current_and_on_a_page(name):
+    # Its texts: how they are placed differs among releases of matplotlib.
+    path = pictures.FOLDER / f"{name}.svg"
+    with mpl.rc_context(pictures.STYLE):
+        expected = pictures.texts(pictures.PICTURES[name]())
+    said = "run python -m tests.pages.pictures"
+    assert sorted(pictures.texts_of(path)) == expected, said
+    pages = [ROOT / "README.md", *PAGES.glob("*/*.md")]
+    assert any(f"pictures/{name}.svg)" in page.read_text() for page in pages)
+
+
+def test_the_picture_of_the_rules_says_what_the_table_says():
+    page = (PAGES / "reference/which_rule_runs.md").read_text()
+    table = page[page.index("| the class defines") :].partition("\n\n")[0]
+    said = " ".join(re.findall(r"\w+", table))
+    for text in pictures.texts_of(pictures.FOLDER / "rule_by_transformation.svg"):
+        for word in re.findall(r"\w+", text):
+            assert word in said or word == "batched", word
+
+
+def test_the_page_of_measurements_repeats_results():
+    page = (PAGES / "design/measurements.md").read_text()
+    results = (ROOT / "tests/benchmarks/results.md").read_text().splitlines()
+    table = page[page.index("| what | target |") :].partition("\n\n")[0].splitlines()
+    assert len(table) > 10
+    assert set(table) <= set(results)
+
+
+def test_the_page_of_libraries_counts_the_results():
+    page = (PAGES / "reference/libraries.md").read_text()
+    lines = (ROOT / "tests/ecosystem/results.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ")][1:]
+    assert f"{len(rows)} places" in page
+    said = dict(re.findall(r"^\| ([\w.]+) \| (\d+ of \d+) \|", page, re.MULTILINE))
+    found: dict[str, list[bool]] = {}
+    for library, _, _, _, backward, *_ in rows:
+        found.setdefault(library.removeprefix("| "), []).append("*" not in backward)
+    assert said == {k: f"{sum(v)} of {len(v)}" for k, v in found.items()}
