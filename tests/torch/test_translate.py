@@ -187,7 +187,7 @@ REFUSED = [
     ("y = x * 1\ny[0] = y[1] = x[1]\nreturn y", "other targets"),
     (
         "try:\n    y = x.squeeze(5)\nexcept IndexError:\n    y = x * 2\nreturn y",
-        "JAX raises as other errors",
+        "JAX raises other errors",
     ),
     ("y = x.clone()\ntorch.relu_(y[0])\nreturn y", "has no name"),
     ("y = x * 1\ntorch.relu_(y.diagonal(0, -2, -1))\nreturn y", "has no name"),

@@ -435,7 +435,7 @@ MARKED = [
             0
         ]
         + "    backward = staticmethod(lambda ctx, g: g)\n",
-        "no def of its own",
+        "is not defined by a def",
     ),
     (
         function("return x * torch.rand(3)").replace("class T", "class B")
@@ -443,7 +443,7 @@ MARKED = [
         + function("return noisy(x)"),
         "which takes a key",
     ),
-    (function("jnp = 2.0\nreturn x.clamp(0, 1) * jnp"), "`jnp` is bound"),
+    (function("jnp = 2.0\nreturn x.clamp(0, 1) * jnp"), "rename `jnp`"),
     ("import random\n\n\n" + function("return x * random.random()"), "drawn once"),
     (
         "import numpy as np\n\n\n" + function("return x * np.random.rand()"),

@@ -355,7 +355,7 @@ def _vmap(scale, *, last=False):
 both("VmapFactor", "vmap", "the whole value is 3 times the expected", vmap=_vmap(3))
 both("VmapFirst", "vmap", "(in_axes=(0, 0))", vmap=_vmap(1, last=True))
 WRONG["VmapRuleMissing"] = Wrong(
-    "vmap", "PyTorch's vmap rule gives something else than a loop of its forward",
+    "vmap", "PyTorch's vmap rule differs from a loop of its forward",
     lambda x: 2 * x, pairs.BatchedOther, (V,),
 )  # fmt: skip
 

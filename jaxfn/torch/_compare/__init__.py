@@ -1,10 +1,10 @@
-"""`compare`: is a port the same as the torch Function that it is a port of?
+"""Comparison of a port with the torch Function that it was made from.
 
-Read `api` (what users call) and `rows` (all rows, and one of them), `arguments`,
-`original` and `tensors` (what torch gives), `port` (what JAX gives) and `pair` (both on
-the same arguments), `points` (and near them), `accuracy` and `hints` (how results are
-compared), then the rows: `values`, `gradients` and `further` (second order, jvp, vmap).
-`report` is what users get.
+`api` is what users call, and `report` what they get. `rows` lists all rows, which are
+in `values`, `gradients` and `further` (second order, jvp, vmap). `arguments`,
+`original` and `tensors` hold what torch computes, `port` what JAX computes. `pair` runs
+both on the same arguments, and `points` chooses others near them. `accuracy` and
+`hints` judge differences.
 """
 
 from jaxfn.torch._compare.api import compare, expect_pair

@@ -1,4 +1,4 @@
-"""How accurate both sides are near the arguments, as far as it must be known."""
+"""The accuracy of both sides near the arguments, measured if it is needed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Fun = Callable[..., Sequence[Any]]
 
 
 class Accuracy:
-    """What is measured once a comparison has failed, and then kept.
+    """The accuracy of both sides, measured after a comparison failed, and cached.
 
     Args:
-        function: of a side and of what it gives ("value", "gradient", ...).
-        xs: the arrays that it is a function of.
-        seed: of the steps that are taken.
+        function: Function of a side and of a result ("value", "gradient", ...).
+        xs: The arrays that the result is a function of.
+        seed: Seed of the steps.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Accuracy:
         self._found: dict[tuple[str, str, str], Sequence[float]] = {}
 
     def allow(self, outcome: Outcome, what: str, k: int, size: float) -> Outcome:
-        """The outcome of result `k`, with what the accuracy explains allowed."""
+        """Return the outcome of result `k`, with the tolerance that accuracy allows."""
         for side in SIDES:
             moves = self._once("moves", side, what, self._moves)[k]
             more = outcome.tolerance + MOST * moves / size
@@ -59,21 +59,21 @@ class Accuracy:
         return self._found[key]
 
     def _moves(self, f: Fun) -> Sequence[float]:
-        """How much each result moves if the arguments do by their last digits.
+        """Return how much each result changes with the last digits of the arguments.
 
-        What cancels has no digits that could be compared.
+        After cancellation no digits are left to compare.
         """
         generator, eps = np.random.default_rng(self._seed), eps_of(self._xs)
         first = [wide(np.asarray(x)) for x in f(*self._xs)]
         found = np.zeros(len(first))
         for k in range(STEPS):
-            # The first keeps what is symmetric; the others are no common factor.
+            # The first step scales arrays as a whole: symmetric ones stay symmetric.
             steps = [
                 1 + eps * (1 if k == 0 else generator.choice([-1, 1], x.shape))
                 for x in self._xs
             ]
             pairs = zip(self._xs, steps, strict=True)
-            with contextlib.suppress(Exception):  # no longer what f takes
+            with contextlib.suppress(Exception):  # f may refuse these
                 near = f(*[np.asarray(x * step).astype(x.dtype) for x, step in pairs])
                 gaps = zip(near, first, strict=True)
                 moves = [largest(wide(np.asarray(y)) - x) for y, x in gaps]
@@ -81,23 +81,23 @@ class Accuracy:
         return [float(x) for x in found]
 
     def _jumps(self, f: Fun) -> Sequence[float]:
-        """How much each result jumps near the arguments, relative to its size.
+        """Return how much each result jumps near the arguments, relative to its size.
 
-        An iteration is no more accurate than its tolerance, and what computes in single
-        precision no more than that, whatever its arguments are.
+        An iteration is no more accurate than its tolerance. Code in single precision
+        has no more digits than that, whatever its arguments have.
         """
         generator = np.random.default_rng(self._seed)
         along = [normal(x, generator, size_of(x)) for x in self._xs]
         try:
             return jumps(f, self._xs, along)
-        except OriginalError:  # beside the arguments
+        except OriginalError:  # it refuses points near the arguments
             return [0.0] * len(f(*self._xs))
 
 
 def normal(
     x: np.ndarray, generator: np.random.Generator, size: float = 1.0
 ) -> np.ndarray:
-    """Normal numbers in the space of `x`."""
+    """Return normal numbers of the shape and dtype of `x`."""
     numbers: Any = size * generator.standard_normal(x.shape)
     if np.iscomplexobj(x):
         numbers = numbers + size * 1j * generator.standard_normal(x.shape)
@@ -105,6 +105,6 @@ def normal(
 
 
 def size_of(x: np.ndarray) -> float:
-    """How large the elements are, for a direction about as long."""
+    """Return the typical size of the elements, as the length of a direction."""
     mean = float(np.sqrt(np.mean(np.abs(wide(x)) ** 2))) if x.size else 1.0
     return float(np.clip(mean, 1e-3, 1e3))

@@ -1,4 +1,4 @@
-"""`compare`: is a port what the original is?"""
+"""`compare`: the comparison of a port with its original."""
 
 from __future__ import annotations
 
@@ -28,51 +28,50 @@ def compare(
     raise_on_failure: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> CompareReport:
-    """Compare a port with the `torch.autograd.Function` that it is a port of.
+    """Compare a port with the `torch.autograd.Function` that it was made from.
 
-    Both are run on the same arguments, the original by PyTorch. What is compared:
-    outputs, shapes and dtypes; values, also beside the arguments; each gradient, for
-    every subset of arguments that are differentiated and for each output alone; second
-    derivatives; `jvp`, where both have one; vmap; and the same under jit. Values are
-    compared in double precision where the original runs in it, and as given too.
+    Both run on the same arguments, the original in PyTorch. The rows compare outputs,
+    their shapes, dtypes and values, and values at other points. They compare gradients,
+    also for each subset of the arguments and for each output alone. They compare second
+    derivatives, vmap, jit, and `jvp` if both have one. If the original runs in double
+    precision, values are compared in it, and also in the precision given.
 
-    None from PyTorch's backward is the same as zero. Where PyTorch itself raises, or
-    has no such rule, the row says so and is skipped. A difference that is known and
-    right is "expected": in a second derivative PyTorch takes what forward saved for
-    constants, and finite differences of PyTorch's own gradient agree with the port.
+    None from PyTorch's backward counts as zero. If PyTorch itself raises, or has no
+    such rule, the row is skipped and says so. A difference that is known and right is
+    "expected": PyTorch treats tensors that forward saved as constants in a second
+    derivative, but finite differences of PyTorch's own gradient agree with the port.
 
     Args:
-        port: a `jaxfn.Function`, a `custom_function`, a class from `from_torch`, or
-            anything that JAX can call on the arguments. One made with random=True gets
-            a key first, and so does a class whose forward takes a `key` before the
-            original's arguments.
-        original: a class derived from `torch.autograd.Function`.
-        *args: those of its `apply`: arrays of JAX or NumPy and tensors, which each side
-            gets as its own; and anything else, which both get as it is. Other points
-            are tried near them: scaled down, so that domains are kept.
-        skip: names of rows to leave out; "gradients" for those of each argument.
-        order: 1 leaves out the second derivative.
-        rtol: the tolerance of every comparison, relative to the largest element; by
-            default half of the digits of the precision (1.5e-8 in double precision).
-        atol: by how much an element may differ, whatever its size.
+        port: A `jaxfn.Function`, a `custom_function`, a class from `from_torch`, or any
+            function that JAX can call on the arguments. It gets a key first if it was
+            made with random=True, or if its forward takes a `key` before the original's
+            arguments.
+        original: The class, derived from `torch.autograd.Function`.
+        *args: The arguments of `apply`: JAX or NumPy arrays, tensors, and the rest.
+            Each side gets arrays of its own kind, and the rest as it is. The other
+            points are scaled towards zero: positive arguments stay positive.
+        skip: Names of rows to leave out; "gradients" for those of each argument.
+        order: 1 to leave out the second derivative, else 2.
+        rtol: Tolerance of every comparison, relative to the largest element; by default
+            half of the digits of the precision (1.5e-8 in double precision).
+        atol: Difference that an element may have, whatever its size.
         precision: "float64" casts all float arguments to it, complex ones to
-            complex128, and modules of torch by `double()`; where the original does not
-            take that, and for "given", they are as given.
-        seed: of cotangents, tangents, and what the original draws.
-        raise_on_failure: raise if something differs.
-        progress: called before each row with how many are done, how many there are, and
-            the name.
+            complex128, and modules of torch by `double()`. If the original does not run
+            on these, and for "given", the arguments stay as they are.
+        seed: Seed of cotangents, tangents and the original's random draws.
+        raise_on_failure: Whether to raise if something differs.
+        progress: Function that is called before each row, with the number of rows done,
+            the number of all rows, and the name.
 
     Returns:
-        The report: print it, or see `ok`, `failures` and `wrong_rules`.
+        The report: print it, or read `ok`, `failures` and `wrong_rules`.
 
     Raises:
-        CheckError: (an AssertionError) something differs, or the values could not be
-            compared as the original draws random numbers; with raise_on_failure.
+        CheckError: (an AssertionError) With raise_on_failure: something differs, or the
+            original draws random numbers, and its values can't be compared.
         OriginalError: (a RuntimeError) PyTorch's forward raises on these arguments.
         TypeError: `original` is no torch Function; `port` is one, or can't be called.
-        ValueError: an unknown precision, order, or name of a row; or a tolerance
-            below 0.
+        ValueError: An unknown precision, order or row; or a tolerance below 0.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
@@ -122,10 +121,10 @@ def compare(
 
 
 def expect_pair(port: Any, original: Any) -> None:
-    """Refuse what is no original, or no port.
+    """Refuse an original or a port of the wrong type.
 
     Raises:
-        TypeError: it says which.
+        TypeError: The message says which of them.
     """
     base = torch.autograd.Function
     if not (isinstance(original, type) and issubclass(original, base)):
@@ -150,10 +149,10 @@ def _pairs(
     options: CompareOptions,
     precision: str,
 ) -> tuple[Pair, Pair]:
-    """Both in double precision if the original takes that, and as given."""
+    """Return the pair in the best precision, and the pair in the precision given."""
     arguments = CommonArguments.of(args, names_of(original, len(args)))
     given = Pair(port, original, arguments, options, double=False)
-    # First of all, as torch.jit keeps the default dtype of the first call for ever.
+    # Run this first: torch.jit keeps the default dtype of its first call for ever.
     error = _first_error(given)
     if precision == "float64":
         wide = Pair(port, original, arguments.wide(), options, double=True)
@@ -171,12 +170,12 @@ def _pairs(
 
 
 def _first_error(pair: Pair) -> OriginalError | None:
-    """What the original raises on the arguments; None if it runs."""
+    """Return what the original raises on the arguments; None if it runs."""
     try:
         with pair.context():
             _ = pair.expected
             if pair.original.has_backward:
-                with contextlib.suppress(OriginalError):  # a row says it
+                with contextlib.suppress(OriginalError):  # a row reports it
                     _ = pair.chosen
     except OriginalError as error:
         return error
@@ -184,14 +183,14 @@ def _first_error(pair: Pair) -> OriginalError | None:
 
 
 def _draws(pair: Pair) -> dict[str, str]:
-    """Why values and gradients of the original can't be compared, if they can't."""
+    """Return why values and gradients of the original can't be compared, if so."""
     with pair.context():
         original, arrays = pair.original, pair.arrays
         found = {
             "forward": original.unrepeatable(lambda: original.value(arrays).leaves)
         }
         if original.has_backward and pair.arguments.at:
-            with contextlib.suppress(OriginalError):  # the rows say it
+            with contextlib.suppress(OriginalError):  # the rows report it
                 found["backward"] = original.unrepeatable(
                     lambda: original.pull(arrays, pair.chosen, pair.cts)
                 )

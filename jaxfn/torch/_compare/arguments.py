@@ -1,7 +1,7 @@
-"""The arguments of a comparison, which both sides get: arrays of NumPy, and the rest.
+"""The arguments of a comparison, which both sides get: NumPy arrays, and the rest.
 
-Each call makes its own arrays or tensors of them, as rules of torch may write into what
-they get, and its own containers, as rules may pop from a dict.
+Rules of torch may write into their arguments or pop from a dict. Each call therefore
+gets its own arrays or tensors, and its own containers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from jaxfn.torch._base import Leaf, is_separate, to_numpy, torch
 
 
 def is_array(x: Any) -> bool:
-    """Is it an array of JAX or NumPy, or a dense tensor?"""
+    """Return whether `x` is an array of JAX or NumPy, or a dense tensor."""
     if isinstance(x, torch.Tensor):
         return x.layout is torch.strided and not x.is_quantized
     return pytree.is_array(x)
 
 
 def as_numpy(x: Any) -> np.ndarray:
-    """An array in NumPy, of its own."""
+    """Return a NumPy copy of an array or tensor."""
     return np.array(to_numpy(x) if isinstance(x, torch.Tensor) else x)
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with `change` at each leaf; lists, tuples and dicts are new.
+    """Return the value with `change` applied to each leaf, in new containers.
 
-    Of other objects nobody knows how they are made again: they are leaves.
+    Other objects than lists, tuples and dicts are leaves: nothing says how to copy
+    them.
     """
     if type(value) in (list, tuple):
         return type(value)([replaced(x, change) for x in value])
@@ -47,7 +48,7 @@ def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def exchanged(arrays: Sequence[Any], at: Sequence[int], xs: Sequence[Any]) -> list[Any]:
-    """All arrays, with `xs` in the places `at`."""
+    """Return all arrays, with `xs` in the places `at`."""
     every = list(arrays)
     for i, x in zip(at, xs, strict=True):
         every[i] = x
@@ -56,12 +57,12 @@ def exchanged(arrays: Sequence[Any], at: Sequence[int], xs: Sequence[Any]) -> li
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommonArguments:
-    """What both are called on.
+    """The arguments that both sides are called on.
 
     Attributes:
-        template: the arguments, with a slot for each array.
-        arrays: all of them.
-        names: what the original's forward calls its arguments.
+        template: The arguments, with a slot for each array.
+        arrays: All arrays among them.
+        names: Names of the arguments in the original's forward.
     """
 
     template: list[Any]
@@ -83,7 +84,7 @@ class CommonArguments:
         return cls(template, arrays, list(names))
 
     def join(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arguments with these arrays."""
+        """Return the arguments with these arrays."""
 
         def change(x: Any) -> Any:
             return arrays[x] if type(x) is Leaf else x
@@ -92,7 +93,7 @@ class CommonArguments:
 
     @property
     def at(self) -> list[int]:
-        """Which arrays are arguments of their own, and float or complex."""
+        """The indices of the float or complex arrays that are whole arguments."""
         return [
             x
             for x in self.template
@@ -100,19 +101,19 @@ class CommonArguments:
         ]
 
     def position(self, i: int) -> int:
-        """Which argument is this array (one of `at`)?"""
+        """Return the index of the argument that this array is (one of `at`)."""
         return next(
             k for k, x in enumerate(self.template) if type(x) is Leaf and x == i
         )
 
     def label(self, i: int) -> str:
-        """What to call this array (one of `at`) in messages."""
+        """Return the name of this array (one of `at`) in messages."""
         k = self.position(i)
         name = f", {self.names[k]}" if k < len(self.names) else ""
         return f"argument {k}{name} ({short(self.arrays[i])})"
 
     def wide(self) -> CommonArguments:
-        """The same in double precision, modules of torch too."""
+        """Return the same in double precision, modules of torch too."""
 
         def change(x: Any) -> Any:
             return copy.deepcopy(x).double() if isinstance(x, torch.nn.Module) else x
@@ -123,20 +124,20 @@ class CommonArguments:
 
     @property
     def has_wide(self) -> bool:
-        """Is there an array that JAX holds with x64 on alone?"""
+        """Return whether one of the arrays needs x64 in JAX."""
         wide = (np.float64, np.complex128)
         return any(x.dtype in wide for x in self.arrays)
 
     @property
     def is_wide(self) -> bool:
-        """Is there nothing to widen?"""
+        """Return whether everything has double precision already."""
         return all(x.dtype == widened(x).dtype for x in self.arrays) and not any(
             isinstance(x, torch.nn.Module) for x in self.template
         )
 
 
 def widened(x: np.ndarray) -> np.ndarray:
-    """A float or complex array in double precision; any other as it is."""
+    """Return a float or complex array in double precision, any other as it is."""
     if not pytree.is_inexact(x):
         return x
     is_complex = np.issubdtype(x.dtype, np.complexfloating)
@@ -144,7 +145,7 @@ def widened(x: np.ndarray) -> np.ndarray:
 
 
 def names_of(cls: Any, n: int) -> list[str]:
-    """The names of the arguments of a torch class, `n` of them at most."""
+    """Return the names of the arguments of a torch class, at most `n`."""
     try:
         parameters = list(inspect.signature(cls.forward).parameters.values())
     except (TypeError, ValueError):
@@ -154,7 +155,7 @@ def names_of(cls: Any, n: int) -> list[str]:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """All that a value holds: what is in its lists, tuples and dicts, or itself."""
+    """Return the leaves in lists, tuples and dicts, or the value itself."""
     leaves: list[Any] = []
     replaced(value, leaves.append)
     return leaves

@@ -21,7 +21,7 @@ from jaxfn.torch._compare.points import points
 from jaxfn.torch._compare.values import needed
 
 SLOPE = 0.4
-"""Finite differences have so many of all digits: eps to this power."""
+"""Finite differences have a relative error of about eps to this power."""
 CONSTANTS = (
     "PyTorch takes what forward computes and saves for constants in a second derivative"
 )
@@ -31,14 +31,14 @@ OTHERWISE = f"{NO_SLOPE}; the port's is"
 
 
 class Expected(Exception):  # noqa: N818  (it is a finding)
-    """A difference that is known, and right; the message names it."""
+    """A difference that is known and right; the message names it."""
 
 
 # ---- second derivatives
 
 
 def second(pair: Pair) -> Outcome:
-    """The gradient of the gradients, by arguments and by cotangents."""
+    """Compare the gradients of the gradients, by arguments and by cotangents."""
     chosen = needed(pair)
     once = pair.original.is_once_differentiable
     expected = [] if once else pair.torch_second(pair.arrays)
@@ -53,8 +53,8 @@ def second(pair: Pair) -> Outcome:
         raise Skip(f"the port refuses it: {said}") from error
     if once:
         raise Skip(
-            "PyTorch's backward is once_differentiable, so that no second derivative "
-            "is meant; the port has one"
+            "PyTorch's backward is once_differentiable: only the port has a second "
+            "derivative"
         )
     outcome = pair.compare(got, expected, _labels(pair, chosen), "second derivative")
     if outcome.ok:
@@ -64,7 +64,7 @@ def second(pair: Pair) -> Outcome:
 
 def _labels(pair: Pair, chosen: Sequence[int]) -> list[str]:
     labels = [f"second derivative by {pair.arguments.label(i)}" for i in chosen]
-    outs = [pair.expected.labels[i] for i in pair.expected.moving]
+    outs = [pair.expected.labels[i] for i in pair.expected.inexact]
     return [*labels, *(f"second derivative by the cotangent of {out}" for out in outs)]
 
 
@@ -75,20 +75,20 @@ def _judged(
     theirs: Sequence[np.ndarray],
     outcome: Outcome,
 ) -> Outcome:
-    """Where the two differ: is torch's what is no slope of its own gradient?"""
+    """Decide about a difference: torch's may not be the slope of its own gradient."""
     saves = pair.original.saves_intermediates(chosen)
     gap = _from_slopes(pair, chosen, got)
     if gap == "":
         raise Expected(SAVED if saves else OTHERWISE)
     if saves and gap is None:
         raise Skip(f"{CONSTANTS}, and the gradient has no slope to compare with")
-    # What was computed from an output moves as the rules say, so that a gradient which
-    # is none of the value (on purpose, or of so many steps) is no measure.
+    # The rules define the derivative of an output. If it is not the slope of the value
+    # (a surrogate, an early stop), then the slope of the gradient proves nothing.
     lost = saves or (gap and _from_slopes(pair, chosen, theirs))
     if lost and not _is_slope_of_value(pair, chosen):
         raise Skip(
             f"{CONSTANTS if saves else NO_SLOPE}, and the gradient is not the slope of "
-            "the value: nothing says what the second derivative is"
+            "the value: there is no reference for the second derivative"
         )
     where = "\n  ".join(filter(None, [outcome.where, gap]))
     return dataclasses.replace(outcome, where=where)
@@ -97,9 +97,9 @@ def _judged(
 def _from_slopes(
     pair: Pair, chosen: Sequence[int], got: Sequence[np.ndarray]
 ) -> str | None:
-    """How the port's differs from the slope of torch's gradient; None: there is none.
+    """Return how the port's differs from the slope of torch's gradient.
 
-    Empty if it does not differ.
+    Empty if it does not differ; None if there is no slope.
     """
     n = len(chosen)
 
@@ -122,7 +122,7 @@ def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
     def values(*args: Any) -> list[Any]:
         every = exchanged(pair.arrays, chosen, list(map(np.asarray, args)))
         leaves = pair.original.value(every).leaves
-        return [leaves[i] for i in pair.expected.moving]
+        return [leaves[i] for i in pair.expected.inexact]
 
     at, got = [pair.arrays[i] for i in chosen], pair.expected_gradients
     slopes = _along_each(values, at, pair.cts, got, pair.rng())
@@ -138,7 +138,7 @@ def _along_each(
 ) -> Iterator[Outcome | None]:
     """Compare <got[k], t> with the slope of <f, along>, for a direction t of each.
 
-    None if the function has no slope along it.
+    Yield None if the function has no slope along it.
     """
     eps = eps_of([x for x in at if pytree.is_inexact(x)])
     for k, x in enumerate(at):
@@ -156,7 +156,7 @@ def _along_each(
 
 
 def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
-    """Re <x, y>, in torch's convention for gradients."""
+    """Return Re <x, y>, in torch's convention for gradients."""
     return float(sum(np.sum(np.conj(x) * y).real for x, y in zip(xs, ys, strict=True)))
 
 
@@ -164,7 +164,7 @@ def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
 
 
 def jvp(pair: Pair) -> Outcome:
-    """Along all arguments, and along each alone."""
+    """Compare tangents along all arguments, and along each alone."""
     if not pair.original.owns("jvp"):
         raise Skip("PyTorch's class has no jvp")
     if not pair.arguments.at or not pair.cts:
@@ -184,7 +184,7 @@ def jvp(pair: Pair) -> Outcome:
             ) from error
         labels = [
             f"tangent of {pair.expected.labels[i]} along argument {numbers}"
-            for i in pair.expected.moving
+            for i in pair.expected.inexact
         ]
         found.append(pair.compare(got, expected, labels, "tangent"))
     return worst(found)
@@ -203,7 +203,7 @@ Axes = tuple[int | None, ...]
 
 
 def _axes(pair: Pair) -> list[Axes]:
-    """All arrays batched first and last, and each alone, for a few."""
+    """Return axes to batch: all arrays first and last, and each alone if few."""
     n = len(pair.arrays)
     if n == 0:
         raise Skip("there is no array to batch")
@@ -216,10 +216,10 @@ def _axes(pair: Pair) -> list[Axes]:
 def _batches(
     pair: Pair, run: Callable[[list[np.ndarray]], list[Any]]
 ) -> Iterator[tuple[Axes, list[np.ndarray], list[np.ndarray]]]:
-    """Ways to batch: axes, batched arrays, and the results of a loop of `run`."""
+    """Yield ways to batch: axes, batched arrays, and the results of a loop of `run`."""
     rows = [list(pair.arrays), *points(pair, EXAMPLES - 1, run)]
     for axes in _axes(pair):
-        # An array without an axis is that of the first example.
+        # An array that is not batched is the first example's.
         examples = [
             [rows[0][i] if axis is None else row[i] for i, axis in enumerate(axes)]
             for row in rows
@@ -233,7 +233,7 @@ def _batches(
 
 
 def vmap(pair: Pair) -> Outcome:
-    """A batch, against a loop of torch, or torch's own vmap rule."""
+    """Compare a batch with a loop of torch, or with torch's own vmap rule."""
     at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
     found = []
 
@@ -249,8 +249,8 @@ def vmap(pair: Pair) -> Outcome:
         outcome = pair.compare(got, expected, labels, "value", which=at)
         if not outcome.ok and pair.compare(got, loop, labels, "value", which=at).ok:
             raise Different(
-                f"{outcome.where}\n  PyTorch's vmap rule gives something else than a "
-                "loop of its forward; the port gives the loop"
+                f"{outcome.where}\n  PyTorch's vmap rule differs from a loop of its "
+                "forward; the port agrees with the loop"
             )
         found.append(outcome)
     return worst(found)
@@ -259,7 +259,7 @@ def vmap(pair: Pair) -> Outcome:
 def _own_vmap(
     pair: Pair, batched: list[np.ndarray], axes: Axes, at: list[int], loop: list[Any]
 ) -> list[Any]:
-    """What torch's vmap gives if the class has a rule for it and it runs."""
+    """Return what torch's vmap rule gives, or the loop if none runs."""
     if not pair.original.owns("vmap"):
         return loop
     try:
@@ -270,7 +270,7 @@ def _own_vmap(
 
 
 def vmap_gradients(pair: Pair) -> Outcome:
-    """The gradient under vmap, against a loop of torch."""
+    """Compare the gradient under vmap with a loop of torch."""
     chosen, found = needed(pair), []
 
     def run(arrays: list[np.ndarray]) -> list[Any]:

@@ -21,7 +21,7 @@ CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
 
 
 def gradient(i: int, pair: Pair) -> Outcome:
-    """By array i, for cotangents of all outputs."""
+    """Compare the gradient by array `i`, for cotangents of all outputs."""
     needed(pair)
     if i in pair.why_not:
         raise Skip(f"PyTorch itself raises: {pair.why_not[i]}")
@@ -38,7 +38,7 @@ def gradient(i: int, pair: Pair) -> Outcome:
 
 
 def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
-    """The outcome of one of them, which may be mistaken for another."""
+    """Return the outcome of gradient `k`, which may look like another."""
     which = [k, *(j for j in range(len(labels)) if j != k)]
     a, b, names = ([xs[j] for j in which] for xs in (got, expected, labels))
     alone = pair.compare(a[:1], b[:1], names[:1], "gradient", which=which)
@@ -50,12 +50,12 @@ def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
 
 
 def names(pair: Pair, chosen: Sequence[int], where: str = "") -> list[str]:
-    """The labels of the gradients."""
+    """Return the labels of the gradients."""
     return [f"gradient of {pair.arguments.label(i)}{where}" for i in chosen]
 
 
 def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
-    """What is done with cotangents, where that is what is wrong with gradient k."""
+    """Return how cotangents are misused, if that explains gradient `k`."""
 
     def gradient_for(cts: Sequence[Any]) -> np.ndarray:
         return pair.torch_gradients(pair.arrays, pair.chosen, cts)[k]
@@ -64,7 +64,7 @@ def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
         other = gradient_for([ct.conj() for ct in pair.cts]).conj()
         if is_near(got, other):
             return "a conjugate is missing: it is the gradient in JAX's convention"
-    labels = [pair.expected.labels[i] for i in pair.expected.moving]
+    labels = [pair.expected.labels[i] for i in pair.expected.inexact]
     n = len(pair.cts)
     for i, j in itertools.combinations(range(n), 2):
         cts = list(pair.cts)
@@ -86,7 +86,7 @@ def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
 
 
 def only(cts: Sequence[Any], j: int) -> list[Any]:
-    """The cotangents, with None for all but one of the outputs."""
+    """Return the cotangents, with None for all but one of the outputs."""
     return [ct if i == j else None for i, ct in enumerate(cts)]
 
 
@@ -95,7 +95,7 @@ def _number(x: complex) -> str:
 
 
 def gradients_given(pair: Pair) -> Outcome:
-    """In the precision of the arguments."""
+    """Compare them in the precision of the arguments."""
     chosen = needed(pair)
     assert pair.exact is not None
     expected, got = pair.expected_gradients, pair.got_gradients
@@ -103,7 +103,7 @@ def gradients_given(pair: Pair) -> Outcome:
     exact = expected
     if pair.exact.chosen == chosen:
         leaves = pair.exact.expected
-        kinds = [leaves.leaves[i].dtype for i in leaves.moving]
+        kinds = [leaves.leaves[i].dtype for i in leaves.inexact]
         cts = [ct.astype(kind) for ct, kind in zip(pair.cts, kinds, strict=True)]
         with pair.exact.context():
             exact = pair.exact.torch_gradients(pair.exact.arrays, chosen, cts)
@@ -119,7 +119,7 @@ def gradients_given(pair: Pair) -> Outcome:
 
 
 def gradients_elsewhere(pair: Pair) -> Outcome:
-    """At other points."""
+    """Compare them at other points."""
     chosen, found = needed(pair), []
 
     def run(point: list[np.ndarray]) -> Any:
@@ -133,7 +133,7 @@ def gradients_elsewhere(pair: Pair) -> Outcome:
 
 
 def gradients_of_subsets(pair: Pair) -> Outcome:
-    """For each subset of needs_input_grad."""
+    """Compare them for each subset of needs_input_grad."""
     chosen, found = needed(pair), []
     if len(chosen) < 2:
         raise Skip("one argument has a gradient")
@@ -145,11 +145,11 @@ def gradients_of_subsets(pair: Pair) -> Outcome:
 
 
 def gradients_of_outputs(pair: Pair) -> Outcome:
-    """For each output that is used alone."""
+    """Compare them for each output alone."""
     chosen, found = needed(pair), []
     if len(pair.cts) < 2:
         raise Skip("one output has a gradient")
-    for j, at in enumerate(pair.expected.moving):
+    for j, at in enumerate(pair.expected.inexact):
         words = f"{pair.expected.labels[at]} alone used"
         found.append(_compared(pair, chosen, only(pair.cts, j), words))
     return worst(found)
@@ -162,7 +162,7 @@ def _compared(
     words: str,
     which: Sequence[int] | None = None,
 ) -> Outcome:
-    """The gradients of both by these arrays and for these cotangents."""
+    """Compare the gradients by these arrays and for these cotangents."""
     expected = pair.torch_gradients(pair.arrays, chosen, cts)
     try:
         got = pair.jax_gradients(pair.arrays, chosen, cts)
@@ -173,7 +173,7 @@ def _compared(
 
 
 def gradients_jit(pair: Pair) -> Outcome:
-    """Compiled."""
+    """Compare them under jit."""
     chosen = needed(pair)
     pull = jax.jit(lambda arrays, cts: pair.port.pull(arrays, chosen, cts))
     arrays, cts = ([jnp.asarray(x) for x in xs] for xs in (pair.arrays, pair.cts))

@@ -1,4 +1,4 @@
-"""What a wrong result looks like: beside the others, and beside what is right."""
+"""What a wrong result looks like: another one, or a variant of the right one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfn._check import compare_arrays, is_near, likeness
 
 
 def of_one_kind(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both complex, or neither."""
+    """Return both as complex arrays if one of them is complex."""
     if np.iscomplexobj(a) == np.iscomplexobj(b):
         return a, b
     return a.astype(np.complex128), b.astype(np.complex128)
@@ -24,7 +24,7 @@ def hint(
     what: str,
     tolerance: float,
 ) -> str:
-    """What result `i` looks like; in double precision."""
+    """Return what result `i` looks like; arrays are in double precision."""
 
     def same(a: np.ndarray, b: np.ndarray) -> bool:
         if a.shape != b.shape or not b.any():
@@ -37,7 +37,7 @@ def hint(
         first, last = sorted([i, swapped[0]])
         return f"{_short(labels[first])} and {_short(labels[last])} are swapped"
     if others:
-        return f"it is what {_short(labels[others[0]])} must be"
+        return f"it equals the expected {_short(labels[others[0]])}"
     a, b = of_one_kind(got[i], expected[i])
     found = likeness(a, b, what)
     if not found and a.shape == b.shape and a.size > 1:
@@ -49,16 +49,16 @@ def hint(
 
 
 def _short(label: str) -> str:
-    """A label without the type, which is the same for both."""
+    """Return a label without the type, which is the same for both."""
     return label.partition(" (")[0].partition(",")[0]
 
 
 def counts(got: np.ndarray, parts: Sequence[np.ndarray]) -> list[complex] | None:
-    """How often each part is in a sum; None if it is no such sum.
+    """Return how often each part is in a sum; None if it is no such sum.
 
     Args:
-        got: a gradient.
-        parts: what each output gives to it.
+        got: A gradient.
+        parts: The contribution of each output to it.
     """
     table = np.stack([part.ravel() for part in parts], 1)
     if not got.size or np.linalg.matrix_rank(table) < len(parts):

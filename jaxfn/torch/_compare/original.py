@@ -1,7 +1,7 @@
-"""The Function of torch, run by torch: what is expected.
+"""The Function of torch, run by torch: the expected results.
 
-Each call gets tensors of its own, cotangents too, as rules may write into both. The
-random numbers that a call may draw are the same in each.
+Rules may write into their arguments and cotangents, so each call gets tensors of its
+own. Every call draws the same random numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from jaxfn.torch._compare.tensors import (
     Outs,
     array,
     gradients,
+    inexact_in,
     memory_of,
-    moving_in,
     outs_of,
     paired,
     tensor,
@@ -43,7 +43,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class OriginalError(RuntimeError):
-    """PyTorch itself raised, or its Function did: the port has no part in it."""
+    """PyTorch itself raised, or the original Function did, but not the port."""
 
 
 class Original:
@@ -53,42 +53,42 @@ class Original:
     arrays require grad.
 
     Args:
-        cls: the class.
-        arguments: what it is called on.
-        seed: of the random numbers that it may draw.
+        cls: The class.
+        arguments: The arguments of its `apply`.
+        seed: Seed of its random draws.
     """
 
     def __init__(self, cls: Any, arguments: CommonArguments, seed: int) -> None:
         self.cls, self.name, self._seed = cls, cls.__name__, seed
         self._arguments = arguments
-        # Whether differentiated inputs are leaves, and int32 arrays int64 tensors.
+        # Whether differentiated inputs are leaves, and int32 arrays become int64.
         self._how = (True, False)
 
     def owns(self, rule: str) -> bool:
-        """Whether the class itself defines this rule."""
+        """Return whether the class itself defines this rule."""
         return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
 
     @property
     def has_backward(self) -> bool:
-        """Whether the class defines backward, under one of its names."""
+        """Return whether the class defines backward, under one of its names."""
         return self.owns("backward") or self.owns("vjp")
 
     @property
     def is_once_differentiable(self) -> bool:
-        """Whether the class refuses a second derivative."""
+        """Return whether the class refuses a second derivative."""
         rule = self.cls.vjp if self.owns("vjp") else self.cls.backward
         return is_once_differentiable(rule)
 
     # ---- calls
 
     def value(self, arrays: Arrays, chosen: Sequence[int] = ()) -> Outs:
-        """The outputs."""
+        """Return the outputs."""
         return self._tried(lambda: outs_of(self._apply(arrays, chosen)[0]))
 
     def pull(
         self, arrays: Arrays, chosen: Sequence[int], cts: Sequence[np.ndarray | None]
     ) -> Found:
-        """The gradients by the chosen arrays; None if torch has none."""
+        """Return the gradients by the chosen arrays; None if torch has none."""
 
         def run() -> Found:
             result, leaves = self._apply(arrays, chosen)
@@ -100,38 +100,38 @@ class Original:
     def pull_twice(
         self, arrays: Arrays, chosen: Sequence[int], cts: Arrays, along: Arrays
     ) -> Found:
-        """The gradients of <gradients, along>, by chosen arrays and by cotangents."""
+        """Return the gradients of <gradients, along>, by arrays and by cotangents."""
 
         def run() -> Found:
             result, leaves = self._apply(arrays, chosen)
             free = [tensor(ct).requires_grad_() for ct in cts]
-            # Clones, because a rule may write to what it gets, but not to a leaf.
+            # A rule may write to its cotangents, but not to a leaf: pass clones.
             pairs = paired(result, [ct.clone() for ct in free])
             first = gradients(pairs, leaves, again=True)
-            moving = [
+            parts = [
                 (g, tensor(v))
                 for g, v in zip(first, along, strict=True)
                 if g is not None and g.requires_grad
             ]
-            return [array(g) for g in gradients(moving, [*leaves, *free])]
+            return [array(g) for g in gradients(parts, [*leaves, *free])]
 
         return self._tried(run)
 
     def push(self, arrays: Arrays, tangents: dict[int, np.ndarray]) -> Found:
-        """The tangents of the moving outputs."""
+        """Return the tangents of the inexact outputs."""
 
         def run() -> Found:
             tensors = self._tensors(arrays)
             with forward_ad.dual_level():
                 for i, t in tangents.items():
                     tensors[i] = forward_ad.make_dual(tensors[i], tensor(t))
-                moving = moving_in(self._call(tensors))
-                return [array(forward_ad.unpack_dual(x).tangent) for x in moving]
+                outs = inexact_in(self._call(tensors))
+                return [array(forward_ad.unpack_dual(x).tangent) for x in outs]
 
         return self._tried(run)
 
     def batched(self, arrays: Arrays, axes: Sequence[int | None]) -> Outs:
-        """The outputs of torch's vmap, by the class's own vmap rule."""
+        """Return the outputs of torch's vmap, by the class's own vmap rule."""
 
         def run() -> Outs:
             tensors = self._tensors(arrays)
@@ -148,7 +148,7 @@ class Original:
         return self.cls.apply(*self._arguments.join(tensors))
 
     def _apply(self, arrays: Arrays, chosen: Sequence[int]) -> tuple[Any, list[Any]]:
-        """The result, and the leaves of its autograd graph."""
+        """Return the result, and the leaves of its autograd graph."""
         tensors = self._tensors(arrays)
         leaves = [tensors[i].requires_grad_() for i in chosen]
         if not self._how[0]:
@@ -160,7 +160,7 @@ class Original:
         return [from_numpy(x, long if x.dtype == np.int32 else None) for x in arrays]
 
     def _tried(self, run: Callable[[], T]) -> T:
-        """Run, in another way if it raises: torch takes no int32 for an index."""
+        """Run; if it raises, retry with int64 indices, or without leaves."""
         before, first = self._how, None
         ways = [before, *(w for w in itertools.product((True, False), repeat=2))]
         for way in dict.fromkeys(ways):
@@ -177,36 +177,36 @@ class Original:
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Warnings of torch's code are not ours; nor is the state of its generator."""
+        """Ignore warnings of torch's code, and restore its generator."""
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.default_generator.manual_seed(self._seed)
             yield
 
-    # ---- what is known of it
+    # ---- properties
 
     def unrepeatable(self, run: Callable[[], Sequence[Any]]) -> str:
-        """Why two runs need not give the same; an empty text if they do."""
+        """Return why two runs differ; an empty text if they don't."""
         draws = _Draws()
         with draws:
             first = run()
         if draws.found:
             return f"it draws random numbers ({', '.join(draws.found)})"
-        return "" if _are_same(first, run()) else "it gives something else each time"
+        return "" if _are_same(first, run()) else "it returns other values each time"
 
     def saves_intermediates(self, chosen: Sequence[int]) -> bool:
-        """Whether forward saves tensors that are neither its inputs nor its outputs."""
+        """Return whether forward saves more than its inputs and outputs."""
 
         def run() -> bool:
             result, leaves = self._apply(self._arguments.arrays, chosen)
-            nodes = [x.grad_fn for x in moving_in(result) if x.grad_fn is not None]
+            nodes = [x.grad_fn for x in inexact_in(result) if x.grad_fn is not None]
             if not nodes:
                 return False
             known = {memory_of(x) for x in (*leaves, *tensors_in(result))}
             node = nodes[0]
-            kept = list(getattr(node, "saved_tensors", ()))
-            kept += tensors_in(list(getattr(node, "__dict__", {}).values()))
-            return any(memory_of(x) not in known for x in kept if x is not None)
+            saved = list(getattr(node, "saved_tensors", ()))
+            saved += tensors_in(list(getattr(node, "__dict__", {}).values()))
+            return any(memory_of(x) not in known for x in saved if x is not None)
 
         try:
             return self._tried(run)
@@ -215,7 +215,7 @@ class Original:
 
 
 class _Draws(TorchDispatchMode):
-    """Notes the operations that draw random numbers, and where they are."""
+    """A mode that lists the operations that draw random numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,18 +24,18 @@ from jaxfn.torch._compare.tensors import Found, Outs
 NUMBERS = (bool, int, float, complex)
 
 
-class Different(Exception):  # noqa: N818  (it is what is looked for)
-    """The two are not the same; the message says how."""
+class Different(Exception):  # noqa: N818  (a finding, no mistake)
+    """The port differs from the original; the message says how."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """How results are compared.
+    """The options of a comparison.
 
     Attributes:
-        seed: of all random numbers.
-        rtol: relative tolerance; None for that of the precision.
-        atol: a difference that passes whatever the size.
+        seed: Seed of all random numbers.
+        rtol: Relative tolerance; None for the precision's own.
+        atol: Difference that passes, whatever the size.
     """
 
     seed: int
@@ -47,12 +47,12 @@ class Pair:
     """A port and its original, on the same arguments.
 
     Args:
-        port: anything that can be called, or a class with `apply`.
-        original: the torch class.
-        arguments: what both are called on.
-        options: how results are compared.
-        double: is everything in double precision, also what rules make themselves?
-        exact: the same in double precision, if this is not.
+        port: Any callable, or a class with `apply`.
+        original: The torch class.
+        arguments: The arguments of both.
+        options: The options of the comparison.
+        double: Whether all has double precision, constants of rules included.
+        exact: The same pair in double precision, if this one has less.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Pair:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Where both are run: in double precision, constants of rules are that too."""
+        """Set the precision of both sides, also for constants that rules make."""
         before = torch.get_default_dtype()
         with jax.enable_x64(True) if self.x64 else contextlib.nullcontext():
             torch.set_default_dtype(torch.float64 if self.double else before)
@@ -85,7 +85,7 @@ class Pair:
                 torch.set_default_dtype(before)
 
     def rng(self) -> np.random.Generator:
-        """Random numbers, the same for each row."""
+        """Return a generator, whose numbers are the same for each row."""
         return np.random.default_rng(self.options.seed)
 
     @property
@@ -93,32 +93,32 @@ class Pair:
         """All arrays among the arguments."""
         return self.arguments.arrays
 
-    # ---- once for all rows
+    # ---- computed once, for all rows
 
     @functools.cached_property
     def expected(self) -> Outs:
-        """What the original returns."""
+        """The outputs of the original."""
         return self.original.value(self.arrays)
 
     @functools.cached_property
     def got(self) -> list[Any]:
-        """What the port returns."""
+        """The outputs of the port."""
         return self.port.leaves(self.arrays)
 
     @functools.cached_property
     def cts(self) -> list[np.ndarray]:
-        """A cotangent for each moving output."""
-        self.port.moving = self.expected.moving
+        """A cotangent for each inexact output."""
+        self.port.inexact = self.expected.inexact
         return self.random_cts(self.rng())
 
     def random_cts(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """Cotangents of the moving outputs."""
+        """Return cotangents of the inexact outputs."""
         leaves = self.expected.leaves
-        return [normal(leaves[i], generator) for i in self.expected.moving]
+        return [normal(leaves[i], generator) for i in self.expected.inexact]
 
     @functools.cached_property
     def why_not(self) -> dict[int, str]:
-        """The arrays by which torch has no gradient, though others have one."""
+        """The arrays by which torch has no gradient, with the reasons."""
         found = {}
         if not self._raises(tuple(self.arguments.at)):
             return found
@@ -144,25 +144,25 @@ class Pair:
 
     @functools.cached_property
     def expected_gradients(self) -> list[np.ndarray]:
-        """By the chosen arrays."""
+        """The original's gradients by the chosen arrays."""
         return self.torch_gradients(self.arrays, self.chosen, self.cts)
 
     def torch_gradients(
         self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
     ) -> list[np.ndarray]:
-        """Of the original; None is the same as zero."""
+        """Return the original's gradients, with zeros for None."""
         found = self.original.pull(arrays, chosen, cts)
         return filled(found, [arrays[i] for i in chosen])
 
     @functools.cached_property
     def got_gradients(self) -> list[np.ndarray]:
-        """By the chosen arrays."""
+        """The port's gradients by the chosen arrays."""
         return self.jax_gradients(self.arrays, self.chosen, self.cts)
 
     def jax_gradients(
         self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
     ) -> list[np.ndarray]:
-        """Of the port."""
+        """Return the port's gradients."""
         return [np.asarray(g) for g in self.port.pull(arrays, chosen, cts)]
 
     # ---- comparing
@@ -177,15 +177,15 @@ class Pair:
         which: Sequence[int] | None = None,
         slack: Sequence[float] | None = None,
     ) -> Outcome:
-        """Arrays, each relative to its largest element.
+        """Compare arrays, each relative to its largest element.
 
         Args:
-            got: of the port.
-            expected: of the original.
-            labels: what to call them.
+            got: Arrays of the port.
+            expected: Arrays of the original.
+            labels: Their names in messages.
             what: "value", "gradient", "tangent" or "second derivative".
-            which: which of all values, gradients, ... they are; None for all.
-            slack: allowed for each, beside the tolerance.
+            which: Their indices among all values, gradients, ...; None for all.
+            slack: Additional tolerance of each.
         """
         if len(got) != len(expected):
             raise Different(f"expected {len(expected)} arrays, got {len(got)}")
@@ -211,23 +211,23 @@ class Pair:
         return dataclasses.replace(worst(found), where="\n  ".join(wrong), note=note)
 
     def tolerance(self, *arrays: Any) -> float:
-        """Half of the digits that all of these have."""
+        """Return half of the digits that all of these have."""
         if self.options.rtol is not None:
             return self.options.rtol
         return eps_of([*self.arrays, *self._short, *map(np.asarray, arrays)]) ** 0.5
 
     @functools.cached_property
     def _short(self) -> list[Any]:
-        """Outputs of the port that have less precision than those of the original.
+        """The outputs of the port that are less precise than the original's.
 
-        It is said once, of the dtype; what comes from them is no more precise.
+        The row of the dtype reports that. Their derivatives are no more precise.
         """
         pairs = zip(self.got, self.expected.leaves, strict=False)
         both = [two for two in pairs if all(map(pytree.is_array, two))]
         return [x for x, y in both if eps_of([x]) > eps_of([y])]
 
     def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
-        """Values, gradients, ... as a function of what can be differentiated."""
+        """Return values, gradients, ... as a function of the inexact arguments."""
         is_port, chosen = side == "port", self.chosen
         runs: dict[tuple[str, bool], Callable[[Any], Sequence[Any]]] = {
             ("value", True): lambda xs: numbers_in(self.port.leaves(xs)),
@@ -254,30 +254,30 @@ class Pair:
 
     @functools.cached_property
     def tangents(self) -> dict[int, np.ndarray]:
-        """A tangent for each array that can have one."""
+        """A tangent for each inexact argument."""
         generator = self.rng()
         return {i: normal(self.arrays[i], generator) for i in self.arguments.at}
 
     def torch_tangents(
         self, arrays: Sequence[Any], tangents: dict[int, np.ndarray]
     ) -> list[np.ndarray]:
-        """Of the original."""
-        outs = [self.expected.leaves[i] for i in self.expected.moving]
+        """Return the original's tangents, with zeros for None."""
+        outs = [self.expected.leaves[i] for i in self.expected.inexact]
         return filled(self.original.push(arrays, tangents), outs)
 
     def jax_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """The gradients of <gradients, along>, by arguments and cotangents."""
+        """Return the gradients of <gradients, along>, by arguments and cotangents."""
         found = self.port.pull_twice(arrays, self.chosen, self.cts, self.along)
         return [np.asarray(g) for g in found]
 
     def torch_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """The same of the original."""
+        """Return the same of the original, with zeros for None."""
         found = self.original.pull_twice(arrays, self.chosen, self.cts, self.along)
         return filled(found, [*(arrays[i] for i in self.chosen), *self.cts])
 
 
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
-    """Leaves of an output as arrays; what is no number as 0, in its place."""
+    """Return the leaves of an output as arrays, with 0 for what is no number."""
     return [
         np.asarray(x) if pytree.is_array(x) or isinstance(x, NUMBERS) else np.zeros(())
         for x in leaves
@@ -285,7 +285,7 @@ def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
 
 
 def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Zeros in place of None."""
+    """Return the arrays with zeros in place of None."""
     return [
         np.zeros(x.shape, x.dtype) if g is None else g
         for g, x in zip(found, like_these, strict=True)
@@ -293,7 +293,7 @@ def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def subsets_in_words(arguments: CommonArguments, chosen: Sequence[int]) -> str:
-    """Which arguments are differentiated."""
+    """Return the arguments that are differentiated, in words."""
     numbers = [str(arguments.position(i)) for i in chosen]
     words = "argument" if len(numbers) == 1 else "arguments"
     return f"{words} {', '.join(numbers)} alone differentiated"

@@ -18,10 +18,10 @@ Near = Callable[[np.ndarray, int, np.random.Generator], Any]
 
 
 def points(pair: Pair, n: int, run: Callable[[Point], Any]) -> list[Point]:
-    """`n` other points, at which `run` is what torch takes.
+    """Return `n` other points, at which `run` does not raise in torch.
 
-    Domains come from the arguments: the first attempt keeps signs, and what lies
-    between 0 and 1; the second what is positive definite, sorted, or symmetric.
+    First, each element shrinks by its own factor, which keeps signs. If that raises,
+    each array shrinks as a whole, which keeps it definite, sorted or symmetric.
     """
     for near in (_shrunk, _scaled):
         with contextlib.suppress(OriginalError):

@@ -1,7 +1,7 @@
-"""The port, run by JAX: what is to be compared.
+"""The port, run by JAX: the results that are compared.
 
-Derivatives are in torch's convention for complex numbers, as those of the original are:
-torch's gradient is the conjugate of JAX's.
+Derivatives follow torch's convention for complex numbers, like the original's: torch's
+gradient is the conjugate of JAX's.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Port:
     """A function of JAX with the arguments of the original.
 
     Args:
-        port: a class with an `apply`, or anything that can be called.
-        arguments: what it is called on.
-        seed: of the key, where it takes one.
+        port: A class with an `apply`, or any callable.
+        arguments: The arguments of the call.
+        seed: Seed of the key, if it takes one.
     """
 
     def __init__(self, port: Any, arguments: CommonArguments, seed: int) -> None:
@@ -37,17 +37,17 @@ class Port:
         self._call: Callable[..., Any] = port.apply if has_apply else port
         self._arguments = arguments
         self._key = (jax.random.key(seed),) if takes_key(port, arguments.names) else ()
-        self.moving: list[int] = []
+        self.inexact: list[int] = []
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
-        """The leaves of its outputs."""
-        # Fresh buffers: a Function may mark its arguments dirty, which uses them up.
+        """Return the leaves of its outputs."""
+        # Fresh buffers: a Function may mark its arguments dirty, which deletes them.
         args = self._arguments.join([_fresh(x) for x in arrays])
         tops = tops_of(self._call(*self._key, *args))
         return [leaf for top in tops for leaf in leaves_of(top)]
 
     def arrays(self, arrays: Sequence[Any]) -> Arrays:
-        """The outputs that are arrays."""
+        """Return the outputs that are arrays."""
         return [x for x in self.leaves(arrays) if pytree.is_array(x)]
 
     def function(
@@ -56,17 +56,17 @@ class Port:
         chosen: Sequence[int],
         used: Sequence[bool] | None = None,
     ) -> Callable[..., Arrays]:
-        """The moving outputs (those used) as a function of the chosen arrays."""
+        """Return the inexact outputs (those used) as a function of chosen arrays."""
 
         def f(*xs: Any) -> Arrays:
             leaves = self.leaves(exchanged(arrays, chosen, xs))
-            outs = [jnp.asarray(leaves[i]) for i in self.moving]
+            outs = [jnp.asarray(leaves[i]) for i in self.inexact]
             return outs if used is None else _where(outs, used)
 
         return f
 
     def beside(self, arrays: Sequence[Any], chosen: Sequence[int]) -> Arrays:
-        """The moving outputs, as they are where the chosen are differentiated."""
+        """Return the inexact outputs while the chosen arrays are differentiated."""
         xs = [jnp.asarray(arrays[i]) for i in chosen]
         return jax.vjp(self.function(arrays, chosen), *xs)[0]
 
@@ -76,12 +76,12 @@ class Port:
         chosen: Sequence[int],
         cts: Sequence[Any | None],
     ) -> Arrays:
-        """The gradients, for the outputs that have a cotangent."""
+        """Return the gradients, for the outputs that have a cotangent."""
         used = [ct is not None for ct in cts]
         xs = [jnp.asarray(arrays[i]) for i in chosen]
         outs, back = jax.vjp(self.function(arrays, chosen, used), *xs)
         given = zip(outs, _where(cts, used), strict=True)
-        # What is not conjugated stays the very array that it is.
+        # `_conj` hands a real array on as the same object, without a copy.
         found = back([_conj(jnp.asarray(ct, o.dtype)) for o, ct in given])
         return [_conj(g) for g in found]
 
@@ -92,7 +92,7 @@ class Port:
         cts: Sequence[Any],
         along: Sequence[Any],
     ) -> Arrays:
-        """The gradients of <gradients, along>, by chosen arrays and by cotangents."""
+        """Return the gradients of <gradients, along>, by arrays and by cotangents."""
         n = len(chosen)
 
         def first(*args: Any) -> Arrays:
@@ -105,7 +105,7 @@ class Port:
         return [_conj(g) for g in found]
 
     def push(self, arrays: Sequence[Any], tangents: dict[int, Any]) -> Arrays:
-        """The tangents of the moving outputs."""
+        """Return the tangents of the inexact outputs."""
         chosen = list(tangents)
         xs = [jnp.asarray(arrays[i]) for i in chosen]
         ts = [jnp.asarray(t) for t in tangents.values()]
@@ -113,9 +113,10 @@ class Port:
 
 
 def takes_key(port: Any, names: Sequence[str]) -> bool:
-    """Does it take a key that the original, with arguments of these names, does not?
+    """Return whether the port takes a key that the original does not.
 
-    So does a class of `from_torch` with random=True, and one that says so.
+    A class of `from_torch` takes one if it was made with random=True. Another Function
+    does if its forward begins with a key whose name is none of `names`, the original's.
     """
     bridge = getattr(port, "jaxfn_torch_bridge", None)
     if bridge is not None:

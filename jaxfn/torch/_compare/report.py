@@ -1,4 +1,4 @@
-"""What `jaxfn.torch.compare` found, as a table like that of `jaxfn.check`."""
+"""The report of `jaxfn.torch.compare`, a table like that of `jaxfn.check`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from jaxfn._check import CheckReport, CheckResult
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class CompareReport(CheckReport):
-    """What `jaxfn.torch.compare` found. Print it, or show it in a notebook.
+    """The result of `jaxfn.torch.compare`. Print it, or show it in a notebook.
 
     Attributes:
-        function: the name of the port.
-        results: one for each row, in the order in which they ran, with its name
-            (`check`), the `rule` of the port that it is about, `status` ("ok", "FAIL",
-            "skipped", or "expected" for a difference that is known and right),
-            `error`, `tolerance` and `message`.
-        original: the name of the torch class.
-        refused: why values can't be compared; empty if they were.
+        function: Name of the port.
+        results: One for each row, in the order in which they ran. Each has a name
+            (`check`), the `rule` of the port, `error`, `tolerance`, `message` and
+            `status`: "ok", "FAIL", "skipped", or "expected" for a difference that is
+            known and right.
+        original: Name of the torch class.
+        refused: Reason that values can't be compared; empty if they were.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
@@ -39,7 +39,7 @@ class CompareReport(CheckReport):
 
     @property
     def ok(self) -> bool:
-        """Does nothing differ, of what could be compared, and were the values?"""
+        """Return whether values were compared, and no row differs."""
         return not self.failures and not self.refused
 
     @property

@@ -1,4 +1,4 @@
-"""All rows, in their order, and what becomes of one."""
+"""All rows, in their order, and the outcome of one."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class Comparison:
     """A row of the report.
 
     Attributes:
-        rule: the rule of the port that is wrong if the row differs.
-        run: returns the largest difference; raises if there is nothing to compare.
-        needs: the rows that it builds on.
+        rule: Rule of the port that is wrong if the row differs.
+        run: Returns the largest difference; raises if there is nothing to compare.
+        builds_on: Names of the rows that must agree before this one runs.
         given: Whether it is about the precision of the arguments given.
-        draws: the rule whose random numbers spoil it: "forward", "backward", or "".
+        draws: Rule whose random numbers spoil it: "forward", "backward", or "".
     """
 
     rule: str
     run: Callable[..., Outcome]
-    needs: tuple[str, ...] = ()
+    builds_on: tuple[str, ...] = ()
     given: bool = False
     draws: str = "backward"
 
 
 GRADIENTS = "gradients"
-"""Stands for a row of each argument, "gradient of argument 0" and so on."""
+"""The rows of all arguments: "gradient of argument 0" and so on."""
 _SHAPE = ("outputs", "shape")
 _VALUE = (*_SHAPE, "value")
 _GRADIENT = (*_VALUE, GRADIENTS)
@@ -86,7 +86,7 @@ NAMES = tuple(_ROWS)
 
 
 def rows(best: Pair, given: Pair) -> dict[str, Comparison]:
-    """The rows for a pair in the best precision, and one in the precision given."""
+    """Return the rows for a pair in the best precision, and one in that given."""
     found = {}
     for name, row in _ROWS.items():
         if name == GRADIENTS:
@@ -103,8 +103,8 @@ class ComparisonRun:
     """The rows so far.
 
     Args:
-        skip: rows not to run, and why.
-        draws: why values ("forward") and gradients ("backward") can't be compared.
+        skip: Rows not to run, with the reasons.
+        draws: Why values ("forward") and gradients ("backward") can't be compared.
     """
 
     def __init__(self, skip: dict[str, str], draws: dict[str, str]) -> None:
@@ -113,7 +113,7 @@ class ComparisonRun:
 
     @property
     def refused(self) -> str:
-        """Why values were not compared; an empty text if they were."""
+        """The reason that values were not compared; an empty text if they were."""
         return self._draws.get("forward", "")
 
     def add(self, name: str, row: Comparison, pair: Pair) -> None:
@@ -127,7 +127,7 @@ class ComparisonRun:
         self.results[name] = result
 
     def _said_once(self, result: CheckResult) -> CheckResult:
-        """What fails word for word as another row did is not said again."""
+        """Skip a row that fails word for word as another one did."""
         for other in self.results.values():
             failed = other.status == result.status == "FAIL"
             if failed and other.message == result.message:
@@ -136,13 +136,13 @@ class ComparisonRun:
         return result
 
     def _reason(self, name: str, row: Comparison) -> str:
-        """Why a row is not run; an empty text if it is."""
+        """Return why a row is not run; an empty text if it is."""
         told = GRADIENTS if _is_gradient(name) else name
         if told in self._skip:
             return self._skip[told]
-        for need in row.needs:
+        for base in row.builds_on:
             for other, before in self.results.items():
-                if other != need and not (need == GRADIENTS and _is_gradient(other)):
+                if other != base and not (base == GRADIENTS and _is_gradient(other)):
                     continue
                 if before.status == "FAIL":
                     return f"{BUILDS} {other!r}, which differs"
@@ -160,7 +160,7 @@ def _is_gradient(name: str) -> bool:
 
 
 def _result(name: str, row: Comparison, pair: Pair) -> CheckResult:
-    """Anything that a row raises is its outcome."""
+    """Return the outcome of a row, whatever it raises."""
     try:
         outcome = row.run(pair)
     except Skip as why:

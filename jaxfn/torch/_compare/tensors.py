@@ -1,4 +1,4 @@
-"""Tensors of torch and arrays of NumPy: what goes into a Function and what it gives."""
+"""Tensors of torch and arrays of NumPy: the inputs and outputs of a Function."""
 
 from __future__ import annotations
 
@@ -16,60 +16,61 @@ Found = list[np.ndarray | None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outs:
-    """What a call gave.
+    """The outputs of a call.
 
     Attributes:
-        leaves: arrays in NumPy, and anything else.
-        labels: what to call each of them.
-        moving: those that can have a gradient: float tensors, in no list or dict.
-        nested: float tensors in a list or dict, to which torch gives no gradient.
+        leaves: Arrays in NumPy, and other objects.
+        labels: The name of each leaf.
+        inexact: Indices of the leaves that can have a gradient: tensors in no list or
+            dict.
+        nested: Whether a list or dict has float tensors: torch gives them no gradient.
     """
 
     leaves: list[Any]
     labels: list[str]
-    moving: list[int]
+    inexact: list[int]
     nested: bool
 
 
 def tensor(x: np.ndarray | None) -> Any:
-    """A tensor of its own, as rules may write into it."""
+    """Return a new tensor, because rules may write into it."""
     return None if x is None else from_numpy(x)
 
 
 def array(x: Any) -> np.ndarray | None:
-    """A copy, as what the tensor is a view of may be written to."""
+    """Return a copy, because rules may write to the tensor's memory later."""
     return None if x is None else np.array(to_numpy(x))
 
 
 def tops_of(result: Any) -> tuple[Any, ...]:
-    """The outputs."""
+    """Return the outputs as a tuple."""
     return result if isinstance(result, tuple) else (result,)
 
 
-def _is_moving(x: Any) -> bool:
+def _is_inexact(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and is_inexact(x.dtype)
 
 
-def moving_in(result: Any) -> list[Any]:
-    """The outputs that can have a gradient."""
-    return [x for x in tops_of(result) if _is_moving(x)]
+def inexact_in(result: Any) -> list[Any]:
+    """Return the outputs that can have a gradient."""
+    return [x for x in tops_of(result) if _is_inexact(x)]
 
 
 def tensors_in(value: Any) -> list[Any]:
-    """Those in lists and dicts too."""
+    """Return all tensors, those in lists and dicts too."""
     return [x for x in leaves_of(value) if isinstance(x, torch.Tensor)]
 
 
 def memory_of(x: Any) -> Any:
-    """Where it lies, the same for two that are views of the same elements."""
+    """Return where a tensor lies: the same for two views of the same elements."""
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
 
 
 def paired(result: Any, cts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The outputs that a gradient can come from, with their cotangents."""
+    """Return the outputs that require grad and have a cotangent, with it."""
     return [
         (x, ct)
-        for x, ct in zip(moving_in(result), cts, strict=True)
+        for x, ct in zip(inexact_in(result), cts, strict=True)
         if ct is not None and x.requires_grad
     ]
 
@@ -77,7 +78,7 @@ def paired(result: Any, cts: Sequence[Any]) -> list[tuple[Any, Any]]:
 def gradients(
     pairs: Sequence[tuple[Any, Any]], leaves: Sequence[Any], *, again: bool = False
 ) -> Sequence[Any]:
-    """By the leaves, of outputs with their cotangents; None where torch has none."""
+    """Return the gradients by the leaves; None for those that torch has none of."""
     if not pairs or not leaves:
         return [None] * len(leaves)
     return torch.autograd.grad(
@@ -90,17 +91,17 @@ def gradients(
 
 
 def outs_of(result: Any) -> Outs:
-    """All leaves of what a call gave."""
+    """Return all leaves of a result, with their labels."""
     leaves: list[Any] = []
     labels: list[str] = []
-    moving: list[int] = []
+    inexact: list[int] = []
     nested = False
     for k, top in enumerate(tops_of(result)):
-        if _is_moving(top):
-            moving.append(len(leaves))
+        if _is_inexact(top):
+            inexact.append(len(leaves))
         inside = leaves_of(top)
-        nested = nested or (not _is_moving(top) and any(map(_is_moving, inside)))
+        nested = nested or (not _is_inexact(top) and any(map(_is_inexact, inside)))
         several = len(inside) != 1
         labels += [f"output {k}" + f", leaf {i}" * several for i in range(len(inside))]
         leaves += [array(x) if isinstance(x, torch.Tensor) else x for x in inside]
-    return Outs(leaves, labels, moving, nested)
+    return Outs(leaves, labels, inexact, nested)

@@ -1,4 +1,4 @@
-"""Rows about what is returned."""
+"""Rows about outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTS = 2
 
 
 def outputs(pair: Pair) -> Outcome:
-    """Are there as many, arrays and others in the same places?"""
+    """Compare how many there are, and which of them are arrays."""
     leaves = pair.got
     expected = pair.expected
     if len(leaves) != len(expected.leaves):
@@ -64,13 +64,13 @@ def _is_scalar(x: Any) -> bool:
 
 
 def _name(x: Any) -> str:
-    """Of a dtype or a device, which torch and JAX write differently."""
+    """Return the name of a dtype or device, which torch and JAX write differently."""
     text = getattr(x, "__name__", None) or str(x)
     return text.removeprefix("torch.")
 
 
 def _each(pair: Pair) -> list[tuple[str, Any, np.ndarray]]:
-    """The outputs that are arrays in both."""
+    """Return the outputs that are arrays on both sides, with labels."""
     rows = zip(pair.expected.labels, pair.got, pair.expected.leaves, strict=True)
     return [
         (label, x, y)
@@ -80,7 +80,7 @@ def _each(pair: Pair) -> list[tuple[str, Any, np.ndarray]]:
 
 
 def shape(pair: Pair) -> Outcome:
-    """The same for each output?"""
+    """Compare the shape of each output."""
     wrong = []
     for label, x, y in _each(pair):
         a, b = tuple(np.shape(x)), tuple(y.shape)
@@ -93,7 +93,7 @@ def shape(pair: Pair) -> Outcome:
 
 
 def dtype(pair: Pair) -> Outcome:
-    """The same for each output, as far as JAX has it?"""
+    """Compare the dtype of each output, as far as JAX has it."""
     wrong, notes = [], []
     for label, x, y in _each(pair):
         expected = np.dtype(jax.dtypes.canonicalize_dtype(y.dtype))
@@ -112,7 +112,7 @@ def dtype(pair: Pair) -> Outcome:
 def _compared(
     pair: Pair, got: Sequence[Any], expected: Sequence[Any], where: str = ""
 ) -> Outcome:
-    """Leaves of both: what is a number or an array in one of them."""
+    """Compare the leaves that are an array on at least one side."""
     both = list(zip(got, expected, strict=True))
     at = [i for i, two in enumerate(both) if any(map(pytree.is_array, two))]
     labels = [f"{pair.expected.labels[i]}{where}" for i in at]
@@ -125,12 +125,12 @@ def _compared(
 
 
 def value(pair: Pair) -> Outcome:
-    """Is it what torch computes?"""
+    """Compare the values."""
     return _compared(pair, pair.got, pair.expected.leaves)
 
 
 def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
-    """What torch itself loses in the precision given, relative to the largest."""
+    """Return the error of torch in the precision given, relative to the largest."""
     found = []
     for x, exact in pairs:
         a, b = np.asarray(x).astype(complex), np.asarray(exact).astype(complex)
@@ -142,7 +142,7 @@ def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
 
 
 def value_elsewhere(pair: Pair) -> Outcome:
-    """The same at other points."""
+    """Compare the values at other points."""
 
     def run(point: list[np.ndarray]) -> Any:
         return pair.original.value(point).leaves
@@ -156,9 +156,9 @@ def value_elsewhere(pair: Pair) -> Outcome:
 
 
 def value_differentiated(pair: Pair) -> Outcome:
-    """The value beside a gradient: a rule may read which are needed."""
+    """Compare values with a gradient: rules may read needs_input_grad."""
     chosen = needed(pair)
-    at = pair.expected.moving
+    at = pair.expected.inexact
     outs = pair.original.value(pair.arrays, chosen)
     got = pair.port.beside(pair.arrays, chosen)
     expected, labels = ([xs[i] for i in at] for xs in (outs.leaves, outs.labels))
@@ -166,7 +166,7 @@ def value_differentiated(pair: Pair) -> Outcome:
 
 
 def value_jit(pair: Pair) -> Outcome:
-    """Compiled."""
+    """Compare the values under jit."""
     at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
     if not pair.arrays:
         raise Skip("there is no array to trace")
@@ -180,10 +180,10 @@ def value_jit(pair: Pair) -> Outcome:
 
 
 def needed(pair: Pair) -> tuple[int, ...]:
-    """The arrays by which there is a gradient, if there is one."""
+    """Return the arrays that have a gradient; skip the row if none has."""
     if not pair.arguments.at:
         raise Skip("no argument is a float or complex array")
-    if not pair.expected.moving:
+    if not pair.expected.inexact:
         raise Skip("no output is a float or complex array")
     if not pair.original.has_backward:
         raise Skip("PyTorch's class has no backward")

@@ -1,4 +1,4 @@
-"""From classes to the text of a file."""
+"""The translation: from classes to the text of a file."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def translate(
     whole: bool,
     progress: Progress | None = None,
 ) -> tuple[str, tuple[Untranslated, ...], Any]:
-    """The source of a translation, what is left, and the comparison.
+    """Return the source of a translation, what is left, and the comparison.
 
     Args:
-        classes: of one file.
-        args: of the first one's apply; none to leave the comparison out.
-        whole: is this the whole file? Then its docstring and other names stay.
-        progress: called before each row of the comparison.
+        classes: Classes of one file.
+        args: Arguments of the first one's apply; none to leave the comparison out.
+        whole: Whether this is the whole file, whose docstring and other names stay.
+        progress: Function that is called before each row of the comparison.
     """
     given = as_torch(args)
     library = SourceFiles()
@@ -71,7 +71,7 @@ def _has_text(library: SourceFiles, cls: type) -> bool:
 
 
 def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Untranslated]:
-    """Arguments that compute in torch, and that no text here makes compute in JAX."""
+    """Return the arguments that compute in torch and are not translated."""
     reason = "an object that computes in PyTorch: pass one that computes in JAX"
     found = []
     for i, arg in enumerate(args):
@@ -84,7 +84,7 @@ def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Untranslate
 
 
 def is_user_function(value: Any) -> bool:
-    """Is it a Python function, whose text may be at hand?"""
+    """Return whether it is a Python function, which may have source text."""
     return hasattr(value, "__code__") and hasattr(value, "__globals__")
 
 
@@ -95,11 +95,11 @@ def _learn(
         try:
             run(cls, args)
         except Exception as error:
-            # What torch says after its first sentence may be a hundred lines.
+            # After the first sentence, torch's message may have a hundred lines.
             said = str(error).split("\n")[0].split(". ")[0]
             raise ValueError(
-                f"`{cls.__name__}` fails in PyTorch on these arguments: expected a "
-                f"call that works, got {type(error).__name__}: {said}"
+                f"`{cls.__name__}` fails in PyTorch on these arguments. Pass others. "
+                f"PyTorch raised {type(error).__name__}: {said}"
             ) from error
         original = InstrumentedOriginal(units)
         by_value = {}
@@ -137,7 +137,7 @@ def _written(
 
 
 def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
-    """`square = Square.apply`: other names of the classes."""
+    """Return other names of the classes: `square = Square.apply`."""
     found = []
     for statement in main.tree.body:
         if not is_line(statement, cst.Assign):

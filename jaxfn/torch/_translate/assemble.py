@@ -1,4 +1,4 @@
-"""The file: imports that are used, constants, definitions in their order."""
+"""The file: the imports that are used, constants, definitions in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def assembled(
     *,
     whole: bool,
 ) -> str:
-    """The text of the translation."""
+    """Return the text of the translation."""
     body: list[Any] = []
     for _, statements in _in_file_order(main, parts):
         for statement in statements:
@@ -49,7 +49,7 @@ def assembled(
 
 
 def _header(main: SourceFile) -> list[Any]:
-    """The comments at the top, which may be a licence."""
+    """Return the comments at the top, which may be a licence."""
     header = list(main.tree.header)
     while header and header[-1].comment is None:
         header.pop()
@@ -70,7 +70,7 @@ def _docstring(main: SourceFile) -> list[Any]:
 def _in_file_order(
     main: SourceFile, parts: Sequence[tuple[Unit, Sequence[Any]]]
 ) -> list[tuple[Unit, Sequence[Any]]]:
-    """Files that are used come before those that use them."""
+    """Sort the parts: files that are used come before those that use them."""
     order: dict[str, int] = {}
     by_key = {unit.key: unit for unit, _ in parts}
 
@@ -80,7 +80,7 @@ def _in_file_order(
             return
         for other, _ in parts:
             if other.source.name == name:
-                for key in other.needs:
+                for key in other.uses:
                     if key in by_key:
                         add(by_key[key], (*path, name))
         order[name] = len(order)
@@ -98,10 +98,10 @@ def _place(unit: Unit) -> int:
 
 
 def _spaced(statement: Any, before: Any, *, whole: bool) -> Any:
-    """Two blank lines around a definition, with the comments that stood there.
+    """Put two blank lines and the original comments before a definition.
 
-    Of a part of a file, those are left out that stand apart from the definition: they
-    may be about what is before it there.
+    For a part of a file, omit comments that a blank line separates from the definition:
+    they may be about the code before it.
     """
     lines = list(statement.leading_lines)
     if not whole:
@@ -143,7 +143,7 @@ def _imports(units: Sequence[Unit], used: set[str]) -> list[Any]:
 
 
 def _merged(found: Mapping[str, Any]) -> dict[str, Any]:
-    """One statement for all that comes from one module."""
+    """Return one statement for all imports from one module."""
     merged: dict[str, Any] = {}
     by_module: dict[str, Any] = {}
     for text, statement in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""What users call to translate. LibCST is imported at the first call."""
+"""The translator that users call. LibCST is imported at the first call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Translation:
     """Functions of torch as source text for JAX.
 
     Attributes:
-        source: the text of a file that needs jax and jaxfn alone.
-        left: what could not be translated, each with its place, line and reason. In
-            `source` a comment holds the line, and one that raises stands in its place.
-        comparison: the report of `jaxfn.torch.compare` on the translation and its
-            original; None where no arguments were given.
+        source: Text of a file that needs only jax and jaxfn.
+        left: What could not be translated, each with its place, line and reason. In
+            `source` the line is a comment, and a statement that raises replaces it.
+        comparison: Report of `jaxfn.torch.compare` on the translation and its original;
+            None if there were no arguments.
     """
 
     source: str
@@ -29,7 +29,7 @@ class Translation:
 
     @property
     def ok(self) -> bool:
-        """Is nothing left, and nothing different?"""
+        """Return whether everything is translated, and nothing differs."""
         return not self.left and (self.comparison is None or self.comparison.ok)
 
     def __str__(self) -> str:
@@ -44,22 +44,22 @@ class Translation:
 def translate(cls: Any, *args: Any) -> Translation:
     """Translate a `torch.autograd.Function` to source text for JAX.
 
-    What the class uses of its file and its package is carried over. With arguments the
-    original runs on them, which shows what is a tensor, and the translation is compared
-    with it by `jaxfn.torch.compare`. Without arguments only what is certain from the
-    text is translated.
+    The translation includes what the class uses of its file and its package. If you
+    pass arguments, the original runs on them, which shows what is a tensor. Then
+    `jaxfn.torch.compare` compares the translation with it. Without arguments, only what
+    is certain from the text is translated.
 
     Args:
-        cls: the class.
-        args: of its apply: tensors, NumPy or JAX arrays, and anything else. All that
-            torch can differentiate are.
+        cls: The class, derived from `torch.autograd.Function`.
+        args: Arguments of its apply: tensors, NumPy or JAX arrays, and other objects.
+            All float and complex tensors are differentiated.
 
     Returns:
         The source, what is left, and the comparison.
 
     Raises:
         TypeError: `cls` is no torch Function.
-        ValueError: the class has no source text, or fails in PyTorch on `args`.
+        ValueError: The class has no source text, or fails in PyTorch on `args`.
         ImportError: LibCST is not installed.
 
     Example:
@@ -82,7 +82,7 @@ def translated(
     whole: bool,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Translation:
-    """The translation of classes of one file; `whole` keeps what else is at its top."""
+    """Translate classes of one file; `whole` keeps the rest of its top level."""
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
             raise TypeError(

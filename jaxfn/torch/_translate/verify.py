@@ -25,7 +25,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def as_torch(args: Sequence[Any]) -> list[Any]:
-    """Arguments with tensors in place of arrays."""
+    """Return the arguments, with tensors in place of arrays."""
     return [
         from_numpy(np.asarray(x)) if isinstance(x, (jax.Array, np.ndarray)) else x
         for x in args
@@ -33,9 +33,9 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
 
 
 def load(source: str, name: str = "translated") -> Any:
-    """The translation as a module."""
+    """Return the translation as a module."""
     module, before = types.ModuleType(name), sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses look their module up while they are made
+    sys.modules[name] = module  # dataclasses look up their module when they are defined
     try:
         exec(compile(source, f"<{name}>", "exec"), vars(module))
     finally:
@@ -53,7 +53,7 @@ def compared(
     *,
     keyed: bool = False,
 ) -> CompareReport:
-    """Compare a translation with the class that it is of.
+    """Compare a translation with the class that it was made from.
 
     Raises:
         ValueError: PyTorch's class raises on these arguments.
@@ -76,11 +76,11 @@ def compared(
 
 
 def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
-    """The translated class as a function, of arguments as the original has them."""
+    """Return the translated class as a function of the original's arguments."""
 
     @functools.cache
     def module() -> Any:
-        found = load(source)  # at the first call: a row says that it can't be
+        found = load(source)  # at the first call: a row reports its errors
         vars(found).update(names)
         return found
 
@@ -93,9 +93,9 @@ def _port(source: str, cls: Any, **names: Any) -> Callable[..., Any]:
 
 
 def is_user_object(value: Any) -> bool:
-    """Is it one of a class of the user's that can be called, and holds only values?
+    """Return whether it is callable, of a user's class, and has only values.
 
-    A module is none, nor is what holds other objects, which may compute as well.
+    A module is none, nor is an object that has other objects: they may compute too.
     """
     cls = type(value)
     package = cls.__module__.split(".")[0]
@@ -115,7 +115,7 @@ def _is_value(x: Any) -> bool:
 def of_class(
     x: Any, cls: type, converted: Callable[[Any], Any] = lambda value: value
 ) -> Any:
-    """The same object, of a class that is another version of its own."""
+    """Return the same object, as an instance of another version of its class."""
     made = object.__new__(cls)
     for name, value in vars(x).items():
         object.__setattr__(made, name, converted(value))
@@ -127,7 +127,7 @@ def _array(x: Any) -> Any:
 
 
 def _as_jax(x: Any, module: Any) -> Any:
-    """What the translation has in place of an object of the original's file."""
+    """Return the translation's version of an argument."""
     if hasattr(x, "__code__"):
         return getattr(module, x.__name__, x)
     if is_user_object(x) and hasattr(module, type(x).__name__):
@@ -148,15 +148,15 @@ def _as_jax(x: Any, module: Any) -> Any:
 
 # ---- the very same draws
 #
-# PyTorch's random numbers can't be had in JAX. But `from_torch(cls, random=True)` runs
-# the original in JAX, with a key for each draw; a translation calls the same functions
-# of `jax.random`. So the translation is run with these keys, too.
+# JAX can't draw PyTorch's random numbers. But `from_torch(cls, random=True)` runs the
+# original in JAX, with a key for each draw, and a translation calls the same functions
+# of `jax.random`. With the same keys, both draw the same numbers.
 
 
 class _SameKeys:
-    """The module `jax`, whose `random` draws with the keys that `from_torch` has.
+    """A module like `jax`, whose `random` draws with the keys of `from_torch`.
 
-    A key is here a pair: the key of the call, and the number of the next draw.
+    A key is a pair here: the key of the call, and the number of the next draw.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class _SameKeys:
             key, n = key if isinstance(key, tuple) else (key, 0)
             number = next(itertools.islice(draws_from(FORWARD), n, None))
             folded = jax.random.fold_in(key, number)
-            # Of dtypes of few digits from_torch draws, as torch does, with more.
+            # Like torch, from_torch draws half precision in float32.
             if len(args) > 1 and args[1] in (jnp.float16, jnp.bfloat16):
                 wide = (args[0], jnp.float32, *args[2:])
                 return function(folded, *wide, **kwargs).astype(args[1])
@@ -187,7 +187,7 @@ class _SameKeys:
 def _with_same_draws(
     port: Callable[..., Any], cls: Any, args: Sequence[Any]
 ) -> list[CheckResult]:
-    """Rows about values and gradients of a port that draws with the same keys."""
+    """Return rows for values and gradients, with the same keys on both sides."""
     arrays = [_array(x) for x in args]
     floats = [isinstance(x, jax.Array) and _is_inexact(x) for x in arrays]
     xs = [x for x, is_float in zip(arrays, floats, strict=True) if is_float]
@@ -222,7 +222,7 @@ def _row(
 ) -> CheckResult:
     try:
         expected = theirs(*xs)
-    except Exception as error:  # noqa: BLE001  (what from_torch can't run)
+    except Exception as error:  # noqa: BLE001  (whatever from_torch raises)
         return CheckResult(name, rule, "skipped", message=f"from_torch: {error}")
     try:
         pairs = list(zip(ours(*xs), expected, strict=True))

@@ -1,9 +1,9 @@
 """What the rewriter has to know beyond single expressions.
 
 `infer` guesses the type of expressions that no run has reached. `aliasing` and `flow`
-follow which names share memory, `liveness` which are read later; `writes` then decides
-whether a write may become a new value. `masks` plans `jnp.where`, `random` gives keys
-to random draws. `program` has the analysis of all units.
+follow which names share memory, `liveness` which are read later. From these, `writes`
+decides whether a write may become a new value. `masks` plans `jnp.where`, `random`
+gives keys to random draws. `program` has the analysis of all units.
 """
 
 from jaxfn.torch._translate.analysis.aliasing import (

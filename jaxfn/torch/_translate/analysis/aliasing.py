@@ -1,4 +1,4 @@
-"""Which memory an expression may share."""
+"""The memory that an expression may share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jaxfn.torch._translate.table import ROWS, VIEWS
 
 Memory = frozenset[Any]
 NOTHING: Memory = frozenset()
-OTHER = "what is not known here"
+OTHER = "unknown memory"
 FLAT = {"int", "float", "bool", "complex", "none", "str", "dtype", "device"}
-# These may give their argument itself.
+# These may return their argument itself.
 SAME = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"}
 SAME |= {"short", "bool", "cpu", "cuda", "contiguous", "broadcast_to", "positive"}
 SAME |= {"requires_grad_", "resolve_conj", "conj", "as_tensor", "asarray", "to_dense"}
@@ -36,7 +36,7 @@ _KEEPERS |= {"save_for_forward"}
 
 
 class Aliasing(abc.ABC):
-    """What names stand for, and what expressions share."""
+    """The memory of names and of expressions."""
 
     def __init__(self, infer: Inference, summary: Callable[[Any], Any]) -> None:
         self._infer, self._summary = infer, summary
@@ -45,13 +45,13 @@ class Aliasing(abc.ABC):
 
     @abc.abstractmethod
     def _write(self, node: Any, memory: Memory, root: str | None) -> None:
-        """Torch writes to memory here."""
+        """Note that torch writes to memory here."""
 
     @abc.abstractmethod
     def _calls(
         self, node: Any, names: Iterable[str], memory: Callable[[str], Memory]
     ) -> None:
-        """A function is called that writes to these parameters of its own."""
+        """Note a call of a function that writes to these of its parameters."""
 
     # ---- bindings
 
@@ -75,7 +75,7 @@ class Aliasing(abc.ABC):
             self._keep(target.value, value)  # an attribute of a tensor is dropped
 
     def _keep(self, owner: Any, value: Memory) -> None:
-        """An object holds memory from now on."""
+        """Note that an object refers to memory from now on."""
         names = dotted(owner)
         if names:
             self._env[names[0]] = self._env.get(names[0], NOTHING) | value
@@ -129,7 +129,7 @@ class Aliasing(abc.ABC):
             found = self._eval(node.value)
             self._bind(node.target, found)
             return found
-        return self._held(names_read(node))
+        return self._closed_over(names_read(node))
 
     def _comprehension(self, node: Any) -> Memory:
         loop = node.for_in
@@ -140,8 +140,8 @@ class Aliasing(abc.ABC):
             loop = loop.inner_for_in
         return self._eval(node.elt)
 
-    def _held(self, names: Iterable[str]) -> Memory:
-        """All memory of these names: what a lambda, say, may hold of it."""
+    def _closed_over(self, names: Iterable[str]) -> Memory:
+        """Return all memory of these names, which a lambda may close over."""
         return NOTHING.union(*(self._env.get(name, NOTHING) for name in names))
 
     def _all(self, nodes: Iterable[Any]) -> Memory:
@@ -225,7 +225,7 @@ class Aliasing(abc.ABC):
     def _own(
         self, node: Any, known: tuple[Any, Any], args: list[Memory], every: Memory
     ) -> Memory:
-        """A call of a function that is carried over."""
+        """Return the memory of a call of a function that is carried over."""
         summary, names = known
         by_name = dict(zip(names, args, strict=False))
         for arg, memory in zip(node.args, args, strict=True):
@@ -239,19 +239,19 @@ class Aliasing(abc.ABC):
 
 
 def is_write_name(name: str) -> bool:
-    """Does a method of this name write to its tensor?"""
+    """Return whether a method of this name writes to its tensor."""
     special = name.endswith("__") or name in ("requires_grad_", "retain_grad")
     return name.endswith("_") and not special
 
 
 def is_in_place(call: Any) -> bool:
-    """Is `inplace=True` said?"""
+    """Return whether the call has `inplace=True`."""
     inplace = keywords(call).get("inplace")
     return inplace is not None and dotted(inplace) == ["True"]
 
 
 def writes_of(node: Any) -> list[Any]:
-    """The calls of a chain of writes, `x.mul_(2).add_(1)`: the last one first."""
+    """Return the calls in a chain of writes, `x.mul_(2).add_(1)`, last one first."""
     found: list[Any] = []
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if not is_write_name(node.func.attr.value):
@@ -262,14 +262,14 @@ def writes_of(node: Any) -> list[Any]:
 
 
 def view_of(node: Any) -> str | None:
-    """The name of which an expression is a part that shares its memory."""
+    """Return the name of which an expression is a part that shares its memory."""
     if isinstance(node, cst.Subscript):
         return node.value.value if isinstance(node.value, cst.Name) else None
     return diagonal_of(node)
 
 
 def root_of(node: Any) -> str | None:
-    """The name that an expression is, or is a part of, but for writes on the way."""
+    """Return the name that an expression is, or is a part of, without its writes."""
     writes = writes_of(node)
     if writes:
         node = writes[-1].func.value
@@ -280,7 +280,7 @@ _LAST = {"offset": "0", "dim1": "-2", "dim2": "-1"}
 
 
 def diagonal_of(node: Any) -> str | None:
-    """The name whose main diagonal, in its last two dimensions, this view is."""
+    """Return the name of which this is the main diagonal, in its last two axes."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
         return None
     if node.func.attr.value != "diagonal":

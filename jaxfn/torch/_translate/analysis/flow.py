@@ -1,4 +1,4 @@
-"""Writes into memory, statement by statement: may each become a new value?"""
+"""Writes into memory, statement by statement: which may become a new value."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from jaxfn.torch._translate.syntax import (
 
 @dataclasses.dataclass
 class Write:
-    """A place where torch writes into memory.
+    """A place at which torch writes into memory.
 
     Attributes:
-        node: the call, or the assignment.
-        statement: around it.
-        memory: what it writes to.
-        root: the name that stands for just that memory, if there is one.
-        reason: why it can't be a new value; empty if it can.
-        back: must the name get the new value, as it is read again?
+        node: The call, or the assignment.
+        statement: The statement around it.
+        memory: The memory that it writes to.
+        root: The name that stands for exactly that memory, if there is one.
+        reason: Why it can't be a new value; empty if it can.
+        back: Whether the name must get the new value, because it is read again.
     """
 
     node: Any
@@ -51,8 +51,8 @@ class Summary:
     """What a function does with the memory of its arguments.
 
     Attributes:
-        returns: parameters (or OTHER) whose memory its result may share.
-        writes: parameters that it writes to.
+        returns: Parameters (or OTHER) whose memory its result may share.
+        writes: Parameters that it writes to.
     """
 
     returns: set[str]
@@ -63,11 +63,11 @@ class Flow(Aliasing):
     """Memory in one function, statement by statement.
 
     Args:
-        function: its tree.
-        infer: what its expressions are.
-        summary: of other functions, by the expression that is called.
-        may_write: may the function write to this parameter?
-        assumed: what conditions are, one case after the other.
+        function: The tree of the function.
+        infer: Types of its expressions.
+        summary: Returns another function's summary, by the expression that is called.
+        may_write: Returns whether the function may write to a parameter.
+        assumed: Values of conditions, one case after the other.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Flow(Aliasing):
                 self._small(small)
 
     def _nested(self, node: Any) -> None:
-        """A function in a function: what it writes to must be its own."""
+        """Follow a function in a function, which may write only to its own memory."""
         before, statement = dict(self._env), self._statement
         own = local_names(node)
-        before[node.name.value] = self._held(names_read(node) - own)
-        # What it writes to a name of the function around can be no binding.
+        before[node.name.value] = self._closed_over(names_read(node) - own)
+        # It can't bind names of the outer function, so it may not write to them.
         for name in {*before, *(p.name.value for p in cst_params(node.params))}:
             self._env[name] = frozenset({OTHER})
         self.live.after |= Liveness(node, self._assumed).after
@@ -189,7 +189,7 @@ class Flow(Aliasing):
         values = getattr(node.value, "elements", None)
         if values is None:
             parts, value = [], self._eval(node.value)
-        else:  # all are read before the first is bound: `a, b = b, a`
+        else:  # in `a, b = b, a` all are read before the first is bound
             parts = [self._eval(v.value) for v in values]
             value = NOTHING.union(*parts)
         for target in node.targets:
@@ -262,7 +262,7 @@ class Flow(Aliasing):
 
 
 def _elsewhere(statement: Any, node: Any) -> list[str]:
-    """Names that a statement reads outside of a call, before it is done."""
+    """Return names that a statement reads outside of a call, before it is done."""
     if isinstance(node, (cst.Assign, cst.AugAssign)):
         return []
     inside = set(loads(node))

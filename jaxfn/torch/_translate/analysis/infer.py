@@ -1,4 +1,4 @@
-"""What an expression is, also where no run came by."""
+"""The types of expressions, also of those that no run has reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxfn.torch._translate.syntax import (
 from jaxfn.torch._translate.table import DTYPES
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
-_BUSY = ExprType("busy")  # it is being found out: a name that is bound to itself
+_BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
 _NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
 _RESULTS = {
     "item tolist finfo iinfo numpy equal allclose": UNKNOWN,
@@ -43,7 +43,7 @@ class Inference:
         self._busy: set[Any] = set()
 
     def of(self, node: Any) -> ExprType:
-        """What an expression is."""
+        """Return the type of an expression."""
         found = self._facts.of(node)
         if found.kind != "unknown":
             return found
@@ -57,24 +57,24 @@ class Inference:
         return UNKNOWN if found.kind == "busy" and not self._busy else found
 
     def target(self, node: Any) -> Any:
-        """What a name means that is not local."""
+        """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
 
     def function(self, node: Any) -> Any:
-        """The function around a node."""
+        """Return the function around a node."""
         return self._scopes.around.get(node)
 
     def loads(self, node: Any, name: str) -> int:
-        """How often the function around a node reads a name."""
+        """Return how often the function around a node reads a name."""
         names = self._scopes.names.get(self.function(node), {})
         return len(names.get(name, NameUses()).loads)
 
     def binds(self, function: Any, name: str) -> bool:
-        """Does a function bind a name, as a parameter or otherwise?"""
+        """Return whether a function binds a name, as a parameter or otherwise."""
         return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)
 
     def stores(self, node: Any) -> list[tuple[str, Any]]:
-        """How the function around a name binds it, and to what."""
+        """Return how the function around a name binds it, and to what."""
         names = self._scopes.names.get(self.function(node), {})
         return names.get(node.value, NameUses()).stores
 
@@ -153,7 +153,7 @@ class Inference:
         return UNKNOWN
 
     def _uses(self, uses: NameUses, function: Any, name: str) -> ExprType:
-        """A name that was seen elsewhere in its function, or what it is bound to."""
+        """Return the type of a name, from other uses or from what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
         if not seen:
@@ -201,7 +201,7 @@ class Inference:
         return UNKNOWN
 
     def _constant(self, value: Any) -> ExprType:
-        """A number of a module, or one that a closure holds."""
+        """Return the type of a constant of a module or a closure."""
         for kind in (bool, int, float, str):
             if isinstance(value, kind):
                 return ExprType(kind.__name__, value=value)

@@ -1,4 +1,4 @@
-"""Which names are read after a statement, in each case of a branch."""
+"""The names that are read after a statement, in each case of a branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfn.torch._translate.syntax import cst, find, names_read, stored
 
 
 def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:
-    """What a condition is, where that was assumed."""
+    """Return the value of a condition, if it was assumed, else None."""
     if isinstance(test, cst.Name):
         return assumed.get(test.value)
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -20,7 +20,7 @@ def outcome(test: Any, assumed: Mapping[str, bool]) -> bool | None:
 
 
 def assumptions(function: Any) -> list[dict[str, bool]]:
-    """All that the names can be which are bound once and decide between branches."""
+    """Return all cases of the names that are bound once and choose branches."""
     tests = [node.test for node in find(function, cst.If, cst.IfExp)]
     tests = [getattr(t, "expression", t) for t in tests]
     stores = [param.name.value for param in find(function, cst.Param)]
@@ -93,7 +93,7 @@ class Liveness:
 
 
 def defined(small: Any) -> list[str]:
-    """The names that a statement binds."""
+    """Return the names that a statement binds."""
     if isinstance(small, cst.Assign):
         return [n for t in small.targets for n in stored(t.target)]
     return []

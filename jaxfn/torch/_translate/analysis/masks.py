@@ -14,7 +14,7 @@ _REDUCED = {"sum", "mean", "any", "all", "prod"}
 
 
 class Masks:
-    """Subscripts that are boolean masks."""
+    """The subscripts that are boolean masks."""
 
     def __init__(self, infer: Inference) -> None:
         self._infer = infer
@@ -23,7 +23,7 @@ class Masks:
         self._read: dict[Any, Any] = {}
 
     def mask(self, subscript: Any) -> Any:
-        """The mask, where one is all that stands in the brackets."""
+        """Return the mask if it is all that stands in the brackets, else None."""
         found = indices(subscript)
         if len(subscript.slice) != 1 or len(found) != 1:
             return None
@@ -31,14 +31,14 @@ class Masks:
         return found[0] if fact.is_tensor and fact.dtype == "bool" else None
 
     def is_masked(self, subscript: Any) -> bool:
-        """Is a mask among what stands in the brackets?"""
+        """Return whether a mask stands in the brackets."""
         if not self._infer.of(subscript.value).is_tensor:
             return False
         facts = [self._infer.of(i) for i in indices(subscript)]
         return any(f.is_tensor and f.dtype in ("bool", "uint8") for f in facts)
 
     def read(self, problem: Callable[[str], None], original: Any, updated: Any) -> Any:
-        """A subscript that is read; `problem` is told what can't be translated."""
+        """Return a subscript that is read; `problem` takes reasons for a refusal."""
         if original in self._whole:
             self._read[original] = updated.slice[0].slice.value
             return updated.value
@@ -49,7 +49,7 @@ class Masks:
         return updated
 
     def plan(self, target: Any, value: Any) -> str | None:
-        """How `x[mask] = value` is written: "where", or None if it can't be."""
+        """Return how to write `x[mask] = value`: "where...", or None to refuse."""
         mask = self.mask(target)
         if mask is None:
             return None
@@ -68,7 +68,7 @@ class Masks:
         )
 
     def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
-        """Is it a function of single elements, each read with this mask?"""
+        """Return whether it is elementwise, and reads everything with this mask."""
         fact = self._infer.of(node)
         if isinstance(node, cst.Subscript) and self.mask(node) is not None:
             found.append(node)
@@ -104,7 +104,7 @@ class Masks:
         return all(self._elementwise(p, mask, found) for p in parts)
 
     def plan_reduction(self, call: Any) -> None:
-        """Note `x[mask].sum()`, which has `where=` in JAX."""
+        """Note `x[mask].sum()`, which is `where=` in JAX."""
         func = call.func
         if call.args or not isinstance(func, cst.Attribute):
             return
@@ -119,7 +119,7 @@ class Masks:
             self._reduced.add(call)
 
     def reduction(self, original: Any, updated: Any) -> Any:
-        """`x.sum(where=mask)` for `x[mask].sum()`; None for anything else."""
+        """Return `x.sum(where=mask)` for `x[mask].sum()`; None for anything else."""
         if original not in self._reduced:
             return None
         values = {"_x": updated.func.value, "_mask": self._read[original.func.value]}
@@ -127,7 +127,7 @@ class Masks:
 
 
 def _with_arrays(updated: Any) -> Any:
-    """Torch takes lists as indices, JAX arrays."""
+    """Replace lists by arrays: torch takes lists as indices, JAX doesn't."""
     changed = []
     for element in updated.slice:
         index = element.slice

@@ -1,4 +1,4 @@
-"""What is known of all units of a translation together."""
+"""The analysis of all units of a translation together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RULES = ("backward", "vjp", "jvp")
 
 
 class Analysis:
-    """The units of a translation, and what is known of each."""
+    """The units of a translation, and the analysis of each."""
 
     def __init__(self, units: Mapping[Any, Unit], facts: Observations) -> None:
         self.units = units
@@ -35,7 +35,7 @@ class Analysis:
             draws.refuse_beside(keyed)
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
-        """What a function does to memory; None while that is being found out."""
+        """Return the flow of a function; None while it is being computed."""
         if function not in self._flows:
             self._flows[function] = None
             infer = self.inference[unit.key]
@@ -49,7 +49,7 @@ class Analysis:
         return self._flows[function]
 
     def _summary(self, unit: Unit, func: Any) -> Any:
-        """What a function does that is called so, and its parameters' names."""
+        """Return the summary of a function that is called, and its parameters."""
         found = self._callee(unit, func)
         if found is None:
             return None
@@ -87,9 +87,9 @@ def _is_static(function: Any) -> bool:
 
 
 def _may_write(unit: Unit, function: Any, name: str) -> bool:
-    """A helper's caller is asked; a rule may write to what is its own."""
+    """Return whether a function may write to a parameter."""
     if not unit.is_function_class:
-        return True
+        return True  # its callers decide
     if function.name.value in _RULES:
         return True
     if function.name.value != "forward":

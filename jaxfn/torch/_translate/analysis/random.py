@@ -1,8 +1,8 @@
 """Random draws: JAX's need a key, so a Function that draws in forward takes one.
 
 The key is the first argument of `apply`, as for `from_torch(cls, random=True)`. So
-forward gets one more parameter, backward gives one more None, and what counts the
-arguments from the left counts one more. Draws elsewhere than in forward are marked.
+forward gets one more parameter, and backward returns one more None. Code that counts
+arguments from the left counts one more. Draws outside of forward are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxfn.torch._translate.syntax import code, cst, cst_params, find, members
 from jaxfn.torch._translate.table import DRAWS
 
 BACKWARD = ("backward", "vjp")
-# So many parameters by place each rule has: ctx, and what counts the arguments.
+# The least number of positional parameters of each rule.
 _LEAST = {"forward": 1, "setup_context": 3, "backward": 0, "vjp": 0, "jvp": 1}
 _LOOPS = (cst.For, cst.While)
 _FRAMES = (cst.FunctionDef, cst.SimpleStatementLine, *_LOOPS, cst.Lambda)
@@ -28,10 +28,10 @@ class DrawAnalysis(cst.CSTVisitor):
     """The random draws of a unit.
 
     Attributes:
-        problems: why a node can't be translated.
-        key: the name of the key in forward.
-        keys: the name of the key of each draw.
-        lines: the statements before which the key is split.
+        problems: Reasons that nodes can't be translated.
+        key: Name of the key in forward.
+        keys: Name of the key of each draw.
+        lines: Statements before which the key is split.
     """
 
     def __init__(self, unit: Unit, infer: Inference) -> None:
@@ -53,16 +53,16 @@ class DrawAnalysis(cst.CSTVisitor):
 
     @property
     def takes_key(self) -> bool:
-        """Is it a Function whose `apply` takes a key?"""
+        """Return whether it is a Function whose `apply` takes a key."""
         return bool(self.keys)
 
     @property
     def has_setup(self) -> bool:
-        """Does it define setup_context, so that forward has no ctx?"""
+        """Return whether it defines setup_context, and forward has no ctx."""
         return _own(self._unit.value, "setup_context")
 
     def refuse_beside(self, keyed: Sequence[type]) -> None:
-        """Mark what relies on how many arguments these classes take."""
+        """Mark code that relies on how many arguments these classes take."""
         unit = self._unit
         if not unit.is_function_class:
             unit.node.visit(_CountingElsewhere(self.problems))
@@ -76,7 +76,7 @@ class DrawAnalysis(cst.CSTVisitor):
                     self.problems.setdefault(node, why)
 
     def _is_use(self, node: Any, keyed: Sequence[type]) -> bool:
-        """Is it one of these classes, or its `apply`? A caller has no key for it."""
+        """Return whether it is one of these classes, or its `apply`."""
         value = getattr(self._unit.references.get(node), "value", None)
         owner = getattr(value, "__self__", None)
         named = isinstance(node, cst.Name) and node.value in {
@@ -85,22 +85,22 @@ class DrawAnalysis(cst.CSTVisitor):
         return named or any(value is cls or owner is cls for cls in keyed)
 
     def _check_rules(self) -> None:
-        """Mark a class whose rules are written as nothing here expects them."""
+        """Mark a class whose rules have unexpected signatures."""
         found = members(self._unit.node)
         for name, least in _LEAST.items():
             rule = found.get(name)
             if rule is None:
                 if _own(self._unit.value, name):
-                    self.problems[self._unit.node] = f"{name} is no def of its own"
+                    self.problems[self._unit.node] = f"{name} is not defined by a def"
                 continue
             if name == "forward" and self.has_setup:
                 least = 0  # it gets no ctx
             static = any(code(d.decorator) == "staticmethod" for d in rule.decorators)
             params = rule.params
             if params.posonly_params or len(params.params) < least or not static:
-                self.problems[rule] = "its signature, which gets one more for the key"
+                self.problems[rule] = "its signature, because the key needs a parameter"
 
-    # ---- where it draws
+    # ---- draws
 
     def on_visit(self, node: Any) -> bool:
         if isinstance(node, (cst.Decorator, cst.Annotation)):
@@ -131,10 +131,10 @@ class DrawAnalysis(cst.CSTVisitor):
         return name in DRAWS and self._infer.of(call.func.value).is_tensor
 
     def _problem(self) -> str:
-        """Why the draw at hand can't have a key."""
+        """Return why the current draw can't have a key."""
         names = [n.name.value for n in self._around if isinstance(n, cst.FunctionDef)]
         if not self._unit.is_function_class:
-            return "random draws in a helper: draw in forward, and hand them on"
+            return "random draws in a helper: draw in forward, and pass them on"
         if _inherits(self._unit.value):
             return "random draws in a class that inherits rules"
         if _own(self._unit.value, "vmap"):
@@ -160,16 +160,16 @@ def _own(cls: Any, rule: str) -> bool:
 
 
 def _taken(node: Any) -> set[str]:
-    """Names that would meet names of the class: as they are, or in a longer one."""
+    """Return names that the key may not have: the class's, also without prefix."""
     words = {name.value for name in find(node, cst.Name)}
     return words | {w.removeprefix(p) for w in words for p in ("sub", "_")}
 
 
-# ---- what counts the arguments
+# ---- code that counts the arguments
 
 
 def counts_arguments(node: Any, functions: list[Any]) -> bool:
-    """Has it an element for each argument: `ctx.needs_input_grad`, or inputs?"""
+    """Return whether it has an element for each argument of `apply`."""
     if isinstance(node, cst.Attribute):
         return node.attr.value == "needs_input_grad"
     if isinstance(node, cst.SimpleString):
@@ -182,7 +182,7 @@ def counts_arguments(node: Any, functions: list[Any]) -> bool:
 
 
 def index_of(node: Any) -> int | None:
-    """The index from the left that is written out: `x[1]`."""
+    """Return the index from the left that is written out: `x[1]`."""
     if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         value = node.slice[0].slice.value
         if isinstance(value, cst.Integer):
@@ -191,18 +191,18 @@ def index_of(node: Any) -> int | None:
 
 
 def unpacks(node: Any) -> bool:
-    """Is it `a, b = ...`?"""
+    """Return whether it is `a, b = ...`."""
     target = node.targets[0].target
     return len(node.targets) == 1 and isinstance(target, (cst.Tuple, cst.List))
 
 
 class _CountingElsewhere(cst.CSTVisitor):
-    """Finds what counts arguments of a class, in a helper: it is not rewritten."""
+    """A visitor that marks code of a helper that counts a class's arguments."""
 
     def __init__(self, problems: dict[Any, str]) -> None:
         super().__init__()
         self._problems = problems
-        self._functions: list[Any] = []  # of the class, around a node
+        self._functions: list[Any] = []  # the class's functions around a node
         self._rewritten: set[Any] = set()
 
     def on_visit(self, node: Any) -> bool:
@@ -212,7 +212,7 @@ class _CountingElsewhere(cst.CSTVisitor):
 
 
 class _Counting(_CountingElsewhere):
-    """Finds what counts arguments in a way that can't be made to count one more."""
+    """A visitor that marks code that can't be made to count one more argument."""
 
     def __init__(self, infer: Inference, problems: dict[Any, str]) -> None:
         super().__init__(problems)
@@ -245,7 +245,7 @@ class _Counting(_CountingElsewhere):
             self._problems[node] = "one more gradient is needed, for the key"
 
     def _is_one(self, node: Any, depth: int = 0) -> bool:
-        """Is it one gradient, on each path, and never a tuple of them?"""
+        """Return whether it is one gradient on each path, and never a tuple."""
         if isinstance(node, cst.IfExp):
             return all(self._is_one(n, depth) for n in (node.body, node.orelse))
         if isinstance(node, cst.Name) and depth < 9:

@@ -1,4 +1,4 @@
-"""Writes into memory, as new values: which can be, and what they become."""
+"""Writes into memory, as new values: which are possible, and their text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RULES = ("backward", "vjp", "jvp")
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """May a write become a new value? A reason says why not."""
+    """The decision whether a write may become a new value, or the reason why not."""
 
     reason: str = ""
     back: bool = False
@@ -44,31 +44,31 @@ class Writes:
                 self._problems |= flow.problems
 
     def reason(self, node: Any) -> str:
-        """Why an assignment can't be a binding, if it writes to memory at all."""
+        """Return why an assignment that writes to memory can't be a binding."""
         write = self._writes.get(node)
         return "" if write is None else write.reason
 
     def is_write(self, call: Any) -> bool:
-        """Is this call of a method a write?"""
+        """Return whether this call of a method is a write."""
         return is_write_name(call.func.attr.value)
 
     def decision(self, node: Any) -> Decision:
-        """May this write become a new value?"""
+        """Return whether this write may become a new value."""
         write = self._writes.get(node)
         if write is None:
             return Decision("it writes to memory that could not be followed")
         return Decision(write.reason, write.back)
 
     def call_problem(self, call: Any) -> str:
-        """Why a call of a function that writes to its arguments can't stay."""
+        """Return why a call of a function that writes to its arguments can't stay."""
         return self._problems.get(call, "")
 
     def special(self, name: str, args: list[CallArgument]) -> Any:
-        """What has no twin without a write: filling and copying."""
+        """Return filling and copying, which have no equivalent without a write."""
         values = {"x": args[0].value}
         if len(args) > 1:
             values["y"] = args[1].value
-        made = zeros_made(args[0].value)  # for this alone: so it is made so at once
+        made = zeros_made(args[0].value)  # made only to be filled
         if name == "zero_":
             return args[0].value if made else fill("jnp.zeros_like(x)", values)
         if name == "fill_" and len(args) == 2:

@@ -1,8 +1,8 @@
 """Runs of the original, which show the type of each expression.
 
 `instrument` rewrites the original so that every expression reports its value. `runs`
-executes forward and backward, and `observations` keeps an `ExprType` for each
-expression: tensor or number, dtype, shapes.
+executes forward and backward. `observations` has an `ExprType` for each expression:
+tensor or number, dtype, shapes.
 """
 
 from jaxfn.torch._translate.observe.instrument import is_compiler

@@ -1,4 +1,4 @@
-"""The text of the original, in which every expression says what it is."""
+"""The instrumented text of the original: every expression reports its value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_for_onnx, key_of
 from jaxfn.torch._translate.syntax import NoImports, Targets, cst, dotted
 
-# These look at the frame that calls them.
+# These look at their caller's frame, so nothing may wrap them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 _SEEN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BinaryOperation)
 _SEEN += (cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.Tuple, cst.List)
@@ -25,7 +25,7 @@ _OWN_NAMES = {
 
 
 class Instrument(Targets, NoImports, cst.CSTTransformer):
-    """Every expression passes through `see`."""
+    """A transformer that wraps every expression in a call of `see`."""
 
     def __init__(
         self, facts: Observations, unit: Unit, names: Mapping[Any, str]
@@ -35,7 +35,7 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         self._skip: set[Any] = set()
         self._called: set[Any] = set()
 
-    # ---- what is no expression to be seen
+    # ---- nodes that are not wrapped
 
     def _store(self, target: Any) -> None:
         self._skip.add(target)
@@ -66,7 +66,7 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
 
     visit_Decorator = visit_Annotation = visit_Global = visit_Nonlocal = _pass_over
 
-    # ---- what is
+    # ---- nodes that are
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
@@ -112,6 +112,6 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
 
 
 def is_compiler(name: str) -> bool:
-    """Does a decorator only say how to compile?"""
+    """Return whether a decorator only says how to compile."""
     starts = ("torch.jit", "torch.compile", "torch._dynamo", "torch._disable_dynamo")
     return name.startswith(starts)

@@ -1,4 +1,4 @@
-"""What is known of an expression: from runs of the original, or from its text."""
+"""The type of an expression, from runs of the original or from its text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jaxfn.torch._base import torch
 
 @dataclasses.dataclass(frozen=True)
 class ExprType:
-    """What an expression was.
+    """The type of an expression.
 
     Attributes:
         kind: "tensor", "int", "float", "bool", "complex", "none", "str", "seq" (a tuple
             or list), "array" (of NumPy), "dtype", "device", "callable", "other";
-            "mixed" if it changed, "unknown" if it was not seen.
-        dtype: of the tensor.
-        shapes: of the tensor, in all runs.
-        value: of a number, if it was the same in all runs.
-        owned: did no argument of this call share memory with its result?
+            "mixed" if it changed, "unknown" if no run reached it.
+        dtype: Dtype of the tensor.
+        shapes: Shapes of the tensor, in all runs.
+        value: Value of a number, if it was the same in all runs.
+        owned: Whether the result of this call shared no memory with the arguments.
     """
 
     kind: str
@@ -34,22 +34,22 @@ class ExprType:
 
     @property
     def is_tensor(self) -> bool:
-        """Was it always a tensor?"""
+        """Return whether it was always a tensor."""
         return self.kind == "tensor"
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The one shape that it had."""
+        """The only shape that it had, else None."""
         return self.shapes[0] if len(self.shapes) == 1 else None
 
     @property
     def ndim(self) -> int | None:
-        """The one number of axes that it had."""
+        """The only number of axes that it had, else None."""
         found = {len(s) for s in self.shapes}
         return found.pop() if len(found) == 1 else None
 
     def joined(self, other: ExprType) -> ExprType:
-        """What both are."""
+        """Return the type that both have in common."""
         if self == other:
             return self
         shapes = (*self.shapes, *(s for s in other.shapes if s not in self.shapes))
@@ -67,29 +67,29 @@ TENSOR = ExprType("tensor")
 
 
 class Observations:
-    """What was seen of each expression."""
+    """The observed type of each expression."""
 
     def __init__(self) -> None:
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
 
     def number(self, node: Any) -> int:
-        """A number for an expression."""
+        """Return a number for an expression."""
         self._nodes.append(node)
         return len(self._nodes) - 1
 
     def see(self, i: int, value: Any) -> Any:
-        """Note what an expression is, and hand it on."""
+        """Note the type of an expression, and return its value."""
         node = self._nodes[i]
         self._note(node, fact(value))
         return value
 
     def watch(self, i: int, function: Any) -> Any:
-        """Note whether what a function returns shares memory with its arguments."""
+        """Note whether a function's result shares memory with its arguments."""
         node = self._nodes[i]
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            before = _memory((args, kwargs, _held(function)))
+            before = _memory((args, kwargs, _reachable(function)))
             found = function(*args, **kwargs)
             after = _memory(found)
             owned = before is not None and after is not None
@@ -105,7 +105,7 @@ class Observations:
         self._found[node] = found if old is None else old.joined(found)
 
     def of(self, node: Any) -> ExprType:
-        """What an expression was."""
+        """Return the type of an expression."""
         return self._found.get(node, UNKNOWN)
 
 
@@ -134,7 +134,7 @@ def fact(value: Any) -> ExprType:
 
 
 def _memory(value: Any) -> list[tuple[int, int]] | None:
-    """Where the arrays begin and end; None where that can't be told (`torch.func`)."""
+    """Return the bounds of the arrays, or None inside `torch.func`."""
     try:
         return [_bounds(x) for x in _tensors(value)]
     except RuntimeError:
@@ -148,8 +148,8 @@ def _bounds(x: Any) -> tuple[int, int]:
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
-def _held(function: Any) -> list[Any]:
-    """What a function can return besides its arguments: it may keep tensors."""
+def _reachable(function: Any) -> list[Any]:
+    """Return what a function can return besides its arguments: its own tensors."""
     found = [getattr(function, "__self__", None), getattr(function, "__defaults__", ())]
     for cell in getattr(function, "__closure__", None) or ():
         try:
@@ -157,8 +157,8 @@ def _held(function: Any) -> list[Any]:
         except ValueError:
             continue
     space = getattr(function, "__globals__", {})
-    held = (torch.Tensor, np.ndarray)
-    found.extend(x for x in space.values() if isinstance(x, held))
+    arrays = (torch.Tensor, np.ndarray)
+    found.extend(x for x in space.values() if isinstance(x, arrays))
     return [*found, *(vars(x) for x in found if hasattr(x, "__dict__"))]
 
 

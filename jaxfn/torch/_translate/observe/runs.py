@@ -1,4 +1,4 @@
-"""Runs of the original, in which every expression says what it was."""
+"""Runs of the instrumented original."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxfn.torch._translate.syntax import cst
 
 
 class InstrumentedOriginal:
-    """The units of a translation, running in torch, with every expression seen."""
+    """The units of a translation, which run in torch and report every expression."""
 
     def __init__(self, units: Mapping[Any, Unit]) -> None:
         self.facts = Observations()
@@ -32,7 +32,7 @@ class InstrumentedOriginal:
                     self._made[name] = target.value
         for unit in _in_order(units):
             if isinstance(unit.value, enum.EnumMeta):
-                self._made[self._names[unit.key]] = unit.value  # members are compared
+                self._made[self._names[unit.key]] = unit.value  # compared by identity
             else:
                 self._define(unit)
 
@@ -53,7 +53,7 @@ class InstrumentedOriginal:
         node = unit.node.visit(Instrument(self.facts, unit, self._names))
         if isinstance(node, cst.SimpleStatementLine):
             node = node.with_changes(leading_lines=[])
-        # Annotations need no meaning here.
+        # With this import, annotations are not evaluated.
         text = "from __future__ import annotations\n" + cst.Module([node]).code
         space.update(self._made)
         code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
@@ -63,18 +63,18 @@ class InstrumentedOriginal:
             other.update(self._made)
 
     def value(self, unit: Unit) -> Any:
-        """The unit, as it runs here."""
+        """Return the instrumented unit."""
         return self._made[self._names[unit.key]]
 
 
 def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
-    """What a definition needs comes before it, where there is no circle."""
+    """Sort the units: what a definition needs comes first, unless in a circle."""
     found: dict[Any, Unit] = {}
 
     def add(key: Any, path: tuple[Any, ...]) -> None:
         if key in found or key in path or key not in units:
             return
-        for other in units[key].needs:
+        for other in units[key].uses:
             add(other, (*path, key))
         found[key] = units[key]
 
@@ -84,7 +84,7 @@ def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
 
 
 def _leaves(args: Sequence[Any]) -> list[Any]:
-    """Copies of arguments; if no tensor requires grad, all that can do so."""
+    """Return copies. If no tensor requires grad, all inexact ones do."""
     dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
     given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
 
@@ -98,24 +98,24 @@ def _leaves(args: Sequence[Any]) -> list[Any]:
 
 
 def run(cls: Any, args: Sequence[Any]) -> None:
-    """Forward and backward of a class, as torch runs them."""
+    """Run forward and backward of a class in torch."""
     given = _leaves(args)
     torch.manual_seed(0)
-    out = cls.apply(*[x * 1 if _needs(x) else x for x in given])
-    outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _needs(x)]
+    out = cls.apply(*[x * 1 if _requires_grad(x) else x for x in given])
+    outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _requires_grad(x)]
     if outs:
-        wanted = [x for x in given if _needs(x)]
+        wanted = [x for x in given if _requires_grad(x)]
         ones = [torch.ones_like(x) for x in outs]
         torch.autograd.grad(outs, wanted, ones, allow_unused=True)
 
 
-def _needs(x: Any) -> bool:
+def _requires_grad(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What torch warns of in the original is no news of ours."""
+    """Silence torch's warnings about the original."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

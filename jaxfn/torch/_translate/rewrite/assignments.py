@@ -25,12 +25,12 @@ _BINARY = {
 
 
 def bind(name: str, value: Any) -> Any:
-    """`name = value`."""
+    """Return `name = value`."""
     return cst.Assign([cst.AssignTarget(cst.Name(name))], value)
 
 
 def index_text(subscript: Any) -> str:
-    """What is in the brackets."""
+    """Return the text in the brackets."""
     text = code(subscript.with_changes(value=cst.Name("x"), lpar=[], rpar=[]))
     return text[text.index("[") + 1 : -1]
 
@@ -49,7 +49,7 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         named = isinstance(target.value, cst.Name)
         if named and target.value in rewriter.unit.references:
             return rewriter.refuse(
-                f"a write to {code(target.value)}, which calls share"
+                f"a write to {code(target.value)}, which all calls share"
             )
         if named and owner.kind in ("unknown", "mixed") and not _is_text(target):
             return rewriter.refuse(
@@ -78,7 +78,7 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
 
 
 def _writes_one_of_many(rewriter: Rewriting, target: Any, old: Any) -> bool:
-    """Is a part of a tensor written to, and something else in the same statement?"""
+    """Return whether it writes to a part of a tensor and to something else."""
     if isinstance(target, (cst.Tuple, cst.List)):
         parts = [e.value for e in target.elements]
     else:
@@ -90,13 +90,13 @@ def _writes_one_of_many(rewriter: Rewriting, target: Any, old: Any) -> bool:
 
 
 def _is_text(target: Any) -> bool:
-    """Is it `x["name"]`, which is of no tensor?"""
+    """Return whether it is `x["name"]`, which is no part of a tensor."""
     found = indices(target)
     return len(found) == 1 and isinstance(found[0], cst.SimpleString)
 
 
 def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
-    """JAX arrays have no attributes of one's own."""
+    """Refuse or drop it: JAX arrays have no attributes of the user."""
     name = old.targets[0].target.attr.value
     if name == "requires_grad":
         return []
@@ -107,14 +107,14 @@ def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
 
 
 def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
-    """`x[i] = v`."""
+    """Return the new value of `x[i] = v`."""
     target, value = old.targets[0].target, new.value
     place = new.targets[0].target
     decision = rewriter.writes.decision(old)
     if decision.reason:
         return rewriter.refuse(f"a write: {decision.reason}")
     if not isinstance(target.value, cst.Name):
-        return rewriter.refuse("a write to a part of what has no name")
+        return rewriter.refuse("a write to a part of an expression without a name")
     x = target.value.value
     if rewriter.writes.masks.is_masked(target):
         facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
@@ -127,17 +127,17 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
 def _where(
     rewriter: Rewriting, old: Any, x: str, place: Any, value: Any, cast: str = ""
 ) -> list[Any]:
-    """`x[mask] = value`."""
+    """Return the new value of `x[mask] = value`."""
     plan = rewriter.masked.get(old)
     if plan is None:
-        return rewriter.refuse("a write with a mask, of what has no fixed shape")
+        return rewriter.refuse("a write with a mask: the value has no fixed shape")
     text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x}){cast}"
     values = {"_mask": place.slice[0].slice.value, "_value": value}
     return [bind(x, fill(text, values))]
 
 
 def _changes(written: Any, value: Any) -> bool:
-    """Would `where` give what is written to another dtype?"""
+    """Return whether `where` would change the dtype of what is written to."""
     if written.dtype == "bool":
         return value.kind in ("int", "float") or value.dtype not in (None, "bool")
     return widens(written, [value])
@@ -161,7 +161,7 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if not fact.is_tensor:
         if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
             return [new]
-        return rewriter.refuse("a write to an element of what is no tensor")
+        return rewriter.refuse("a write to an element of an object that is no tensor")
     decision = rewriter.writes.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
         return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
@@ -174,7 +174,7 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return _where(rewriter, old, x, place, both)
     index = index_text(place)
     if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
-        # torch writes each place once, where `.at[].add` would add up.
+        # torch writes each place once, but `.at[].add` adds up equal indices.
         part = cst.parse_expression(f"{x}[{index}]")
         both = cst.BinaryOperation(part, _BINARY[operator](), paren(value))
         return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": both}))]
@@ -184,7 +184,7 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
 
 
 def _kept(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
-    """`y += x` on a name: torch's `y` keeps its dtype."""
+    """Return `y += x` on a name: torch's `y` keeps its dtype."""
     facts = [rewriter.infer.of(n) for n in (old.target, old.value)]
     if not widens(facts[0], facts[1:]) or type(old.operator) not in _BINARY:
         return [new]

@@ -1,4 +1,4 @@
-"""What all parts of a rewriter share: its unit, what it noted, what is left."""
+"""The state that all parts of a rewriter share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
 
 @dataclasses.dataclass
 class Untranslated:
-    """What was not translated.
+    """A line that was not translated.
 
     Attributes:
-        where: file and line of the original.
-        text: the line.
-        reason: why not.
+        where: File and line of the original.
+        text: The line.
+        reason: The reason.
     """
 
     where: str
@@ -63,37 +63,37 @@ class Rewriting(cst.CSTTransformer):
         self.arguments: dict[Any, Any] = {}
 
     def problem(self, reason: str) -> None:
-        """Note why the statement at hand can't be translated."""
+        """Note why the current statement can't be translated."""
         if reason not in self.frames[-1]:
             self.frames[-1].append(reason)
 
     def refuse(self, reason: str) -> list[Any]:
-        """Mark the line at hand: no statements take its place."""
+        """Mark the current line: no statements take its place."""
         self.late.append(reason)
         return []
 
     def filled(self, template: str, values: Mapping[str, Any]) -> Any:
-        """A template with values, to stand anywhere."""
+        """Return a template with values, to stand anywhere."""
         return paren(fill(template, values))
 
     # ---- marks
 
     def note(self, original: Any, reason: str, text: str | None = None) -> Untranslated:
-        """Tell of what is left."""
+        """Return the note for what is not translated."""
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
         where = f"{self.unit.source.file}:{self.unit.line(original)}"
         return Untranslated(where, text.splitlines()[0], reason)
 
     def drop(self, original: Any, reason: str) -> None:
-        """Tell of what has no meaning in JAX, and is gone."""
+        """Note that the code is dropped, because it has no meaning in JAX."""
         text = code(original).strip()
         self.left.append(self.note(original, f"dropped: {reason}", text))
 
     def mark(
         self, original: Any, reasons: list[str], text: str | None = None
     ) -> list[Any]:
-        """The statement as a comment, a line that raises, and what it would bind."""
+        """Return the statement as a comment, a line that raises, and its bindings."""
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
         self.left.append(self.note(original, "; ".join(reasons), text))
@@ -108,6 +108,6 @@ class Rewriting(cst.CSTTransformer):
 
 
 def commented(said: list[str], text: str) -> list[Any]:
-    """Lines of comments: what is said, and the text of the original."""
+    """Return lines of comments: the reason, and the text of the original."""
     comments = [*said, *(f"#     {t}" for t in text.splitlines())]
     return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]

@@ -22,7 +22,7 @@ from jaxfn.torch._translate.table import ROWS, CallArgument
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
-_VALUE, _KIND = "the value is not known", "it is of another kind in JAX"
+_VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
     _VALUE,
@@ -30,7 +30,7 @@ _ASKING = dict.fromkeys(
 
 
 class Calls(References):
-    """Rewrites calls, and what is read of their results."""
+    """A transformer of calls, and of reads of their results."""
 
     def visit_Subscript(self, node: Any) -> None:
         index = _only_index(node)
@@ -63,7 +63,7 @@ class Calls(References):
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
         if original_node in self.heads:
-            return updated_node  # of a block: it is dealt with there
+            return updated_node  # of a block, which is rewritten later
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
@@ -94,7 +94,7 @@ class Calls(References):
     # ---- other libraries
 
     def _imported(self, original: Any, updated: Any) -> Any:
-        """A function of another library, which knows no tensors."""
+        """Rewrite a function of another library, which knows no tensors."""
         name = code(original.func)
         if "random" in name.split(".")[:-1] or self._is_of_random(original.func):
             self.problem(f"{name}: under jit it is drawn once, while JAX traces")
@@ -108,16 +108,16 @@ class Calls(References):
         return updated
 
     def _is_of_random(self, func: Any) -> bool:
-        """Is it a function that was imported from `random`, or from NumPy's?"""
+        """Return whether it comes from `random`, or from NumPy's."""
         target = self.unit.references.get(func)
         owner = getattr(getattr(target, "value", None), "__self__", None)
         return type(owner).__name__ in ("Random", "RandomState", "Generator")
 
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:
-        """A function of Python, some of which ask a tensor for its value or kind."""
+        """Rewrite a builtin; some ask a tensor for its value or type."""
         kinds = [self.infer.of(a.value).kind for a in original.args]
         if "device" in kinds:
-            self.problem(f"{name}() of a device: JAX's are others")
+            self.problem(f"{name}() of a device: JAX has other devices")
         tensors = [kind == "tensor" for kind in kinds]
         if name not in _ASKING or not any(tensors):
             return updated
@@ -229,7 +229,7 @@ class Calls(References):
                 bound.hold("key", cst.parse_expression(self.draws.keys[original]))
             found = self._part(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
-                self.problem(f"{name}: an argument that changes something, read twice")
+                self.problem(f"{name}: an argument with side effects, read twice")
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"
@@ -241,7 +241,7 @@ class Calls(References):
     def _narrowed(
         self, original: Any, name: str, args: list[CallArgument]
     ) -> list[CallArgument]:
-        """The arguments, none of which makes the result wider than torch's."""
+        """Return the arguments, none of which makes the result wider than torch's."""
         facts = [a.fact for a in args]
         at = promotion.too_wide(facts, self.infer.of(original))
         if not at:
@@ -274,7 +274,7 @@ class Calls(References):
 
 
 def _runs_twice(original: Any, found: Any) -> bool:
-    """Does the translation call what takes something away more often?"""
+    """Return whether the translation removes items more often than the original."""
     before, after = code(original), code(found)
     return any(
         after.count(w) > before.count(w) for w in (".pop(", "next(", ".popitem(")
@@ -282,7 +282,7 @@ def _runs_twice(original: Any, found: Any) -> bool:
 
 
 def _is_core(module: str) -> bool:
-    """Is what a module of torch calls so the same as `torch.name`?"""
+    """Return whether a name in this module means the same as `torch.name`."""
     return not module.startswith(("torch.nn.init", "torch.distributions"))
 
 
@@ -293,7 +293,7 @@ def _only_index(node: Any) -> str:
 
 
 def _root(node: Any) -> Any:
-    """What the attributes of an expression are of."""
+    """Return the innermost owner of an attribute."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return node

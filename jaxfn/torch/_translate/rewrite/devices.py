@@ -1,7 +1,7 @@
-"""Devices: nothing in a translation needs one, so what only names one goes.
+"""Devices: a translation needs none, so code that only names one goes.
 
-JAX places arrays itself, and while it traces, an array has no device. Where one is
-still handed on, to a helper, say, it is None.
+JAX places arrays itself, and an array has no device during tracing. If code still
+passes one on, for example to a helper, it is None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxfn.torch._translate.syntax import code, cst, dotted, find, names_read
 
 
 def named(infer: Inference, node: Any) -> str | None:
-    """The name, or the attribute of ctx, that a statement gives a device to."""
+    """Return the name, or the attribute of ctx, that a statement binds to a device."""
     if not isinstance(node, cst.Assign) or len(node.targets) != 1:
         return None
     names = dotted(node.targets[0].target)
@@ -24,7 +24,7 @@ def named(infer: Inference, node: Any) -> str | None:
 
 
 def without_devices(tree: Any, names: Sequence[str]) -> Any:
-    """The tree without the assignments to these names, if nothing reads them."""
+    """Return the tree without the assignments to these names, if unread."""
     targets = [target.target for target in find(tree, cst.AssignTarget)]
     attributes = [a for a in find(tree, cst.Attribute) if a not in targets]
     unread = set(names) - names_read(tree) - {code(a) for a in attributes}

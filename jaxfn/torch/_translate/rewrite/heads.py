@@ -23,7 +23,7 @@ _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
 
 def decorators(rewriter: Rewriting, original: Any) -> list[Any]:
-    """The decorators of a class or function, those that mean something in JAX."""
+    """Return the decorators of a class or function that mean something in JAX."""
     is_class = isinstance(original, cst.ClassDef)
     found = []
     for decorator in original.decorators:
@@ -57,7 +57,7 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
 
 
 def _full(target: Any) -> str:
-    """Torch has two names for some."""
+    """Return the name in `_SAME`, because torch has two names for some."""
     for name in _SAME:
         module, _, last = name.rpartition(".")
         if target.name.endswith(f".{last}") and target.name.startswith("torch."):
@@ -66,7 +66,7 @@ def _full(target: Any) -> str:
 
 
 def _is_transparent(rewriter: Rewriting, original: Any) -> bool:
-    """Did the decorator hand the function on, or only compile it?"""
+    """Return whether the decorator returned the function, or only compiled it."""
     value = rewriter.unit.value
     if isinstance(original, cst.FunctionDef) and isinstance(value, type):
         value = vars(value).get(original.name.value)
@@ -89,7 +89,7 @@ _TYPES = {
 
 
 def annotation(unit: Unit, units: Mapping[Any, Unit], node: Any) -> Any:
-    """The annotation with JAX's types; None if it has no meaning in JAX."""
+    """Return the annotation with JAX's types; None if it has no meaning in JAX."""
     types = _Types(unit, units)
     found = node.annotation.visit(types)
     return None if types.failed else node.with_changes(annotation=found)

@@ -1,4 +1,4 @@
-"""Classes of Functions whose `apply` takes a key before the other arguments."""
+"""Functions whose `apply` takes a key before the other arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxfn.torch._translate.syntax import cst
 
 
 class WithKey(cst.CSTTransformer):
-    """Rewrites a class that is translated."""
+    """A transformer that adds the key to a class."""
 
     def __init__(self, key: str, has_setup: bool) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class WithKey(cst.CSTTransformer):
         name = "" if self._functions else updated_node.name.value
         if name == "forward":
             return _inserted(updated_node, self._key, 0 if self._has_setup else 1)
-        if name == "jvp":  # it gets a tangent of the key, which is none
+        if name == "jvp":  # it also gets the tangent of the key, None
             return _inserted(updated_node, f"_{self._key}", 1)
         return updated_node
 
@@ -57,19 +57,19 @@ class WithKey(cst.CSTTransformer):
 
 
 def _inserted(function: Any, name: str, place: int) -> Any:
-    """A function with one more parameter."""
+    """Return a function with one more parameter."""
     params = function.params
     every = list(params.params)
     annotated = any(p.annotation is not None for p in every)
     note = cst.Annotation(cst.parse_expression("jax.Array")) if annotated else None
-    # On a line of its own, where the others are.
+    # On a line of its own, if the others are.
     commas = [p.comma for p in every[:-1]] or [cst.MaybeSentinel.DEFAULT]
     every.insert(place, cst.Param(cst.Name(name), note, comma=commas[0]))
     return function.with_changes(params=params.with_changes(params=every))
 
 
 def _preceded(value: Any, name: str) -> Any:
-    """A tuple with one more in front, made of one value where it is none."""
+    """Return a tuple with one more element in front; another value becomes one."""
     first = cst.Element(cst.Name(name))
     if not isinstance(value, (cst.Tuple, cst.List)):
         return cst.Tuple([first, cst.Element(value)], lpar=[], rpar=[])
@@ -82,5 +82,5 @@ def _preceded(value: Any, name: str) -> Any:
 
 
 def split(key: str) -> Any:
-    """The statement `key, subkey = jax.random.split(key)`."""
+    """Return the statement `key, subkey = jax.random.split(key)`."""
     return cst.parse_statement(f"{key}, sub{key} = jax.random.split({key})").body[0]

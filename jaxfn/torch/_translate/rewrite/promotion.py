@@ -1,7 +1,7 @@
-"""Dtypes that torch and JAX find differently.
+"""Dtypes that torch and JAX promote differently.
 
-A 0-d tensor does not widen what it meets in torch, and what is written to keeps its
-dtype. In JAX all arrays count, and only Python's numbers do not widen.
+In torch, a 0-d tensor does not widen an array, and a tensor that is written to keeps
+its dtype. In JAX, all arrays widen, and only Python's numbers don't.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxfn.torch._translate.syntax import cst, fill
 
 
 def promoted(facts: Sequence[ExprType]) -> str | None:
-    """The dtype that JAX finds for these; None if one of them is not known."""
+    """Return the dtype that JAX finds for these; None if one of them is not known."""
     dtypes: list[Any] = [f.dtype for f in facts if f.is_tensor or f.kind == "array"]
     if not dtypes or None in dtypes:
         return None
@@ -31,12 +31,12 @@ def promoted(facts: Sequence[ExprType]) -> str | None:
 
 
 def is_scalar(fact: ExprType) -> bool:
-    """Was it a 0-d tensor in all runs?"""
+    """Return whether it was a 0-d tensor in all runs."""
     return fact.is_tensor and bool(fact.shapes) and not any(fact.shapes)
 
 
 def too_wide(facts: Sequence[ExprType], result: ExprType) -> list[int]:
-    """The 0-d tensors by which JAX would widen the result."""
+    """Return the 0-d tensors by which JAX would widen the result."""
     wanted = result.dtype
     if wanted in (None, "bool") or promoted(facts) in (None, wanted):
         return []
@@ -44,7 +44,7 @@ def too_wide(facts: Sequence[ExprType], result: ExprType) -> list[int]:
 
 
 def widens(written: ExprType, others: Sequence[ExprType]) -> bool:
-    """Would JAX give what is written to another dtype than it has?"""
+    """Return whether JAX would change the dtype of what is written to."""
     if not written.is_tensor or written.dtype in (None, "bool"):
         return False
     return promoted([written, *others]) not in (None, written.dtype)
@@ -53,7 +53,7 @@ def widens(written: ExprType, others: Sequence[ExprType]) -> bool:
 def narrowed(
     values: Sequence[Any], facts: Sequence[ExprType], at: Sequence[int]
 ) -> Any:
-    """The values, these cast to the dtype of another; None if none has a name."""
+    """Return the values, these cast to another's dtype; None if none has a name."""
     others = [
         v
         for i, (v, f) in enumerate(zip(values, facts, strict=True))

@@ -31,7 +31,7 @@ PAIRS = ("values", "indices")
 
 
 class References(Rewriting):
-    """Rewrites names and attributes."""
+    """A transformer of names and attributes."""
 
     def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
@@ -40,7 +40,7 @@ class References(Rewriting):
             self.dropped.update(a.value for a in node.args if _is_meaningless(a))
 
     def is_torchs(self, func: Any) -> bool:
-        """Is it a function of torch, or a method of a tensor?"""
+        """Return whether it is a function of torch, or a method of a tensor."""
         target = self.unit.references.get(func)
         if target is not None:
             return target.kind == "torch"
@@ -64,7 +64,7 @@ class References(Rewriting):
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":
-            self.problem(f"{code(original_node)}: JAX's devices are others")
+            self.problem(f"{code(original_node)}: JAX has other devices")
         if name in _TENSORS and self._is_doubtful(original_node):
             self.problem(
                 f"{code(original_node)}: {code(original_node.value)} is not known to "
@@ -73,13 +73,13 @@ class References(Rewriting):
         return updated
 
     def _is_doubtful(self, node: Any) -> bool:
-        """Could it be of a tensor, for all that is known?"""
+        """Return whether it could be an attribute of a tensor."""
         if self.infer.of(node.value).kind not in ("unknown", "mixed"):
             return False
         return node not in self.unit.references and not self._is_ours(node.value)
 
     def _is_ours(self, node: Any) -> bool:
-        """Is it a module, a class or self, which is no tensor?"""
+        """Return whether it is a module, a class or self, which is no tensor."""
         if isinstance(node, cst.Name) and node.value in ("ctx", "self", "cls"):
             return True
         target = self.unit.references.get(node)
@@ -104,7 +104,7 @@ class References(Rewriting):
         return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
 
     def position(self, node: Any) -> int | None:
-        """Which argument of forward a name is, in forward itself."""
+        """Return which argument of forward a name is, in forward itself."""
         function = self.functions[-1] if self.functions else None
         if function is None or function.name.value != "forward":
             return None
@@ -163,10 +163,10 @@ class References(Rewriting):
 
 
 def _is_meaningless(arg: Any) -> bool:
-    """Does an argument say what JAX's arrays can't differ in, so that rows drop it?
+    """Return whether an argument has no meaning for JAX arrays, and rows drop it.
 
-    They have no strides, so any memory_format is dropped; a layout only where it isn't
-    that of a sparse tensor. None requires a gradient by itself.
+    They have no strides, so any memory_format is dropped, and so is a dense layout.
+    None requires a gradient by itself.
     """
     keyword = arg.keyword.value if arg.keyword else None
     layout = arg.value.attr.value if isinstance(arg.value, cst.Attribute) else None

@@ -14,7 +14,7 @@ from jaxfn.torch._translate.syntax import code, cst, find, paren
 
 
 class Rewriter(Calls):
-    """Rewrites statements: with what it derives from, all of a unit."""
+    """A transformer of statements and, with its base classes, of a whole unit."""
 
     # ---- statements
 
@@ -43,7 +43,7 @@ class Rewriter(Calls):
         self.functions.append(node)
         for name in ("jax", "jnp", "jaxfn"):
             if self.infer.binds(node, name):
-                self.problem(f"`{name}` is bound here, and is JAX in the translation")
+                self.problem(f"rename `{name}`, which is a module in the translation")
 
     def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
         if is_for_onnx(original_node):
@@ -61,7 +61,7 @@ class Rewriter(Calls):
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.dropped:
-            return updated_node  # of a variable: it is dealt with there
+            return updated_node  # of a variable: see leave_AnnAssign
         found = annotation(self.unit, self.units, original_node)
         return cst.RemoveFromParent() if found is None else found
 
@@ -85,7 +85,7 @@ class Rewriter(Calls):
         elif self.infer.of(test).is_tensor:
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
         elif self.infer.of(test).kind == "device":
-            self.problem(f"a branch on {code(test)}: JAX's devices are others")
+            self.problem(f"a branch on {code(test)}: JAX has other devices")
 
     def visit_UnaryOperation(self, node: Any) -> None:
         if isinstance(node.operator, cst.Not):
@@ -101,10 +101,10 @@ class Rewriter(Calls):
         if self._is_device_type(node):
             self.dropped.update([node.left, node.left.value])
         elif any(self.infer.of(side).kind == "device" for side in sides):
-            self.problem(f"{code(node)}: JAX's devices are others")
+            self.problem(f"{code(node)}: JAX has other devices")
 
     def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
-        """Of a device: the lines for the CPU are those that are carried over."""
+        """Decide comparisons of a device: the lines for the CPU are translated."""
         if not self._is_device_type(original_node):
             return updated_node
         only = original_node.comparisons[0]
@@ -112,7 +112,7 @@ class Rewriter(Calls):
         return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
 
     def _is_device_type(self, node: Any) -> bool:
-        """Is it `x.device.type == "cuda"`, or the like?"""
+        """Return whether it is `x.device.type == "cuda"`, or the like."""
         left, only = node.left, node.comparisons[0]
         if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
             return False
@@ -124,7 +124,7 @@ class Rewriter(Calls):
         )
 
     def leave_If(self, original_node: Any, updated_node: Any) -> Any:
-        """What is for other devices alone goes."""
+        """Remove code for other devices."""
         known = _value(original_node.test, updated_node.test)
         if known is None:
             return updated_node
@@ -137,7 +137,7 @@ class Rewriter(Calls):
         return cst.FlattenSentinel(orelse.body.body)
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
-        """Nothing follows what always returns."""
+        """Remove statements after one that always returns."""
         updated_node = statements.without_comments(self, updated_node)
         for i, statement in enumerate(updated_node.body):
             line = isinstance(statement, cst.SimpleStatementLine)
@@ -160,7 +160,7 @@ class Rewriter(Calls):
         self._condition(node.test)
 
     def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
-        """`x.clone() if c else x` has two arms that are one in JAX."""
+        """Merge two arms that are equal in JAX, as in `x.clone() if c else x`."""
         one, two = updated_node.body, updated_node.orelse
         was_two = code(original_node.body) != code(original_node.orelse)
         return paren(one) if was_two and code(one) == code(two) else updated_node
@@ -171,7 +171,7 @@ class Rewriter(Calls):
     def visit_Try(self, node: Any) -> None:
         computed = find(node.body, cst.Call, cst.BinaryOperation, cst.Subscript)
         if node.handlers and any(self.infer.of(n).is_tensor for n in computed):
-            self.problem("a try: what torch raises there, JAX raises as other errors")
+            self.problem("a try: JAX raises other errors than torch")
 
     def visit_Expr(self, node: Any) -> None:
         self.alone.add(node.value)
@@ -209,7 +209,7 @@ class Rewriter(Calls):
                 self.masked[node] = found
 
     def _plan_pair(self, node: Any, target: Any) -> None:
-        """Of two results, those that are read."""
+        """Plan which of two results are needed."""
         call = node.value
         if not isinstance(call, cst.Call) or len(node.targets) > 1:
             return
@@ -226,7 +226,7 @@ class Rewriter(Calls):
 
 
 def _value(old: Any, new: Any) -> bool | None:
-    """What a condition is that was none of True and False before."""
+    """Return the value of a condition that was not True or False before."""
     negated = isinstance(new, cst.UnaryOperation) and isinstance(new.operator, cst.Not)
     inner = new.expression if negated else new
     was = old.expression if negated and hasattr(old, "expression") else old

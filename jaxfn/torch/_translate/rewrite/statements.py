@@ -46,7 +46,7 @@ _AT = {
 
 
 def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) -> Any:
-    """A statement after its parts were rewritten."""
+    """Return the statement, after its parts were rewritten."""
     if isinstance(original, cst.FunctionDef):
         return _function(rewriter, original, updated, reasons)
     if isinstance(original, cst.ClassDef):
@@ -60,7 +60,7 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
     if not reasons:
         return updated
     if isinstance(original, cst.If) and original in rewriter.chained:
-        # The other arm of an `if`: it can't give way to statements.
+        # An `elif` can't be replaced by statements.
         rewriter.frames[-1].extend(reasons)
         return updated
     if _is_check(rewriter, original):
@@ -85,7 +85,7 @@ def _function(
 
 
 def _is_check(rewriter: Rewriting, node: Any) -> bool:
-    """Is it an assertion, or an `if` that raises, whose condition changes nothing?"""
+    """Return whether it is an assertion or `if: raise` without side effects."""
     if is_line(node, cst.Assert):
         test = node.body[0].test
     elif isinstance(node, cst.If) and node.orelse is None:
@@ -107,10 +107,10 @@ def _may_change(rewriter: Rewriting, call: Any) -> bool:
 
 
 def _unchecked(rewriter: Rewriting, original: Any) -> Any:
-    """Nothing but a comment: JAX does not know the values while it traces."""
+    """Return only a comment: JAX does not know the values while it traces."""
     del rewriter.left[rewriter.left_before[-1] :]
     text = code(original.with_changes(leading_lines=[])).strip()
-    said = ["# translate: not checked, as JAX does not know the value while it traces"]
+    said = ["# translate: not checked, because JAX traces without values"]
     lines = [*original.leading_lines, *commented(said, text)]
     passing = cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
     rewriter.comments.add(passing)
@@ -118,7 +118,7 @@ def _unchecked(rewriter: Rewriting, original: Any) -> Any:
 
 
 def without_comments(rewriter: Rewriting, block: Any) -> Any:
-    """The block, the comments of what went at the next statement, or at its end."""
+    """Move the comments of removed statements to the next one, or to the end."""
     body: list[Any] = []
     lines: list[Any] = []
     for statement in block.body:
@@ -136,7 +136,7 @@ def without_comments(rewriter: Rewriting, block: Any) -> Any:
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
-    """Blocks that only switch gradients give way to their statements."""
+    """Replace blocks that only switch gradients by their statements."""
     kept = []
     for old, new in zip(original.items, updated.items, strict=True):
         node = old.item.func if isinstance(old.item, cst.Call) else old.item
@@ -177,7 +177,7 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     elif isinstance(old, cst.Expr):
         found = _expression(rewriter, old, new)
     elif isinstance(old, cst.Assert) and code(new.test) == "False" != code(old.test):
-        return _unchecked(rewriter, original)  # of a device, which JAX has not
+        return _unchecked(rewriter, original)  # of a device, which JAX lacks
     elif isinstance(old, cst.Assign):
         found = assigned(rewriter, old, new)
     elif isinstance(old, cst.AugAssign):
@@ -220,7 +220,7 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     if not rewriter.infer.of(call.func.value).is_tensor:
         return [new]
     if not is_write_name(name):
-        # What it gave is thrown away: it was for show, or for autograd.
+        # Nothing reads the result: the call was for autograd, or has no effect.
         return [] if isinstance(new.value, (cst.Name, cst.Attribute)) else [new]
     first = writes_of(call)[-1]
     receiver = first.func.value
@@ -237,7 +237,7 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
 
 
 def _written_by(rewriter: Rewriting, call: Any) -> str | None:
-    """The name that a function of torch writes to: `torch.relu_(y)`."""
+    """Return the name that a function of torch writes to: `torch.relu_(y)`."""
     target = rewriter.unit.references.get(call.func)
     if target is None or target.kind != "torch" or not call.args:
         return None
@@ -252,7 +252,7 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
 
 
 def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any]:
-    """`x[i].mul_(y)`: a write through a view; the first of them, and the last."""
+    """Return the binding for writes through a view: `x[i].mul_(y)`."""
     receiver = first.func.value
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
     basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
@@ -263,7 +263,7 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
 
 
 def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
-    """What a call writes there, as a new value of the name."""
+    """Return the binding of the new value that a call writes."""
     name = call.func.attr.value
     alone = len(writes_of(call)) == 1
     if name in _AT and len(call.args) <= 1 and alone:

@@ -1,8 +1,8 @@
 """The files of the original, and the definitions that are carried over.
 
 `files` parses a module and finds out what its names refer to. From the Function,
-`collect` follows these references to every class, helper and constant that it needs,
-each a `Unit`. `pullbacks` rewrites `torch.autograd.grad` to `torch.func.vjp` first.
+`collect` follows these references to every class, helper and constant that it uses.
+Each is a `Unit`. First, `pullbacks` rewrites `torch.autograd.grad` to `torch.func.vjp`.
 """
 
 from jaxfn.torch._translate.source.files import (

@@ -1,4 +1,4 @@
-"""Files that were loaded: what they define, and what their names mean."""
+"""Loaded files: their definitions, and the meaning of their names."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from jaxfn.torch._translate.syntax import (
     small_statements,
 )
 
-# LibCST wants a blank where a parenthesis that may go is all that parts two words.
+# LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
 _KEPT = {"numpy", "scipy", "jax", "jaxfn"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Referent:
-    """What a name means.
+    """The meaning of a name.
 
     Attributes:
-        kind: "torch", "unit" (a definition that can be carried over), "import" (of what
-            is there without torch), "value" (a number or the like that a closure
-            holds), "builtin", or "lost" (nothing that can be carried over).
-        name: the full name in torch; the name to import or to bind.
-        source: of a unit, the file that defines it.
-        path: of a unit, its names from the top of the file.
-        value: the object.
+        kind: "torch", "unit" (a definition that can be carried over), "import"
+            (available without torch), "value" (a number or the like in a closure),
+            "builtin", or "lost" (can't be carried over).
+        name: Full name in torch; the name to import or to bind.
+        source: File that defines a unit.
+        path: Names of a unit from the top of the file.
+        value: The object.
     """
 
     kind: str
@@ -54,12 +54,12 @@ class Referent:
 
 
 class SourceFile:
-    """A file: its tree, what its top level binds, and the module's namespace."""
+    """A file: its tree, the names of its top level, and the module's namespace."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
         self.name, self.namespace, self.text = name, namespace, text
         self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
-        # For nodes that were made of others, the one that is in the file.
+        # Maps new nodes to those of the file that they were made from.
         self.origins: dict[Any, Any] = {}
         self.tops: dict[str, list[Any]] = {}
         for statement in scope_statements(self.tree.body):
@@ -78,7 +78,7 @@ class SourceFile:
         return wrapper.resolve(metadata.PositionProvider)
 
     def line(self, node: Any) -> int:
-        """The line on which a node begins, 0 if it is not in the file."""
+        """Return the line on which a node begins, 0 if it is not in the file."""
         node = self.origins.get(node, node)
         for part in (node, *node.children):
             part = self.origins.get(part, part)
@@ -87,7 +87,7 @@ class SourceFile:
         return 0
 
     def definition(self, path: tuple[str, ...]) -> Any:
-        """The last definition with these names, or None."""
+        """Return the last definition with these names, or None."""
         found: Any = None
         body: Any = self.tree.body
         for name in path:
@@ -102,7 +102,7 @@ class SourceFile:
         return found
 
     def imports(self, name: str) -> tuple[str, str | None] | None:
-        """The module, and the name in it, that an import binds to a name."""
+        """Return the module, and the name in it, that an import binds to a name."""
         for statement in self.tops.get(name, ()):
             for small in small_statements(statement):
                 found = import_of(small, name, self._package())
@@ -111,7 +111,7 @@ class SourceFile:
         return None
 
     def statement(self, name: str) -> Any:
-        """The import that binds a name, as a statement with that name alone."""
+        """Return the import that binds a name, as a statement for it alone."""
         for top in self.tops.get(name, ()):
             for small in small_statements(top):
                 if import_of(small, name, self._package()) is not None:
@@ -135,16 +135,16 @@ class SourceFiles:
         self._sources: dict[str, SourceFile | None] = {}
 
     def module(self, name: str) -> SourceFile | None:
-        """The source of a module that is loaded, or None."""
+        """Return the source of a module that is loaded, or None."""
         if name not in self._sources:
             self._sources[name] = _read(sys.modules.get(name))
         return self._sources[name]
 
     def of(self, obj: Any) -> tuple[SourceFile, tuple[str, ...]]:
-        """The source of a class, and its names there.
+        """Return the source of a class, and its names there.
 
         Raises:
-            ValueError: the class has no source text.
+            ValueError: The class has no source text.
         """
         path = tuple(p for p in obj.__qualname__.split(".") if p != "<locals>")
         found = self.module(obj.__module__)
@@ -158,22 +158,22 @@ class SourceFiles:
         try:
             text = textwrap.dedent(inspect.getsource(obj))
         except (OSError, TypeError) as error:
-            # Python finds no class of a notebook, but the cells of its functions.
+            # Python can't find a notebook's class, but finds its functions' cells.
             for function in functions:
                 cell = "".join(linecache.getlines(function.__code__.co_filename))
                 source = SourceFile(obj.__module__, namespace, cell)
                 if source.definition(path) is not None:
                     return source, path
             raise ValueError(
-                f"`{obj.__qualname__}` has no source text: expected a class from a "
-                "file or a notebook."
+                f"`{obj.__qualname__}` has no source text. Pass a class that a file or "
+                "a notebook defines."
             ) from error
         return SourceFile(obj.__module__, namespace, text), (obj.__name__,)
 
     def resolve(
         self, source: SourceFile, closure: Mapping[str, Any], parts: list[str]
     ) -> tuple[Referent, int]:
-        """What names with dots between them mean, and how many of them that took."""
+        """Return the meaning of dotted names, and how many of them it covers."""
         root = parts[0]
         if root in closure:
             return self._closed(source, root, closure[root]), 1
@@ -203,7 +203,7 @@ class SourceFiles:
     def _of_import(
         self, source: SourceFile, root: str, parts: list[str]
     ) -> tuple[Referent, int] | None:
-        """A name that is imported for type checkers alone."""
+        """Return the meaning of a name that only type checkers import."""
         imported = source.imports(root)
         if imported is None:
             return None
@@ -253,7 +253,7 @@ class SourceFiles:
             return Referent("lost", full, value=value), n
         path: tuple[str, ...] = (name,)
         if isinstance(value, type) and issubclass(value, torch.nn.Module):
-            # Only what it holds can be carried over.
+            # A module itself can't be carried over, only its members.
             if n >= len(parts) or place.definition((name, parts[n])) is None:
                 return Referent("lost", full, value=value), n
             path, value, n = (name, parts[n]), getattr(value, parts[n]), n + 1
@@ -261,7 +261,7 @@ class SourceFiles:
 
 
 def _full_name(library: SourceFiles, source: SourceFile, name: str) -> str:
-    """The name that imports give: "torch.nn.functional" for `F`."""
+    """Return the name that imports give: "torch.nn.functional" for `F`."""
     place: SourceFile | None = source
     for _ in range(20):
         imported = None if place is None else place.imports(name)
@@ -294,13 +294,13 @@ def _read(module: Any) -> SourceFile | None:
 
 
 def key_of(target: Referent) -> Any:
-    """Says which unit it is."""
+    """Return the key of the unit that a name means."""
     assert target.source is not None
     return target.source.name, target.path
 
 
 def literal(value: Any) -> str | None:
-    """The text of a constant, or None if it is none."""
+    """Return the text of a constant, or None if it is none."""
     text = repr(value)
     try:
         return text if ast.literal_eval(text) == value else None

@@ -1,4 +1,4 @@
-"""`torch.autograd.grad` inside of a rule, as `torch.func.vjp`, which JAX has too.
+"""`torch.autograd.grad` inside a rule, rewritten as `torch.func.vjp`, which JAX has.
 
     with torch.enable_grad():                      def compute(x):
         x = x.detach().requires_grad_()                return f(x)
@@ -6,8 +6,8 @@
     (dx,) = torch.autograd.grad(y, x, g)           y, pull = torch.func.vjp(compute, x)
                                                    (dx,) = pull(g)
 
-Only where this is certain: what is computed under `enable_grad` is a run of statements
-of its own, of which nothing but the result is read later.
+The rewrite happens only if it is certain. The computation under `enable_grad` must be
+consecutive statements, and later code must read nothing of them but the result.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _GRAD = ["autograd", "grad"]
 
 
 class Pullbacks(cst.CSTTransformer):
-    """Rewrite blocks.
+    """A transformer of blocks.
 
     Attributes:
-        origins: for each new node, the one of the file that it was made of.
+        origins: For each new node, the node of the file that it was made from.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Pullbacks(cst.CSTTransformer):
 
 
 def _enabled(statement: Any) -> str | None:
-    """What torch is called in `with torch.enable_grad():`."""
+    """Return the name of torch in `with torch.enable_grad():`."""
     if not isinstance(statement, cst.With) or len(statement.items) != 1:
         return None
     item = statement.items[0].item
@@ -81,7 +81,7 @@ def _grad_call(statement: Any) -> Any:
 def _rewritten(
     torch: str, block: Any, before: Sequence[Any], rest: Sequence[Any]
 ) -> list[tuple[Any, Any]] | None:
-    """The new statements, each with the one that it comes from."""
+    """Return the new statements, each with the one that it comes from."""
     inner = list(block.body.body)
     after = [*inner, *rest]
     place = next((i for i, s in enumerate(after) if _grad_call(s)), None)
@@ -106,7 +106,7 @@ def _rewritten(
 
 
 def _is_leaf(statement: Any) -> bool:
-    """`x = x.detach().requires_grad_()`, and the like."""
+    """Return whether it makes a leaf: `x = x.detach().requires_grad_()`."""
     text = code(statement)
     return "requires_grad_(" in text or ".requires_grad =" in text
 
@@ -136,14 +136,14 @@ class _Gradient:
         return names if len(self.outputs) == 1 else f"({names})"
 
     def fits(self, compute: Sequence[Any], tail: Sequence[Any]) -> bool:
-        """Is the result computed there, and nothing else read later?"""
+        """Return whether the result is computed here, and only it is read later."""
         made = stored_names(compute)
         later = names_read(*tail)
         others = (made & later) - set(self.outputs) - set(self.inputs)
         return set(self.outputs) <= made and not others
 
     def counted(self, before: Sequence[Any], compute: Sequence[Any]) -> bool:
-        """Is it known whether the inputs are one tensor or a list of them?"""
+        """Return whether the inputs are known to be one tensor or a list."""
         if not self._one:
             return True
         name = self.inputs[0]
@@ -160,7 +160,7 @@ class _Gradient:
         return False
 
     def function(self, compute: Sequence[Any]) -> Any:
-        """The computation as a function of its inputs."""
+        """Return the computation as a function of its inputs."""
         params = self.star + ", ".join(self.inputs)
         head = cst.parse_statement(f"def compute({params}):\n    return {self._out}")
         body = head.body
@@ -174,7 +174,7 @@ class _Gradient:
         return head.with_changes(body=body.with_changes(body=[*compute, *body.body]))
 
     def vjp(self, torch: str, tail: Sequence[Any]) -> Any:
-        """The value, and the function that pulls gradients back."""
+        """Return the line with the value and the function that pulls back."""
         inputs = self.star + ", ".join(self.inputs)
         rest = [s.deep_replace(self.node, cst.Name("None")) for s in tail]
         read = set(self.outputs) & names_read(*rest) or self._given is None
@@ -184,7 +184,7 @@ class _Gradient:
         return _after_blank(cst.parse_statement(line))
 
     def pulled(self, pull: str) -> Any:
-        """The call that stands in place of `torch.autograd.grad`."""
+        """Return the call that replaces `torch.autograd.grad`."""
         given = self._given
         if given is None:
             return cst.parse_expression(f"{pull}(torch.ones_like({self._out}))")
@@ -208,7 +208,7 @@ def _names(node: Any) -> list[str]:
 
 
 def _is_one_tensor(value: Any) -> bool:
-    """Is it `….detach()` or the like, which a list of tensors does not have?"""
+    """Return whether it is `….detach()` or another method that lists lack."""
     return (
         isinstance(value, cst.Call)
         and isinstance(value.func, cst.Attribute)

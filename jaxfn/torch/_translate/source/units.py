@@ -1,4 +1,4 @@
-"""The definitions that a translation is made of, and what their names refer to."""
+"""The definitions that a translation is made of, and the meaning of their names."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from jaxfn.torch._translate.syntax import (
     stored_names,
 )
 
-_MOST = 60  # a Function that needs more definitions than these is no longer one
+_MOST = 60  # definitions of a translation; more are a package, not a Function
 
 
 def is_for_onnx(node: Any) -> bool:
-    """A rule that says what a Function is in ONNX: JAX has no use for it."""
+    """Return whether it is a rule for ONNX, which JAX has no use for."""
     return isinstance(node, cst.FunctionDef) and node.name.value == "symbolic"
 
 
@@ -40,13 +40,13 @@ class Unit:
     """A class, function or constant that is carried over.
 
     Attributes:
-        source: the file that defines it.
-        path: its names from the top of the file.
-        node: its tree.
-        value: what it is in torch.
-        name: what it is called in the translation.
-        references: what each name in it means, if it is none of its own.
-        needs: the units that it uses.
+        source: File that defines it.
+        path: Its names from the top of the file.
+        node: Its tree.
+        value: The object in torch.
+        name: Its name in the translation.
+        references: Meaning of each name in it that it does not bind itself.
+        uses: Keys of the units that it uses.
     """
 
     source: SourceFile
@@ -57,32 +57,32 @@ class Unit:
     closure: dict[str, Any]
     references: dict[Any, Referent] = dataclasses.field(default_factory=dict)
     aside: set[Any] = dataclasses.field(default_factory=set)
-    needs: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+    uses: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """Says which one it is."""
+        """The key of this unit."""
         return self.source.name, self.path
 
     @property
     def is_function_class(self) -> bool:
-        """Is it a torch.autograd.Function?"""
+        """Return whether it is a torch.autograd.Function."""
         cls = self.value
         return isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
 
     def line(self, node: Any) -> int:
-        """The line of a statement in its file."""
+        """Return the line of a statement in its file."""
         return self.source.line(node)
 
     def units(self) -> Iterator[Referent]:
-        """The units that its code refers to."""
+        """Yield the units that its code refers to."""
         for node, target in self.references.items():
             if target.kind == "unit" and node not in self.aside:
                 yield target
 
 
 def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
-    """The units of these classes, and of all that they use."""
+    """Return the units of these classes, and of all that they use."""
     units: dict[Any, Unit] = {}
     left = [(*library.of(root), root) for root in roots]
     while left and len(units) < _MOST:
@@ -96,7 +96,7 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
         unit.node.visit(_References(library, unit))
         for target in unit.units():
             assert target.source is not None
-            unit.needs.append(key_of(target))
+            unit.uses.append(key_of(target))
             left.append((target.source, target.path, target.value))
     _rename(list(units.values()))
     return units
@@ -117,7 +117,7 @@ def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
 
 
 def _lifted(node: Any) -> Any:
-    """A member of a class as a function, or class, of its own."""
+    """Return a member of a class as a function, or class, of its own."""
     names = {d: code(d.decorator) for d in node.decorators}
     dropped = ("staticmethod", "classmethod")
     kept = [d for d, name in names.items() if name not in dropped]
@@ -129,7 +129,7 @@ def _lifted(node: Any) -> Any:
 
 
 def _rename(units: list[Unit]) -> None:
-    """Two of one name get their file's name in front."""
+    """Put the file's name before the name of a unit that another one has too."""
     for unit in units:
         same = [u for u in units if u.path[-1] == unit.path[-1]]
         if len(same) > 1 and unit is not same[0]:
@@ -137,7 +137,7 @@ def _rename(units: list[Unit]) -> None:
 
 
 def _closure(value: Any) -> dict[str, Any]:
-    """What the functions of a class, or a function, close over."""
+    """Return what a function, or the functions of a class, close over."""
     found: dict[str, Any] = {}
     members = vars(value).values() if isinstance(value, type) else [value]
     for member in members:
@@ -154,7 +154,7 @@ def _closure(value: Any) -> dict[str, Any]:
 
 
 class _References(NoImports, ValuesOnly, cst.CSTVisitor):
-    """Find what each name means that is not local."""
+    """A visitor that finds the meaning of each name that is not local."""
 
     def __init__(self, library: SourceFiles, unit: Unit) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
 
 
 def _note_imports(statement: Any, source: SourceFile) -> None:
-    """Imports in a function count as if they stood at the top."""
+    """Treat imports in a function as if they stood at the top."""
     for small in small_statements(statement):
         is_import = isinstance(small, (cst.Import, cst.ImportFrom))
         if is_import and not isinstance(small.names, cst.ImportStar):

@@ -1,8 +1,8 @@
 """LibCST trees: expressions, the names that code reads and binds, and scopes.
 
 `fill` puts expressions into a template, with the parentheses that they need. `names`
-finds what a node reads and binds, `scopes` does so for each function. LibCST is
-imported here alone.
+finds the names that a node reads and binds, `scopes` those of each function. Only this
+group imports LibCST.
 """
 
 from jaxfn.torch._translate.syntax.expressions import (

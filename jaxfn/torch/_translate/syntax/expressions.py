@@ -26,19 +26,19 @@ _BINARY = {kind: level for level, kinds in _LEVELS.items() for kind in kinds}
 
 
 class _Mark(cst.SimpleWhitespace):
-    """Stands in a parenthesis that is ours: it goes where it isn't needed."""
+    """Whitespace that marks our own parentheses, which go if nothing needs them."""
 
 
 _LEFT = cst.LeftParen(whitespace_after=_Mark(""))
 
 
 def is_added(paren: Any) -> bool:
-    """Is the parenthesis ours?"""
+    """Return whether the parenthesis is our own."""
     return isinstance(paren.whitespace_after, _Mark)
 
 
 def strength(node: Any) -> int:
-    """How strongly an expression holds together: 15 for an atom."""
+    """Return how strongly an expression binds: 15 for an atom."""
     if getattr(node, "lpar", ()):
         return ATOM
     if isinstance(node, cst.BinaryOperation):
@@ -59,10 +59,10 @@ class Sizes(list):
 
 
 def paren(node: Any) -> Any:
-    """An expression that can stand anywhere."""
+    """Return an expression that can stand anywhere."""
     own = getattr(node, "lpar", ())
     whole = isinstance(node, (cst.Tuple, cst.GeneratorExp)) or "\n" in code(node)
-    if len(own) == 1 and not whole:  # where it goes to, it may need none
+    if len(own) == 1 and not whole:  # its new place may need none
         return node.with_changes(lpar=[_LEFT])
     if strength(node) == ATOM and not isinstance(node, cst.GeneratorExp):
         return node
@@ -75,10 +75,10 @@ def _parsed(text: str) -> Any:
 
 
 def fill(template: str, values: Mapping[str, Any]) -> Any:
-    """The template with expressions in place of names.
+    """Return the template with expressions in place of names.
 
     An argument whose value is a name that `values` maps to None is dropped. A starred
-    name that maps to a list of arguments gives way to them.
+    name that maps to a list of arguments becomes these arguments.
     """
     return _parsed(template).visit(_Filling(values))
 
@@ -117,7 +117,7 @@ class _Filling(cst.CSTTransformer):
 
 
 def plain(arg: Any) -> Any:
-    """An argument without what was written around it."""
+    """Return an argument without its comma and whitespace."""
     return arg.with_changes(
         comma=cst.MaybeSentinel.DEFAULT,
         whitespace_after_arg=cst.SimpleWhitespace(""),
@@ -126,7 +126,7 @@ def plain(arg: Any) -> Any:
 
 def _as_tuple(args: Sequence[Any]) -> Any:
     if len(args) == 1 and args[0].star == "*" and dotted(args[0].value):
-        return args[0].value  # a list of sizes is as good
+        return args[0].value  # a list of sizes works too
     elements = [
         cst.StarredElement(arg.value) if arg.star == "*" else cst.Element(arg.value)
         for arg in args
@@ -140,14 +140,14 @@ def _as_tuple(args: Sequence[Any]) -> Any:
 
 
 def code(node: Any) -> str:
-    """The text of a node."""
+    """Return the text of a node."""
     return cst.Module([]).code_for_node(node)
 
 
 def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
-    """Of what, or of which shape and dtype zeros are made there; None if none are.
+    """Return the array, shape and dtype of a call that makes zeros, else None.
 
-    `jnp.zeros_like(x)` is of x; `jnp.zeros(shape, dtype)` has no such, or no dtype.
+    `jnp.zeros_like(x)` has only the array; `jnp.zeros(shape, dtype)` only the others.
     """
     made = code(node.func) if isinstance(node, cst.Call) else ""
     values = [arg.value for arg in node.args] if made else []
@@ -159,7 +159,7 @@ def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
 
 
 def dotted(node: Any) -> list[str] | None:
-    """["a", "b"] for `a.b`; None for anything but names and dots."""
+    """Return ["a", "b"] for `a.b`; None for anything but names and dots."""
     if isinstance(node, cst.Name):
         return [node.value]
     if isinstance(node, cst.Attribute):
@@ -168,8 +168,8 @@ def dotted(node: Any) -> list[str] | None:
     return None
 
 
-# The parts of a node that may stand without parentheses, and how strongly each has to
-# hold together for that.
+# The parts of a node that may stand without parentheses, with the least strength that
+# each needs for that.
 _BARE: dict[type, dict[str, float]] = {
     cst.Arg: {"value": 0},
     cst.Return: {"value": 0},
@@ -191,7 +191,7 @@ _BARE: dict[type, dict[str, float]] = {
 
 
 class Unparen(cst.CSTTransformer):
-    """Take away the parentheses that we added and that nothing needs."""
+    """A transformer that removes our own parentheses if nothing needs them."""
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
@@ -203,7 +203,7 @@ class Unparen(cst.CSTTransformer):
         if isinstance(updated, cst.BinaryOperation):
             own = _BINARY[type(updated.operator)]
             power = isinstance(updated.operator, cst.Power)
-            # a - (b - c) and (a ** b) ** c mean what they say.
+            # a - (b - c) and (a ** b) ** c keep their parentheses.
             parts = {"left": own + power, "right": 12 if power else own + 0.5}
         if not parts:
             return updated
@@ -230,7 +230,7 @@ def _spaced_power(node: Any) -> Any:
 
 
 def _is_simple(node: Any) -> bool:
-    """Does a power of it stand without blanks?"""
+    """Return whether it stands in a power without blanks."""
     if getattr(node, "lpar", ()):
         return False
     if isinstance(node, cst.UnaryOperation):
@@ -239,23 +239,23 @@ def _is_simple(node: Any) -> bool:
 
 
 def find(tree: Any, *kinds: type) -> list[Any]:
-    """All nodes of these types in a tree."""
+    """Return all nodes of these types in a tree."""
     return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
 
 
 def is_line(node: Any, kind: type) -> bool:
-    """Is it a line of one statement, of this type?"""
+    """Return whether it is a line of one statement, of this type."""
     line = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
     return line and isinstance(node.body[0], kind)
 
 
 def keywords(call: Any) -> dict[str, Any]:
-    """The arguments of a call that are given by name."""
+    """Return the arguments of a call that are given by name."""
     return {a.keyword.value: a.value for a in call.args if a.keyword is not None}
 
 
 def indices(node: Any) -> list[Any]:
-    """The expressions in a subscript that are no slices."""
+    """Return the expressions in a subscript that are no slices."""
     found = []
     for element in node.slice:
         if isinstance(element.slice, cst.Index):
@@ -268,7 +268,7 @@ def indices(node: Any) -> list[Any]:
 
 
 def observed_parts(node: Any) -> list[Any]:
-    """The node itself, or its parts where a run does not tell what it was."""
+    """Return the node, or its parts if no run shows its own type."""
     if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
         return observed_parts(node.elt)
     if isinstance(node, cst.BooleanOperation):

@@ -1,4 +1,4 @@
-"""What several visitors of code have in common."""
+"""Names that code reads, binds and imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfn.torch._translate.syntax.expressions import cst, dotted
 
 
 class Targets:
-    """Hands every place that code binds a name in to `_store`."""
+    """Mixin that passes every target that code binds to `_store`."""
 
     def _store(self, target: Any) -> None:
         raise NotImplementedError
@@ -26,7 +26,7 @@ class Targets:
 
 
 class NoImports:
-    """Passes over imports, whose names are no expressions."""
+    """Mixin that skips imports, whose names are no expressions."""
 
     def visit_Import(self, node: Any) -> bool:
         return False
@@ -36,7 +36,7 @@ class NoImports:
 
 
 class ValuesOnly:
-    """Passes over names that stand for no value: of attributes and of keywords."""
+    """Mixin that skips names of attributes and keywords, which have no value."""
 
     def visit_Attribute(self, node: Any) -> bool:
         node.value.visit(self)
@@ -69,7 +69,7 @@ class _Loads(ValuesOnly, cst.CSTVisitor):
 
 
 def loads(*nodes: Any) -> list[Any]:
-    """The names that nodes read, in order."""
+    """Return the names that nodes read, in order."""
     found = _Loads()
     for node in nodes:
         if node is not None:
@@ -78,7 +78,7 @@ def loads(*nodes: Any) -> list[Any]:
 
 
 def names_read(*nodes: Any) -> set[str]:
-    """The names that nodes read."""
+    """Return the names that nodes read, as text."""
     return {n.value for n in loads(*nodes)}
 
 
@@ -111,7 +111,7 @@ class Stores(Targets, NoImports, cst.CSTVisitor):
 
 
 def stored_nodes(target: Any) -> list[Any]:
-    """The names that a target binds, as nodes."""
+    """Return the names that a target binds, as nodes."""
     if isinstance(target, cst.Name):
         return [target]
     if isinstance(target, (cst.Tuple, cst.List)):
@@ -120,12 +120,12 @@ def stored_nodes(target: Any) -> list[Any]:
 
 
 def stored(target: Any) -> list[str]:
-    """The names that a target binds."""
+    """Return the names that a target binds."""
     return [name.value for name in stored_nodes(target)]
 
 
 def stored_names(nodes: Iterable[Any]) -> set[str]:
-    """The names that nodes bind."""
+    """Return the names that nodes bind."""
     found: set[str] = set()
     for node in nodes:
         store_names(node, found)
@@ -133,7 +133,7 @@ def stored_names(nodes: Iterable[Any]) -> set[str]:
 
 
 def scope_statements(body: Any) -> Iterator[Any]:
-    """Statements of a block, and of the blocks in it that have no scope."""
+    """Yield the statements of a block, and of inner blocks without a scope."""
     for statement in body:
         yield statement
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
@@ -151,12 +151,12 @@ def scope_statements(body: Any) -> Iterator[Any]:
 
 
 def small_statements(statement: Any) -> Any:
-    """The statements of a line."""
+    """Return the statements of a line."""
     return statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
 
 
 def bound_names(statement: Any) -> Iterator[str]:
-    """The names that a statement binds."""
+    """Yield the names that a statement binds."""
     if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
         yield statement.name.value
     elif isinstance(statement, cst.SimpleStatementLine):
@@ -178,14 +178,14 @@ def _bound_by(small: Any) -> Iterator[str]:
 
 
 def alias_name(alias: Any) -> str:
-    """The name that a part of an import binds."""
+    """Return the name that a part of an import binds."""
     if alias.asname is not None:
         return alias.asname.name.value
     return (dotted(alias.name) or [""])[0]
 
 
 def import_of(small: Any, name: str, package: str) -> tuple[str, str | None] | None:
-    """The module, and what of it, that an import statement binds to a name."""
+    """Return the module, and the name in it, that an import binds to a name."""
     if isinstance(small, cst.Import):
         for alias in small.names:
             if alias_name(alias) == name:
@@ -198,8 +198,8 @@ def import_of(small: Any, name: str, package: str) -> tuple[str, str | None] | N
         for alias in small.names:
             if alias_name(alias) == name:
                 module = ".".join(dotted(small.module) or [] if small.module else [])
-                dots = "." * len(small.relative)
-                if dots:
-                    module = importlib.util.resolve_name(dots + module, package)
+                level = "." * len(small.relative)
+                if level:
+                    module = importlib.util.resolve_name(level + module, package)
                 return module, ".".join(dotted(alias.name) or [])
     return None

@@ -1,4 +1,4 @@
-"""What each function reads and binds."""
+"""The names that each function reads and binds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxfn.torch._translate.syntax.names import ValuesOnly, store_names, stored
 
 
 class NameUses:
-    """Where a function reads a name, and what it binds it to."""
+    """The places at which a function reads a name, and the values that it binds."""
 
     def __init__(self) -> None:
         self.loads: list[Any] = []
@@ -17,7 +17,7 @@ class NameUses:
 
 
 class Scopes(ValuesOnly, cst.CSTVisitor):
-    """For each node its function; for each function its names."""
+    """The function around each node, and the names of each function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
             self._bind(target.target, node.value)
 
     def visit_AugAssign(self, node: Any) -> None:
-        # It reads what it binds anew.
+        # An augmented assignment also reads its target.
         for name in stored(node.target):
             self._use(name).loads.append(node.target)
         self._stored.add(node.target)
@@ -95,7 +95,7 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
 
 
 def cst_params(params: Any) -> list[Any]:
-    """All parameters of a function, in order."""
+    """Return all parameters of a function, in order."""
     found = [*params.posonly_params, *params.params]
     if isinstance(params.star_arg, cst.Param):
         found.append(params.star_arg)
@@ -106,14 +106,14 @@ def cst_params(params: Any) -> list[Any]:
 
 
 def local_names(function: Any) -> set[str]:
-    """What a function binds: parameters and whatever it stores to."""
+    """Return the names that a function binds, parameters included."""
     found = {p.name.value for p in cst_params(function.params)}
     store_names(function.body, found)
     return found
 
 
 def members(definition: Any) -> dict[str, Any]:
-    """The functions that a class defines, by name."""
+    """Return the functions that a class defines, by name."""
     if not isinstance(definition, cst.ClassDef):
         return {}
     functions = [m for m in definition.body.body if isinstance(m, cst.FunctionDef)]

@@ -1,8 +1,8 @@
-"""What torch's names and tensor methods are in JAX: one row each.
+"""The JAX equivalents of torch's names and tensor methods: one row each.
 
-A table is text: a name, what it takes and what it gives, in columns. `columns` says
-what the columns mean, `row` binds the arguments of a call to one. `ROWS` has them all, by
-full name; of several for one name the first that takes the arguments counts.
+A table is text with columns: a name, its parameters, and its equivalent. `columns` says
+what they mean, `row` binds the arguments of a call to a row. `ROWS` has all rows, by
+full name. If several have one name, the first that takes the arguments counts.
 """
 
 from jaxfn.torch._translate.table import (
@@ -25,7 +25,7 @@ for _table in (*TABLES, drawing):
             ROWS.setdefault(_name, []).append(_row)
 
 DRAWS = {name for row in drawing.ROWS for name in row.names()}
-"""What draws random numbers, which none of `TABLES` has: its results are its own."""
+"""Names that draw random numbers. None of `TABLES` has one of them."""
 
 DTYPES = {
     "float32": "jnp.float32",
@@ -37,11 +37,11 @@ DTYPES = {
     "int8": "jnp.int8",
     "int16": "jnp.int16",
     "int32": "jnp.int32",
-    "int64": "int",  # JAX's own: int32 where x64 is off, without a warning
+    "int64": "int",  # JAX's own: int32 if x64 is off, without a warning
     "uint8": "jnp.uint8",
     "bool": "bool",
 }
-"""torch's dtypes."""
+"""JAX's equivalents of torch's dtypes."""
 
 ATTRIBUTES = {
     "shape": "x.shape",
@@ -58,7 +58,7 @@ ATTRIBUTES = {
     "is_cuda": "False",
     "is_sparse": "False",
 }
-"""Attributes of tensors."""
+"""JAX's equivalents of attributes of tensors."""
 
 VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 """Attributes that share memory with their tensor."""

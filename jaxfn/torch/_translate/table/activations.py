@@ -1,4 +1,4 @@
-"""What networks are made of."""
+"""The operations of neural networks."""
 
 from jaxfn.torch._translate.table.columns import table
 from jaxfn.torch._translate.table.row import BoundCall
@@ -20,7 +20,7 @@ _REDUCED = {"mean": "-jnp.mean({})", "sum": "-jnp.sum({})", "none": "-{}[:, 0]"}
 
 
 def _picked(given: BoundCall, logs: str) -> str | None:
-    """The entries of the classes, reduced as is said."""
+    """Return the entries of the classes, with torch's reduction."""
     text = _REDUCED.get(given.literal("reduction", "mean"))
     plain = given.ndim("x") == 2 and given.ndim("target") == 1
     if text is None or not plain:
@@ -37,7 +37,7 @@ def _cross_entropy(given: BoundCall) -> str | None:
 
 
 def _conv(given: BoundCall) -> str | None:
-    """Torch's one number counts for all axes."""
+    """In torch, one number stands for all axes."""
     n = int(given.row.name[-2])
     if given.ndim("x") not in (None, n + 2):
         return None
@@ -73,7 +73,7 @@ def _with_bias(given: BoundCall, found: str, n: int) -> str | None:
 
 
 def _conv_transpose(given: BoundCall) -> str | None:
-    """The convolution that takes a convolution back: of what is set apart by zeros."""
+    """Convolve the input, dilated by zeros, with the flipped weight."""
     n = int(given.row.name[-2])
     if given.ndim("x") not in (None, n + 2):
         return None
@@ -102,7 +102,7 @@ def _conv_transpose(given: BoundCall) -> str | None:
 
 
 def _layer_norm(given: BoundCall) -> str | None:
-    """Over the last axis; of more it would take a line of its own."""
+    """Normalize over the last axis only: several would take a second line."""
     sizes = given.elements("normalized_shape")
     if sizes is None or len(sizes) != 1:
         return None

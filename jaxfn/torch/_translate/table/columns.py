@@ -1,17 +1,17 @@
-"""Tables of rows: names of torch, what they take, and what that is in JAX.
+"""Tables of rows: names of torch, their parameters, and their equivalents in JAX.
 
 The columns of a table:
 
-1. the name, or several with `|` between them: `sum` is `torch.sum` and the method,
-   `.view` the method alone, `torch.where` the function alone, `F.x`, `linalg.x`,
-   `special.x` and `fft.x` functions of these modules.
-2. what it takes, by torch's names: `x` is needed, `dim?` may be missing, `dim?=0` is 0
-   then, `*size` takes sizes or one tuple of them, `other:tensor` must be a tensor,
-   `dim:int` an integer, `-dtype` is given by its name, and `mode=="tanh"` must be
-   given as just that.
-3. what it gives: an expression. An argument whose value is a parameter that was not
-   given is left out. `NAME` is the name, without its module. `@f` is a function that
-   makes the expression, or refuses.
+1. The name, or several with `|` between them. `sum` is `torch.sum` and the method,
+   `.view` only the method, `torch.where` only the function. `F.x`, `linalg.x`,
+   `special.x` and `fft.x` are functions of these modules.
+2. The parameters, by torch's names. `x` is required, `dim?` is optional, and `dim?=0`
+   has a default. `*size` takes sizes or one tuple of them. `other:tensor` must be a
+   tensor, `dim:int` an integer. `-dtype` is given by name, and `mode=="tanh"` takes
+   only this value.
+3. The equivalent: an expression. An argument whose value is a parameter that the call
+   lacks is left out. `NAME` is the name, without its module. `@f` is a constant, or a
+   function that returns the expression or None to refuse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
 
 
 def row(name: str, takes: str, gives: Any, **more: Any) -> TableRow:
-    """A row that has more than a table can hold."""
+    """Return a row that has more than a table can express."""
     return TableRow(
         name, tuple(_param(token) for token in takes.split()), gives, **more
     )
@@ -35,7 +35,7 @@ def row(name: str, takes: str, gives: Any, **more: Any) -> TableRow:
 def table(
     text: str, functions: Mapping[str, Any] | None = None, **more: Any
 ) -> list[TableRow]:
-    """The rows of a table: see the columns above."""
+    """Return the rows of a table: see the columns above."""
     rows = []
     for line in text.strip().splitlines():
         head, gives = _columns(line)
@@ -49,7 +49,7 @@ def table(
 
 
 def _columns(line: str) -> tuple[str, str]:
-    """What is left and right of the last gap before the expression."""
+    """Split a line at the first gap of two blanks after the name."""
     name, _, rest = line.partition(" ")
     parts = re.split(r" {2,}", rest.strip(), maxsplit=1)
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""New arrays. What has no dtype gets the default: JAX's for torch's."""
+"""New arrays. Without a dtype, they have JAX's default in place of torch's."""
 
 from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._translate.table.columns import table
@@ -6,7 +6,7 @@ from jaxfn.torch._translate.table.row import BoundCall
 
 
 def _tensor(given: BoundCall) -> str | None:
-    """A Python number is no wider than what it meets, as a 0-d tensor is in torch."""
+    """Refuse data whose type is not known."""
     if given.has("dtype"):
         return "jnp.array(data, dtype=dtype)"
     known = ("tensor", "array", "int", "float", "bool", "seq")
@@ -14,7 +14,7 @@ def _tensor(given: BoundCall) -> str | None:
 
 
 def _spaced(given: BoundCall) -> str | None:
-    """Of integers torch rounds towards 0; JAX down."""
+    """Refuse integers: torch rounds them towards 0, JAX down."""
     if given.has("dtype") and "float" not in (given.result_dtype() or "unknown"):
         return None
     name = given.row.name
@@ -22,7 +22,7 @@ def _spaced(given: BoundCall) -> str | None:
 
 
 def _new(given: BoundCall) -> str | None:
-    """Of sizes; of a list or tuple it would be the numbers in it, and not as many."""
+    """Take sizes only: of a list or tuple, torch makes a tensor of its numbers."""
     sizes = given.every("size")
     alone = len(sizes) == 1 and code(sizes[0].original)
     is_shape = alone and alone.endswith((".shape", ".size()"))

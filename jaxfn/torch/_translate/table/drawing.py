@@ -1,8 +1,8 @@
-"""Random numbers. `key` is a key that this draw alone uses: `_draws` names it.
+"""Random numbers. Only this draw uses `key`, which the rewriter names.
 
-`shape` and `dtype` are those of the tensor that a method fills. That is often made in the
-same expression, as in `torch.empty_like(x).uniform_()`: then they are those of `x`, so
-that nothing is made in vain.
+`shape` and `dtype` are those of the tensor that a method fills. The same expression may
+make that tensor, as in `torch.empty_like(x).uniform_()`. Then they are those of `x`, and
+no empty tensor is made.
 """
 
 from jaxfn.torch._translate.syntax import cst, zeros_made
@@ -11,7 +11,7 @@ from jaxfn.torch._translate.table.row import BoundCall
 
 
 def _filled(given: BoundCall, default: str | None = None) -> None:
-    """Give names to the shape and the dtype of what is filled."""
+    """Name the shape and the dtype of the tensor that is filled."""
     node = given.node("x")
     like, shape, dtype = zeros_made(node) or (node, None, None)
     if like is not None:
@@ -35,14 +35,14 @@ def _normal(given: BoundCall) -> str:
 
 
 def _moved(given: BoundCall, standard: str) -> str:
-    """Standard normal numbers with another mean and deviation."""
+    """Return normal numbers with another mean and deviation."""
     if given.literal("std", 1) != 1:
         standard = f"std * {standard}"
     return f"mean + {standard}" if given.literal("mean", 0) != 0 else standard
 
 
 def _normal_of(given: BoundCall) -> str | None:
-    """Each number with its own mean and deviation."""
+    """Draw each number with its own mean and deviation."""
     tensors = [name for name in ("mean", "std") if given.kind(name) == "tensor"]
     if not tensors or len({given.dtype(name) for name in tensors}) > 1:
         return None
@@ -64,16 +64,16 @@ def _exponential(given: BoundCall) -> str:
 
 
 def _integers(given: BoundCall) -> str:
-    """JAX draws integers alone, of a dtype that may be another in another call."""
+    """Cast the numbers: JAX draws only integers, and `dtype` may be a float one."""
     low = "low" if given.has("low") else "0"
     cast = ".astype(dtype)" if given.has("dtype") else ""
     return f"jax.random.randint(key, size, {low}, high){cast}"
 
 
-# Times 0, so that what is not a number stays that, as in torch.
+# Times 0, because NaN stays NaN in torch.
 _DROPPED = "jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), x * 0)"
 ROWS = table(
-    f"""
+    """
 torch.rand         *size -dtype?          jax.random.uniform(key, size, dtype)
 torch.randn        *size -dtype?          jax.random.normal(key, size, dtype)
 torch.rand_like    x                      jax.random.uniform(key, x.shape, x.dtype)
@@ -95,9 +95,9 @@ bernoulli          x p                    jax.random.bernoulli(key, p, x.shape).
 .uniform_          x start to?=1          @_uniform
 .normal_           x mean?=0 std?=1       @_normal
 .exponential_      x lambd?=1             @_exponential
-torch.dropout      x p train==True        {_DROPPED}
-F.dropout          x p?=0.5               {_DROPPED}
-F.dropout          x p training==True     {_DROPPED}
+torch.dropout      x p train==True        @_DROPPED
+F.dropout          x p?=0.5               @_DROPPED
+F.dropout          x p training==True     @_DROPPED
 """,
     locals(),
 )

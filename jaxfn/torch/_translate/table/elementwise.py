@@ -1,11 +1,11 @@
-"""Element by element."""
+"""Elementwise operations."""
 
 from jaxfn.torch._translate.table.columns import table
 from jaxfn.torch._translate.table.row import BoundCall
 
 
 def _truncated(given: BoundCall) -> str | None:
-    """Of integers it is one."""
+    """The quotient of integers is an integer."""
     dtype = given.result_dtype()
     if dtype is None:
         return None
@@ -14,7 +14,7 @@ def _truncated(given: BoundCall) -> str | None:
 
 
 def _masked_fill(given: BoundCall) -> str:
-    """The dtype of the array stays, whatever is filled in."""
+    """The array keeps its dtype, whatever value fills it."""
     number = given.kind("value") in ("int", "float")
     floating = "float" in (given.dtype("x") or "float")
     cast = "" if number and floating else ".astype(x.dtype)"

@@ -1,11 +1,11 @@
-"""Elements by their places."""
+"""Elements by their indices."""
 
 from jaxfn.torch._translate.table.columns import table
 from jaxfn.torch._translate.table.row import BoundCall
 
 
 def _along(given: BoundCall) -> bool:
-    """Has the index the shape of the array, but for the axis?"""
+    """Return whether the index has the shape of the array, except along the axis."""
     x, index = given.shape("x"), given.shape("index")
     dim = given.traced("dim", None)
     if x is None or index is None or len(x) != len(index) or dim is None:
@@ -16,7 +16,7 @@ def _along(given: BoundCall) -> bool:
 
 
 def _gather(given: BoundCall) -> str | None:
-    """Where the index is smaller along other axes torch reads the first elements."""
+    """If the index is smaller along other axes, torch reads the first elements."""
     if _along(given):
         return "jnp.take_along_axis(x, index, axis=dim)"
     ndim, dim = given.ndim("x"), given.traced("dim", None)
@@ -33,12 +33,12 @@ def _scatter(given: BoundCall) -> str | None:
 
 
 def _fits(given: BoundCall) -> bool:
-    """Torch ignores what a source has more than its index; JAX doesn't."""
+    """Return whether source and index match: torch ignores other elements."""
     return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
 
 
 def _grid(given: BoundCall) -> str | None:
-    """The index of `.at` that has `index` along one axis and all of the others."""
+    """Return the index of `.at` with `index` along one axis and all of the others."""
     shape, dim = given.shape("index"), given.literal("dim", None)
     if not shape or dim is None:
         return None

@@ -5,7 +5,7 @@ from jaxfn.torch._translate.table.row import BoundCall
 
 
 def _triangular(given: BoundCall) -> str | None:
-    """Which half: JAX is told whether the lower one."""
+    """Torch has `upper`, JAX `lower`."""
     upper = given.literal("upper", None)
     lower = "not upper" if upper is None else str(not upper)
     left = ", left_side=left" if given.has("left") else ", left_side=True"
@@ -16,7 +16,7 @@ def _triangular(given: BoundCall) -> str | None:
 
 
 def _solve(given: BoundCall) -> str | None:
-    """A vector on the right is one in JAX where it is no batch of them."""
+    """Refuse batches of vectors, which JAX takes for matrices."""
     same = given.ndim("A") is not None and given.ndim("A") == given.ndim("B")
     if same or given.ndim("B") == 1:
         return "jnp.linalg.solve(A, B)"

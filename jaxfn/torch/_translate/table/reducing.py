@@ -1,4 +1,4 @@
-"""Many elements to one."""
+"""Reductions."""
 
 from jaxfn.torch._translate.table.columns import row, table
 

@@ -1,4 +1,4 @@
-"""A row: a name of torch, what it takes, and what that is in JAX."""
+"""A row: a name of torch, its parameters, and its equivalent in JAX."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MODULES = {
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
 _MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "input": "x", "self": "x"}
-# Methods that JAX's arrays have too: `x.sum(0)` is written so again. This is no list of
-# what is translated, which the tables of the other files are.
+# Methods that JAX's arrays have too: `x.sum(0)` stays a method. The tables of the other
+# files say which methods are translated.
 METHODS = {
     "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum",
     "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape",
@@ -46,7 +46,7 @@ class Param:
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-    """What one name of torch is, with some of its arguments."""
+    """The equivalent of one name of torch, for some of its arguments."""
 
     name: str
     params: tuple[Param, ...]
@@ -57,7 +57,7 @@ class TableRow:
     view: bool = False
 
     def names(self) -> list[str]:
-        """The full names that this row is for."""
+        """Return the full names that this row is for."""
         head, _, tail = self.name.rpartition(".")
         if self.name.startswith("."):
             return [f"Tensor.{tail}"]
@@ -68,7 +68,7 @@ class TableRow:
         return [f"torch.{tail}", f"Tensor.{tail}"]
 
     def bind(self, args: Sequence[CallArgument], result: ExprType) -> BoundCall | str:
-        """The arguments by name, or why they don't fit."""
+        """Return the arguments by name, or why they don't fit."""
         found: dict[str, list[CallArgument]] = {}
         names = {p.name for p in self.params}
         places = [p for p in self.params if not p.by_name]
@@ -85,7 +85,7 @@ class TableRow:
                 found[name] = [arg]
                 continue
             if i >= len(places):
-                return "as many arguments"
+                return "so many arguments"
             if arg.star and (arg.star == "**" or not places[i].star):
                 return "a starred argument"
             found.setdefault(places[i].name, []).append(arg)
@@ -114,17 +114,17 @@ class TableRow:
 
 @dataclasses.dataclass(frozen=True)
 class CallArgument:
-    """An argument of a call: as it is written, as it becomes, and what is known."""
+    """An argument of a call: the original, the translation, and its type."""
 
     keyword: str | None
     star: str
     original: Any
     value: Any
     fact: ExprType
-    owner: ExprType = UNKNOWN  # what it is an attribute of, or a method's result
+    owner: ExprType = UNKNOWN  # the type of `y` in `y.z`, or in `y.z()`
 
     def may_be(self, kind: str) -> bool:
-        """Is this known to be of a kind?"""
+        """Return whether it is known to be of a kind."""
         if kind == "size":
             return self.fact.kind in ("int", "seq", "unknown")
         if kind == "int" and self.fact.kind == "unknown":
@@ -132,20 +132,20 @@ class CallArgument:
         return self.fact.kind == kind
 
     def literal(self) -> Any:
-        """The value, where it is written out; None if not."""
+        """Return the value if it is written out, else None."""
         try:
             return ast.literal_eval(code(self.original))
         except (ValueError, SyntaxError):
             return None
 
     def traced(self) -> Any:
-        """The value, where it is written out or was seen to be one number."""
+        """Return the value if it is written out, or was one number in all runs."""
         found = self.literal()
         return self.fact.value if found is None else found
 
 
 class BoundCall:
-    """A row with arguments."""
+    """A row with the arguments of a call."""
 
     def __init__(
         self, row: TableRow, given: Mapping[str, list[CallArgument]], result: ExprType
@@ -153,42 +153,42 @@ class BoundCall:
         self.row, self._given, self._result = row, dict(given), result
         self._extra: dict[str, Any] = {}
 
-    # ---- what functions of the tables ask
+    # ---- queries by functions of the tables
 
     def has(self, name: str) -> bool:
-        """Was it given?"""
+        """Return whether the call has this argument."""
         return name in self._given
 
     def kind(self, name: str) -> str:
-        """Of which kind it is."""
+        """Return the kind of an argument."""
         return self._given[name][0].fact.kind if self.has(name) else "none"
 
     def every(self, name: str) -> list[CallArgument]:
-        """All that was given for it, one by one."""
+        """Return all arguments for a parameter, one by one."""
         return self._given.get(name, [])
 
     def ndim(self, name: str) -> int | None:
-        """How many axes it had, in all runs."""
+        """Return the number of axes in all runs."""
         return self._given[name][0].fact.ndim
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Which shape it had, in all runs."""
+        """Return the shape in all runs."""
         return self._given[name][0].fact.shape
 
     def dtype(self, name: str) -> str | None:
-        """Which dtype it had, in all runs."""
+        """Return the dtype in all runs."""
         return self._given[name][0].fact.dtype
 
     def literal(self, name: str, default: Any) -> Any:
-        """The number or string that is written there, or was seen in all runs."""
+        """Return the number or string that is written out, else None."""
         return self._given[name][0].literal() if self.has(name) else default
 
     def traced(self, name: str, default: Any) -> Any:
-        """The number that is written there, or that it was in all runs."""
+        """Return the number that is written out, or was the same in all runs."""
         return self._given[name][0].traced() if self.has(name) else default
 
     def elements(self, name: str) -> list[str] | None:
-        """Names for the elements of a tuple or list that is written out."""
+        """Return names for the elements of a tuple or list that is written out."""
         found = self._given[name]
         parts: Any = found
         if len(found) == 1 and not found[0].star:
@@ -202,7 +202,7 @@ class BoundCall:
         return [self._named(part.value) for part in parts]
 
     def sizes(self, name: str) -> list[str] | None:
-        """Names for sizes: given one by one, or in a tuple that is written out."""
+        """Return names for sizes: single ones, or a tuple that is written out."""
         found = self._given[name]
         if len(found) == 1 and found[0].fact.kind in ("int", "unknown"):
             is_one = found[0].fact.kind == "int" or found[0].literal() is not None
@@ -210,7 +210,7 @@ class BoundCall:
         return self.elements(name)
 
     def sizes_at(self, name: str, dim: str) -> list[int] | None:
-        """The sizes that were seen at an axis."""
+        """Return the sizes of an axis in all runs."""
         fact, axis = self._given[name][0].fact, self.traced(dim, None)
         if not isinstance(axis, int) or not fact.shapes:
             return None
@@ -219,19 +219,19 @@ class BoundCall:
         return [s[axis] if s else 1 for s in fact.shapes]
 
     def node(self, name: str) -> Any:
-        """The expression that it becomes."""
+        """Return the translated argument."""
         return self._given[name][0].value
 
     def hold(self, name: str, node: Any) -> None:
-        """Let the template use one more name; an argument that is None is left out."""
+        """Let the template use one more name; None drops the argument."""
         self._extra[name] = node
 
     def result_dtype(self) -> str | None:
-        """The dtype of the result, in all runs."""
+        """Return the dtype of the result, in all runs."""
         return self._result.dtype
 
     def result_shape(self) -> tuple[int, ...] | None:
-        """The shape of the result, in all runs."""
+        """Return the shape of the result, in all runs."""
         return self._result.shape
 
     def _named(self, value: Any) -> str:
@@ -245,7 +245,7 @@ class BoundCall:
     # ---- the result
 
     def expression(self, part: str = "gives", *, method: bool = False) -> Any:
-        """The expression in JAX, or None if there is none."""
+        """Return the expression in JAX, or None if there is none."""
         template: Any = getattr(self.row, part)
         if callable(template):
             template = template(self)
@@ -280,7 +280,7 @@ def _spelling(keyword: str, names: set[str]) -> str:
 
 
 def _as_method(template: str) -> str:
-    """`x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`: as the call was written."""
+    """Return `x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`, as the call was written."""
     match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
     if match is None or match[1] not in METHODS:
         return template

@@ -41,7 +41,7 @@ def _chunk(given: BoundCall) -> str | None:
 
 
 def _split(given: BoundCall) -> str | None:
-    """Torch takes sizes, or one for all; JAX the places to cut at."""
+    """Torch takes sizes, or one for all; JAX takes the indices to cut at."""
     if given.kind("split_size") == "int":
         return (
             "jnp.split(x, list(range(split_size, x.shape[dim], split_size)), axis=dim)"
@@ -54,7 +54,7 @@ def _split(given: BoundCall) -> str | None:
 
 
 def _sum_to_size(given: BoundCall) -> str | None:
-    """Over the axes that are 1, or missing, in the example."""
+    """Sum over the axes that are 1, or missing, in the result."""
     sizes, found = given.shape("x"), given.result_shape()
     if sizes is None or found is None:
         return None
