@@ -15,8 +15,8 @@ from jax.experimental import io_callback
 from jax.experimental.jet import jet
 
 import jaxfn
-from tests.build import function
 from jaxfn._base.errors import NOT_TRANSPOSED
+from tests.build import function
 from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ SPACES = {
     "jaxfn.amp": "",
     "jaxfn.torch": " (extra `torch`)",
 }
-MEMBERS = {"Function": "Function", "FunctionCtx": "ctx"}
+MEMBERS = {"Function": "Function", "FunctionCtx": "ctx", "BackwardCFunction": "ctx"}
 HEAD = """# API
 
 This page lists the public names with the first line of their docstrings. `help(...)`
@@ -58,13 +59,19 @@ def row(name: str, found: Definition) -> str:
     return f"| `{name}{signature(found)}` | {first_line(found)} |"
 
 
-def members(owner: str, cls: Definition) -> list[str]:
-    """Return the lines of the methods of a class that users define or call."""
-    return [
-        row(f"{owner}.{x.name}", x)
-        for x in cls.body
-        if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")
-    ]
+def members(owner: str, cls: ast.ClassDef) -> Iterator[str]:
+    """Yield the lines of what users define, call or read on a class."""
+    if owner == "Function":
+        call = definition("jaxfn._function.function", "_call")
+        yield f"| `Function.apply(*args, **kwargs)` | {first_line(call)} |"
+    for x in cls.body:
+        if not isinstance(x, ast.FunctionDef) or x.name.startswith("_"):
+            continue
+        how = {ast.unparse(decorator) for decorator in x.decorator_list}
+        if "property" in how:
+            yield f"| `{owner}.{x.name}` | {first_line(x)} |"
+        elif how == {"staticmethod"} or cls.name == "FunctionCtx":
+            yield row(f"{owner}.{x.name}", x)
 
 
 def public(space: str) -> list[str]:
