@@ -87,6 +87,8 @@ def definition(space: str, name: str) -> Definition | None:
     for node in ast.walk(module(space)):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
             return node
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets) == name:
+            return definition(space, ast.unparse(node.value))  # another name for it
         if isinstance(node, ast.ImportFrom) and name in [x.name for x in node.names]:
             is_module = any(file.exists() for file in files(f"{node.module}.{name}"))
             found = None if is_module else definition(str(node.module), name)
