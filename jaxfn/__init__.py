@@ -38,6 +38,7 @@ from jaxfn._methods import BackwardCFunction, FunctionCtx
 if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check
     from jaxfn._explain import Explanation, explain
+    from jaxfn._partitioned import partitioned
     from jaxfn._triton import InterpreterWarning, triton_call
 
 __version__ = "0.1.0"
@@ -60,6 +61,7 @@ __all__ = [
     "explain",
     "host_function",
     "once_differentiable",
+    "partitioned",
     "triton_call",
 ]
 
@@ -72,6 +74,7 @@ _TOOLS = {
     "InterpreterWarning": "jaxfn._triton",
     "check": "jaxfn._check",
     "explain": "jaxfn._explain",
+    "partitioned": "jaxfn._partitioned",
     "triton_call": "jaxfn._triton",
 }
 """Where the names are that most programs never use: imported at first use."""

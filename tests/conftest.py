@@ -52,6 +52,7 @@ def reuse_contexts():
             mine.context = make()
         return mine.context
 
+    make_or_reuse.__wrapped__ = make
     mlir.make_ir_context = make_or_reuse
 
 

@@ -14,6 +14,7 @@ decorators.
 """
 
 # fmt: off
+from jax.experimental.custom_partitioning import custom_partitioning
 from jaxfn._base.compat.decorators import (
     FORWARD_MODE_REFUSAL, NEEDS_VALUES, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
     hide_frames, is_refused_solve, lacks_transpose, place_of,

@@ -1,0 +1,262 @@
+"""`partitioned`: a function that each device runs on its part of the arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+from jax.custom_batching import custom_vmap
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxfn._base import compat, errors, type_name
+
+_Axes = dict[str, tuple[str, ...]]
+
+
+def partitioned(
+    fn: Callable[..., Any], rule: str, *, replicated: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Let each device run a function on its part of sharded arrays.
+
+    XLA can't look into a kernel (Triton, Pallas, an FFI call), so it gathers sharded
+    arguments on every device. A rule in einsum form says how to split them instead.
+    Use it inside `forward` and `backward` of a Function: one rule for each.
+
+    Args:
+        fn: Function of arrays that returns an array or a tuple of arrays. It works for
+            parts of the arrays as well as for whole ones.
+        rule: Names of the dimensions of each argument, an arrow, and those of each
+            output: `"b n, n -> b n"`. Dimensions with one name have one size. If an
+            output lacks a name, it is a sum over this dimension, and jaxfn adds up the
+            results of the devices.
+        replicated: Names of dimensions that are never split: `fn` needs all of them.
+
+    Returns:
+        The function, under `jax.jit`, `jax.vmap` and automatic sharding. It has no
+        derivative of its own.
+
+    Raises:
+        ValueError: The rule does not fit the arguments or the outputs of `fn`.
+        TypeError: The result was differentiated.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxfn
+        >>> def norm(x, w):
+        ...     return w * x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+        >>> def norm_grad(x, w, grad):
+        ...     return jax.vjp(norm, x, w)[1](grad)
+        >>> forward = jaxfn.partitioned(norm, "b n, n -> b n", replicated=("n",))
+        >>> backward = jaxfn.partitioned(
+        ...     norm_grad, "b n, n, b n -> b n, n", replicated=("n",)
+        ... )
+        >>> class Norm(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x, w):
+        ...         ctx.save_for_backward(x, w)
+        ...         return forward(x, w)
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return backward(*ctx.saved_tensors, grad)
+        >>> x, w = jnp.array([[3.0, 4.0]]), jnp.ones(2)
+        >>> jax.jit(jax.grad(lambda w: Norm.apply(x, w).sum()))(w).tolist()
+        [0.6000000238418579, 0.800000011920929]
+
+    Source: https://docs.jax.dev/en/latest/jax.experimental.custom_partitioning.html
+    """
+    if not callable(fn):
+        raise errors.RuleTypeError(
+            f"partitioned got {type_name(fn)}: expected a function. Pass the function "
+            "itself, and its arguments to what partitioned returns."
+        )
+    parsed = _Rule.parse(getattr(fn, "__name__", type_name(fn)), rule, replicated)
+    run = _without_derivative(parsed.name, _batched(fn, parsed))
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        return run(*map(compat.as_array, args))
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """The dimensions of arguments and outputs.
+
+    Attributes:
+        name: Name of the function.
+        arguments: Names of the dimensions of each argument.
+        outputs: Names of the dimensions of each output.
+        replicated: Names of dimensions that are never split.
+    """
+
+    name: str
+    arguments: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+    replicated: frozenset[str]
+
+    @classmethod
+    def parse(cls, name: str, rule: str, replicated: Collection[str]) -> _Rule:
+        """Read a rule, and check it as far as that is possible without arrays."""
+        sides = [
+            tuple(tuple(part.split()) for part in side.split(","))
+            for side in rule.split("->")
+        ]
+        if len(sides) != 2 or isinstance(replicated, str):
+            raise errors.RuleValueError(
+                f"partitioned of `{name}` got the rule {rule!r} and "
+                f"replicated={replicated!r}: expected one arrow, as in "
+                '"b n, n -> b n", and a tuple of names.'
+            )
+        known = {x for dims in sides[0] for x in dims}
+        new = {x for dims in sides[1] for x in dims} - known - set(replicated)
+        twice = [dims for side in sides for dims in side if len({*dims}) < len(dims)]
+        if new or twice or not set(replicated) <= known | {*sum(sides[1], ())}:
+            raise errors.RuleValueError(
+                f"partitioned of `{name}` got the rule {rule!r} and "
+                f"replicated={tuple(replicated)}: expected each name once in an array; "
+                "a name that no argument has must be replicated."
+            )
+        return cls(name, sides[0], sides[1], frozenset(replicated))
+
+    def batched(self, in_batched: Sequence[bool]) -> _Rule:
+        """Return the rule with a batch axis in front."""
+        used = {x for dims in (*self.arguments, *self.outputs) for x in dims}
+        axis = next(x for i in range(99) if (x := f"batch{i}") not in used)
+        arguments = zip(self.arguments, in_batched, strict=True)
+        return dataclasses.replace(
+            self,
+            arguments=tuple((axis, *dims) if b else dims for dims, b in arguments),
+            outputs=tuple((axis, *dims) for dims in self.outputs),
+        )
+
+    def text(self) -> str:
+        """Return the rule as JAX reads it."""
+        sides = (self.arguments, self.outputs)
+        return " -> ".join(", ".join(map(" ".join, side)) for side in sides)
+
+    def summed(self) -> tuple[str, ...]:
+        """Return the names that no output has."""
+        kept = {x for dims in self.outputs for x in dims} | self.replicated
+        return tuple(
+            dict.fromkeys(x for dims in self.arguments for x in dims if x not in kept)
+        )
+
+    def check(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Compare the rule with arrays or their shapes."""
+        sizes: dict[str, int] = {}
+        for what, rule, arrays in (
+            ("arguments", self.arguments, arguments),
+            ("outputs", self.outputs, outputs),
+        ):
+            fits = len(rule) == len(arrays)
+            for dims, x in zip(rule, arrays, strict=False):
+                fits &= len(dims) == len(x.shape) and all(
+                    sizes.setdefault(name, size) == size
+                    for name, size in zip(dims, x.shape, strict=True)
+                )
+            if not fits:
+                found = ", ".join(str(tuple(x.shape)) for x in arrays)
+                raise errors.RuleValueError(
+                    f"`{self.name}` has {what} of shapes {found}: expected those of "
+                    f'its rule "{self.text()}", with one size for each name.'
+                )
+
+    def axes(self, mesh: Any, arrays: Sequence[Any], rule: Sequence[Any]) -> _Axes:
+        """Return the mesh axes that split each dimension, from shardings that XLA has.
+
+        The first array that is split along a dimension decides. A mesh axis splits one
+        dimension, and evenly: otherwise XLA pads, and a sum would count the padding.
+        """
+        found: _Axes = {}
+        free = set(mesh.axis_names)
+        for dims, x in zip(rule, arrays, strict=True):
+            for name, size, axes in zip(dims, x.shape, x.sharding.spec, strict=False):
+                given = (axes,) if isinstance(axes, str) else tuple(axes or ())
+                parts = math.prod(mesh.shape[a] for a in given)
+                if name in found or name in self.replicated or not free >= {*given}:
+                    continue
+                if given and size % parts == 0:
+                    found[name] = given
+                    free -= {*given}
+        return found
+
+
+def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
+    """Return the function with its partitioning, and with a batch rule."""
+
+    @custom_vmap
+    def run(*args: Any) -> Any:
+        outputs = jax.eval_shape(fn, *args)
+        is_tuple = isinstance(outputs, (tuple, list))
+        rule.check(args, outputs if is_tuple else (outputs,))
+        found = _on_devices(fn, rule)(*args)
+        return found if is_tuple else found[0]
+
+    @run.def_vmap
+    def _(_: int, in_batched: Sequence[bool], *args: Any) -> Any:
+        if len(args) != len(rule.arguments):
+            rule.check(args, ())
+        axes = [0 if b else None for b in in_batched]
+        each = jax.vmap(fn, axes)  # each device has a part of the batch
+        out = _batched(each, rule.batched(in_batched))(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run
+
+
+def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
+    """Return the function as one that XLA's partitioner splits by the rule."""
+
+    def whole(*args: Any) -> tuple[Any, ...]:
+        out = fn(*args)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        specs = [PartitionSpec(*(axes.get(x) for x in dims)) for dims in arrays]
+        return tuple(NamedSharding(mesh, spec) for spec in specs)
+
+    def infer(mesh: Any, args: Sequence[Any], _: Any) -> tuple[Any, ...]:
+        return shardings(mesh, rule.axes(mesh, args, rule.arguments), rule.outputs)
+
+    def partition(mesh: Any, args: Sequence[Any], results: Sequence[Any]) -> Any:
+        both = (*rule.arguments, *rule.outputs)
+        axes = rule.axes(mesh, (*args, *results), both)
+
+        def local(*parts: Any) -> tuple[Any, ...]:
+            found = []
+            for dims, y in zip(rule.outputs, whole(*parts), strict=True):
+                over = [
+                    a for name, own in axes.items() if name not in dims for a in own
+                ]
+                found.append(jax.lax.psum(y, tuple(over)) if over else y)
+            return tuple(found)
+
+        outputs = shardings(mesh, axes, rule.outputs)
+        return mesh, local, outputs, shardings(mesh, axes, rule.arguments)
+
+    split = compat.custom_partitioning(whole)
+    split.def_partition(
+        partition,
+        infer_sharding_from_operands=infer,
+        sharding_rule=rule.text(),
+        reduction_factors=rule.summed(),
+        need_replication_factors=tuple(sorted(rule.replicated)),
+    )
+    return split
+
+
+def _without_derivative(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = jax.custom_jvp(run)
+
+    @guarded.defjvp
+    def _(*_: Any) -> Any:
+        raise errors.RuleTypeError(
+            f"`{name}` was differentiated, and partitioned gives no derivative. Call "
+            "it in forward of a Function, and another partitioned function in backward."
+        )
+
+    return guarded

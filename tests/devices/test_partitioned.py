@@ -1,0 +1,201 @@
+"""`jaxfn.partitioned` on eight devices: the rules of a Function on parts of arrays."""
+
+import re
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxfn
+
+MESHES = {"data": (8,), "data model": (4, 2)}
+SPLITS = [  # mesh, how x is split
+    ("data", P("data", None)),
+    ("data model", P("model", None)),
+    ("data model", P(("data", "model"), None)),
+    ("data model", P("data", "model")),
+    ("data", P()),
+]
+kinds = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+splits = pytest.mark.parametrize(("axes", "split"), SPLITS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def contexts(monkeypatch):
+    """Don't reuse MLIR contexts: XLA's partitioner lowers within another lowering."""
+    from jax._src.interpreters import mlir
+
+    make = mlir.make_ir_context
+    monkeypatch.setattr(mlir, "make_ir_context", getattr(make, "__wrapped__", make))
+
+
+def norm(x, w):
+    return w * x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+
+
+def norm_grads(x, w, grad):
+    return jax.vjp(norm, x, w)[1](grad)
+
+
+def twice(x, w, grad):  # wrong on purpose: which rule ran?
+    return jax.tree.map(lambda g: 2 * g, norm_grads(x, w, grad))
+
+
+forward = jaxfn.partitioned(norm, "b n, n -> b n", replicated=("n",))
+backward = jaxfn.partitioned(twice, "b n, n, b n -> b n, n", replicated=("n",))
+
+
+class Norm(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return forward(x, w)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return backward(*ctx.saved_tensors, grad)
+
+
+def placed(axes, split, kind, shape=(16, 4)):
+    names = tuple(axes.split())
+    mesh = jax.make_mesh(MESHES[axes], names, axis_types=(kind,) * len(names))
+    x = jax.random.normal(jax.random.key(0), shape)
+    x, w = jnp.asarray(x), jnp.arange(1.0, 1.0 + shape[-1])
+    return jax.device_put(x, NamedSharding(mesh, split)), jax.device_put(
+        w, NamedSharding(mesh, P())
+    )
+
+
+def loss(f):
+    return lambda x, w: jnp.sin(f(x, w)).sum()
+
+
+def collectives(f, *args):
+    text = jax.jit(f).lower(*args).compile().as_text()
+    names = r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)"
+    return Counter(re.findall(rf"{names}(?:-start)?\(", text))
+
+
+@kinds
+@splits
+def test_value_and_gradient(axes, split, kind):
+    x, w = placed(axes, split, kind)
+    np.testing.assert_allclose(jax.jit(Norm.apply)(x, w), norm(x, w), rtol=1e-5)
+    got = jax.jit(jax.grad(loss(Norm.apply), (0, 1)))(x, w)
+    expected = jax.grad(loss(norm), (0, 1))(np.asarray(x), np.asarray(w))
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, 2 * b, rtol=1e-4, atol=1e-5)
+
+
+@kinds
+def test_batched(kind):
+    x, w = placed("data", P("data"), kind, (8, 3, 4))
+    orders = {
+        "vmap of grad": lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None)),
+        "grad of vmap": lambda f: jax.grad(
+            lambda x, w: jax.vmap(loss(f), (0, None))(x, w).sum(), (0, 1)
+        ),
+        "vmap of vmap": lambda f: jax.vmap(
+            jax.vmap(lambda x, w: f(x[None], w)[0], (0, None)), (0, None)
+        ),
+    }
+    for name, order in orders.items():
+        factor = 1 if name == "vmap of vmap" else 2
+        got = jax.tree.leaves(jax.jit(order(Norm.apply))(x, w))
+        expected = jax.tree.leaves(order(norm)(np.asarray(x), np.asarray(w)))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a, factor * b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("axes", "split"), SPLITS[:3], ids=str)
+def test_no_collective_that_plain_jax_would_not_have(axes, split):
+    x, w = placed(axes, split, AxisType.Auto)
+    for transform in (lambda f: f, lambda f: jax.grad(loss(f), (0, 1))):
+        plain = collectives(transform(norm), x, w)
+        assert collectives(transform(Norm.apply), x, w) == plain
+    # But the function without a rule would be gathered by a custom call's partitioner.
+    xs, w = placed("data", P("data"), AxisType.Auto, (8, 3, 4))
+    batched = jax.vmap(jax.grad(loss(Norm.apply), (0, 1)), (0, None))
+    assert not collectives(batched, xs, w)
+
+
+def test_results_stay_split():
+    x, w = placed("data", P("data", None), AxisType.Auto)
+    assert jax.jit(Norm.apply)(x, w).sharding.spec == x.sharding.spec
+
+
+def test_a_sum_over_a_dimension_that_no_output_has():
+    x, _ = placed("data", P("data", None), AxisType.Auto)
+    total = jaxfn.partitioned(lambda x: x.sum(0), "b n -> n")
+    np.testing.assert_allclose(jax.jit(total)(x), np.asarray(x).sum(0), rtol=1e-5)
+    assert collectives(total, x) == {"all-reduce": 1}
+
+
+def test_inside_shard_map_and_outside_of_jit():
+    x, w = placed("data", P("data", None), AxisType.Auto)
+    np.testing.assert_allclose(Norm.apply(x, w), norm(x, w), rtol=1e-5)
+    mapped = jax.shard_map(
+        lambda x, w: Norm.apply(x, w),
+        mesh=x.sharding.mesh,
+        in_specs=(P("data"), P()),
+        out_specs=P("data"),
+    )
+    np.testing.assert_allclose(jax.jit(mapped)(x, w), norm(x, w), rtol=1e-5)
+
+
+def test_on_one_device():
+    x, w = jnp.ones((3, 4)), jnp.arange(4.0)
+    got = jax.grad(loss(Norm.apply))(x, w)
+    np.testing.assert_allclose(got, 2 * jax.grad(loss(norm))(x, w), rtol=1e-5)
+
+
+def test_a_derivative_is_refused():
+    x, w = jnp.ones((3, 4)), jnp.arange(4.0)
+    with pytest.raises(TypeError, match="`norm` was differentiated, and partitioned"):
+        jax.grad(loss(forward))(x, w)
+    with pytest.raises(TypeError, match="`twice` was differentiated"):
+        jax.jacrev(jax.grad(loss(Norm.apply)))(x, w)
+    with pytest.raises(ValueError, match="`Norm.backward` can't be transposed"):
+        jax.hessian(loss(Norm.apply))(x, w)
+
+
+@pytest.mark.parametrize(
+    ("rule", "replicated", "message"),
+    [
+        ("b n, n", (), "expected one arrow"),
+        ("b n, n -> b n", "n", "expected one arrow"),
+        ("b n, n -> b m", (), "a name that no argument has must be replicated"),
+        ("b b, b -> b", (), "expected each name once in an array"),
+        ("b n, n -> b n", ("m",), "a name that no argument has"),
+        ("b n -> b n", (), "has arguments of shapes (3, 4), (4,)"),
+        ("b n, b -> b n", (), "has arguments of shapes (3, 4), (4,)"),
+        ("b n, n -> n b", (), "has outputs of shapes (3, 4)"),
+        ("b n, n -> b n, n", (), "has outputs of shapes (3, 4)"),
+    ],
+)
+def test_a_rule_that_does_not_fit(rule, replicated, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        jaxfn.partitioned(norm, rule, replicated=replicated)(
+            jnp.ones((3, 4)), jnp.ones(4)
+        )
+
+
+def test_something_else_than_a_function():
+    with pytest.raises(TypeError, match="partitioned got int: expected a function"):
+        jaxfn.partitioned(3, "b -> b")
+
+
+def test_what_does_not_divide_is_not_split():
+    # XLA would pad such an array, and a sum would count the padding.
+    from jaxfn._partitioned import _Rule
+
+    x, _ = placed("data", P("data", None), AxisType.Auto)
+    rule = _Rule.parse("f", "b n -> n", ())
+    uneven = jax.ShapeDtypeStruct((12, 4), x.dtype)
+    uneven.sharding = x.sharding
+    assert rule.axes(x.sharding.mesh, [x], rule.arguments) == {"b": ("data",)}
+    assert rule.axes(x.sharding.mesh, [uneven], rule.arguments) == {}
