@@ -195,7 +195,6 @@ def test_what_does_not_divide_is_not_split():
 
     x, _ = placed("data", P("data", None), AxisType.Auto)
     rule = _Rule.parse("f", "b n -> n", ())
-    uneven = jax.ShapeDtypeStruct((12, 4), x.dtype)
-    uneven.sharding = x.sharding
+    uneven = jax.ShapeDtypeStruct((12, 4), x.dtype, sharding=x.sharding)
     assert rule.axes(x.sharding.mesh, [x], rule.arguments) == {"b": ("data",)}
     assert rule.axes(x.sharding.mesh, [uneven], rule.arguments) == {}
