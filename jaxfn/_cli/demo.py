@@ -1,7 +1,7 @@
 """`python -m jaxfn demo`: `jaxfn.check` on the examples, as a matrix.
 
-Right rules can't show that a transformation dropped one. Therefore `broken` makes one
-rule wrong: then the cells that use it must fail, and no other.
+If all rules are right, nobody sees that a transformation dropped one. Therefore
+`broken` makes one rule wrong: then exactly the cells that use it must fail.
 """
 
 from __future__ import annotations
