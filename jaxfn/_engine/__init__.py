@@ -1,8 +1,8 @@
 """`Rules` into JAX functions: custom_vjp, custom_jvp, custom_vmap and our primitives.
 
-What happens to a call, with the module of each step. A face (`_function`, `_decorator`)
-runs forward: it makes a `OnePass`, whose methods `primal` and `fwd` become those of
-`Rules`. (Without tracers, a class runs in `_methods.plain` instead.)
+The steps of a call, with their modules. A face (`_function`, `_decorator`) runs
+forward: it makes a `OnePass`, and its methods `primal` and `fwd` become rules. (Without
+tracers, a class runs in `_methods.plain` instead.)
 
     call(rules, arrays):                                  # engines
         f = custom_vjp(primal, fwd, bwd)  if rules have a backward alone

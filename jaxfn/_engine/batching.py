@@ -68,7 +68,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         try:
             return f(*closed_over, *arrays)
         except jax.errors.UnexpectedTracerError as error:
-            # The batch rule closes over what is being differentiated.
+            # The batch rule closes over a value that is being differentiated.
             said = errors.CLOSED_OVER.format(name=name)
             raise errors.ClosedOverError(said) from error
 

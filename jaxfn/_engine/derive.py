@@ -31,7 +31,8 @@ def transposed(
         avals: Types of the tangents of the differentiable outputs.
 
     Raises:
-        RuleValueError: bwd is not linear in its cotangents, or JAX can't transpose it.
+        RuleValueError: `bwd` is not linear in its cotangents, or JAX can't transpose
+            it.
     """
     assert rules.bwd is not None
     bwd = rules.bwd
@@ -91,7 +92,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
 
     If both fail, this raises JAX's error of the first.
     """
-    # Both start from the jaxpr, so that the Python of backward runs once.
+    # Both start from the jaxpr, so the Python of backward runs once.
 
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
@@ -188,7 +189,7 @@ def _bodies(eqn: Any, reaches: list[bool]) -> list[tuple[Any, list[bool] | None]
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:
-    """Name what JAX could not transpose; return JAX's error if it helps a user."""
+    """Name the operation without transpose; return JAX's error if it helps a user."""
     said = str(error)
     if compat.is_refused_solve(error):
         return (

@@ -38,7 +38,7 @@ AUXILIARY = "an auxiliary result of lax.custom_linear_solve, which has no deriva
 
 
 class Fact(NamedTuple):
-    """What is known of a value.
+    """The known facts about a value.
 
     Attributes:
         depends: Whether it depends on the inputs.

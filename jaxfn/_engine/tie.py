@@ -75,7 +75,7 @@ def _with_zero_of(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     return _less_zero(list(outs), list(inputs))
 
 
-# A jit, so that JAX traces the operations once for the same types.
+# A jit, because then JAX traces the operations once for the same types.
 @jax.jit
 def _less_zero(outs: list[Any], inputs: list[Any]) -> list[Any]:
     """Return the outputs, less a zero made of the inputs."""

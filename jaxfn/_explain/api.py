@@ -15,7 +15,7 @@ from jaxfn._explain.target import Target, struct, target
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Tell what JAX will do with a call of a Function.
+    """Show what JAX will do with a call of a Function.
 
     The report names the definition of JAX that the rules become, and why; the array
     arguments and the static ones; and the transformations that work. It lists the

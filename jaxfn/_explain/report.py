@@ -113,7 +113,7 @@ class Explanation:
         return "\n".join(parts)
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot the memory of the residuals, beside that of plain autodiff.
+        """Plot the memory of the residuals, and of plain autodiff's.
 
         Args:
             ax: The matplotlib axes to draw in; new ones if omitted.
@@ -122,7 +122,7 @@ class Explanation:
             The axes.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ImportError: Matplotlib is not installed.
             ValueError: There are no residuals, because the Function can't be
                 differentiated.
         """

@@ -418,7 +418,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
 
     Raises:
         TypeError: The arguments don't fit forward's signature.
-        NotImplementedError: forward is missing, or a keyword-only argument holds an
+        NotImplementedError: `forward` is missing, or a keyword-only argument holds an
             array.
         RuntimeError: A rule broke its contract.
 

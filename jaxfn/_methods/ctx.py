@@ -110,7 +110,7 @@ class FunctionCtx:
         """Mark inputs that torch code would change in place.
 
         JAX arrays are immutable: return the new value from forward. jaxfn deletes the
-        buffer of a marked input after the call, so that a later use fails. It keeps the
+        buffer of a marked input after the call, and a later use fails. It keeps the
         buffer if you also return or save the input, or if any argument is traced.
 
         Args:

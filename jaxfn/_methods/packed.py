@@ -37,7 +37,7 @@ class Packed:
     """How to unpack the leaves.
 
     Attributes:
-        kept: Number of leaves that were not packed; they come first.
+        kept: Number of leaves that stay unpacked; they come first.
         specs: For each array saved for backward, the spec of the pair of packed value
             and witness (`_witness`).
         unpack: The unpack hook.

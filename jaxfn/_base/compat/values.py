@@ -32,7 +32,7 @@ def as_array(x: Any) -> Any:
     value: Any = x
     aval = jax.typeof(value)
     if aval.dtype == jax.dtypes.float0:
-        return x  # a cotangent of integers, which JAX keeps in NumPy
+        return x  # a cotangent of integers: JAX leaves it in NumPy
     return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
 
 
