@@ -1,7 +1,7 @@
 """PyTorch's `torch.autograd.Function` for JAX.
 
-A class says how to compute a value, its reverse and forward derivative and its
-batching; `apply` then works under every JAX transformation, in every order.
+A class defines a value, its reverse and forward derivative, and its batching. Its
+`apply` works under every JAX transformation, in every order.
 
 Example:
     >>> import jax, jax.numpy as jnp, jaxfn
@@ -77,7 +77,7 @@ _TOOLS = {
     "partitioned": "jaxfn._partitioned",
     "triton_call": "jaxfn._triton",
 }
-"""Where the names are that most programs never use: imported at first use."""
+"""Modules of names that most programs never use; they are imported at first use."""
 
 
 def __getattr__(name: str) -> Any:

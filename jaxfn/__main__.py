@@ -11,13 +11,13 @@ from jaxfn._cli import commands, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the result is the exit code.
+    """Run a command, and return the exit code.
 
     Args:
-        argv: the command line without the program; that of the process by default.
+        argv: The command line without the program; by default the process's own.
 
     Returns:
-        0 if all is right, 1 if a check failed, 2 if the command is wrong.
+        0 for success, 1 if a check failed, 2 if the command is wrong.
     """
     parser = argparse.ArgumentParser(
         prog="python -m jaxfn", description="torch.autograd.Function for JAX."
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(argv)
     finally:
-        say("")  # what `--help` left in the buffer
+        say("")  # flush the output of `--help`
     return options.run(options)
 
 

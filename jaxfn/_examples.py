@@ -1,7 +1,7 @@
 """The examples of PyTorch's pages on autograd Functions, with jax.numpy inside.
 
-They are what `python -m jaxfn demo` runs, and a place to copy from. Each computes what
-the page's example computes; `Example.formula` is the same value without a Function.
+`python -m jaxfn demo` runs them, and you can copy them. Each computes the same as the
+page's example; `Example.formula` is the same value without a Function.
 
 Sources: the pages of `torch.autograd.function.BackwardCFunction`, `InplaceFunction` and
 `NestedIOFunction`, and https://docs.pytorch.org/docs/stable/notes/extending.func.html
@@ -36,8 +36,7 @@ class MulAdd(Function):
         ctx.z = z
         return out
 
-    # torch's pages have this mark on most of their examples. A port keeps it, and a
-    # second derivative is then refused.
+    # torch's pages put this mark on most examples. With it a second derivative raises.
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Any) -> Any:
@@ -65,7 +64,7 @@ class Sort(Function):
 
 
 class Twice(Function):
-    """Two copies; a gradient that is not used arrives as zeros."""
+    """Two copies; the gradient of an unused one arrives as zeros."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004
@@ -78,7 +77,7 @@ class Twice(Function):
 
 
 class TwiceUnmaterialized(Function):
-    """Two copies; a gradient that is not used arrives as None."""
+    """Two copies; the gradient of an unused one arrives as None."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -110,7 +109,7 @@ class Product(Function):
 
     @staticmethod
     def jvp(ctx: Any, x_t: Any, y_t: Any, _: None) -> Any:
-        # z is a Python number, and has no tangent: None stands in its place.
+        # z is a Python number without a tangent, so its place has None.
         x, y = ctx.saved_tensors
         return ctx.z * (y * x_t + x * y_t)
 
@@ -126,7 +125,7 @@ class Inplace(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
         ctx.mark_dirty(x)
-        return x + 1  # torch's page writes into x: JAX arrays can't be changed
+        return x + 1  # torch's page writes into x; JAX arrays can't change
 
     @staticmethod
     @once_differentiable
@@ -139,8 +138,8 @@ class Cube(Function):
 
     @staticmethod
     def forward(x: Any) -> Any:
-        # torch wants an intermediate that is saved to be an output: only so it has a
-        # derivative there. jaxfn would not need it.
+        # In torch a saved intermediate has a derivative only if it is an output. jaxfn
+        # does not need this.
         return x**3, 3 * x**2
 
     @staticmethod
@@ -164,7 +163,7 @@ class Cube(Function):
 
 
 class ExpDerived(Function):
-    """exp(x), saving its output; the jvp is backward transposed."""
+    """exp(x), which saves its output; the jvp is the transpose of backward."""
 
     generate_jvp_rule = True
 
@@ -182,15 +181,15 @@ class ExpDerived(Function):
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A Function with something to call it on.
+    """A Function with example arguments.
 
     Attributes:
-        function: the class.
-        arrays: makes its float array arguments, fresh for each call: `Inplace`
-            consumes them.
-        static: its other arguments.
-        formula: the same value without a Function.
-        once: whether it refuses second derivatives.
+        function: The class.
+        arrays: Function that makes the float arrays, anew for each call, because
+            `Inplace` deletes them.
+        static: Its other arguments.
+        formula: The same value without a Function.
+        once: Whether it refuses second derivatives.
     """
 
     function: Any

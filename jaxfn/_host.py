@@ -28,53 +28,53 @@ def host_function(
     *,
     vmap_method: VmapMethod = "sequential",
 ) -> Callable[..., Any]:
-    """Make a NumPy or SciPy function one that JAX can call under every transformation.
+    """Wrap a NumPy or SciPy function, to call it under any JAX transformation.
 
     Use it for code that needs the values of arrays, in forward and backward, under
-    `jax.jit`, `jax.vmap`, `jax.lax.scan` and on devices. It has no derivative of its
-    own: that is what the Function around it is for.
+    `jax.jit`, `jax.vmap`, `jax.lax.scan` and on devices. It has no derivative. Call it
+    in a Function, which defines one.
 
     When `fn` is called:
 
-    - no argument is traced (also where JAX is only compiling what is around): at once.
-    - an argument is traced: whenever the compiled program runs, on the host, by
-      `jax.pure_callback`. How often and in which order is up to XLA, so `fn` must have
+    - If no argument is traced, at once (also while JAX compiles the code around it).
+    - If an argument is traced, whenever the compiled program runs, by
+      `jax.pure_callback`. XLA chooses how often and in which order, so `fn` must have
       no effects, and must not call JAX itself.
-    - and, without `result`, an argument is traced: once more, each time JAX traces the
-      call, with zeros of their shapes and dtypes in place of the traced arguments, to
-      find the shapes of the result. Give `result` where `fn` is slow or can't do with
-      zeros.
+    - If you also omit `result`, jaxfn calls `fn` during tracing, with zeros in place of
+      the traced arguments, to learn the shapes of the result. Pass `result` if `fn` is
+      slow or fails on zeros.
 
     Args:
-        fn: gets NumPy arrays, read-only, in place of the array arguments, and anything
-            else as it is; positional and keyword arguments. Returns a NumPy array, a
-            number, or a pytree of them. The shapes must depend on those of the
-            arguments alone.
-        result: what `fn` returns: a pytree of `jax.ShapeDtypeStruct` (anything with a
-            shape and a dtype will do), or a function that gets the arguments of `fn`
-            with `jax.ShapeDtypeStruct` in place of arrays and returns such a pytree. It
-            need not take arguments for which `fn` has a default.
-        vmap_method: under `jax.vmap`, "sequential" (the default) calls `fn` once for
-            each example, and "sequential_unrolled" too, without a loop. With
-            "expand_dims" and "broadcast_all" it is called once, with batch axes in
-            front (of size 1 or of full size, for an argument that is not batched), and
-            must return the result with them.
+        fn: The function. It gets read-only NumPy arrays in place of arrays, and other
+            arguments as they are. It returns a NumPy array, a number, or a pytree of
+            them. The shapes of the result must depend only on the shapes of the
+            arguments.
+        result: The type of the result: a pytree of `jax.ShapeDtypeStruct`, or of other
+            objects with a shape and a dtype. Or a function that returns this pytree. It
+            gets the arguments of `fn`, with `jax.ShapeDtypeStruct` in place of arrays.
+            It need not take arguments for which `fn` has a default.
+        vmap_method: The calls under `jax.vmap`. "sequential" (the default) and
+            "sequential_unrolled" (without a loop) call `fn` once for each example.
+            "expand_dims" and "broadcast_all" call it once, with batch axes in front,
+            which the result must have too. For an unbatched argument they have size 1
+            ("expand_dims") or full size.
 
     Returns:
-        The function, of JAX arrays. dtypes become those of `result`, or those that JAX
-        has for what `fn` returned (float32 for float64, unless x64 is enabled).
+        The function, on JAX arrays. Its results have the dtypes of `result`. Without
+        `result` they have JAX's dtypes for the arrays from `fn` (float32 for float64,
+        unless x64 is enabled).
 
     Raises:
-        TypeError: `fn` is not callable; an argument is a PRNG key; `result` holds what
-            has no shape; `fn` returned another structure, or complex numbers where real
-            ones are expected (or floats for integers).
-        ValueError: `fn` returned another shape, or an empty array when it was called on
-            zeros; or an unknown vmap_method was given.
-        RuntimeError: `result` is omitted, and `fn` raised when it was called on zeros.
-        NotImplementedError: the result was differentiated.
+        TypeError: `fn` is not callable. An argument is a PRNG key. An object in
+            `result` has no shape. Or `fn` returned another structure, complex numbers
+            instead of real ones, or floats instead of integers.
+        ValueError: `fn` returned another shape, or an empty array when called on zeros;
+            or vmap_method is unknown.
+        RuntimeError: `result` is omitted, and `fn` raised when called on zeros.
+        NotImplementedError: The result was differentiated.
 
-    What `fn` raises while a compiled program runs is a `jax.errors.JaxRuntimeError`
-    that holds the message.
+    If `fn` raises while a compiled program runs, the error is a
+    `jax.errors.JaxRuntimeError` with its message.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, jaxfn
@@ -121,7 +121,7 @@ def host_function(
 
 
 class _Host:
-    """A NumPy body with what the user said of its result and its batching."""
+    """A NumPy body, with the type of its result and its vmap_method."""
 
     def __init__(self, fn: Callable[..., Any], result: Any, method: VmapMethod) -> None:
         self._fn, self._result, self._method = fn, result, method
@@ -138,7 +138,7 @@ class _Host:
                 )
         if any(compat.is_tracer(x) for x in arrays):
             return self._traced(arrays, spec)
-        # jnp.array copies: the body may keep what it returned, and write to it later.
+        # jnp.array copies: the body may keep its result, and write to it later.
         found = self._run(spec, arrays)
         if self._result is None:
             return jax.tree.map(jnp.array, found)
@@ -146,12 +146,12 @@ class _Host:
         return jax.tree.map(jnp.array, self._checked(found, expected, ()))
 
     def _run(self, spec: Spec, arrays: Sequence[Any]) -> Any:
-        """Call the body; what it returns has NumPy arrays as leaves."""
+        """Call the body, and make the leaves of its result NumPy arrays."""
         args, kwargs = spec.join([_read_only(x) for x in arrays])
         return jax.tree.map(self._as_numpy, self._fn(*args, **kwargs))
 
     def _as_numpy(self, x: Any) -> np.ndarray:
-        """Make a leaf of the result a NumPy array that JAX can hold."""
+        """Convert a leaf of the result to a NumPy array that JAX can hold."""
         found = np.asarray(x)
         if not pytree.is_numeric(found.dtype):
             raise errors.RuleTypeError(
@@ -160,25 +160,25 @@ class _Host:
             )
         return found
 
-    # ---- where an argument is traced
+    # ---- if an argument is traced
 
     def _traced(self, arrays: list[Any], spec: Spec) -> Any:
-        """Call the body whenever the program runs; JAX must know its result's types."""
+        """Call the body when the program runs; JAX needs the types of its result."""
         expected = self._expected(arrays, spec)
         ranks = [x.ndim for x in arrays]
 
         def callback(*values: Any) -> Any:
-            # JAX calls this with arrays of its own; the body is one of NumPy.
+            # JAX passes its own arrays; the body expects NumPy's.
             values = tuple(map(np.asarray, values))
-            # Batch axes are in front, and may have size 1 for what is not batched.
+            # Batch axes are in front. For an unbatched array they may have size 1.
             lead = np.broadcast_shapes(
                 *[x.shape[: x.ndim - n] for x, n in zip(values, ranks, strict=True)]
             )
             return self._checked(self._run(spec, values), expected, lead)
 
-        # Under grad or jvp pure_callback raises, also for an integer result, which has
-        # no derivative to lose. So it gets inputs without derivative, and the refusal
-        # is attached to its results: it is raised where a derivative is asked for.
+        # Under grad or jvp, pure_callback raises even for an integer result, which has
+        # no derivative. So it gets inputs without derivative, and its results get a
+        # rule that raises if a derivative is taken.
         out = jax.pure_callback(
             callback, expected, *without_derivative(arrays), vmap_method=self._method
         )
@@ -186,7 +186,7 @@ class _Host:
         return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))
 
     def _refuse(self, _: Any, outs: Sequence[Any], __: Any) -> list[Any]:
-        """Stand for the derivative that the body does not have."""
+        """Refuse the derivative, which the body does not have."""
         if not any(pytree.is_inexact(x) for x in outs):
             return [None] * len(outs)
         raise errors.HostDerivativeError(
@@ -214,9 +214,9 @@ class _Host:
         return jax.tree.map(_struct, result)
 
     def _on_zeros(self, arrays: Sequence[Any], spec: Spec) -> Any:
-        """Call the body to see the shapes of its result.
+        """Call the body on zeros, to find the shapes of its result.
 
-        What is traced is zero then; what is known is as it is.
+        Only traced arguments are replaced by zeros.
         """
         zeros = [
             np.zeros(x.shape, x.dtype) if compat.is_tracer(x) else _read_only(x)
@@ -234,7 +234,7 @@ class _Host:
                 "jax.ShapeDtypeStruct, or a function of the arguments' shapes that "
                 "returns one."
             ) from error
-        # XLA drops a call that returns nothing, and with it the check of the shape.
+        # XLA drops a call without results, and with it the check of the shape.
         empty = any(x.size == 0 for x in jax.tree.leaves(found))
         if empty and all(x.size for x in zeros):
             raise errors.RuleValueError(
@@ -246,7 +246,7 @@ class _Host:
         return found
 
     def _checked(self, found: Any, expected: Any, lead: tuple[int, ...]) -> Any:
-        """Check what the body returned, and cast it to the types that were expected."""
+        """Check the result of the body, and cast it to the expected types."""
         have, want = jax.tree.structure(found), jax.tree.structure(expected)
         if have != want:
             raise errors.RuleTypeError(
@@ -278,11 +278,11 @@ def _without_defaults(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, ...]:
-    """Return the arguments for `result`, without defaults of `fn` that nobody passed.
+    """Return the arguments for `result`, without the filled-in defaults of `fn`.
 
-    A decorator (custom_function with rules, jax.custom_vjp) fills these in. It makes
-    arrays of numbers, which can't be told from arguments then: such a default is left
-    out only if `result` does not take it.
+    A decorator (custom_function with rules, jax.custom_vjp) fills these in. It converts
+    numbers to arrays, which look like arguments. Such a default is left out only if
+    `result` does not take it.
     """
     try:
         own = list(inspect.signature(fn).parameters.values())
@@ -297,7 +297,7 @@ def _without_defaults(
             return False
         return True
 
-    # From the last argument on: what is a default itself, and what may stand for one.
+    # Backwards from the last argument: those that are defaults, and that may be.
     pairs = list(zip(args, [p.default for p in own], strict=False))[::-1]
     filled = itertools.takewhile(lambda pair: pair[0] is pair[1], pairs)
     optional = itertools.takewhile(lambda pair: pair[1] is not _EMPTY, pairs)
@@ -309,10 +309,10 @@ _EMPTY = inspect.Parameter.empty
 
 
 def _read_only(x: Any) -> np.ndarray:
-    """Make a NumPy view that the body can't write to, eagerly or under jit.
+    """Make a NumPy view that the body can't write to.
 
-    Eagerly the memory is the caller's own: that of a NumPy array, or on a CPU of a JAX
-    array, which must never change.
+    In an eager call the memory is the caller's: a NumPy array's or, on a CPU, a JAX
+    array's, which must never change.
     """
     view = np.asarray(x).view()
     view.flags.writeable = False
@@ -320,10 +320,10 @@ def _read_only(x: Any) -> np.ndarray:
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:
-    """Return the type that JAX has for `x`: float32 for float64, unless x64 is on."""
+    """Return the type of `x` in JAX: float32 for float64, unless x64 is on."""
     return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 def _kind(dtype: Any) -> int:
-    """Say where a dtype stands in bool < integer < float < complex."""
+    """Return the position of a dtype in bool < integer < float < complex."""
     return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

@@ -1,7 +1,7 @@
 """Mixed precision for Functions: the names of `torch.amp`.
 
-JAX has no autocast that reaches into every operation, and jaxfn adds none: a policy
-concerns the Functions whose rules `custom_fwd` and `custom_bwd` decorate.
+JAX has no autocast for all operations, and jaxfn adds none. A policy applies to
+Functions whose rules are decorated by `custom_fwd` and `custom_bwd`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = [
 
 
 class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
-    """A policy for the Functions that are called inside: a context or a decorator.
+    """A policy for the Functions called inside it: a context or a decorator.
 
-    The policy is the one that is active when `apply` is called, also where forward is
-    traced later; backward runs under the policy of its forward.
+    The policy that is active when `apply` is called counts, even if forward is traced
+    later. Backward runs under the policy of its forward.
 
     Args:
-        device_type: "cuda", "cpu" or any other name; it filters nothing, and only
-            chooses the default dtype, as in torch: float16 for "cuda", else bfloat16.
-        dtype: the dtype of the policy.
-        enabled: False switches autocast off inside.
-        cache_enabled: accepted and ignored.
+        device_type: "cuda", "cpu" or any other name. As in torch, it chooses the
+            default dtype: float16 for "cuda", else bfloat16. It has no other effect.
+        dtype: The dtype of the policy.
+        enabled: Whether autocast is on inside.
+        cache_enabled: Accepted and ignored.
 
     Raises:
         ValueError: `device_type` is neither a string nor None.
 
-    Differs from torch: operations outside of Functions are not cast.
+    Differs from torch: operations outside Functions are not cast.
 
     Example:
         >>> import jaxfn
@@ -67,8 +67,8 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
         if dtype is None:
             dtype = jnp.float16 if device_type == "cuda" else jnp.bfloat16
         self._policy = settings.Policy(enabled=bool(enabled), dtype=jnp.dtype(dtype))
-        # A list, since one object may be entered again inside of itself: as a decorator
-        # of a function that calls itself, it is.
+        # A list, because one object may be entered inside itself: as a decorator of a
+        # function that calls itself.
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
@@ -85,13 +85,13 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801  (torch's name)
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Say if autocast is on here.
+    """Return whether autocast is on here.
 
     Args:
-        device_type: accepted and ignored.
+        device_type: Accepted and ignored.
 
     Returns:
-        True inside of `autocast`, unless it switches it off.
+        True if the innermost `autocast` is enabled.
 
     Example:
         >>> import jaxfn
@@ -103,13 +103,13 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
 
 
 def get_autocast_dtype(device_type: str | None = None) -> Any:
-    """Return the dtype of the policy that holds here.
+    """Return the dtype of the active policy.
 
     Args:
-        device_type: accepted and ignored.
+        device_type: Accepted and ignored.
 
     Returns:
-        A NumPy dtype; bfloat16 outside of `autocast`.
+        A NumPy dtype; bfloat16 outside `autocast`.
 
     Example:
         >>> import jaxfn
@@ -126,27 +126,27 @@ def custom_fwd(
     device_type: str,
     cast_inputs: Any = None,
 ) -> Any:
-    """Say how a Function's forward behaves under `autocast`.
+    """Choose how a Function's forward behaves under `autocast`.
 
-    Decorates the static method (or classmethod) `forward`, in either style, above or
-    below `@staticmethod`; backward needs `custom_bwd`.
+    It decorates the static method (or classmethod) `forward`, in either style, above or
+    below `@staticmethod`. Decorate backward by `custom_bwd`.
 
     Args:
-        fwd: forward; with keywords alone the result is a decorator.
-        device_type: any name; it filters nothing.
-        cast_inputs: where autocast is on, cast float arrays (but not float64) among the
-            arguments to this dtype, and run forward and backward with autocast off.
-            None: run both under the policy of the call.
+        fwd: The function `forward`. Without it the result is a decorator.
+        device_type: Any name; it has no effect.
+        cast_inputs: The dtype for float arrays (except float64) among the arguments, if
+            autocast is on. Forward and backward then run with autocast off. None: they
+            run under the policy of the call, without a cast.
 
     Returns:
         The decorated function, or a decorator.
 
     Raises:
         TypeError: `device_type` is missing.
-        ValueError: it is not a string.
+        ValueError: `device_type` is not a string.
 
-    Differs from torch: works in the separate style too; there `setup_context` gets the
-    cast inputs.
+    Differs from torch: it works in the separate style too, whose `setup_context` gets
+    the cast inputs.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -235,20 +235,20 @@ def _cast(forward: Callable[..., Any], *, casting: _Casting) -> Callable[..., An
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
     """Run a Function's backward under the policy of its forward.
 
-    Decorates the static method `backward` (or `vjp`) of a Function whose forward
-    `custom_fwd` decorates.
+    It decorates the static method `backward` (or `vjp`) of a Function with a forward
+    decorated by `custom_fwd`.
 
     Args:
-        bwd: backward; with keywords alone the result is a decorator.
-        device_type: any name; it filters nothing.
+        bwd: The function `backward`. Without it the result is a decorator.
+        device_type: Any name; it has no effect.
 
     Returns:
         The decorated function, or a decorator.
 
     Raises:
         TypeError: `device_type` is missing.
-        ValueError: it is not a string.
-        AttributeError: in backward, forward is not decorated.
+        ValueError: `device_type` is not a string.
+        AttributeError: When backward runs, if forward is not decorated.
 
     Example:
         >>> import jaxfn
@@ -278,8 +278,8 @@ def _under_policy_of_forward(backward: Callable[..., Any]) -> Callable[..., Any]
                 f"custom_bwd needs to know the policy of `{_function(ctx)}.forward`: "
                 "decorate it with jaxfn.amp.custom_fwd(device_type=...)."
             )
-        # Not the policy here: backward runs later, when the `with` of its forward is
-        # over, or inside of another.
+        # Not the current policy: backward runs later, after the `with` of its forward,
+        # or inside another.
         policy = settings.Policy(enabled=ctx._fwd_used_autocast, dtype=ctx._dtype)
         return settings.under(policy, backward, *args, **kwargs)
 
@@ -294,7 +294,7 @@ def _first(args: tuple[Any, ...]) -> Any:
 
 
 def _function(ctx: Any) -> str:
-    """Return the name of the Function whose context it is."""
+    """Return the name of the Function from its context."""
     return type(ctx).__name__.removesuffix("Backward")
 
 

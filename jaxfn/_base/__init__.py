@@ -1,7 +1,7 @@
 """The base of all other rooms; it imports none of them.
 
-`errors` has exceptions and messages, `pytree` splits values into array leaves and
-static leaves, `arguments` does so for a call, `search` finds arrays that JAX can't see.
+`errors` has exceptions and messages. `pytree` splits values into array leaves and
+static leaves; `arguments` splits a call. `search` finds arrays that JAX can't see.
 `compat` is the only room that knows versions of JAX and its unstable API. Rules and ctx
 do not belong here.
 """

@@ -1,4 +1,4 @@
-"""The structure of the arguments of a call; `pytree.OutSpec` is that of its outputs."""
+"""The structure of the arguments of a call. `pytree.OutSpec` describes its outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parameters:
         names: Names of the positional parameters.
         defaults: Default values of the last positional parameters.
         keyword_only: Names of the keyword-only parameters.
-        variadic: Whether it takes `*args`.
+        variadic: Whether forward takes `*args`.
         function: Name of forward, for messages.
         place: File and line of forward.
     """
@@ -64,7 +64,7 @@ class Arguments:
         pairs = [pytree.split(x) for x in args]
         arrays = [x for leaves, _ in pairs for x in leaves]
         static = [x for _, s in pairs if not s.is_array for x in s.leaves]
-        # A traced jax.Ref is a tracer and no jax.Array, so it counts as static.
+        # A traced jax.Ref is a tracer but no jax.Array, so it counts as static.
         if any(map(compat.is_tracer, static)):
             raise errors.RuleTypeError(
                 "apply got a mutable array (jax.Ref) that is traced, for "
@@ -79,7 +79,7 @@ class Arguments:
         """Return the array leaves of the result of forward, and its structure.
 
         Raises:
-            TypeError: An object that is no pytree hides an array, which would lose its
+            TypeError: An object that is no pytree holds an array, which would lose its
                 derivative.
         """
         arrays, spec = OutSpec.split(out)
@@ -117,7 +117,7 @@ class Arguments:
         return groups
 
     def any(self, values: Sequence[bool]) -> tuple[bool, ...]:
-        """Return for each argument whether the value of any of its arrays is True."""
+        """Return for each argument whether any of its arrays has the value True."""
         return tuple([True in group for group in self.groups(values)])
 
     def join(self, arrays: Sequence[Any]) -> tuple[Any, ...]:

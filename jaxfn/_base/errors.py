@@ -1,8 +1,8 @@
 """Exceptions, and messages that several modules share.
 
-A message says what happened in `` `Name.rule` ``, what it expected and got, and what to
-do. torch's first sentence comes first, if it is true. The classes are RuntimeErrors,
-which code for torch catches, and the builtin for the kind of mistake.
+A message says what happened in `` `Name.rule` ``, what was expected, and what to do. If
+torch raises in the same case, torch's first sentence comes first. Each class is a
+RuntimeError, which code for torch catches, and the builtin for the mistake.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def short(x: Any) -> str:
 
 
 def type_name(x: Any) -> str:
-    """Return the class of `x` as torch shows it: without the module for builtins."""
+    """Return the class of `x` in torch's form: builtins without their module."""
     cls = type(x)
     return (
         cls.__name__

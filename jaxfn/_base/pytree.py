@@ -21,7 +21,7 @@ Arrays = list[Any]
 
 
 def is_array(x: Any) -> bool:
-    """Is `x` an array leaf: of JAX (a tracer or PRNG key too) or of NumPy?"""
+    """Return whether `x` is an array leaf: of JAX (tracers, PRNG keys) or of NumPy."""
     if isinstance(x, (np.ndarray, np.generic)):
         return is_numeric(x.dtype)
     return isinstance(x, jax.Array)
@@ -33,7 +33,7 @@ def as_jax(x: Any) -> jax.Array:
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Can JAX hold this NumPy dtype? Not strings, objects, dates, records."""
+    """Return whether JAX has this NumPy dtype: no strings, objects, dates, records."""
     return dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
 
 
@@ -41,7 +41,7 @@ _INEXACT = frozenset("fc")
 
 
 def is_inexact(x: Any) -> bool:
-    """Does `x` (an array or a type) have tangents: is it float or complex?
+    """Return whether `x`, an array or a type, has tangents: if it is float or complex.
 
     Extended dtypes may have them too: PRNG keys don't, scales of 8-bit training do.
     """
@@ -50,7 +50,7 @@ def is_inexact(x: Any) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    """Is `x` float or complex, so that NumPy can hold its values?"""
+    """Return whether `x` is float or complex, with values that NumPy can hold."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
@@ -96,7 +96,7 @@ class Spec:
 
     @property
     def is_array(self) -> bool:
-        """Is the value a single array?"""
+        """Whether the value is a single array."""
         return self is _ONE_ARRAY
 
     @property
@@ -127,7 +127,7 @@ def split(value: Any) -> tuple[Arrays, Spec]:
     A dict with keys that don't compare is one static leaf: JAX can't flatten it.
 
     Raises:
-        TypeError: Such a dict holds an array, which would lose its derivative.
+        TypeError: The dict holds an array, which would lose its derivative.
     """
     if isinstance(value, jax.Array):
         return [value], _ONE_ARRAY
@@ -154,7 +154,7 @@ class OutSpec:
 
     Attributes:
         whole: Spec of the result.
-        parts: Spec of each output: of each element of a tuple, or of the only value.
+        parts: Spec of each output: each element of a tuple, or the only value.
         kind: Type of the result.
         marked: Indices of the outputs marked non-differentiable; set later.
         grad_dtypes: Dtype of each array's gradient for backward, if forward chose any.
@@ -179,7 +179,7 @@ class OutSpec:
 
 
 def _is_unsortable(x: Any) -> bool:
-    """Is `x` a dict whose keys JAX can't sort?"""
+    """Return whether `x` is a dict whose keys JAX can't sort."""
     if not isinstance(x, dict):
         return False
     try:
@@ -193,7 +193,7 @@ class Box:
     """Aux data of a pytree that compares equal to any other box.
 
     JAX compares the structures of two traces, whose static values may differ or not
-    compare (a lambda made in forward). But it uses only those of the current trace.
+    compare (a lambda made in forward). It uses only the values of the current trace.
 
     Never put a box in residuals or in the key of a JAX cache: JAX would silently take
     the value of another trace (see `_engine.carrying`).
@@ -235,7 +235,7 @@ class Outputs:
 def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
     """Pair the leaves of `value` with the leaves of `spec`.
 
-    `value` has the structure of `spec`, or one value (such as None) for any part of it.
+    `value` has the structure of `spec`, or one value (such as None) for a part of it.
 
     Raises:
         ValueError: The structures don't match.
@@ -256,7 +256,7 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
     if x.shape == shape:
         return x
     lead = x.ndim - len(shape)
-    # There is no sum of an extended dtype.
+    # Extended dtypes have no sum.
     if lead < 0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
         return None
     pairs = list(zip(x.shape[lead:], shape, strict=True))
@@ -267,6 +267,6 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any | None:
 
 
 def outputs(out: Any) -> Outputs:
-    """Make `Outputs` of the result of a JAX function, whose leaves are all arrays."""
+    """Make `Outputs` from the result of a JAX function; all its leaves are arrays."""
     leaves, spec = OutSpec.split(tree_util.tree_map(jnp.asarray, out))
     return Outputs(leaves, spec)

@@ -17,7 +17,7 @@ from jaxfn._base import compat
 
 
 def hides_array(x: Any) -> bool:
-    """Does `x`, a static leaf, hold a JAX array?"""
+    """Return whether `x`, a static leaf, holds a JAX array."""
     return find(x, lambda part: isinstance(part, jax.Array)) is not None
 
 

@@ -1,17 +1,17 @@
-"""`jaxfn.check`: is each rule of a Function what it must be?
+"""`jaxfn.check`: check each rule of a Function.
 
 Read `api` (what users call), `runner` (all checks, and how one runs) and `report` (what
 users get). `case` is the Function with its arguments, and `compile` runs it. `shared`
-compares arrays, `numbers` makes them, `finite_differences` gives slopes, `accuracy`
-says what a comparison may be off by, and `diagnosis` what is wrong with an array. The
+compares arrays, `numbers` makes them, `finite_differences` gives slopes. `accuracy`
+measures how far a comparison may be off, and `diagnosis` describes a wrong array. The
 checks are in `checks`: `first_order` (value, backward and jvp), `second_order`,
 `batching` (vmap) and `programs` (scan, checkpoint, low precision).
 
-A new check is a row of `runner.CHECKS`; tests/check/wrong_functions.py gets a Function
-that it finds.
+A new check is a row of `runner.CHECKS`. Add a Function that it must refuse to
+tests/check/wrong_functions.py.
 
-`jaxfn.torch.compare` takes its outcomes and comparisons from `shared`, and `slopes`,
-`jumps`, `likeness` and the report from their modules, all through this door.
+`jaxfn.torch.compare` imports outcomes, comparisons, `slopes`, `jumps`, `likeness` and
+the report, all through this door.
 
 Imported at first use. Nothing that a Function needs to run belongs here.
 """

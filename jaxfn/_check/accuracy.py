@@ -1,14 +1,14 @@
-"""How accurate the function and its derivatives are, as far as it must be known.
+"""The accuracy of the function and its derivatives, measured if a check needs it.
 
-An iteration that stops at a tolerance gives a value that is smooth as long as the
-number of steps is constant, and jumps where it changes. So does a value that rounds.
-The size of the jumps says how accurate the value is. No function that has a slope
-jumps, so this can't hide a wrong rule.
+If an iteration stops at a tolerance, its value is smooth as long as the number of steps
+is constant, and jumps when it changes. A rounded value jumps too. The size of the jumps
+tells the accuracy of the value. A function that has a slope never jumps, so this can't
+hide a wrong rule.
 
-To find a jump, `jumps` evaluates the function along a line, and divides the interval
-that departs most from a polynomial by eight, again and again. How far a smooth function
-departs from a cubic shrinks by thousands each time, at a kink by 8, at a jump not at
-all.
+To find a jump, `jumps` evaluates the function along a line. It takes the interval that
+departs most from a polynomial, divides it by eight, and repeats. Each time, the
+departure from a cubic shrinks by thousands if the function is smooth, by 8 at a kink,
+and not at all at a jump.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from jaxfn._check.finite_differences import line
 from jaxfn._check.shared import Outcome
 
 MOST = 10
-"""Jumps that make an error.
+"""Number of jumps that an error may amount to.
 
-An iteration whose steps shrink by a factor r jumps by 1 - r of its error: by a tenth
-for r = 0.9. Two results are then at most ten jumps from each other.
+If the steps of an iteration shrink by a factor r, it jumps by 1 - r of its error: by a
+tenth for r = 0.9. So two results are at most ten jumps apart.
 """
 
 LARGEST = 1e-4
-"""Of a jump, relative to its array: a larger one is no rounding or tolerance."""
+"""Largest jump, relative to its array, that counts as rounding or tolerance."""
 
 NAMES = {"value": "forward", "gradient": "backward", "tangent": "jvp"}
 LINES = 2
-"""In random directions, beside those along each argument."""
+"""Number of lines in random directions; there is also one along each argument."""
 
 
 def of(case: Case, what: str) -> list[float]:
-    """Of each value, gradient or tangent near the arguments.
+    """Return the accuracy of each value, gradient or tangent near the arguments.
 
-    An iteration may be smooth along one line, with the same number of steps, and as
-    inaccurate as along another line with jumps.
+    An iteration may be smooth along one line, with a constant number of steps, and yet
+    be as inaccurate as along another line. So several lines are tried.
     """
     if what not in case.accuracy:
         found = [jumps(*line) for line in _lines(case, what)]
@@ -51,7 +51,7 @@ def of(case: Case, what: str) -> list[float]:
 
 
 def jumps(f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> list[float]:
-    """Of each result of `f`, on a line through its arguments."""
+    """Return the largest jump of each result of `f`, on a line through `xs`."""
     return _largest_jumps(line(f, xs, ts))
 
 
@@ -59,10 +59,10 @@ Line: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Sequence[Any]]
 
 
 def _lines(case: Case, what: str) -> Iterator[Line]:
-    """What moves: everything together, and for a value each argument alone."""
+    """Yield the lines: along all arguments, and for a value along each alone."""
     generator, n, xs = case.rng(), len(case.at), case.xs
     f = _function(case, what, n)
-    # What nothing traces is slow: one line must do.
+    # An untraced function is slow, so use one line.
     for _ in range(LINES if case.is_traced else 1):
         cts, ts = case.cts(generator), case.ts(generator)
         given = {"value": [], "gradient": cts, "tangent": ts}[what]
@@ -77,19 +77,19 @@ def _function(case: Case, what: str, n: int) -> Callable[..., Any]:
         return case.quick_f
     if what == "tangent":
         return lambda *args: case.quick_push(list(args[n:]), *args[:n])
-    # Before it is known that compiling makes no difference: here it makes none.
+    # Compiled, although "backward under jit" may not have passed yet.
     pull = case.pull_program if case.is_traced else case.gradients
     return lambda *args: pull(list(args[n:]), *case.whole(args[:n]))
 
 
 def said(what: str, accuracies: Sequence[float]) -> str:
-    """In words; an empty text if nothing was measured."""
+    """Describe an accuracy in words; empty if there are no jumps."""
     largest = max(accuracies, default=0.0)
     return f"{NAMES[what]} is accurate to about {largest:.0e} here" if largest else ""
 
 
 def allow(case: Case, outcome: Outcome, kinds: Sequence[str]) -> Outcome:
-    """The outcome, with what the accuracy of the results explains allowed."""
+    """Return the outcome, with a tolerance that allows for the accuracy."""
     found = {what: of(case, what) for what in kinds}
     more = MOST * max((x for xs in found.values() for x in xs), default=0.0)
     if not more or not outcome.error <= outcome.tolerance + more:
@@ -102,7 +102,7 @@ def allow(case: Case, outcome: Outcome, kinds: Sequence[str]) -> Outcome:
 # ---- jumps along a line
 
 Points = Callable[[float], list[np.ndarray]]
-"""The results at a point of a line, in double precision."""
+"""A function from a point of a line to the results, in double precision."""
 
 _REACHES = (0.5, 0.2, 0.05)
 _POINTS, _DEGREE, _SUSPECTS = 41, 24, 3
@@ -111,7 +111,7 @@ _LASTS = 0.3
 
 
 def _largest_jumps(line: Points) -> list[float]:
-    """The largest jump of each result near zero; 0 if none is found.
+    """Return the largest jump of each result near zero; 0 if none is found.
 
     It is relative to the largest element of the result, and 0 if it is above LARGEST.
     """
@@ -138,7 +138,7 @@ def _reals(x: np.ndarray) -> np.ndarray:
 
 
 def _suspects(nodes: np.ndarray, table: np.ndarray) -> list[tuple[int, int]]:
-    """The intervals where an element departs most from a polynomial, and which."""
+    """Return (interval, element) pairs that depart most from a polynomial."""
     kept = np.flatnonzero(np.isfinite(table).all(0))
     if not kept.size:
         return []
@@ -155,7 +155,7 @@ def _departure(basis: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _zoom(
     line: Points, j: int, k: int, ends: tuple[float, float], smallest: float
 ) -> float:
-    """The jump of element k of result j between two points, 0 if there is none."""
+    """Return the jump of element k of result j between two points, or 0."""
     low, high = ends
     cubic = np.vander(np.linspace(-1, 1, _PARTS + 1), 4)
     sizes: list[float] = []

@@ -1,4 +1,4 @@
-"""`check`: check a Function on example arguments."""
+"""`check`: check the rules of a Function on example arguments."""
 
 from __future__ import annotations
 
@@ -32,58 +32,61 @@ def check(
 ) -> CheckReport:
     """Check the rules of a function on example arguments.
 
-    The value is compared with itself under jit; backward and jvp with central
-    differences along random directions (in float64, whatever the arguments are), with
-    each other, with their own linearity, with the same for fewer arguments or outputs;
-    vmap with a loop, for every argument alone, and together with the derivatives;
-    second derivatives with differences of the first; then scan, checkpoint, a low
-    precision, and a search for leaked tracers. A check that builds on one that failed
-    is not run, so what fails names the rule that is wrong.
+    - The value is compared with itself under jit.
+    - backward and jvp are compared with central differences, with each other, and with
+      calls for fewer arguments or outputs. Both must be linear.
+    - vmap, also of derivatives, is compared with a loop, for each argument alone too.
+    - Second derivatives are compared with differences of the first.
+    - scan, checkpoint, a low precision, and a search for leaked tracers come last.
 
-    A value that comes from an iteration is no more accurate than its tolerance. If a
-    comparison fails, `check` estimates the accuracy from the jumps of the function near
-    the arguments, and allows for it; the report says so ("forward is accurate to about
-    1e-10 here"). Only jumps below 1e-4 of the value count, and kinks never do, so this
-    can't hide a wrong rule.
+    If a check fails, the checks that build on it are skipped: the failure names the
+    wrong rule.
 
-    Differences need a value that is smooth around the arguments: choose generic ones,
-    not zeros.
+    The value of an iteration is no more accurate than its tolerance. If a comparison
+    fails, `check` estimates the accuracy from jumps of the function near the arguments,
+    and allows for it. The report says so ("forward is accurate to about 1e-10 here").
+    Only jumps below 1e-4 of the value count, and kinks never do, so this can't hide a
+    wrong rule.
+
+    Differences need a value that is smooth near the arguments. Choose generic
+    arguments, not zeros. Errors are relative to the largest element of an array, so
+    choose arguments with gradients of similar size.
 
     Args:
-        fun: a `Function` class, a `custom_function`, or anything JAX can call.
-        *args: what to call it on: arrays, pytrees of them, and other objects, which are
+        fun: A `Function` class, a `custom_function`, or any function of JAX arrays.
+        *args: Its arguments: arrays, pytrees of arrays, and other objects, which are
             static. Float and complex arrays are differentiated.
-        reference: a plain JAX function with the right value and derivative, to compare
-            with instead of differences. Needed if a float output is marked
-            non-differentiable: its value moves, and its derivative is zero
+        reference: A plain JAX function with the right value and derivative, which
+            replaces differences. It is needed if a float output is marked
+            non-differentiable, because its value varies although its derivative is zero
             (`jax.lax.stop_gradient` in the reference).
-        surrogate: the derivative is not that of the value on purpose (rounding with a
-            straight-through gradient, spikes). It is compared with that of `reference`
-            if there is one, whose value may differ, and else not at all, which the
-            report says; everything else is checked. A backward that limits gradients
-            (clips them, say) is not linear: `skip=["backward is linear"]`.
-        skip: names of checks to leave out.
-        order: 1 leaves out the second derivatives, for a function that has none.
-        rtol: the tolerance of every comparison, relative to the largest element; by
-            default 5e-7 with finite differences and 1.5e-8 of two ways to compute the
-            same, in float64. The low precision has its own, a tenth.
-        atol: by how much an element of a value, gradient or tangent may differ,
-            whatever its size.
-        precision: "float64" casts all float arguments to it, and complex ones to
-            complex128; "given" leaves them, with larger tolerances.
-        low_precision: the dtype to try in the end; None for none.
-        seed: of the random directions.
-        raise_on_failure: raise if a check fails.
-        progress: called before each check with how many are done, how many there are,
-            and the name.
+        surrogate: Whether the derivative differs from the value's on purpose (rounding
+            with a straight-through gradient, spikes). It is compared with the
+            derivative of `reference`, whose value may differ. Without a reference it is
+            not compared, and the report says so. All else is checked. If backward clips
+            gradients, it is not linear: pass `skip=["backward is linear"]`.
+        skip: Names of checks to skip.
+        order: 1 skips second derivatives, for a function that has none.
+        rtol: Tolerance of every comparison, relative to the largest element. In float64
+            the default is 5e-7 with finite differences, and 1.5e-8 between two
+            computations of the same value. The low precision has its own, a tenth.
+        atol: Absolute difference of an element of a value, gradient or tangent that
+            always passes.
+        precision: "float64" casts all float arguments to float64, and complex ones to
+            complex128. "given" leaves their dtypes, with larger tolerances.
+        low_precision: The dtype to try last; None for no such check.
+        seed: Seed of the random directions.
+        raise_on_failure: Whether to raise if a check fails.
+        progress: Function called before each check with the number of finished checks,
+            the number of all, and the name.
 
     Returns:
-        The report: print it, or see `ok`, `failures` and `wrong_rules`.
+        The report. Print it, or read `ok`, `failures` and `wrong_rules`.
 
     Raises:
-        CheckError: (an AssertionError) a check failed, with raise_on_failure.
-        ValueError: an unknown precision, order, or name of a check; or a tolerance
-            below 0.
+        CheckError: With raise_on_failure, a check failed. (It is an AssertionError.)
+        ValueError: The precision, the order or the name of a check is unknown; or a
+            tolerance is below 0.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -149,7 +152,7 @@ def expect_options(
     rtol: float | None,
     atol: float,
 ) -> None:
-    """Refuse options of a tool whose checks have these names, if one is wrong."""
+    """Refuse wrong options of a tool; `names` are the names of its checks."""
     if precision not in ("float64", "given"):
         raise ValueError(
             f"{tool} got precision {precision!r}: expected 'float64' or 'given'."

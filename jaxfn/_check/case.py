@@ -1,4 +1,4 @@
-"""The function that `check` is about, as a function of its float arrays."""
+"""The function that `check` checks, as a function of its float arrays."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Case:
     """A function with example arguments.
 
     Attributes:
-        name: in messages.
-        arrays: all arrays among the arguments, in the precision of the check.
-        labels: what to call each of them.
-        at: which of them are float or complex: those that are differentiated.
-        reference: a function with the right derivative, if there is one.
-        surrogate: whether the rules differ from the derivative of forward on purpose.
-        eps: rounding error of the precision.
-        sources: the rule that another one is derived from: {"backward": "jvp"}.
-        slope_tolerance: of comparisons with finite differences.
-        same_tolerance: of comparisons of two ways to compute the same.
-        atol: a difference that passes whatever the size.
-        low: the same function in a low precision, if it is to be tried.
-        passed: the names of the checks that passed so far.
-        together: what was computed at once for several checks.
-        accuracy: of the value, the gradients and the tangents, once it was measured.
+        name: Name in messages.
+        arrays: All arrays among the arguments, in the precision of the check.
+        labels: Name of each array, for messages.
+        at: Indices of the float and complex arrays, which are differentiated.
+        reference: A function with the right derivative, or None.
+        surrogate: Whether the rules differ from forward's derivative on purpose.
+        eps: Rounding error of the precision.
+        sources: For a derived rule, the rule it is derived from: {"backward": "jvp"}.
+        slope_tolerance: Tolerance of comparisons with finite differences.
+        same_tolerance: Tolerance for two computations of the same value.
+        atol: Absolute difference that always passes.
+        low: The same function in a low precision, or None.
+        passed: Names of the checks that have passed so far.
+        together: Results computed in one program for several checks.
+        accuracy: Measured accuracy of value, gradients and tangents.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Case:
         self.reference_program = Program(self._tangents_of_reference)
 
     def rng(self) -> np.random.Generator:
-        """Random numbers; the same for each check, whichever of them run."""
+        """Make a generator of random numbers, the same for each check."""
         return np.random.default_rng(self.seed)
 
     @property
@@ -92,14 +92,14 @@ class Case:
     # ---- the function
 
     def run(self, *arrays: Any) -> Arrays:
-        """The arrays that the function returns for these arrays."""
+        """Return the arrays in the function's result for these arrays."""
         return self.run_of(self.fun, arrays)
 
     def run_of(self, fun: Callable[..., Any], arrays: Sequence[Any]) -> Arrays:
         return pytree.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
 
     def f(self, *xs: Any) -> Arrays:
-        """The float outputs, as a function of the float arrays alone."""
+        """Return the float outputs, as a function of the float arrays alone."""
         return floats(self.run(*self.whole(xs)))
 
     def reference_f(self, *xs: Any) -> Arrays:
@@ -107,14 +107,14 @@ class Case:
         return floats(self.run_of(self.reference, self.whole(xs)))
 
     def whole(self, xs: Sequence[Any], arrays: Sequence[Any] | None = None) -> Arrays:
-        """All arrays, with these in the places of the float ones."""
+        """Return all arrays, with `xs` in place of the float arrays."""
         arrays = list(self.arrays if arrays is None else arrays)
         for i, x in zip(self.at, xs, strict=True):
             arrays[i] = x
         return arrays
 
     def only(self, chosen: Sequence[int], xs: Sequence[Any]) -> Callable[..., Arrays]:
-        """`f` of these of its arguments; the others, of `xs`, are constants."""
+        """Return `f` of the chosen arguments; the others, of `xs`, are constants."""
 
         def of_chosen(*some: Any) -> Arrays:
             every = list(xs)
@@ -127,7 +127,7 @@ class Case:
     def compare(
         self, got: Arrays, expected: Arrays, labels: list[str], floor: float = 0.0
     ) -> shared.Outcome:
-        """Two ways to compute the same."""
+        """Compare two computations of the same values."""
         tolerance, atol = self.same_tolerance, self.atol
         return shared.compare(got, expected, labels, tolerance, floor=floor, atol=atol)
 
@@ -141,25 +141,25 @@ class Case:
 
     @functools.cached_property
     def out_types(self) -> list[jax.ShapeDtypeStruct]:
-        """Of the float outputs."""
+        """Types of the float outputs."""
         outs = floats(self.first_value)
         return [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
 
     def pull(self, cts: Arrays, *xs: Any) -> Arrays:
-        """Cotangents of the float arrays: the reverse mode."""
+        """Return the cotangents of the float arrays, by reverse mode."""
         return self.gradients(cts, *self.whole(xs))
 
     def push(self, ts: Arrays, *xs: Any) -> Arrays:
-        """Tangents of the float outputs: the forward mode."""
+        """Return the tangents of the float outputs, by forward mode."""
         return self.tangents(ts, *self.whole(xs))
 
     def gradients(self, cts: Arrays, *arrays: Any) -> Arrays:
-        """`pull`, as a function of all arrays."""
+        """Like `pull`, as a function of all arrays."""
         f, xs = self._of_floats(arrays)
         return list(jax.vjp(f, *xs)[1](cts))
 
     def tangents(self, ts: Arrays, *arrays: Any) -> Arrays:
-        """`push`, as a function of all arrays."""
+        """Like `push`, as a function of all arrays."""
         f, xs = self._of_floats(arrays)
         return jax.jvp(f, xs, list(ts))[1]
 
@@ -178,14 +178,14 @@ class Case:
 
     @functools.cached_property
     def first_value(self) -> Arrays:
-        """Of the first run, which nothing traces but the function itself."""
+        """Result of the first run, in which only the function itself traces."""
         return self.run(*self.arrays)
 
     @functools.cached_property
     def first_gradients(self) -> Arrays:
         return self.pull(self.first_cts, *self.xs)
 
-    # ---- the same, compiled as soon as it is known that this makes no difference
+    # ---- the same, compiled once the checks show that this makes no difference
 
     @property
     def is_traced(self) -> bool:
@@ -195,17 +195,17 @@ class Case:
     def is_batched_by_jax(self) -> bool:
         """Whether JAX's rules alone batch it.
 
-        Then batches along one axis are as good as along each: JAX's rules are right.
+        If so, a batch along one axis is enough, because JAX's rules are right.
         """
         return self.is_traced and all(map(compat.is_batched_by_jax, self._jaxprs()))
 
     @property
     def may_not_end(self) -> bool:
-        """Whether it iterates until a float is small, without a limit of steps."""
+        """Whether it iterates until a float is small, without a step limit."""
         return self.is_traced and any(map(may_not_end, self._jaxprs()))
 
     def _jaxprs(self) -> Iterator[Any]:
-        """Of the function and the derivatives of which it is known that they trace."""
+        """Yield the jaxprs of the function, and of derivatives that trace."""
         yield self.run_program.jaxpr(*self.arrays)
         if "backward under jit" in self.passed:
             yield self.pull_program.jaxpr(self.first_cts, *self.arrays)
@@ -215,9 +215,9 @@ class Case:
     def computed(
         self, plan: Plan, *, after: str = "backward under jit"
     ) -> tuple[tuple[Any, ...], Any]:
-        """The arguments and the result of a call that a check plans.
+        """Return the arguments and the result of a planned call.
 
-        It is compiled if the check `after` passed.
+        The call is compiled if the check `after` passed.
         """
         if self.together is not None and plan in self.together:
             return self.together[plan]
@@ -225,7 +225,7 @@ class Case:
         return args, (Once(f) if after in self.passed else f)(*args)
 
     def program(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f`, compiled if the function and its backward can be."""
+        """Return `f`, compiled if the function and its backward can be."""
         return Once(f) if "backward under jit" in self.passed else f
 
     def quick_run(self, *arrays: Any) -> Arrays:
@@ -249,11 +249,11 @@ class Case:
         return self.quick_tangents(ts, *self.whole(xs))
 
     def subsets(self) -> list[tuple[int, ...]]:
-        """Of the float arrays, but for all of them together."""
+        """List the proper subsets of the float arrays."""
         return shared.subsets(len(self.at))
 
     def batch(self, n: int) -> list[Arrays]:
-        """`n` examples: the arguments, and others near them."""
+        """Make `n` examples: the arguments, and others near them."""
         generator = self.rng()
         rows = [list(self.arrays)]
         for _ in range(n - 1):
@@ -266,7 +266,7 @@ class Case:
 
 
 Plan: TypeAlias = Callable[[Case], Call]
-"""What a check computes: it may be compiled together with what others do."""
+"""The call that a check makes; it may be compiled together with others."""
 
 
 def floats(outs: Arrays) -> Arrays:
@@ -279,7 +279,7 @@ def _cast(x: Any, precision: str) -> Any:
         return x if shared.is_key(x) else numbers.array(x)
     if precision == "float64":
         return numbers.array(x, np.complex128 if shared.is_complex(x) else np.float64)
-    # There is no complex number of half the precision of complex64.
+    # No complex dtype has half the precision of complex64.
     complex_ = shared.is_complex(x)
     return numbers.array(x, np.complex64 if complex_ else jnp.dtype(precision))
 
@@ -288,7 +288,7 @@ def _cast(x: Any, precision: str) -> Any:
 
 
 def _sources(fun: Any) -> dict[str, str]:
-    """Which derivative is the transpose of the other, if the function says so."""
+    """Return which derivative is the transpose of the other, if either is."""
     if isinstance(fun, custom_function):
         own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
         own |= set(fun._torch_rules)
@@ -306,7 +306,7 @@ def _sources(fun: Any) -> dict[str, str]:
 
 
 def rule_that_saves(fun: Any) -> str:
-    """Name the rule that computes the value if a gradient is taken."""
+    """Return the name of the rule that computes the value for a gradient."""
     if isinstance(fun, custom_function):
         rules = fun._jax_rules
         return "fwd" if rules.vjp else "jvp" if rules.jvp else "forward"
@@ -316,7 +316,7 @@ def rule_that_saves(fun: Any) -> str:
 
 
 def _labels_of(args: tuple[Any, ...]) -> list[str]:
-    """What to call each array among the arguments, inside of pytrees too."""
+    """Name each array among the arguments, also inside pytrees."""
     labels = []
     for path, leaf in tree_util.tree_flatten_with_path(args)[0]:
         if pytree.is_array(leaf):

@@ -1,4 +1,4 @@
-"""Programs that are compiled once, and quickly; or evaluated, if that is quicker."""
+"""Programs that are compiled once and quickly, or evaluated if that is quicker."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jaxfn._check.jaxprs import count_equations
 
 MANY = 300
 ALIKE = 12
-"""So many operations, of which so many are alike, are evaluated one by one.
+"""Size, and operations per type, from which a program is evaluated one by one.
 
-On a CPU to compile an operation of its own takes about 25 ms, and one among many 2 ms.
+On a CPU, a single operation takes about 25 ms to compile, one among many 2 ms.
 """
 
 
 def jit(f: Callable[..., Any]) -> Any:
-    """A program that runs a few times: compiling it well takes longer than it gains."""
+    """Compile quickly: a program that runs a few times gains little from more."""
     on_cpu = jax.default_backend() == "cpu"  # others don't know the options
     return jax.jit(f, compiler_options=compat.COMPILE_QUICKLY if on_cpu else None)
 
 
 class Program:
-    """`f`, compiled; or as it is, if it can't be traced."""
+    """A function, compiled if it can be traced."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self._f, self.compiled = f, jit(f)
@@ -36,12 +36,12 @@ class Program:
         if self.is_traced:
             try:
                 return self.compile_and_run(*args)
-            except Exception:  # noqa: BLE001  (`f` raises what is to be seen)
+            except Exception:  # noqa: BLE001  (`f` raises the error again)
                 self.is_traced = False
         return self._f(*args)
 
     def compile_and_run(self, *args: Any) -> Any:
-        """The result, or what tracing, compiling or running raises."""
+        """Return the result; tracing, compiling or running may raise."""
         return self.compiled(*args)
 
     def jaxpr(self, *args: Any) -> Any:
@@ -49,7 +49,7 @@ class Program:
 
 
 class Once(Program):
-    """A program that runs once: a long one of few operations is not compiled."""
+    """A program that runs once; a long and repetitive one is not compiled."""
 
     def compile_and_run(self, *args: Any) -> Any:
         traced = self.compiled.trace(*args)
@@ -59,21 +59,20 @@ class Once(Program):
 
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function, and what it is called with."""
+"""A function and its arguments."""
 
 
 MOST = 2000
-"""Equations of a program of several calls: the time of large ones grows faster."""
+"""Most equations of a joint program, because compile time grows faster than size."""
 
 
 class Together:
-    """Calls that are compiled as one program, or as few, and what they gave.
+    """Calls that are compiled as one program, or as few, and their results.
 
-    To compile a program of its own takes about 25 ms longer than to compile the same
-    as a part of another.
+    A separate program takes about 25 ms longer to compile than a part of another.
 
     Args:
-        calls: by a name of each.
+        calls: The calls, by name.
     """
 
     def __init__(self, calls: Mapping[Any, Call]) -> None:
@@ -83,7 +82,7 @@ class Together:
         size = 0
         for key, (f, args) in calls.items():
             part = jax.jit(f)
-            # A call that raises is left out here. It raises again when called alone.
+            # Leave out a call that raises. It raises again when called alone.
             with contextlib.suppress(Exception):
                 traced = part.trace(*args)
                 if _is_repetitive(traced.jaxpr):
@@ -98,7 +97,7 @@ class Together:
         self._run(group)
 
     def _run(self, group: Mapping[Any, Callable[..., Any]]) -> None:
-        """Compile these, and run them; without those that raise."""
+        """Compile and run these calls; leave out those that raise."""
         parts, given = list(group.values()), [self._args[key] for key in group]
 
         def every(given: list[tuple[Any, ...]]) -> list[Any]:
@@ -118,7 +117,7 @@ class Together:
         return key in self._found
 
     def __getitem__(self, key: Any) -> tuple[tuple[Any, ...], Any]:
-        """The arguments and the result of a call."""
+        """Return the arguments and the result of a call."""
         return self._args[key], self._found[key]
 
 

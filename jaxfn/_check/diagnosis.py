@@ -1,6 +1,6 @@
-"""What a wrong array looks like: the kinds of mistakes that are seen at once.
+"""Descriptions of wrong arrays: common mistakes that the values show.
 
-They are hints for a message, so an array that is nearly one of these counts as one.
+They are hints for a message, so a near match counts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome
 
 NEARLY = 1e-3
-"""Of the largest element: what comes from finite differences is no more exact."""
+"""Tolerance, relative to the largest element; finite differences are no better."""
 
 _MOST_PARTS = 1000
 
 
 def likeness(got: np.ndarray, expected: np.ndarray, what: str) -> str:
-    """What `got` is to what was expected, in words; empty if it is nothing simple.
+    """Describe `got` relative to `expected` in words; empty if nothing simple fits.
 
     Args:
-        got: an array in double precision.
-        expected: another one.
-        what: what they are, such as "gradient".
+        got: An array in double precision.
+        expected: The expected array.
+        what: A word for both, such as "gradient".
     """
     if got.shape != expected.shape:
         if got.ndim > 1 and got.shape == expected.shape[::-1]:
@@ -79,7 +79,7 @@ def _short(x: complex) -> str:
 
 
 def _fraction(factor: complex) -> str:
-    """What a mean in place of a sum gives."""
+    """Write a factor as 1/n, the sign of a mean in place of a sum."""
     if factor.imag or not 0 < abs(factor.real) < 0.9:
         return ""
     parts = 1 / factor.real
@@ -89,7 +89,7 @@ def _fraction(factor: complex) -> str:
 
 
 def _signs(got: np.ndarray, expected: np.ndarray, axis: int) -> list[int]:
-    """Where along an axis the sign is turned, if it is nothing else that is wrong."""
+    """Return the places along an axis with a turned sign, if all else is right."""
     others = tuple(i for i in range(got.ndim) if i != axis)
     signs = np.sign(np.sum(np.real(got * expected.conj()), axis=others))
     shape = [1] * got.ndim
@@ -100,14 +100,14 @@ def _signs(got: np.ndarray, expected: np.ndarray, axis: int) -> list[int]:
 
 
 def is_near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether these are the same but for what finite differences lose."""
+    """Return whether two arrays agree as well as finite differences can tell."""
     if a.shape != b.shape:
         return False
     size = float(np.max(np.abs(b), initial=0.0))
     return size > 0 and bool(np.max(np.abs(a - b), initial=0.0) <= NEARLY * size)
 
 
-# ---- of a case
+# ---- for a case
 
 MOST_ELEMENTS = 100
 
@@ -115,7 +115,7 @@ MOST_ELEMENTS = 100
 def located(
     case: Case, outcome: Outcome, i: int, accuracies: Sequence[float]
 ) -> Outcome:
-    """Where the gradient is wrong, element by element, if it is and they are few."""
+    """Name the wrong element of a gradient, if it is wrong and has few elements."""
     x, label = case.xs[i], case.x_labels[i]
     if outcome.ok:
         return outcome
@@ -132,7 +132,7 @@ def located(
 def _elements(
     case: Case, i: int, accuracies: Sequence[float]
 ) -> tuple[np.ndarray, Arrays]:
-    """The gradient by each element of argument i, and the cotangents it is for."""
+    """Return the gradient by each element of argument i, and its cotangents."""
     x = case.xs[i]
     units = [1.0, 1j] if shared.is_complex(x) else [1.0]
     found = {}

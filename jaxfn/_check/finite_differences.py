@@ -4,17 +4,16 @@ The slope of f along a direction is estimated by the five-point formula
 
     (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h,
 
-whose error is of order h^4, beside a rounding error of eps / h. Both are smallest
-together at h = eps^(1/5), where they are eps^(4/5): 3e-13 in float64, 3e-6 in float32.
-Near a kink a smaller step is right, so several are tried, and for each element that
-pair of neighbouring steps counts which agrees best. An element for which none agree has
-no slope that could be compared with.
+with an error of order h^4 and a rounding error of eps / h. Their sum is smallest at h =
+eps^(1/5): eps^(4/5), which is 3e-13 in float64 and 3e-6 in float32. Near a kink a
+smaller step is right, so several are tried. For each element, the pair of neighbouring
+steps that agrees best counts. If none agree, the element has no slope to compare with.
 
-Where f is accurate to sigma only (`noise`), the formula is wrong by up to
-1.5 sigma / h. That is what a jump of sigma does to it; the error of an iteration, which
-grows over an interval and falls back by sigma at its end, does no more. So all steps
-from 1/4 down are tried, twice that is allowed, and the step counts where it is smallest
-together with the gap to the next.
+If f is accurate only to sigma (`noise`), the formula is wrong by up to 1.5 sigma / h,
+the effect of a jump of sigma. The error of an iteration has no larger effect: it grows
+over an interval, and falls by sigma at its end. So all steps from 1/4 down are tried,
+and twice this bound is allowed. The step with the smallest sum of bound and gap to the
+next step counts.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class Slope:
     """The slope of one output along a direction.
 
     Attributes:
-        value: in double precision.
-        settled: for each element, whether the differences agree on it.
-        floor: slopes below it can't be told from rounding.
-        error: of each element, by the noise of the function.
+        value: The slope, in double precision.
+        settled: For each element, whether the differences agree.
+        floor: Size below which a slope can't be told from rounding.
+        error: Error of each element, from the noise of the function.
     """
 
     value: np.ndarray
@@ -52,7 +51,7 @@ class Slope:
 
 
 def line(f: Fun, xs: Sequence[Any], along: Sequence[Any]) -> Callable[[float], Any]:
-    """`f` on the line through `xs` along a direction (None: none), in NumPy."""
+    """Return `f` on the line through `xs` along a direction, in NumPy."""
     return lambda step: [
         shared.wide(o)
         for o in f(
@@ -71,9 +70,9 @@ def slopes(
     eps: float,
     noise: Sequence[float] | None = None,
 ) -> list[Slope]:
-    """The slopes of the outputs of `f` at `xs` along a direction.
+    """Return the slopes of the outputs of `f` at `xs` along a direction.
 
-    `noise`: how accurate each output is, relative to its largest element.
+    `noise` is the accuracy of each output, relative to its largest element.
     """
     at = line(f, xs, along)
     values = at(0.0)
@@ -107,7 +106,7 @@ def _settle(estimates: list[np.ndarray], value: np.ndarray, eps: float) -> Slope
 def _best(
     estimates: list[np.ndarray], gaps: np.ndarray, errors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each element the estimate with the smallest error, its gap, and which."""
+    """Return for each element the best estimate, its gap, and its index."""
     errors = np.where(np.isnan(errors), np.inf, errors)
     gaps = np.where(np.isnan(gaps), np.inf, gaps)
     best = np.argmin(errors, axis=0)[None]
@@ -119,11 +118,11 @@ def _floor(value: np.ndarray, eps: float) -> float:
     return eps**0.4 * float(np.max(np.abs(value), initial=0.0)) + 1e-30
 
 
-# ---- of a function with noise
+# ---- for a function with noise
 
 _HALVINGS = 14
 _UNKNOWN = 1e-2
-"""A slope that is known no better is none, relative to it and to the value."""
+"""Largest relative error of a slope; with a larger one it counts as unknown."""
 
 
 def _noisy(
@@ -160,7 +159,7 @@ def _noisy(
     return found
 
 
-# ---- of a case
+# ---- for a case
 
 UNSETTLED = (
     "the value has no slope here that finite differences agree on: it jumps, or "
@@ -172,7 +171,7 @@ UNSETTLED = (
 def slopes_of(
     case: Case, along: Sequence[Any], accuracies: Sequence[float] = ()
 ) -> list[Slope]:
-    """The slopes of the value, or the derivative of the reference."""
+    """Return the slopes of the value, or the derivative of the reference."""
     if case.reference is None:
         known = accuracies or None
         return slopes(case.quick_f, case.xs, along, case.eps, known)
@@ -204,9 +203,9 @@ def paired(
     cts: Sequence[Any],
     allowed: float = 0.0,
 ) -> Outcome:
-    """Compare a pairing of two lists of arrays with that of cotangents and slopes.
+    """Compare the pairing of two lists of arrays with that of cotangents and slopes.
 
-    A difference of `allowed` passes, whatever the size.
+    An absolute difference of `allowed` always passes.
     """
     values = [np.where(s.settled, s.value, 0) for s in slopes]
     size = max(numbers.size_of(*got), numbers.size_of(cts, values))

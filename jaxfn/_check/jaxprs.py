@@ -1,4 +1,4 @@
-"""What checks read in jaxprs."""
+"""Properties of jaxprs that checks use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def count_equations(jaxpr: Any) -> int:
 
 
 def may_not_end(jaxpr: Any) -> bool:
-    """Is there a while_loop whose condition compares floats but no integers?"""
+    """Return whether a while_loop has a condition on floats but not on integers."""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(may_not_end, jaxpr))
     for eqn in getattr(compat.open_jaxpr(jaxpr)[0], "eqns", ()):

@@ -1,4 +1,4 @@
-"""Arrays for `check`: made by NumPy, because JAX compiles anew for each shape."""
+"""Arrays for `check`, made by NumPy, because JAX compiles for each new shape."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Arrays: TypeAlias = list[Any]
 
 
 def array(x: Any, dtype: Any = None) -> jax.Array:
-    """An array of JAX, of this dtype, with nothing to compile.
+    """Make a JAX array of this dtype, without compiling.
 
-    `jnp.asarray` compiles a program for each shape: to convert it, and in a new JAX to
-    take it over at all. An array that is on several devices stays there.
+    `jnp.asarray` compiles a program for each shape: for a conversion, and in a new JAX
+    for every array. An array on several devices stays there.
     """
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return jnp.asarray(x, dtype)
@@ -27,7 +27,7 @@ def array(x: Any, dtype: Any = None) -> jax.Array:
 
 
 def copies(arrays: Sequence[Any]) -> Arrays:
-    """Fresh buffers: a Function may mark its arguments dirty, which uses them up."""
+    """Copy arrays, because a Function may mark its arguments dirty, and delete them."""
     return [x if compat.is_tracer(x) or is_key(x) else _copy(x) for x in arrays]
 
 
@@ -38,13 +38,13 @@ def _copy(x: Any) -> Any:
 
 
 def direction(x: Any, generator: np.random.Generator) -> Any:
-    """A random direction at `x`, about as long as `x` is."""
+    """Make a random direction at `x`, about as long as `x`."""
     size = float(np.sqrt(np.mean(np.abs(wide(x)) ** 2))) if x.size else 1.0
     return like(x, generator, float(np.clip(size, 1e-3, 1e3)))
 
 
 def like(x: Any, generator: np.random.Generator, size: float = 1.0) -> Any:
-    """Normal numbers in the space of `x`."""
+    """Make normal numbers in the space of `x`."""
     normal: Any = size * generator.standard_normal(x.shape)
     if is_complex(x):
         normal = normal + size * 1j * generator.standard_normal(x.shape)
@@ -52,7 +52,7 @@ def like(x: Any, generator: np.random.Generator, size: float = 1.0) -> Any:
 
 
 def moved(x: Any, step: float, d: Any) -> Any:
-    """Take a step along d, by NumPy, which need not compile it."""
+    """Take a step along d, by NumPy, which does not compile."""
     if isinstance(x, jax.Array) and len(x.devices()) > 1:
         return x + jnp.asarray(step, d.real.dtype) * d
     a, b = np.asarray(x), np.asarray(d)
@@ -64,7 +64,7 @@ def zeros(xs: Sequence[Any]) -> Arrays:
 
 
 def combine(factor: float, a: Sequence[Any], b: Sequence[Any]) -> Arrays:
-    """Of each pair, factor a + b."""
+    """Return factor a + b for each pair."""
     found: Arrays = []
     for x, y in zip(map(np.asarray, a), map(np.asarray, b), strict=True):
         found.append(array(np.real(x).dtype.type(factor) * x + y, x.dtype))
@@ -78,12 +78,12 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
 
 
 def pairing(cts: Sequence[Any], ts: Sequence[Any]) -> float:
-    """<ct, t>: without a conjugate, as JAX pairs them."""
+    """Return <ct, t>, without a conjugate, as in JAX."""
     pairs = zip(cts, ts, strict=True)
     return float(sum(np.sum(wide(ct) * wide(t)).real for ct, t in pairs))
 
 
 def size_of(cts: Sequence[Any], ts: Sequence[Any]) -> float:
-    """The pairing if nothing cancelled."""
+    """Return the pairing of the absolute values."""
     pairs = zip(cts, ts, strict=True)
     return float(sum(np.sum(np.abs(wide(ct) * wide(t))) for ct, t in pairs))

@@ -1,4 +1,4 @@
-"""What `jaxfn.check` found, as a table."""
+"""The report of `jaxfn.check`, as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Status = Literal["ok", "FAIL", "skipped", "expected"]
 class CheckError(AssertionError):
     """Rules of a Function are wrong; the message names them.
 
-    An AssertionError, so that a test fails rather than breaks.
+    It is an AssertionError, so a test counts as failed and not as broken.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -34,15 +34,15 @@ class CheckResult:
     """The outcome of one check.
 
     Attributes:
-        check: its name.
-        rule: what is wrong if it fails: forward, fwd, backward, jvp or vmap.
-        status: "ok", "FAIL" or "skipped"; if two Functions are compared also
-            "expected", for a difference that is known and right.
-        error: the largest difference, relative to the size of its array; None if there
-            was nothing to compare.
-        tolerance: the largest error that passes.
-        message: where the difference is and how large, or what was raised, or why the
-            check was skipped.
+        check: Name of the check.
+        rule: The rule that is wrong if it fails: forward, fwd, backward, jvp or vmap.
+        status: "ok", "FAIL" or "skipped". A comparison of two Functions also has
+            "expected", for a known and right difference.
+        error: The largest difference, relative to the size of its array; None if
+            nothing was compared.
+        tolerance: The largest error that passes.
+        message: The place and size of the difference, the error that was raised, or the
+            reason for skipping the check.
     """
 
     check: str
@@ -55,13 +55,12 @@ class CheckResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
-    """What `jaxfn.check` found. Print it, or show it in a notebook.
+    """The report of `jaxfn.check`. Print it, or show it in a notebook.
 
     Attributes:
-        function: the name of the function.
-        results: one for each check, in the order in which they ran, with its name
-            (`check`), `rule`, `status` ("ok", "FAIL" or "skipped"), `error`,
-            `tolerance` and `message`.
+        function: Name of the function.
+        results: A result for each check, in order: its name (`check`), `rule`, `status`
+            ("ok", "FAIL" or "skipped"), `error`, `tolerance` and `message`.
 
     Example:
         >>> import jax.numpy as jnp, jaxfn
@@ -85,12 +84,12 @@ class CheckReport:
 
     @property
     def skipped(self) -> tuple[CheckResult, ...]:
-        """The checks that did not run; their message says why."""
+        """The checks that did not run; their messages say why."""
         return tuple(r for r in self.results if r.status == "skipped")
 
     @property
     def summary(self) -> str:
-        """One line: how many checks passed or failed, and which rules are wrong."""
+        """A line: the number of checks that passed or failed, and the wrong rules."""
         return self._summary()
 
     @property
@@ -102,7 +101,7 @@ class CheckReport:
         """Raise if a check failed.
 
         Raises:
-            CheckError: (an AssertionError) with the failures as its message.
+            CheckError: A check failed (an AssertionError that lists all failures).
         """
         if not self.ok:
             raise CheckError(f"{self.summary}\n{self._messages()}")
@@ -120,7 +119,7 @@ class CheckReport:
         return str(self)
 
     def _shown(self) -> tuple[CheckResult, ...]:
-        """The rows of the table: if a check failed, only those of checks that ran."""
+        """Return the rows of the table; after a failure, only checks that ran."""
         if not self.failures:
             return self.results
         return tuple(r for r in self.results if r.status != "skipped")
@@ -168,7 +167,7 @@ _HEADINGS = ("check", "rule", "error", "allowed", "", "")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines, with a rule below the first."""
+    """Align rows to lines, with a rule below the first."""
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = [
         "  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows
@@ -177,7 +176,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(result: CheckResult) -> tuple[str, ...]:
-    """The cells of a line; the reason of a failure stands above the table."""
+    """Make the cells of a row; the message of a failure stands above the table."""
     error = "-" if result.error is None else f"{result.error:.1e}"
     allowed = "-" if result.tolerance is None else f"{result.tolerance:.0e}"
     note = f": {result.message}" if result.message and result.status != "FAIL" else ""
@@ -194,11 +193,11 @@ _REASONS = (
     (r"skipped as told", "as told", "as told"),
     (r"(?s)(.*)", r"(\1)", r"(\1)"),
 )
-"""Messages of skipped checks, and how they read after "1" and after "2"."""
+"""Messages of skipped checks, and their forms after the counts 1 and 2."""
 
 
 def _folded(skipped: Sequence[CheckResult]) -> str:
-    """The skipped checks in one line, counted by their reason."""
+    """Summarize the skipped checks in one line, with a count for each reason."""
     counts: dict[str, int] = collections.Counter(r.message for r in skipped)
     reasons = []
     for message, n in counts.items():

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they run: whether each is run, and its outcome."""
+"""All checks in their order, and the code that runs or skips each."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ class Check:
     """A check.
 
     Attributes:
-        rule: what is wrong if it fails.
-        run: gives the largest difference; raises Skip if it can't run.
-        needs: the checks that it builds on: if one fails, it is not run, so that a
-            failure names the rule that is wrong.
-        about: what it computes in two ways, whose accuracy it allows for: "value",
-            "gradient", "tangent".
-        plan: what it computes, if that is known before it runs.
+        rule: The rule that is wrong if it fails.
+        run: Function that returns the largest difference, or raises Skip if it can't
+            run.
+        builds_on: Checks that must pass first. If one fails, this check does not run,
+            because its failure would name the wrong rule.
+        about: Quantities that it computes in two ways, and whose accuracy it allows
+            for: "value", "gradient", "tangent".
+        plan: The call that it makes, if it is known in advance.
     """
 
     rule: str
     run: Callable[[Case], Outcome]
-    needs: tuple[str, ...] = ("value",)
+    builds_on: tuple[str, ...] = ("value",)
     about: tuple[str, ...] = ()
     plan: Plan | None = None
 
 
-def _second(rule: str, mode: str, needs: tuple[str, ...]) -> Check:
+def _second(rule: str, mode: str, builds_on: tuple[str, ...]) -> Check:
     this = Second(rule, mode)
-    return Check(rule, this, needs, plan=this.plan)
+    return Check(rule, this, builds_on, plan=this.plan)
 
 
 _BACKWARD = ("value", "backward", "backward repeats")
@@ -123,22 +124,22 @@ CHECKS: dict[str, Check] = {
     ),
     "leaks": Check("forward", programs.leaks, _COMPILED),
 }
-"""By name, in the order in which they run."""
+"""The checks by name, in the order in which they run."""
 
 SECOND = {name for name, this in CHECKS.items() if isinstance(this.run, Second)}
-"""Those of second order."""
+"""The names of the checks of second order."""
 
 
 # ---- one check
 
 NO_RULE = "no forward rule"
-_JVP_RUNS = ("jvp", "jvp is linear")  # the first is not run for a surrogate
+_JVP_RUNS = ("jvp", "jvp is linear")  # the first does not run for a surrogate
 _FIRST_HOLDS = (
-    "The first derivative is right: if no second one is meant, say so, by "
-    "`@jaxfn.once_differentiable` on backward, or check with order=1."
+    "The first derivative is right. If you need no second one, mark backward by "
+    "`@jaxfn.once_differentiable`, or check with order=1."
 )
 _FIRST_OF_JVP = (
-    "The first derivative is right: if no second one is meant, check with order=1."
+    "The first derivative is right. If you need no second one, check with order=1."
 )
 
 
@@ -147,9 +148,9 @@ class Run:
     """The checks of a function so far.
 
     Attributes:
-        case: the function.
-        skip: checks not to run, and why.
-        results: by the name of the check.
+        case: The function.
+        skip: The reason for each check that must not run.
+        results: The results, by the name of the check.
     """
 
     case: Case
@@ -164,7 +165,7 @@ class Run:
             self.case.passed.add(name)
 
     def _result(self, name: str, this: Check) -> CheckResult:
-        """Anything that a check raises is its outcome."""
+        """Run a check, or skip it; whatever it raises becomes its result."""
         rule = self._rule(this.rule)
         reason = self._reason(name, this)
         if reason:
@@ -198,9 +199,9 @@ class Run:
         return accuracy.allow(self.case, outcome, this.about)
 
     def _calls(self) -> dict[Any, Call]:
-        """What the checks that are still to come compute, if all of it can be traced.
+        """Return the calls of the remaining checks, if they can all be traced.
 
-        That is known when the value and its gradient are the same under jit.
+        They can if the value and its gradient are the same under jit.
         """
         found: dict[Any, Call] = {}
         if not {"value under jit", "backward under jit"} <= self.case.passed:
@@ -208,13 +209,13 @@ class Run:
         for name, this in CHECKS.items():
             if this.plan is None or name in self.results or self._reason(name, this):
                 continue
-            # It raises again when the check runs, which then has that outcome.
+            # If it raises, it raises again when the check runs.
             with contextlib.suppress(Exception):
                 found[this.plan] = this.plan(self.case)
         return found
 
     def _reason(self, name: str, this: Check) -> str:
-        """Why a check is not run; an empty text if it is."""
+        """Return why a check does not run; empty if it does."""
         case = self.case
         if name in self.skip:
             return self.skip[name]
@@ -224,10 +225,10 @@ class Run:
             return "no argument is a float or complex array"
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
-        for other in this.needs:
+        for other in this.builds_on:
             before = self.results.get(other)
             if before is None:
-                continue  # asked beforehand: it is not known yet
+                continue  # called in advance, before that check has run
             if before.status == "FAIL":
                 return f"builds on {other!r}, which failed"
             if before.message.startswith("builds on "):
@@ -240,7 +241,7 @@ class Run:
 
 
 def _hint(name: str, rule: str, message: str) -> str:
-    """The message, with what to do if the first order holds and the second not."""
+    """Add advice to the message if the first derivative holds and the second not."""
     if name not in SECOND:
         return message
     hint = _FIRST_HOLDS if rule == "backward" else _FIRST_OF_JVP
@@ -249,14 +250,14 @@ def _hint(name: str, rule: str, message: str) -> str:
 
 @contextlib.contextmanager
 def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
-    """A derivative that the function does not have is no failure."""
+    """Skip a check if the function lacks the derivative; that is no failure."""
     try:
         yield
     except Exception as error:
         text = str(error)
         forward = [results[name].message for name in _JVP_RUNS if name in results]
         if NO_RULE in forward and errors.NOT_TRANSPOSED in text:
-            # Nobody said that it can be: forward mode as such is refused.
+            # No rule asks for the transpose, because forward mode itself is refused.
             raise Skip(f"{NO_RULE}, and backward can't be transposed") from error
         if compat.FORWARD_MODE_REFUSAL in text or errors.NO_JVP in text:
             raise Skip(NO_RULE) from error

@@ -1,8 +1,9 @@
-"""Outcomes of comparisons: what `check` shares with `jaxfn.torch.compare`.
+"""Comparisons and their outcomes, which `check` and `jaxfn.torch.compare` share.
 
-Tolerances. A comparison with finite differences allows eps^(2/5), half of the digits
-that they have (5e-7 in float64): rules are wrong by a factor, a sign, a term, seldom by
-less. A comparison of two ways to compute the same allows eps^(1/2), half of all digits.
+Tolerances. A comparison with finite differences allows eps^(2/5), half of their digits
+(5e-7 in float64). That is enough, because a wrong rule is off by a factor, a sign or a
+term. A comparison of two computations of the same value allows eps^(1/2), half of all
+digits.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Outcome:
     """The largest difference that a check found.
 
     Attributes:
-        error: relative to the size of the array that it is in.
-        tolerance: the largest error that passes.
-        where: the array and element, with both values.
-        rule: the wrong rule, if it is not always the same.
-        note: what else there is to say.
+        error: The difference, relative to the size of its array.
+        tolerance: The largest error that passes.
+        where: The array and element, with both values.
+        rule: The wrong rule, if the check has several.
+        note: A remark for the report.
     """
 
     error: float = 0.0
@@ -46,7 +47,7 @@ class Outcome:
 
 
 def worst(outcomes: Sequence[Outcome]) -> Outcome:
-    """That which is furthest above its tolerance; NaN above all."""
+    """Return the outcome furthest above its tolerance; NaN counts as furthest."""
 
     def excess(o: Outcome) -> float:
         return np.inf if np.isnan(o.error) else o.error / (o.tolerance or 1.0)
@@ -73,7 +74,7 @@ def is_complex(x: Any) -> bool:
 
 
 def wide(x: Any) -> np.ndarray:
-    """`x` in NumPy, in double precision; a key as its data."""
+    """Convert `x` to NumPy in double precision; a key to its data."""
     refuse_extended(x)
     if is_key(x):
         x = jax.random.key_data(x)
@@ -81,7 +82,7 @@ def wide(x: Any) -> np.ndarray:
 
 
 def eps_of(arrays: Sequence[Any]) -> float:
-    """The rounding error of the least precise of these arrays."""
+    """Return the rounding error of the least precise array."""
     floats = [x.dtype for x in arrays if pytree.is_number(x)]
     return max((float(jnp.finfo(d).eps) for d in floats), default=2.0**-52)
 
@@ -95,9 +96,9 @@ def compare(
     floor: float = 0.0,
     atol: float = 0.0,
 ) -> Outcome:
-    """The largest difference of two lists of arrays, each relative to its array.
+    """Return the largest difference of two lists of arrays, relative to its array.
 
-    `atol` is a difference that passes whatever the size.
+    An absolute difference of `atol` always passes.
     """
     if len(got) != len(expected):
         return Outcome(np.inf, tolerance, f"{len(got)} arrays for {len(expected)}")
@@ -113,7 +114,7 @@ def compare_arrays(
     floor: float = 0.0,
     atol: float = 0.0,
 ) -> Outcome:
-    """The largest difference of two arrays, and where it is."""
+    """Return the largest difference of two arrays, and its place."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         text = (
             f"{label}: expected {expected.dtype}{list(expected.shape)}, "
@@ -138,7 +139,7 @@ def compare_arrays(
 def is_close(
     got: float, expected: float, size: float, tolerance: float, allowed: float = 0.0
 ) -> Outcome:
-    """Two numbers, the difference relative to `size`; up to `allowed` always passes."""
+    """Compare two numbers relative to `size`; a difference of `allowed` passes."""
     gap, size = abs(got - expected), max(size, 1e-30)
     error = 0.0 if gap == 0 else gap / size
     text = f"expected {expected:.6g}, got {got:.6g}"
@@ -147,18 +148,18 @@ def is_close(
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest finite element."""
+    """Return the largest finite absolute value."""
     return float(np.max(np.where(np.isfinite(x), np.abs(x), 0), initial=0.0))
 
 
 def name_of(fun: Any) -> str:
-    """The name of a function or a class, without the functions around it."""
+    """Return the name of a function or class, without enclosing functions."""
     found = getattr(fun, "__qualname__", None) or f"{type(fun).__name__}"
     return found.rsplit("<locals>.", maxsplit=1)[-1]
 
 
 def subsets(n: int) -> list[tuple[int, ...]]:
-    """Of `n` arrays, but for all of them; for five or more only the extreme ones."""
+    """List the proper subsets of `n` arrays; of five or more only the extreme ones."""
     everything = tuple(range(n))
     if n < 5:
         found = [

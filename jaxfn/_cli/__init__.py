@@ -1,8 +1,8 @@
-"""The command line: what `python -m jaxfn` understands.
+"""The command line, `python -m jaxfn`.
 
 `commands` has all commands. `target` reads their arguments: a name in a file or module,
-and types such as "f32[3]". `output` writes their text. What a command does is in the
-room of its name. `demo` runs `check` on the examples of PyTorch's pages
+and types such as "f32[3]". `output` writes their text. The package of each command's
+name does its work. `demo` runs `check` on the examples of PyTorch's pages
 (`jaxfn._examples`) and prints a matrix.
 """
 

@@ -1,6 +1,6 @@
 """The commands: `demo`, `check`, `explain`, `compare`, `translate`.
 
-torch and LibCST are imported when a command that needs them runs, and not before.
+torch and LibCST are imported only when a command that needs them runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxfn._cli.target import (
 from jaxfn._explain import explain
 
 USAGE = 2
-"""The exit code if the command itself is wrong, as argparse has it."""
+"""The exit code if the command itself is wrong, as in argparse."""
 
 ARGUMENTS = """\
 arguments:
@@ -83,16 +83,16 @@ def add_parsers(commands: Any) -> None:
         commands,
         run_explain,
         "explain",
-        "tell what JAX does with a call of a Function",
-        "Tell which of JAX's definitions the rules of a Function become, which "
-        "transformations work, what is kept for the backward pass, and the cost.",
+        "show what JAX does with a call of a Function",
+        "Show the JAX definition that the rules of a Function become, the "
+        "transformations that work, the residuals, and the cost.",
         EXPLAIN,
     )
     compared = _parser(
         commands,
         run_compare,
         "compare",
-        "compare a port with the PyTorch Function that it is a port of",
+        "compare a port with the original PyTorch Function",
         "Run a port and its original, a torch.autograd.Function, on the same random "
         "arguments, and print a table of what is equal and what differs.",
         COMPARE,
@@ -154,7 +154,7 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_comparisons(parser: Any, what: str) -> None:
-    """Add the options of what compares numbers."""
+    """Add the options of a command that compares numbers."""
     add = parser.add_argument
     add("--rtol", type=float, help="relative tolerance of all comparisons")
     add("--atol", type=float, default=0.0, help="a difference that always passes")
@@ -181,7 +181,7 @@ def _add_comparisons(parser: Any, what: str) -> None:
 
 
 def _comparisons(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `_add_comparisons`, by the names of parameters."""
+    """Return the options of `_add_comparisons`, by the names of parameters."""
     names = ("rtol", "atol", "order", "precision", "skip")
     return {name: getattr(options, name) for name in names}
 
@@ -300,7 +300,7 @@ def run_translate(options: argparse.Namespace) -> int:
 
 
 def _call(options: argparse.Namespace) -> tuple[Any, list[Any]]:
-    """The function and its arguments; these first, as no code of the user runs."""
+    """Return the function and its arguments; read these first, without user code."""
     args = _arguments(options)
     fun = load(options.target)
     expect_fits(fun, args)

@@ -1,7 +1,7 @@
 """`python -m jaxfn demo`: `jaxfn.check` on the examples, as a matrix.
 
-Right rules can't show that a transformation dropped one. Therefore `broken` makes one
-rule wrong: then the cells that use it must fail, and no other.
+If all rules are right, a dropped rule does not show. Therefore `broken` makes one rule
+wrong: then exactly the cells that use it must fail.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def break_rule(function: Any, rule: str) -> Any:
     right = getattr(function, rule)
     if right is getattr(Function, rule):
         return function
-    # The factors differ, so that the error tells which of the two rules ran.
+    # The factors differ, because the error must show which of the two rules ran.
     scale = 3 if rule == "jvp" else 2
 
     def wrong(*args: Any) -> Any:

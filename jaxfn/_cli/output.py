@@ -1,4 +1,4 @@
-"""Output of the commands: their text, and a bar that shows how far they are."""
+"""Output of the commands: their text, and a progress bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line names: a Function, and its arguments."""
+"""The Function and the arguments that a command line names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 class UsageError(Exception):
-    """What was asked for can't be found or understood."""
+    """A name or argument of the command line can't be found or understood."""
 
 
 def load(target: str) -> Any:
-    """The object that `file.py:Name` or `module:Name` means; Name may have dots."""
+    """Load the object of `file.py:Name` or `module:Name`; Name may have dots."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(
@@ -50,7 +50,7 @@ def load(target: str) -> Any:
 
 
 def module(place: str) -> Any:
-    """The module of a file, or of a name that can be imported."""
+    """Import a module, by file or by name."""
     path = Path(place)
     if path.suffix != ".py":
         if "" not in sys.path:
@@ -79,7 +79,7 @@ def module(place: str) -> Any:
 
 
 def _not_imported(place: str, error: Exception) -> str:
-    """One line about code that raises while it is imported."""
+    """Describe in one line an error of code while it is imported."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     inside = frame.filename.startswith("<") or isinstance(error, SyntaxError)
     at = "" if inside else f" ({frame.filename}:{frame.lineno})"
@@ -88,7 +88,7 @@ def _not_imported(place: str, error: Exception) -> str:
 
 
 def argument(text: str, generator: np.random.Generator) -> Any:
-    """A random array for `f32[3,4]`; a Python value or a string for anything else.
+    """Make a random array for `f32[3,4]`, else a Python value or a string.
 
     Words after a colon restrict the values: `i32[5]:0:10`, `f32[3]:positive:sorted`.
     """
@@ -112,7 +112,7 @@ def argument(text: str, generator: np.random.Generator) -> Any:
 
 
 def _restricted(text: str, dtype: Any, words: Any, shape: Any, random: Any) -> Any:
-    """Numbers that are positive, in a range, probabilities, or sorted."""
+    """Draw numbers that are positive, in a range, probabilities, or sorted."""
     floats = jnp.issubdtype(dtype, jnp.floating)
     if words[-1] == "sorted" and shape:
         words = words[:-1] or (["-2", "2"] if floats else ["0", "3"])
@@ -146,7 +146,7 @@ def _dtype(name: str) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """A Python value, or the text itself if it is nothing else gone wrong."""
+    """Read a Python value; return other text as it is, unless it looks like a typo."""
     if _NEARLY.match(text):
         raise UsageError(
             f"{text!r} is no array type: expected one such as f32[3,4], bf16[], "
@@ -161,12 +161,12 @@ def _literal(text: str) -> Any:
 
 
 def expect_fits(fun: Any, args: Sequence[Any]) -> None:
-    """Refuse arguments that are not as many as `fun` takes, before it is called."""
+    """Refuse a wrong number of arguments, before `fun` is called."""
     call: Callable[..., Any] = getattr(fun, "apply", fun)
     try:
         signature = inspect.signature(call)
     except (TypeError, ValueError):
-        return  # of a builtin, say
+        return  # a builtin may have no signature
     try:
         signature.bind(*args)
     except TypeError as error:
@@ -176,7 +176,7 @@ def expect_fits(fun: Any, args: Sequence[Any]) -> None:
 
 
 def torch_functions(target: str, args: Sequence[Any]) -> list[Any]:
-    """The class that is named, or all Functions that the file defines."""
+    """Return the named class, or all Functions that the file defines."""
     base = importlib.import_module("jaxfn.torch._base").torch.autograd.Function
     found = load(target) if ":" in target else module(target)
     if ":" in target:

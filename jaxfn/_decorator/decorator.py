@@ -31,24 +31,23 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     both. Without rules, the function is an ordinary JAX function.
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
-    batch rule, each if there is one. If there is only a forward rule, JAX transposes it
-    for reverse mode. If there is only a batch rule, JAX differentiates the function.
+    batch rule. If there is only a forward rule, JAX transposes it for reverse mode. If
+    there is only a batch rule, JAX differentiates the function.
 
     With JAX-style rules everything is as in JAX: Python numbers are arrays, nothing is
     coerced, complex cotangents follow JAX's convention. With torch-style rules it is as
     in `jaxfn.Function`, complex gradients included. Arguments that JAX can't hold
-    (strings, callables, objects) are static in both, without a declaration; JAX-style
-    rules get them in their places, and return None for them.
+    (strings, callables, objects) are static in both styles, without a declaration.
+    JAX-style rules get them in their places, and return None for them.
 
-    Further `def*` methods, options and attributes of the installed JAX's three
-    decorators work here as they do there. A derivative that such a method defines
-    stands alone (no rule of the other kind beside it), and nondiff_argnums must name
-    static arguments then, as in JAX.
+    Other `def*` methods, options and attributes of the installed JAX's three decorators
+    work here too. If such a method defines a derivative, there can be no rule of the
+    other kind. Then, as in JAX, nondiff_argnums must name static arguments.
 
     Args:
         fun: The function.
         nondiff_argnums: Positions of arguments that take no part in differentiation. In
-            JAX-style rules they come first, as in JAX. Static values need none.
+            JAX-style rules they come first, as in JAX. Static values need no entry.
         nondiff_argnames: Names of such arguments.
         setup_context: Rule `setup_context(ctx, inputs, output)`, which saves.
         backward: Rule `backward(ctx, *grads)`.
@@ -60,8 +59,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         fun: The function without rules.
 
     Raises:
-        RuntimeError: A definition has other terms than an earlier one, or JAX's own
-            methods do not allow the combination.
+        RuntimeError: A definition is in the other style than an earlier one, or JAX's
+            own methods do not allow the combination.
         TypeError: A rule breaks its contract, or a call passes keyword-only arguments
             to a function with JAX-style rules.
 
@@ -203,7 +202,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             raise self._mixed(f"{method} in JAX's", known, "torch's")
         have, call = self._jax_rules, jax_own.Call(method, args, options)
         new = dataclasses.replace(have, calls=(*have.calls, call))
-        # Checked before anything is changed: a refused definition leaves no trace.
+        # Check before anything changes: a refused definition must have no effect.
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
             raise errors.RuleError(
@@ -236,7 +235,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
         @functools.wraps(method)
         def define(*args: Any, **options: Any) -> Any:
-            returned = method(*args, **options)  # JAX says if they are wrong
+            returned = method(*args, **options)  # JAX checks the arguments
             self._define_jax(name, args, options)
             return returned
 
@@ -269,7 +268,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     @functools.cached_property
     def _function(self) -> type[Function]:
-        """The `Function`, in the separate style, that the torch-style rules make."""
+        """The `Function`, in the separate style, made from the torch-style rules."""
         rules = {
             "setup_context": _save_nothing,
             **self._torch_rules,
@@ -298,7 +297,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             return call(self._jax_rules, positional(self._jax_rules, args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
-        # A Function without a derivative rule refuses derivatives; this one is JAX's.
+        # Without a derivative rule a Function refuses derivatives. Here JAX takes over.
         if "vmap" in self._torch_rules:
             return apply_batched(self._function, args, kwargs)
         return self.fun(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""A call with JAX-style rules; static arguments need no declaration.
+"""A call with JAX-style rules. Static arguments need no declaration.
 
-A function with a derivative of one kind is left to JAX's decorator. `Both` makes
-`Rules` for the engine of rules of both kinds, and checks them as strictly as JAX does.
+JAX's own decorator handles a function with a derivative rule of one kind. If there are
+both kinds, `Both` makes `Rules` for the engine, and checks them as strictly as JAX.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def positional(
 ) -> tuple[Any, ...]:
     """Bind all arguments to positions, defaults included, as JAX's rules get them."""
     if isinstance(d.fun, functools.partial) and not kwargs:
-        return args  # As in JAX, the values that it holds are no arguments.
+        return args  # As in JAX, the values in the partial are no arguments.
     try:
         bound = inspect.signature(d.fun).bind(*args, **kwargs)
         if bound.kwargs:
@@ -89,8 +89,8 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
 
 
 def _undeclared(d: JaxRules, args: tuple[Any, ...]) -> errors.RuleTypeError:
-    # JAX's decorator calls the user's rules itself here, so jaxfn can't put static
-    # values in their places.
+    # Here JAX's decorator calls the user's rules itself, so jaxfn can't pass them
+    # static values.
     position, value = next(
         (i, x)
         for i, arg in enumerate(args)
@@ -136,8 +136,8 @@ class Both:
 
     def _primal(self, arrays: Arrays) -> Outputs:
         """Call the function itself, which saves nothing."""
-        # If a scan drops the jvp of a custom_jvp, it goes on with this function and
-        # differentiates it. So this function has the derivative of the rules.
+        # If a scan drops the jvp of a custom_jvp, it differentiates this function
+        # instead. So this function has the derivative of the rules.
         drops, name = compat.SCAN_DROPS_JVP, self._d.name
         inputs = without_derivative(arrays) if drops else arrays
         recording = compat.Recording()
@@ -148,12 +148,12 @@ class Both:
         if not drops:
             return Outputs(values, outs.static)
 
-        def tangents(inputs: Arrays, values: Arrays, dots: Arrays) -> Arrays:
-            perturbed = tuple([d is not None for d in dots])
+        def rule(inputs: Arrays, values: Arrays, tangents: Arrays) -> Arrays:
+            perturbed = tuple([t is not None for t in tangents])
             _, residuals = self.rules.fwd(inputs, perturbed)
-            return push_forward(self.rules, residuals, values, dots)
+            return push_forward(self.rules, residuals, values, tangents)
 
-        return Outputs(attach(tangents, arrays, values, name=name), outs.static)
+        return Outputs(attach(rule, arrays, values, name=name), outs.static)
 
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
@@ -170,8 +170,8 @@ class Both:
                 f"outputs and the residuals, got {result!r}."
             )
         outs = pytree.outputs(result[0])
-        # The function has run only in a trace. JAX compares them only there too, but
-        # its message would name a jvp that the user never wrote.
+        # The function has run only if it was traced. JAX compares the two only then
+        # too, but its message would name a jvp that the user never wrote.
         if self._returned not in (None, _structure(outs)):
             raise TypeError(
                 f"{said}produce a pair whose first element has the structure and types "
@@ -226,8 +226,8 @@ class Both:
         """
         if ct is None or compat.is_zero(ct) or aval.dtype == jax.dtypes.float0:
             return None
-        # A Python number gets the dtype of the argument. If the derivative was taken
-        # under x64, and x64 is off now, JAX has only 32 bits.
+        # A Python number gets the dtype of the argument. If x64 was on for the
+        # derivative and is off now, JAX has only 32 bits.
         if not hasattr(ct, "dtype"):
             ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
         ct = as_jax(ct)
@@ -240,7 +240,7 @@ class Both:
 
 
 def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
-    """Return the pytree structure of outputs, and the shapes and dtypes of arrays."""
+    """Return the pytree structure of outputs, and the arrays' shapes and dtypes."""
     return outs.static.whole.treedef, [(x.shape, x.dtype) for x in outs.arrays]
 
 

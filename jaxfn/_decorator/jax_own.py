@@ -1,8 +1,8 @@
 """The methods, options and attributes of the installed JAX's decorators, by name.
 
-A newer JAX has some that `custom_function` has no code for. jaxfn looks them up in JAX
-itself, and repeats the calls on JAX's own decorator (`JaxRules.by_jax`). So the methods
-of the next version work too.
+A newer JAX may have some that `custom_function` has no code for. jaxfn looks them up in
+JAX itself, and repeats the calls on JAX's own decorator (`JaxRules.by_jax`). So methods
+of future versions work too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ custom_vmap = jax.custom_batching.custom_vmap
 DECORATORS: tuple[Any, ...] = (jax.custom_vjp, jax.custom_jvp, custom_vmap)
 
 KNOWN = ("defvjp", "defjvp", "defjvps", "def_vmap")
-"""The methods that custom_function has itself, and can combine."""
+"""The methods that custom_function defines itself, and can combine."""
 
 _KNOWN_OPTIONS = ("symbolic_zeros", "optimize_remat")
 
@@ -42,11 +42,11 @@ class Call(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Say if only JAX knows its method, or one of its options."""
+        """Whether only JAX knows its method, or one of its options."""
         return self.method not in KNOWN or bool(self._foreign_options())
 
     def _foreign_options(self) -> list[str]:
-        """Name the options that are switched on and that only JAX knows."""
+        """Return the names of active options that only JAX knows."""
         used = [key for key, value in self.options.items() if value]
         return [key for key in used if key not in _KNOWN_OPTIONS]
 
@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 def decorator_of(method: str) -> Any:
-    """Find the decorator of JAX that has this `def*` method, or None."""
+    """Return JAX's decorator that has this `def*` method, or None."""
     if not method.startswith("def"):
         return None
     return next((d for d in DECORATORS if callable(getattr(d, method, None))), None)
@@ -65,7 +65,7 @@ def decorator_of(method: str) -> Any:
 
 @functools.cache
 def names(decorator: Any) -> frozenset[str]:
-    """Name the public methods and attributes of a function with this decorator."""
+    """Return the names of public attributes of a function with this decorator."""
     # The decorators set some attributes (symbolic_zeros) in __init__, so the class does
     # not have them.
     found = dir(decorator(lambda: None))

@@ -1,7 +1,7 @@
 """Rules in JAX's own terms: `fwd` and `bwd`, `jvp`, a batch rule.
 
-JAX's own decorators get a derivative of one kind, so everything is as in JAX. JAX does
-not combine both kinds: they become `Rules` for the engine that does (`jax_call`).
+JAX's own decorators get a derivative rule of one kind, so everything is as in JAX. JAX
+does not combine both kinds, so these become `Rules` for `_engine` (`jax_call`).
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ class JaxRules:
 
     @property
     def has_reverse(self) -> bool:
-        """Say if there is a reverse rule."""
+        """Whether there is a reverse rule."""
         return jax.custom_vjp in self._decorators
 
     @property
     def has_forward(self) -> bool:
-        """Say if there is a forward rule."""
+        """Whether there is a forward rule."""
         return jax.custom_jvp in self._decorators
 
     def _has_foreign(self, decorator: Any) -> bool:
-        """Say if a method of this decorator was called that only JAX knows."""
+        """Return whether a method of this decorator that only JAX knows was called."""
         return any(c.decorator is decorator for c in self.foreign)
 
     @property
     def is_combined(self) -> bool:
-        """Say if there are both kinds, one by a call that only JAX understands.
+        """Whether there are both kinds, one by a call that only JAX understands.
 
         Each of its decorators has one kind, so nothing can carry out such a call.
         """
@@ -107,10 +107,10 @@ class JaxRules:
     # ---- by JAX's decorators
 
     def by_jax(self, decorator: Any, fun: Rule) -> Any:
-        """Put JAX's decorator around `fun`, and make those calls that are its own.
+        """Put JAX's decorator around `fun`, and repeat the calls of its methods.
 
-        Only JAX knows what its method does to the decorator. So the calls are the
-        user's, in their order.
+        Only JAX knows the effect of its methods. So the calls are the user's, in their
+        order.
         """
         has_nondiff = decorator is not custom_vmap
         f = decorator(fun, **({"nondiff_argnums": self.nondiff} if has_nondiff else {}))
@@ -120,9 +120,10 @@ class JaxRules:
         return f
 
     def attribute(self, name: str) -> Any:
-        """Return the value that JAX's decorators give this attribute after the calls.
+        """Return the value of this attribute of JAX's decorators, after the calls.
 
-        If several have one of that name, the first whose rule is defined counts.
+        If several decorators have the attribute, the first whose rule is defined
+        counts.
 
         Raises:
             AttributeError: None has it.
@@ -165,10 +166,10 @@ class JaxRules:
         """The function with its vjp, as JAX makes it."""
         return self.by_jax(jax.custom_vjp, self.primal)
 
-    # ---- a call whose arguments JAX can't hold
+    # ---- a call with arguments that JAX can't hold
 
     def is_split(self, places: Places) -> bool:
-        """Say if JAX gets only the arrays of this call (`on_arrays`)."""
+        """Return whether JAX gets only the arrays of this call (`on_arrays`)."""
         has_own_jvp = self.jvp is not None and not self._has_foreign(jax.custom_jvp)
         if has_own_jvp and self.nondiff:
             return True
@@ -180,9 +181,9 @@ class JaxRules:
     def on_arrays(self, places: Places) -> JaxRules:
         """Return these rules as rules on arrays, which close over the rest of the call.
 
-        Each call makes new functions. So JAX never reuses what it traced or compiled
-        for other static values. Rules of both kinds get their fwd and bwd as they are,
-        because JAX does not call these.
+        Each call makes new functions. So JAX never reuses a trace or a program for
+        other static values. If there are rules of both kinds, fwd and bwd stay as they
+        are, because JAX does not call them.
         """
         fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
         calls = [c for c in self.foreign if c.decorator is not custom_vmap]
@@ -211,10 +212,10 @@ class JaxRules:
 def positions(
     fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
 ) -> tuple[int, ...]:
-    """Return the positions that nondiff_argnums and nondiff_argnames mean."""
+    """Return the positions of nondiff_argnums and nondiff_argnames."""
     numbers = {argnums} if isinstance(argnums, int) else set(argnums)
     names = (argnames,) if isinstance(argnames, str) else argnames
-    # Builtins may have no signature to look names up in.
+    # A builtin may have no signature with names.
     if not names and all(i >= 0 for i in numbers):
         return tuple(sorted(numbers))
     known = list(inspect.signature(fun).parameters)

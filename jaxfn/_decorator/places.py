@@ -1,8 +1,8 @@
 """The arguments of a call with JAX-style rules: arrays, and values that JAX can't hold.
 
 JAX's decorators get a list of arrays for each argument. The user's function and rules
-get whole arguments: `Places` puts static values, and the arguments of nondiff_argnums,
-back in their places.
+get whole arguments: `Places` puts back static values and the arguments of
+nondiff_argnums.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ANY = inspect.signature(lambda *args: args)
 
 
 def is_pair(x: Any) -> bool:
-    """Say if a rule returned two values."""
+    """Return whether a rule returned two values."""
     return isinstance(x, (tuple, list)) and len(x) == 2
 
 
 def is_static(x: Any) -> bool:
-    """Say if JAX can't hold `x`: no array, no number, no type of JAX's."""
+    """Return whether JAX can't hold `x`: no array, no number, no type of JAX's."""
     # jax.typeof accepts most of these too, but takes longer. A CustomVJPPrimal holds an
-    # array: a rule that saves one forgot its `.value`, and JAX refuses it.
+    # array: if a rule saves one, it forgot `.value`, and JAX raises.
     if isinstance(x, (jax.Array, int, float, complex, CustomVJPPrimal)):
         return False
     if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufc":
@@ -49,7 +49,7 @@ def is_static(x: Any) -> bool:
 
 
 def split(value: Any, *, nondiff: bool = False) -> tuple[Arrays, Spec]:
-    """Separate the leaves of `value` that JAX can hold; none of a nondiff argument.
+    """Split off the leaves of `value` that JAX can hold; none for a nondiff argument.
 
     Python numbers count as arrays, as in JAX. (For `pytree.split` they are static.)
     """
@@ -69,7 +69,7 @@ def named(fun: Rule, rule: Rule) -> Rule:
 
 
 def rule_name(bwd: Rule, name: str) -> str:
-    """Name bwd of a function of this name, as JAX's messages do."""
+    """Return the name of bwd in JAX's messages, for a function of this name."""
     return f"{getattr(bwd, '__name__', 'bwd')} for function {name}"
 
 
@@ -96,7 +96,7 @@ class Places:
 
     @property
     def has_static(self) -> bool:
-        """Say if there are static leaves."""
+        """Whether there are static leaves."""
         return any(spec.n_arrays < len(spec.leaves) for spec in self.specs)
 
     def filled(self, x: Any) -> Places:
@@ -144,10 +144,10 @@ class Places:
     # ---- rules that get lists of arrays
 
     def vjp(self, fwd: Rule, bwd: Rule, *, name: str) -> tuple[Rule, Rule]:
-        """Return fwd and bwd for a custom_vjp of the function of this name.
+        """Return fwd and bwd for a custom_vjp of this name.
 
         JAX sees only the arrays in residuals. Static residuals can't be part of the
-        structure that JAX sees: see `Carrier`.
+        structure that JAX sees (`Carrier` says why).
         """
         carrier, rule = Carrier(name), rule_name(bwd, name)
 
@@ -171,22 +171,22 @@ class Places:
         return named(on_fwd, fwd), named(on_bwd, bwd)
 
     def jvps(self, method: str, rules: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the rules of defjvp or defjvps.
+        """Return the rules of defjvp or defjvps, on lists of arrays.
 
         The tangent of a static value is None.
         """
-        dots = self.filled(None)
+        of_tangents = self.filled(None)
 
         def of_defjvp(rule: Rule) -> Rule:
             def jvp(primals: Any, tangents: Any) -> Any:
-                pair = self.others(primals), dots.others(tangents)
+                pair = self.others(primals), of_tangents.others(tangents)
                 return rule(*self.nondiff.values(), *pair)
 
             return named(jvp, rule)
 
         def of_defjvps(i: int, rule: Rule) -> Rule:
             def jvp(t: Any, out: Any, *primals: Any) -> Any:
-                return rule(dots.specs[i].join(t), out, *self.others(primals))
+                return rule(of_tangents.specs[i].join(t), out, *self.others(primals))
 
             return named(jvp, rule)
 
@@ -196,7 +196,7 @@ class Places:
         return tuple([None if r is None else of_defjvps(i, r) for i, r in pairs])
 
     def batch(self, rule: Rule) -> Rule:
-        """Return a batch rule, for which no static value is batched."""
+        """Return a batch rule that calls no static value batched."""
         flags = self.filled(False)
 
         def batch(size: int, in_batched: Any, *xs: Any) -> Any:

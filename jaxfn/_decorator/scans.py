@@ -1,6 +1,6 @@
 """A jvp that a scan keeps, for a JAX whose scan drops the jvp of a custom_jvp.
 
-Such a scan goes on with the values of the primal. So jaxfn attaches the jvp to these
+The scan goes on with the values of the primal. So jaxfn attaches the jvp to these
 values (`attachment`).
 """
 
@@ -22,14 +22,14 @@ def jvp_for_scans(
 ) -> Rule:
     """Make a custom_jvp whose jvp a scan keeps, by its `defjvp` or `defjvps`."""
 
-    def attached(tangents: Any, inputs: Arrays, outs: Arrays) -> list[Any]:
-        # One by one, so that JAX leaves out an output that nobody uses. Under vmap each
-        # example has its own derivative.
+    def attached(tangents_of: Any, inputs: Arrays, outs: Arrays) -> list[Any]:
+        # One by one, so JAX can drop an unused output. Under vmap each example has its
+        # own derivative.
         found: list[Any] = []
         for i, out in enumerate(outs):
 
             def rule(*args: Any, i: int = i) -> list[Any]:
-                return [tangents(*args)[i]]
+                return [tangents_of(*args)[i]]
 
             found += attach(rule, inputs, [out], name=name, spreads=True)
         return found
@@ -37,22 +37,22 @@ def jvp_for_scans(
     @functools.wraps(fun)
     def primal(*args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
-        # Nobody differentiates this call, and a body that needs values can have them.
+        # JAX does not differentiate this call, and a body that needs values gets them.
         if not any(compat.is_tracer(x) for x in leaves):
             return fun(*args)
 
         def of_leaves(*xs: Any) -> Arrays:
             return pytree.outputs(f(*tree.unflatten(xs))).arrays
 
-        def tangents(inputs: Arrays, _: Arrays, dots: Arrays) -> list[Any]:
-            return jvp_along(of_leaves, inputs, dots, differentiable)
+        def along(inputs: Arrays, _: Arrays, tangents: Arrays) -> list[Any]:
+            return jvp_along(of_leaves, inputs, tangents, differentiable)
 
         # The body must have no derivative: `attach` would take one for the derivative
         # of a value that the body closes over, and refuse it.
         inputs = without_derivative([compat.as_array(x) for x in leaves])
         outs = pytree.outputs(fun(*tree.unflatten(inputs)))
         differentiable = [is_inexact(x) for x in outs.arrays]
-        return outs.static.whole.join(attached(tangents, leaves, outs.arrays))
+        return outs.static.whole.join(attached(along, leaves, outs.arrays))
 
     # A rule of defjvps returns no value: JAX takes the value of the function.
     if method == "defjvp":
@@ -63,7 +63,7 @@ def jvp_for_scans(
 
 
 def _spreading(rule: Rule, attached: Rule) -> Rule:
-    """Return a rule of defjvp whose values are batched if the primal's are.
+    """Return a rule of defjvp whose values are batched like the primal's.
 
     JAX batches both, and assumes that it batches the same outputs in both.
     """
@@ -79,10 +79,10 @@ def _spreading(rule: Rule, attached: Rule) -> Rule:
         n, inputs = len(outs.arrays), [*outs.arrays, *tree_util.tree_leaves(args[0])]
 
         # The values have the derivative of the outputs that the rule computed.
-        def tangents(_: Arrays, __: Arrays, dots: Arrays) -> list[Any]:
-            return list(dots[:n])
+        def alike(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
+            return list(tangents[:n])
 
-        values = attached(tangents, inputs, without_derivative(outs.arrays))
+        values = attached(alike, inputs, without_derivative(outs.arrays))
         return outs.static.whole.join(values), found[1]
 
     return spreading

@@ -1,4 +1,4 @@
-"""A batch rule in the terms of `jax.custom_batching.custom_vmap`, on pytrees."""
+"""A batch rule in the form of `jax.custom_batching.custom_vmap`, on pytrees."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A user's batch rule into `jax.custom_batching.custom_vmap`.
 
-JAX asserts, without a message, that no value that such a function closes over is
-batched. But it batches a constant together with everything else if it computes both
-branches of a cond; and whoever closes over a value that differs among examples needs a
-message. Therefore a function is traced first, and the values that it closes over become
-arguments of the custom_vmap, in front of its own.
+JAX asserts, without a message, that a custom_vmap closes over no batched value. But if
+JAX computes both branches of a cond, it batches constants too. And a user who closes
+over a value that differs among examples needs a message. Therefore jaxfn traces the
+function first, and the closed-over values become the first arguments of the
+custom_vmap.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from jaxfn._engine.rules import Arrays, Batch, Fun, jvp_along
 
 
 def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
-    """Return `fun(*arrays)` with a batch rule, for code that nobody differentiates.
+    """Return `fun(*arrays)` with a batch rule, for code that JAX never differentiates.
 
-    If no argument is a tracer there is nothing to batch, and `fun` runs as it is:
-    custom_vmap would trace it, and a NumPy body could not run.
+    If no argument is a tracer, nothing can be batched, and `fun` runs as it is.
+    custom_vmap would trace it, which a NumPy body does not allow.
     """
     if batch is None:
         return fun
@@ -40,10 +40,10 @@ def with_batch_rule(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
 
 
 def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
-    """Return `fun(*arrays)` with a batch rule; its derivative is that of `fun`.
+    """Return `fun(*arrays)` with a batch rule, and with the derivative of `fun`.
 
-    A custom_vmap alone has no reverse mode in JAX. Around it stands a custom_jvp whose
-    rule differentiates the trace of `fun`, without the effects, which happen with the
+    JAX has no reverse mode for a custom_vmap. So a custom_jvp surrounds it, whose rule
+    differentiates the trace of `fun`. The rule leaves out effects: they happen with the
     value.
     """
 
@@ -58,16 +58,17 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
         def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
             outs = f(*primals)
             args = list(map(compat.as_array, primals))
-            given = list(map(compat.as_tangent, tangents))
-            dots = traced.tangents(args, outs.arrays, given)
-            return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
+            in_tangents = list(map(compat.as_tangent, tangents))
+            out_tangents = traced.tangents(args, outs.arrays, in_tangents)
+            found = compat.with_zeros(out_tangents, outs.arrays)
+            return outs, Outputs(found, outs.static)
 
         f = jax.custom_jvp(value)
         f.defjvp(rule, symbolic_zeros=compat.SYMBOLIC_ZEROS)
         try:
             return f(*closed_over, *arrays)
         except jax.errors.UnexpectedTracerError as error:
-            # The batch rule closes over what is being differentiated.
+            # The batch rule closes over a value that is being differentiated.
             said = errors.CLOSED_OVER.format(name=name)
             raise errors.ClosedOverError(said) from error
 
@@ -75,7 +76,7 @@ def differentiable(fun: Fun, batch: Batch, *, name: str) -> Fun:
 
 
 def _trace(fun: Fun, batch: Batch, arrays: Arrays, name: str) -> tuple[Arrays, _Traced]:
-    """Trace `fun(*arrays)`; return what it closes over, and the traced function."""
+    """Trace `fun(*arrays)`; return the closed-over values and the traced function."""
     if compat.in_kernel():
         raise NotImplementedError(errors.BATCHED_IN_KERNEL.format(name=name))
     static: list[OutSpec] = []
@@ -92,17 +93,17 @@ def _trace(fun: Fun, batch: Batch, arrays: Arrays, name: str) -> tuple[Arrays, _
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    """A function with a batch rule, traced.
+    """A traced function with a batch rule.
 
-    It outlives its trace, so it holds no tracer: what the function closes over comes
-    first among the arguments of `batching`, `for_scans` and `tangents`.
+    It outlives its trace, so it holds no tracer. The closed-over values come first
+    among the arguments of `batching`, `for_scans` and `tangents`.
 
     Attributes:
         name: Name of the function, for messages and jaxprs.
         staged: The traced function.
         static: Structure of its outputs.
         batch: The user's batch rule.
-        fixed: For each value that the function closes over, whether it is a constant.
+        fixed: For each closed-over value, whether it is a constant.
     """
 
     name: str
@@ -124,9 +125,9 @@ class _Traced:
     def _rule(
         self, size: int, batched: Sequence[bool], values: Arrays
     ) -> tuple[Outputs, Outputs]:
-        """Call the user's rule, which is told of the arguments alone.
+        """Call the user's rule, which gets the arguments but no closed-over values.
 
-        No value that was closed over may differ among examples; a constant never does.
+        No closed-over value may differ among examples; a constant never does.
         """
         n = len(self.fixed)
         if any(b and not f for b, f in zip(batched, self.fixed, strict=False)):
@@ -149,20 +150,20 @@ class _Traced:
 
         return _named(call, self.name)
 
-    def tangents(self, inputs: Arrays, outs: Arrays, dots: Arrays) -> list[Any]:
+    def tangents(self, inputs: Arrays, outs: Arrays, tangents: Arrays) -> list[Any]:
         """Differentiate the trace of the function, whose effects have happened."""
-        if any(d is not None for d in dots[: len(self.fixed)]):
+        if any(t is not None for t in tangents[: len(self.fixed)]):
             raise errors.ClosedOverError(errors.CLOSED_OVER.format(name=self.name))
         if any(map(compat.is_reference, inputs)):
             raise NotImplementedError(errors.REFERENCE.format(name=self.name))
         again = self.staged.repeated()
         if again is None:
             raise NotImplementedError(errors.NOT_REPEATABLE.format(name=self.name))
-        return jvp_along(again, inputs, dots, [is_inexact(x) for x in outs])
+        return jvp_along(again, inputs, tangents, [is_inexact(x) for x in outs])
 
 
 def _named(fun: Fun, name: str) -> Fun:
-    """Return another function that does the same, under the name that jaxprs show."""
+    """Return a function that calls `fun`, under the name that jaxprs show."""
 
     def call(*values: Any) -> Outputs:
         return fun(*values)

@@ -1,4 +1,4 @@
-"""The way of `Residuals` from the fwd of a custom_vjp to its bwd, for each trace."""
+"""`Residuals` on their way from the fwd of a custom_vjp to its bwd, for each trace."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ _PADDING = 16
 class Carrier:
     """Takes residuals from the fwd of one call to the bwd of the same trace.
 
-    JAX keeps one structure of residuals for each custom_vjp call, that of the last
-    trace of fwd. But JAX traces one call in a jitted function again for each set of
-    perturbed arguments, and all these traces are in use at once. As aux data of the
-    residuals' pytree (in a `Box`), the static part would reach the bwd of another
-    trace, and a gradient would be silently lost. The shapes of residuals do travel with
-    a trace. So the static part stays here under a key, and the key travels as the
-    length of an array that has no elements. An eager call runs fwd once, and needs no
-    key.
+    JAX keeps one structure of residuals for each custom_vjp call: from the last trace
+    of fwd. But in a jitted function, JAX traces a call again for each set of perturbed
+    arguments, and uses all these traces at once. As aux data of the residuals' pytree
+    (in a `Box`), the static part would reach the bwd of another trace, and a gradient
+    would be silently lost. Only the shapes of residuals stay with a trace. So the
+    static part stays here under a key. The key travels as the length of an array
+    without elements. An eager call runs fwd once, and needs no key.
 
     For the same reason JAX fails if the number of residuals differs among traces. It
     can differ only if forward asks which inputs are perturbed. Then the first trace
-    leaves places free, filled with arrays that have no elements, because forward may
-    save more for another set of inputs. It rarely saves more than its arguments and a
-    few values beside.
+    adds spare places, filled with arrays without elements, because forward may save
+    more for another set of inputs. It rarely saves more than its arguments and a few
+    other values.
 
     Args:
         name: Name of the Function, for messages.
@@ -43,7 +42,7 @@ class Carrier:
         self._width: int | None = None
 
     def pack(self, residuals: Residuals, args: Arrays) -> tuple[Arrays, Any]:
-        """Keep the static part; return the arrays, and the key that is to travel."""
+        """Store the static part; return the arrays, and the key to send along."""
         is_traced, n = any(map(compat.is_tracer, args)), len(residuals.arrays)
         if self._width is None:
             padded = residuals.pattern_used and is_traced
@@ -56,15 +55,15 @@ class Carrier:
                 "whatever ctx.needs_input_grad or symbolic_zeros say; ask in backward."
             )
         key = next(self._next) if is_traced or None in self._items else None
-        # Shapes in place of the arrays, which must not outlive their trace. They show
-        # whether bwd was given the arrays of its own trace.
+        # Keep shapes in place of the arrays, which must not outlive their trace. They
+        # show whether bwd gets the arrays of its own trace.
         shapes = [_shape(x) for x in residuals.arrays]
         self._items[key] = Residuals(shapes, residuals.static, residuals.differentiable)
         padding = [_nothing(0) for _ in range(self._width - n)]
         return [*residuals.arrays, *padding], None if key is None else _nothing(0, key)
 
     def unpack(self, saved: tuple[Arrays, Any]) -> Residuals:
-        """Return the residuals of the trace that the key is from."""
+        """Return the residuals of the trace that made the key."""
         arrays, key = saved
         item = self._items[None if key is None else key.shape[1]]
         arrays = [compat.as_array(x) for x in arrays[: len(item.arrays)]]
@@ -79,10 +78,10 @@ class Carrier:
 
 
 def _nothing(*shape: int) -> Any:
-    """An array without elements, made in the trace that carries it.
+    """Make an array without elements, in the trace that carries it.
 
-    A Pallas kernel refuses a constant from outside if a loop or a checkpoint in the
-    kernel carries it.
+    If a loop or checkpoint in a Pallas kernel carries a constant from outside, the
+    kernel refuses it.
     """
     return lax.broadcast(np.False_, shape)  # a third of what jnp.zeros costs
 

@@ -21,46 +21,46 @@ def transposed(
     tangents: Arrays,
     avals: Sequence[Any],
 ) -> list[Any]:
-    """Return the tangents of the outputs: backward, transposed, at the tangents.
+    """Return the tangents of the outputs, by the transpose of backward.
 
     Args:
         rules: Rules of the Function, with a `bwd`.
         residuals: Residuals for bwd.
         nonzero: Indices of the arguments with a tangent.
-        tangents: The tangents, in this order.
+        tangents: The tangents of these arguments.
         avals: Types of the tangents of the differentiable outputs.
 
     Raises:
-        RuleValueError: bwd is not linear in its cotangents, or JAX can't transpose it.
+        RuleValueError: `bwd` is not linear in its cotangents, or JAX can't transpose
+            it.
     """
     assert rules.bwd is not None
     bwd = rules.bwd
 
     def of_cts(*cts: Any) -> list[Any]:
         in_cts = bwd(residuals, spread(cts, residuals.differentiable))
-        # bwd returns None for zero. Here it must be an array, because each tangent
-        # meets the gradient of its argument.
+        # bwd returns None for zero. The transpose needs an array for each tangent.
         return [
             compat.zeros(compat.tangent_aval(t)) if in_cts[i] is None else in_cts[i]
             for i, t in zip(nonzero, tangents, strict=True)
         ]
 
-    # The example carries the output's real type: made from a shape and a dtype alone,
-    # it is not varying in a shard_map, and the result is too big by the axis size.
+    # The example has the output's real type. In a shard_map, one made from shape and
+    # dtype alone would not vary, and the result would be too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = _traced(rules, of_cts, example)
     if any(map(compat.is_reference, compat.constants(jaxpr))):
         name = f"{rules.name}.backward"
         raise NotImplementedError(errors.REFERENCE.format(name=name))
-    # Of an affine B(ct) = J^T ct + c JAX makes the transpose of J^T, and silently drops
-    # c. Of one that ignores ct it makes zero. Neither is a derivative of anything.
+    # If backward is affine, J^T ct + c, JAX transposes J^T and silently drops c. If
+    # backward ignores ct, JAX gives zero. Neither result is a derivative.
     for i, got in linearity.nonzero_outputs(jaxpr):
         got = f"{got}, for perturbed array {i} ({short(tangents[i])})"
         raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
         return _transpose(jaxpr, example, list(tangents))
     except Exception as error:  # JAX raises errors of many kinds
-        # Without generate_jvp_rule only forward mode over reverse mode asks for the
+        # Without generate_jvp_rule, only forward mode over reverse mode needs the
         # transpose. That is a second derivative, which this Function refuses anyway.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
@@ -70,9 +70,9 @@ def transposed(
 
 
 def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) -> Any:
-    """Trace backward, which may need the values of residuals, but of no cotangents.
+    """Trace backward, which may need the values of residuals but not of cotangents.
 
-    In that case JAX computes at once what depends on residuals alone.
+    If it needs values, JAX computes at once all that depends on residuals alone.
     """
     try:
         return compat.make_jaxpr(of_cts, example)
@@ -88,11 +88,11 @@ def _traced(rules: Rules, of_cts: Callable[..., list[Any]], example: list[Any]) 
 
 
 def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]:
-    """Apply the transpose of a jaxpr, found in one of two ways.
+    """Apply the transpose of a jaxpr; there are two ways to find it.
 
-    If both fail, it raises JAX's error of the first.
+    If both fail, this raises JAX's error of the first.
     """
-    # Both start from the jaxpr, so that the Python of backward runs once.
+    # Both start from the jaxpr, so the Python of backward runs once.
 
     def run(cts: list[Any]) -> list[Any]:
         return compat.evaluate(jaxpr, cts)
@@ -103,7 +103,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     try:
         if not compat.open_jaxpr(jaxpr)[0].effects:
             return by_jax(tangents)
-        # Traced first, so that no effect has happened if it fails.
+        # Trace first: if that fails, no effect has happened yet.
         return compat.evaluate(jax.make_jaxpr(by_jax)(tangents), tangents)
     except Exception:
         found = _by_derivative(jaxpr, example, tangents)
@@ -115,14 +115,14 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
 def _by_derivative(
     jaxpr: Any, example: list[Any], tangents: list[Any]
 ) -> list[Any] | None:
-    """Apply a transpose made of the reverse derivative; None without a proof.
+    """Apply a transpose made from the reverse derivative; None without a proof.
 
-    A scatter that sets, or a sort, has a reverse derivative in JAX, but no transpose.
+    A sort, or a scatter that sets, has a reverse derivative in JAX but no transpose.
     """
 
-    # For B linear, the derivative of B at any ct is B itself, and its transpose, the
-    # vjp of B at ct, is B^T. Conversely, a vjp that is the same at every ct shows that
-    # B is affine, and that B(0) = 0 has been proved before.
+    # If B is linear, the derivative of B at any ct is B itself, and the vjp of B at ct
+    # is B^T. Conversely, if the vjp is the same at every ct, B is affine. B(0) = 0 has
+    # been proved before, so B is linear.
     def pull(cts: list[Any], ts: list[Any]) -> list[Any]:
         return jax.vjp(lambda cts: compat.evaluate(jaxpr, cts), cts)[1](ts)[0]
 
@@ -137,7 +137,7 @@ def _by_derivative(
     return compat.evaluate(pulled, [*example, *tangents])
 
 
-# Their authors chose their derivatives.
+# Operations whose authors chose their derivatives.
 _CHOSEN = (
     *("gate", "attach", "linear"),
     *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
@@ -146,16 +146,16 @@ _CHOSEN = (
 
 
 def _proves_affine(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
-    """Would a constant derivative prove that the function is affine?
+    """Return whether a constant derivative would prove that the function is affine.
 
-    Not if an operation is constant in pieces (sign has the derivative 0), or has a
+    It would not if an operation is piecewise constant (sign has derivative 0), or has a
     derivative that its author chose (custom_jvp, and ours). JAX must be able to
-    transpose every operation that the inputs reach, but for scatters that set and
-    sorts, which it only differentiates.
+    transpose every operation that the inputs reach. Scatters that set, and sorts, are
+    exceptions: JAX differentiates them.
 
     Args:
         jaxpr: The jaxpr of the function.
-        counts: A mask of the inputs to follow; all without it.
+        counts: A mask of the inputs to follow. None means all.
     """
     jaxpr, _ = compat.open_jaxpr(jaxpr)
     if counts is None:
@@ -171,9 +171,7 @@ def _proves_affine(jaxpr: Any, counts: Sequence[bool] | None = None) -> bool:
         known = name in ("scatter", "sort") or compat.has_transpose(eqn.primitive)
         if name in _CHOSEN or not known:
             return False
-        if not all(
-            _proves_affine(body, given) for body, given in _bodies(eqn, reaches)
-        ):
+        if not all(_proves_affine(body, mask) for body, mask in _bodies(eqn, reaches)):
             return False
     return True
 
@@ -186,12 +184,12 @@ def _bodies(eqn: Any, reaches: list[bool]) -> list[tuple[Any, list[bool] | None]
     body = body_of(eqn)
     if body is None:
         return []
-    # What a loop carries may be reached in a later step.
+    # In a later step of a loop, the inputs may reach any carried value.
     return [(body, None if eqn.primitive.name == "scan" else reaches)]
 
 
 def _words(error: Exception) -> tuple[str, Exception | None]:
-    """Name what JAX could not transpose; return its error if it helps a user."""
+    """Name the operation without transpose; return JAX's error if it helps a user."""
     said = str(error)
     if compat.is_refused_solve(error):
         return (
@@ -207,8 +205,8 @@ def _words(error: Exception) -> tuple[str, Exception | None]:
 def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
     """Make the error for a backward that has no transpose.
 
-    Users who never asked for a derived jvp are told which transformation needs it, and
-    which one gives the same second derivative without it.
+    If the user never asked for a derived jvp, the message names the transformation that
+    needs it, and one that gives the same second derivative without it.
     """
     name = rules.name
     if rules.derive_jvp:

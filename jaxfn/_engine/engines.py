@@ -7,7 +7,7 @@
 | bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                         |
 | bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed              |
 
-Forward over reverse mode (jvp of grad) of rules with bwd alone transposes bwd too.
+If there is only a bwd, forward over reverse mode (jvp of grad) transposes it too.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     has_forward_mode = rules.jvp is not None or rules.derive_jvp
     try:
-        # Else JAX would refuse at once what may be transposed later, which is allowed.
+        # JAX would refuse at once, although it may transpose the call later.
         if not has_forward_mode and compat.in_forward_mode(arrays):
             arrays = only_transposable(arrays, name=rules.name)
         make = _as_custom_jvp if has_forward_mode else _as_custom_vjp
         outs = make(rules)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
-        # JAX raises it for a tracer that the rules closed over. It does so under jet,
-        # too, whatever the rules do.
+        # JAX raises this for a tracer that the rules closed over; under jet it always
+        # does.
         if compat.in_jet(arrays):
             raise errors.RuleError(errors.JET.format(name=rules.name)) from error
         said = errors.CLOSED_OVER.format(name=rules.name)
         raise errors.ClosedOverError(said) from error
     except TypeError as error:
-        # The error passes every Function around it; the innermost has named itself.
+        # The error passes through every enclosing Function. The innermost names itself.
         named = hasattr(error, "__notes__")
         if str(error) == compat.FORWARD_MODE_REFUSAL and not named:
             error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     found = list(outs.arrays)
-    # All examples of a vmap share a marked output. JAX refuses a cotangent of a shared
-    # output of a custom_vjp, so none may arrive. (A custom_jvp gives it no tangent.)
+    # All examples of a vmap share a marked output. For a custom_vjp, JAX refuses a
+    # cotangent of a shared output, so none may arrive. (A custom_jvp gives no tangent.)
     if not has_forward_mode:
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
@@ -74,7 +74,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 def _refusing_closures(
     name: str, run: Callable[..., Any], arrays: Sequence[Any], *args: Any
 ) -> Any:
-    """Call `run`, which runs forward; refuse a closed-over derivative."""
+    """Call `run`, which runs forward; refuse a closed-over tracer with a derivative."""
     recording = compat.Recording()
     found = run(arrays, *args)
     if recording.loses_derivative(arrays):
@@ -95,7 +95,7 @@ def _described(
     JAX would inspect the function for them. Jaxprs and errors show the name of the
     Function, or `Name.rule`, with the user's file and line.
     """
-    # `inspect.signature` reads this attribute first. To inspect the function takes
+    # `inspect.signature` reads this attribute first. Inspecting the function would take
     # longer than everything else here.
     fun.__dict__["__signature__"] = signature
     if rules.origin is not None:
@@ -109,11 +109,11 @@ def _described(
 def _needed(args: Arrays, perturbed: Sequence[bool]) -> Perturbed:
     """Return which arguments any transformation around the call differentiates.
 
-    In torch, too, an argument needs a gradient whoever takes it. A gradient penalty
-    differentiates by one argument inside and by another outside; forward saves for
-    both.
+    As in torch, an argument needs a gradient whichever transformation takes it. A
+    gradient penalty differentiates by one argument inside and by another outside;
+    forward saves for both.
     """
-    # JAX's next implementation says of integers, too, that they are perturbed.
+    # JAX's next implementation calls integers perturbed, too.
     found = zip(args, perturbed, map(compat.is_differentiated, args), strict=True)
     return tuple([is_inexact(x) and (inner or outer) for x, inner, outer in found])
 
@@ -133,8 +133,8 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
 
     def bwd(saved: Any, cts: Outputs) -> Any:
         residuals = carrier.unpack(saved)
-        given = list(map(compat.as_tangent, cts.arrays))
-        return tuple(pull_back(rules, residuals, given))
+        cotangents = list(map(compat.as_tangent, cts.arrays))
+        return tuple(pull_back(rules, residuals, cotangents))
 
     f = jax.custom_vjp(_primal(rules))
     fwd.__name__, bwd.__name__ = f"{rules.name}_fwd", f"{rules.name}_backward"
@@ -148,16 +148,17 @@ def _as_custom_vjp(rules: Rules) -> Callable[..., Outputs]:
 
 
 def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
-    """Make the custom_jvp of a Function that has a jvp, or one derived."""
+    """Make the custom_jvp of a Function that has a jvp, written or derived."""
     f = jax.custom_jvp(_primal(rules))
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         args = [compat.as_array(x) for x in primals]
-        given = list(map(compat.as_tangent, tangents))
-        perturbed = _needed(args, [t is not None for t in given])
+        in_tangents = list(map(compat.as_tangent, tangents))
+        perturbed = _needed(args, [t is not None for t in in_tangents])
         outs, residuals = _refusing_closures(rules.name, rules.fwd, args, perturbed)
-        dots = push_forward(rules, residuals, outs.arrays, given)
-        return outs, Outputs(compat.with_zeros(dots, outs.arrays), outs.static)
+        out_tangents = push_forward(rules, residuals, outs.arrays, in_tangents)
+        found = compat.with_zeros(out_tangents, outs.arrays)
+        return outs, Outputs(found, outs.static)
 
     rule.__name__ = f"{rules.name}_jvp"
     rule = _described(rule, rules, "jvp", _JVP)
@@ -168,16 +169,16 @@ def _as_custom_jvp(rules: Rules) -> Callable[..., Outputs]:
 def push_forward(
     rules: Rules, residuals: Residuals, outs: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return the tangents of the outputs, transposable by the Function's own backward.
+    """Return the tangents of the outputs, with the Function's backward as transpose.
 
-    These are J t, for the Jacobian J of the Function. If there is a backward,
-    ct -> J^T ct, the two are bound together as one linear map and its transpose.
+    They are J t, for the Jacobian J of the Function. If there is a backward, ct -> J^T
+    ct, `linear` binds the two together as one map and its transpose.
 
     The custom_jvp above and the outputs of fwd (`attachment`) have this derivative.
     """
     if rules.bwd is None:
         assert rules.jvp is not None
-        # JAX transposes what the jvp computes.
+        # JAX transposes the operations of the jvp.
         return rules.jvp(residuals, tangents)
     # The functions below outlive this trace, so they close over no arrays.
     static, differentiable = residuals.static, residuals.differentiable
@@ -189,8 +190,8 @@ def push_forward(
     if not nonzero or not avals:
         return [None] * len(outs)
 
-    # The linear map gets the arrays as arguments, because they are others if it is
-    # batched or differentiated.
+    # The linear map gets the arrays as arguments, because batching and differentiating
+    # replace them.
     def rebuild(arrays: Arrays) -> Residuals:
         return Residuals(arrays, static, differentiable)
 
@@ -204,16 +205,16 @@ def push_forward(
             def derived(arrays: Arrays) -> Arrays:
                 return transposed(rules, rebuild(arrays), nonzero, ts, avals)
 
-            # J t may be transposed. Its derivative by a residual is one of backward,
-            # which refuses.
+            # J t may be transposed. A derivative of J t by a residual is a derivative
+            # of backward, which refuses.
             if rules.once:
                 return once(derived, arrays, name=rules.name)
             return derived(arrays)
         full: list[Any] = [None] * n_args
         for i, t in zip(nonzero, ts, strict=True):
             full[i] = t
-        dots = rules.jvp(rebuild(arrays), full)
-        kept = [t for t, s in zip(dots, differentiable, strict=True) if s]
+        out_tangents = rules.jvp(rebuild(arrays), full)
+        kept = [t for t, s in zip(out_tangents, differentiable, strict=True) if s]
         return [
             compat.zeros(a) if t is None else t
             for t, a in zip(kept, avals, strict=True)
@@ -232,14 +233,14 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
     assert rules.bwd is not None
     if not rules.once:
         return rules.bwd(residuals, cts)
-    # A derivative of its result by a residual or a cotangent is one of backward.
-    given = [ct is not None for ct in cts]
+    # A derivative of the result by a residual or cotangent is one of backward.
+    has_cotangent = [ct is not None for ct in cts]
     inputs = [*residuals.arrays, *[ct for ct in cts if ct is not None]]
     n_res = len(residuals.arrays)
 
     def run(inputs: list[Any]) -> Arrays:
         saved = Residuals(inputs[:n_res], residuals.static, residuals.differentiable)
         assert rules.bwd is not None
-        return rules.bwd(saved, spread(inputs[n_res:], given))
+        return rules.bwd(saved, spread(inputs[n_res:], has_cotangent))
 
     return once(run, inputs, name=rules.name)

@@ -1,4 +1,4 @@
-"""Letting derivatives into a forward, keeping them out, or refusing them."""
+"""Gates that let derivatives into a forward, keep them out, or refuse them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jaxfn._engine.rules import Arrays, spread
 
 
 class Gate:
-    """Lets derivatives into a forward, or keeps them out; decided after it has run.
+    """A gate that lets derivatives into a forward or not, decided after it has run.
 
-    The outputs of a Function have the derivative of its rules, so no derivative may
+    The outputs of a Function have the derivative of its rules. So no derivative may
     enter its body, which may not even have one (a host callback). But an intermediate
-    that forward saved has the derivative of the body, which must then come in. Whether
-    there is one is known when forward has run; JAX asks later, when it differentiates.
+    that forward saved needs the derivative of the body. Whether one was saved is known
+    after forward has run. JAX asks later, when it differentiates.
 
     Attributes:
         open: Whether derivatives pass.
@@ -30,15 +30,15 @@ class Gate:
     def enter(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the arrays behind the gate; one that is no tracer passes as it is.
 
-        `onepass` finds saved values by identity. Under eager transformations the array
-        of a tracer may be in use elsewhere too, as another argument for example.
-        So it becomes an object of its own, with the same buffer.
+        `onepass` finds saved values by identity. Under eager transformations, the array
+        of a tracer may have other uses, for example as another argument. So it becomes
+        a new object, with the same buffer.
         """
         traced = [compat.is_tracer(x) for x in arrays]
         if not any(traced):
             return list(arrays)
-        # One by one. JAX transposes an equation as a whole: of several arrays together,
-        # one that is linear (a tangent that is transposed later) would make all linear.
+        # One equation for each array, because JAX transposes an equation as a whole:
+        # one linear array (a tangent that is transposed later) would make all linear.
         inside: list[Any] = []
         for x, is_traced in zip(arrays, traced, strict=True):
             if is_traced:
@@ -52,14 +52,14 @@ class Gate:
 
 
 def without_derivative(arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays without derivative: behind a gate that stays closed."""
+    """Return the arrays without derivative, behind a gate that stays closed."""
     return Gate().enter(arrays)
 
 
 def distinct(arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays, each an object of its own, as they always are in a trace.
+    """Return the arrays as distinct objects, which they always are in a trace.
 
-    Marks and saved arrays are known by identity. Outside of a trace `x` and
+    jaxfn recognizes marked and saved arrays by identity. Outside a trace, `x` and
     `lax.stop_gradient(x)` are one object, so a mark on one would mark both.
     """
     found: list[Any] = []
@@ -69,7 +69,7 @@ def distinct(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _own(x: Any, known: Sequence[Any]) -> Any:
-    """Return another object than the known ones, with the buffer of `x`.
+    """Return an object other than the known ones, with the buffer of `x`.
 
     A tracer is returned as it is.
     """
@@ -85,11 +85,11 @@ def _own(x: Any, known: Sequence[Any]) -> Any:
 
 
 # y = x, and  dy = dx  if the gate is open when JAX differentiates, else  dy = 0.
-def _gate_jvp(primals: Sequence[Any], dots: Sequence[Any], *, gate: Gate) -> Any:
-    return _bind_gate(*primals, gate=gate), dots if gate.open else [None]
+def _gate_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, gate: Gate) -> Any:
+    return _bind_gate(*primals, gate=gate), tangents if gate.open else [None]
 
 
-# What jax.lax.stop_gradient leaves in a jaxpr can't be transposed; this can.
+# JAX can transpose this, unlike the operation of jax.lax.stop_gradient.
 _bind_gate = compat.define_primitive(
     "gate",
     impl=lambda x, **_: [x],
@@ -101,16 +101,16 @@ _bind_gate = compat.define_primitive(
 )
 
 
-# ---- values that refuse a derivative, with the name of the rule to blame
+# ---- values that refuse a derivative, and name the rule
 
 
 def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
-    """Return the arrays, with tangents that can be transposed but not computed.
+    """Return the arrays, with tangents that JAX can transpose but not compute.
 
-    JAX, too, refuses to compute the tangents of a custom_vjp, but does not name it if
-    that happens when it compiles. To refuse earlier would be wrong: JAX may yet
-    transpose traced tangents, in `jax.grad` of a function whose rule calls `jax.jvp`
-    for example.
+    JAX, too, refuses to compute the tangents of a custom_vjp. But if it refuses when it
+    compiles, it does not name the function. An earlier refusal would be wrong, because
+    JAX may still transpose traced tangents: for example in `jax.grad` of a function
+    whose rule calls `jax.jvp`.
     """
 
     def refuse(*_: Any) -> Arrays:
@@ -118,24 +118,24 @@ def only_transposable(arrays: Arrays, *, name: str) -> list[Any]:
         error.add_note(errors.NO_JVP_NOTE.format(name=name))
         raise error
 
-    # The tangent map is t -> t, with the transpose ct -> ct. To evaluate it raises, at
-    # once if the tangents have values, else when it is compiled.
-    def rule(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
-        given = [d for d in dots if d is not None]
-        avals = [jax.typeof(d) for d in given]
-        outs = linear(refuse, lambda _, cts: cts, [], given, avals, name=name)
-        return spread(outs, [d is not None for d in dots])
+    # The tangent map is t -> t, with the transpose ct -> ct. Its evaluation raises: at
+    # once if the tangents have values, else when JAX compiles it.
+    def rule(_: Arrays, __: Arrays, tangents: Arrays) -> Arrays:
+        nonzero = [t for t in tangents if t is not None]
+        avals = [jax.typeof(t) for t in nonzero]
+        outs = linear(refuse, lambda _, cts: cts, [], nonzero, avals, name=name)
+        return spread(outs, [t is not None for t in tangents])
 
     return attach(rule, arrays, without_derivative(arrays), name=name)
 
 
 def once(run: Callable[[list[Any]], Arrays], inputs: Arrays, *, name: str) -> Arrays:
-    """Return `run(inputs)`, which refuses to be differentiated by the inputs."""
+    """Return `run(inputs)`; its derivative by the inputs raises."""
 
     def refuse(*_: Any) -> Arrays:
         raise refused_once(name)
 
-    # The inputs of `run` have no derivative, and the rule that its results get raises.
+    # The inputs of `run` get no derivative, and its results get a rule that raises.
     # Cotangents pass through both primitives, so a jvp can be derived from `run`.
     results = run(without_derivative(inputs))
     kept = [r for r in results if r is not None]

@@ -2,32 +2,33 @@
 
 A Function with both rules has a tangent map t -> J t, its `jvp`, and the transpose of
 this map, ct -> J^T ct, its `backward`. JAX's `linear_call` binds the two together, but
-can be neither batched nor differentiated. Hence this primitive: evaluated, batched or
-lowered it is `evaluate`; transposed it is `transpose`.
+JAX can neither batch nor differentiate it. So jaxfn has this primitive: evaluated,
+batched or lowered it is `evaluate`; transposed it is `transpose`.
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
 
 The calling convention of the equation  `*outs = linear[...] *values *tangents`:
 
-    values      The first `n` operands: the residuals, and after them whatever else
-                `evaluate` closes over. They have a derivative, but no transpose.
+    values      The first `n` operands: the residuals, and after them all other values
+                that `evaluate` closes over. They have a derivative, but no transpose.
     tangents    The other operands, one for each differentiated argument. The map is
                 linear in them together.
-    outs        One for each differentiable output, of the types `out_avals`, which
-                come from the real outputs: so sharding and varying mesh axes survive.
-    jaxpr       A closed jaxpr without constants, of (*values, *tangents) -> outs. It
-                stands where JAX looks for one, so that whatever walks jaxprs sees it. A
-                `compat.Failed` stands in its place if `evaluate` can't be traced.
+    outs        One for each differentiable output, of the types `out_avals`. These come
+                from the real outputs, which keeps sharding and varying mesh axes.
+    jaxpr       A closed jaxpr without constants, (*values, *tangents) -> outs. JAX's
+                tools that walk jaxprs find it under this name. If `evaluate` can't be
+                traced, a `compat.Failed` takes its place.
     transpose   transpose(values, cts) -> cts of the tangents. A ct is None for zero, in
                 both directions. It is a Python callable, like the bwd of a custom_vjp:
                 it runs when JAX transposes.
 
-The invariant: neither the jaxpr nor `transpose` holds an array or a tracer. What they
-need of the call is among `values`, which change when the equation is batched or
-differentiated.
+The invariant: neither the jaxpr nor `transpose` holds an array or a tracer. `values`
+hold all that they need of the call, and change when JAX batches or differentiates the
+equation.
 
 `evaluate` runs at once, inside the caller's contexts, like the rule of a custom_jvp. If
-anything is traced, it is traced too, with its effects: later stages run no Python.
+any value is traced, `evaluate` is traced too, with its effects: later stages run no
+Python.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def linear(
         out_avals: Types of the outs.
         name: Name of the Function, for messages and in jaxprs.
     """
-    # If nothing is traced, nobody can transpose, batch or compile the map. The rule
-    # runs on values, and may be written in NumPy.
+    # If nothing is traced, JAX can't transpose, batch or compile the map. The rule runs
+    # on values, and may use NumPy.
     if not any(map(compat.is_tracer, (*residuals, *tangents))):
         return list(evaluate(list(residuals), list(tangents)))
     n_res = len(residuals)
@@ -78,8 +79,8 @@ def linear(
         if any(map(compat.is_reference, values)):
             raise NotImplementedError(errors.REFERENCE.format(name=name))
     except Exception as error:  # noqa: BLE001  (whatever the user's rule raises)
-        # Reverse mode evaluates nothing, so that a jvp in NumPy, for example, which
-        # can't be traced, does no harm there.
+        # Reverse mode evaluates nothing. So a jvp that can't be traced (one in NumPy)
+        # does no harm there.
         values, staged = residuals, compat.Failed(error)
     return _bind(
         *values,
@@ -103,13 +104,13 @@ def _abstract_eval(*_: Any, out_avals: Sequence[Any], **__: Any) -> Sequence[Any
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
-# The first term is this primitive again. The second differentiates what the jvp rule
-# computed with respect to the residuals, which makes second derivatives right.
+# The first term is this primitive again. The second differentiates the operations of
+# the jvp rule by the residuals, which makes second derivatives right.
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     staged, n = compat.Staged.of(params["jaxpr"]), params["n"]
     values, ts = list(primals[:n]), list(primals[n:])
     outs = _bind(*primals, **params)
-    # The effects of the rule happen with the outs, and not again.
+    # The effects of the rule happen with the outs. They must not happen again.
     staged = staged.repeated()
     if staged is None:
         name = params["transpose"].name
@@ -117,11 +118,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     terms: list[Sequence[Any]] = []
     if any(t is not None for t in tangents[n:]):
         # E(r) dt: the primitive takes a value for each tangent, so zeros are made.
-        dots = [
+        filled = [
             compat.zeros(compat.tangent_aval(t)) if d is None else d
             for t, d in zip(ts, tangents[n:], strict=True)
         ]
-        terms.append(_bind(*values, *dots, **{**params, "jaxpr": staged.parameter}))
+        terms.append(_bind(*values, *filled, **{**params, "jaxpr": staged.parameter}))
     if any(d is not None for d in tangents[:n]):
         # (dE(r) dr) t, along the values that have a tangent.
         found = jvp_along(
@@ -134,11 +135,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-# The transpose of  t -> E(r) t  is what `transpose` computes from r and the cts. With
-# respect to r there is none: y is not linear in r, and the rules say nothing of it.
+# `transpose` computes the transpose of t -> E(r) t from r and the cts. With respect to
+# r there is no transpose, because y is not linear in r.
 def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     n = params["n"]
-    # A linear map takes zero to zero: the user's rule need not run to find that out.
+    # A linear map takes zero to zero, so the user's rule need not run.
     if all(ct is None for ct in cts):
         return [None] * len(args)
     if any(x is None for x in args[:n]):
@@ -150,9 +151,9 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
     return [None] * n + list(params["transpose"](list(args[:n]), cts))
 
 
-# For a batch y_i = E(r_i) t_i, both directions are those of one example under vmap.
-# An operation of its own first repeats tangents that are not batched. Its transpose is
-# the sum over the batch, so `transpose` needs no case for it.
+# For a batch y_i = E(r_i) t_i, both directions are one example's under vmap. A separate
+# operation first repeats unbatched tangents. Its transpose is the sum over the batch,
+# so `transpose` needs no case for it.
 def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])
@@ -174,10 +175,10 @@ def _batch(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
 
 
 def _within(axis: Any, args: Any, **params: Any) -> list[Any] | None:
-    """Bind the primitive for arguments that are not batched, in an axis with a name.
+    """Bind the primitive for unbatched arguments, inside a named axis.
 
-    Both directions may use the axis, in a collective. Returns None if an out differs
-    among the examples.
+    Both directions may use the axis, for example in a collective. Returns None if an
+    out differs among the examples.
     """
     n, transpose = params["n"], params["transpose"]
     staged = compat.Staged.of(params["jaxpr"])

@@ -1,18 +1,18 @@
-"""Is a traced function linear, or only affine?
+"""Prove that a traced function is linear, and not only affine.
 
 `jax.linear_transpose` refuses an operation that has no transpose (sign, clip). But it
-takes `2*g + 1` and drops the 1, and it takes `ones_like(x)` and gives zero. A function
-made of operations that it transposes is affine, f(x) = A x + f(0), unless one of them
-rounds (`astype(int)`, of which it makes zero). Such a function is linear if f(0) = 0.
-This module proves it by following zeros through the jaxpr:
+accepts `2*g + 1` and drops the 1, and it accepts `ones_like(x)` and gives zero. A
+function of operations that it transposes is affine, f(x) = A x + f(0), unless one of
+them rounds. (`astype(int)` rounds; its transpose is zero.) An affine function is linear
+if f(0) = 0. This module proves that by following zeros through the jaxpr:
 
 - an operation that is linear in an operand gives zero if the operand is zero;
 - sums, and operations that place one operand in another, need all operands zero;
 - a linear solve gives zero if its right-hand side is zero;
-- what has no derivative (integers) counts as zero nowhere, if it depends on the inputs,
-  and neither does what a while loop makes of them, which has no transpose.
+- a value without derivative (an integer) that depends on the inputs never counts as
+  zero; neither does a result of a while loop over them, which has no transpose.
 
-The proof may fail for a function that is linear; it never passes one that is not,
+The proof may fail for a linear function. It never accepts one that is not linear,
 provided that `jax.linear_transpose` accepts it too.
 """
 
@@ -38,12 +38,12 @@ AUXILIARY = "an auxiliary result of lax.custom_linear_solve, which has no deriva
 
 
 class Fact(NamedTuple):
-    """What is known of a value.
+    """The known facts about a value.
 
     Attributes:
         depends: Whether it depends on the inputs.
-        zero: Whether it is zero if they are.
-        why: The reason for a nonzero value that depends on them.
+        zero: Whether it is zero if the inputs are.
+        why: The reason for a nonzero value that depends on the inputs.
     """
 
     depends: bool
@@ -52,7 +52,7 @@ class Fact(NamedTuple):
 
 
 def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
-    """Find the outputs that may be nonzero if all inputs are zero: (index, why)."""
+    """List (index, why) of each output that may be nonzero if all inputs are zero."""
     n_in = len(compat.open_jaxpr(jaxpr)[0].invars)
     facts = _outputs(jaxpr, [Fact(depends=True, zero=True)] * n_in)
     return [
@@ -63,28 +63,27 @@ def nonzero_outputs(jaxpr: Any) -> list[tuple[int, str]]:
 
 
 def depends_on_first(jaxpr: Any, n: int) -> bool:
-    """May an output depend on one of the first `n` inputs?"""
+    """Return whether an output may depend on one of the first `n` inputs."""
     n_rest = len(compat.open_jaxpr(jaxpr)[0].invars) - n
     first = [Fact(depends=True, zero=True)] * n
     facts = _outputs(jaxpr, [*first, *[Fact(depends=False, zero=False)] * n_rest])
     return any(fact.depends for fact in facts)
 
 
-# Their result is zero if all their operands are: sums of these, or arrays made of
-# their elements.
+# The result is zero if all operands are: sums, or arrays made of their elements.
 _SUMS = frozenset(
     ("add", "add_any", "sub", "concatenate", "stack", "complex", "pad", "select_n")
     + ("scatter", "scatter-add", "scatter-sub", "dynamic_update_slice")
 )
-# Of a zero constant these make zeros again. JAX writes jnp.zeros as a 0 that is
-# broadcast, and a sum with it must not count as one with a constant.
+# From a zero constant these make zeros again. JAX writes jnp.zeros as a broadcast 0,
+# and a sum with it must not count as one with a constant.
 _MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reshape", "transpose", "squeeze")
     + ("slice", "dynamic_slice", "neg", "copy", "copy_p", "real", "imag", "conj")
     + ("reduce_sum", "rev", "pvary", "sharding_constraint", "stop_gradient", "gate")
     + ("cumsum", "div", "reduce_precision")
 )
-# Their result is zero if any operand is.
+# The result is zero if any operand is.
 _PRODUCTS = frozenset(("mul", "dot_general", "conv_general_dilated"))
 
 
@@ -99,7 +98,7 @@ def body_of(eqn: Any) -> Any:
 
 
 def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
-    """Return the facts about the outputs of a jaxpr, given those of its inputs."""
+    """Return the facts about the outputs of a jaxpr, from those about its inputs."""
     jaxpr, consts = compat.open_jaxpr(jaxpr)
     env: dict[Any, Fact] = dict(zip(jaxpr.invars, ins, strict=True))
     for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -113,7 +112,8 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
     for eqn in jaxpr.eqns:
         facts = _equation(eqn, [read(x) for x in eqn.invars])
         for var, fact in zip(eqn.outvars, facts, strict=True):
-            # What has no elements is zero: a sum with it is one with nothing.
+            # An array without elements counts as zero, because a sum with it adds
+            # nothing.
             empty = _is_inexact(var.aval) and 0 in var.aval.shape
             env[var] = fact._replace(zero=True) if empty else fact
     return [read(x) for x in jaxpr.outvars]
@@ -123,7 +123,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     """Return the facts about the results of an equation."""
     name, params = eqn.primitive.name, eqn.params
     if name == "attach":
-        # It returns the last of its arguments, the values.
+        # It returns its last arguments, the values.
         return ins[-len(eqn.outvars) :]
     if name == "scan":
         return _scan(params, ins)
@@ -131,7 +131,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
         index, *rest = ins
         outs = [_outputs(branch, rest) for branch in params["branches"]]
         facts = [_join(*branch) for branch in zip(*outs, strict=True)]
-        # Each branch may be linear, and yet a choice between them by x is not.
+        # Even if each branch is linear, a choice between them by x is not.
         if not index.depends:
             return facts
         return [Fact(depends=True, zero=False, why=BRANCH)] * len(facts)
@@ -140,7 +140,7 @@ def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     if name in compat.PAIRED:
         return ins
     if name == "sort":
-        # By keys that depend on the inputs, each result is a choice.
+        # If the keys depend on the inputs, each result is a choice by them.
         chosen = any(x.depends for x in ins[: params["num_keys"]])
         return [_join(*ins)] * len(ins) if chosen else ins
     body = body_of(eqn)
@@ -158,12 +158,12 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
     if name in _SUMS:
         operands = _summands(eqn, ins)
     elif name == "scatter-mul":
-        operands = ins[:1]  # its other elements stay, whatever some are multiplied by
+        operands = ins[:1]  # elements that are not multiplied keep their value
     elif depends and name == "gather" and _is_filled(eqn.params):
         return Fact(depends, zero=False, why=_why(ins))
     elif depends:
-        # JAX transposes an operation only by operands in which it is linear, as x in
-        # x * c: so all those that depend on the inputs are such operands.
+        # JAX transposes an operation only in operands in which it is linear (x in x *
+        # c). So it is linear in all operands that depend on the inputs.
         operands = [fact for fact in ins if fact.depends]
     elif name in _PRODUCTS:
         return Fact(depends, zero=any(fact.zero for fact in ins))
@@ -177,9 +177,9 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
 
 
 def _is_filled(params: dict[str, Any]) -> bool:
-    """Does a gather give a number if an index is out of bounds?
+    """Return whether a gather gives a number if an index is out of bounds.
 
-    NaN, the default, is no number: it shows a mistake.
+    NaN, the default, is no number: it signals a mistake.
     """
     fill = params["fill_value"]
     return fill is not None and not np.isnan(fill) and fill != 0
@@ -193,8 +193,8 @@ def _why(facts: Sequence[Fact]) -> str:
 def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
     """Return the facts about a linear solve, which is linear in its right-hand side.
 
-    That is the contract of lax.custom_linear_solve; the solver itself is often a while
-    loop, of which nothing can be proved.
+    lax.custom_linear_solve guarantees it. The solver itself is often a while loop,
+    about which nothing can be proved.
     """
     n_consts = sum(eqn.params["const_lengths"])
     b = ins[n_consts:]
@@ -207,7 +207,7 @@ def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 
 def _rounds(eqn: Any) -> bool:
-    """Is there a result that can't have a derivative?"""
+    """Return whether a result of an equation can't have a derivative."""
     return not all(_is_inexact(var.aval) for var in eqn.outvars)
 
 
@@ -216,7 +216,7 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
-    """Find the operands of a sum that are values: not the indices of a scatter."""
+    """Return the operands of a sum that are values, unlike the indices of a scatter."""
     if not _is_inexact(eqn.outvars[0].aval):
         return ins
     return [
@@ -233,7 +233,7 @@ def _scan(params: dict[str, Any], ins: list[Fact]) -> list[Fact]:
     consts, carry, xs = ins[:n_consts], ins[n_consts:n_head], ins[n_head:]
     while True:  # facts only change from zero to not zero, so this ends
         outs = _outputs(params["jaxpr"], [*consts, *carry, *xs])
-        # What holds of the carry must hold before the first step and after each.
+        # A fact about the carry must hold before the first step and after each step.
         joined = [_join(a, b) for a, b in zip(carry, outs[:n_carry], strict=True)]
         if joined == carry:
             return [*carry, *outs[n_carry:]]
@@ -250,7 +250,7 @@ def _join(*facts: Fact) -> Fact:
 
 
 def _is_zero(value: Any) -> bool:
-    """Is this constant known to be zero? Nothing is known of a tracer."""
+    """Return whether a constant is known to be zero; a tracer's value is unknown."""
     if isinstance(value, (bool, int, float, complex)):  # a literal may be one
         value = np.asarray(value)
     if compat.is_tracer(value) or not jnp.issubdtype(value.dtype, np.number):

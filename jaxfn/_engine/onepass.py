@@ -1,22 +1,22 @@
 """A forward that saves, safe to differentiate to any order.
 
-Its Python runs once. The outputs then get the derivative of the rules (`attachment`),
-and what was saved is replaced: an input by the real one, an output by the attached one.
-What forward computed on its way and saved has the derivative of what ran. For that it
-runs behind a gate (`gate.Gate`), which opens if such a value was saved.
+Its Python runs once. The outputs then get the derivative of the rules (`attachment`).
+Saved inputs are replaced by the real ones, saved outputs by the attached ones. A saved
+intermediate has the derivative of the operations that ran. For that, forward runs
+behind a gate (`gate.Gate`), which opens if an intermediate was saved.
 
-If a derivative is taken while forward runs, JAX asks the gate before forward has ended.
-Then forward is traced first, and the jaxpr is evaluated, which runs no Python. A body
-that needs the values of float arrays can't be traced, and is refused there.
+If JAX differentiates while forward runs, it asks the gate before forward has ended. In
+that case jaxfn first traces forward, and then evaluates the jaxpr, which runs no
+Python. A body that needs the values of float arrays can't be traced, and raises there.
 
 A forward may have a second part, which saves from inputs and outputs (torch's
-setup_context). Whatever it computes has its true derivative, also with respect to the
-outputs, which is the rules'. Therefore it is traced, and evaluated for the inputs and
-the attached outputs that are at hand.
+setup_context). All that it computes has its true derivative, also with respect to the
+outputs, whose derivative comes from the rules. Therefore jaxfn traces it, and evaluates
+it for the current inputs and attached outputs.
 
-Whether a value is an input or an output is known by identity. Outside of a trace that
-can be wrong: there `lax.stop_gradient(x)` is `x` itself. If this matters, forward is
-traced to see.
+jaxfn recognizes inputs and outputs by identity. Outside a trace that can be wrong,
+because there `lax.stop_gradient(x)` is `x` itself. If this matters, jaxfn traces
+forward.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Run:
     Attributes:
         out: Structure of the outputs.
         perturbed: A mask of the array arguments that are differentiated.
-        pattern_used: True if forward asked for `perturbed`.
-        saved: Template of the saved values, of the face's own kind.
-        sources: The origin of each saved leaf: ("input", i), ("output", i) or
-            ("other", i) for the i-th of the others. Filled in last.
-        staged: The traced function that computes the other leaves, from what it closes
-            over, inputs and outputs; None if they have been computed.
+        pattern_used: Whether forward asked for `perturbed`.
+        saved: Template of the saved values, in the face's own form.
+        sources: The origin of each saved leaf: ("input", i), ("output", i) or ("other",
+            i), the i-th of the others. Set last.
+        staged: The traced function that computes the other leaves, from closed-over
+            values, inputs and outputs; None if they have been computed.
     """
 
     out: OutSpec
@@ -58,10 +58,10 @@ class Run:
     staged: compat.Staged | None = None
 
     def note_sources(self, leaves: Arrays, inputs: Arrays, outs: Arrays) -> None:
-        """Note, by identity, where each leaf comes from."""
+        """Note the source of each leaf, by identity."""
         places = {id(x): ("output", i) for i, x in enumerate(outs)}
-        # Inputs last, and the first of them at the very end: a dict keeps the last of
-        # equal keys, and an input that is returned as it is counts as the input.
+        # Inputs come last, in reverse order: a dict keeps the last of equal keys, and
+        # an input that is returned as it is must count as the input.
         places |= {id(x): ("input", i) for i, x in reversed(list(enumerate(inputs)))}
         sources, n_other = [], 0
         for leaf in leaves:
@@ -85,14 +85,14 @@ class Run:
         return [leaf for leaf, (kind, _) in pairs if kind == "other"]
 
     def for_derivative(self, perturbed: Sequence[bool], rule: str) -> Run:
-        """Return what the rules are given for a derivative by these arguments.
+        """Return the record that the rules get for a derivative by these arguments.
 
-        A run that has asked saved what the arguments of its call need, and its rules
-        are told of these. (The face leaves out what it gives for others.)
+        If the run asked for `perturbed`, it saved what these arguments need, and its
+        rules get the same mask. (The face drops their results for other arguments.)
 
         Raises:
             RuntimeError: The run may have saved too little.
-            NotImplementedError: What it saved needs an effect.
+            NotImplementedError: A saved value needs an effect.
         """
         staged = None if self.staged is None else self.staged.repeated()
         if staged is None and self.staged is not None:
@@ -121,10 +121,10 @@ class _Forward:
         run: The static record.
         outs: Outputs.
         leaves: Leaves that it saved.
-        inputs: Inputs that it was given, behind the gate.
-        recording: A recording that began just before it computed.
-        closed_over: Values that the outputs were computed from beside the inputs, if
-            the outputs have the derivative of what ran; else None.
+        inputs: Its inputs, behind the gate.
+        recording: A recording that began just before the run.
+        closed_over: Other values that the outputs were computed from, if the outputs
+            have the derivative of the operations that ran; else None.
     """
 
     run: Run
@@ -138,7 +138,7 @@ class _Forward:
 class OnePass:
     """The `fwd` and the primal of `Rules`, for a forward that saves.
 
-    A face says how to run forward, and what the residuals are.
+    A face defines how to run forward, and makes the residuals.
 
     Args:
         first: Runs forward.
@@ -171,8 +171,8 @@ class OnePass:
             run, others = ran.run, ran.run.others(ran.leaves)
         else:
             run, others = self._saved(ran.run.out, arrays, ran.outs, perturbed)
-        # The rules need what was computed and saved. As inputs of `attach` it reaches
-        # them as it is there: batched under vmap, for example.
+        # The rules need the saved intermediates. As inputs of `attach` these arrive in
+        # their current form, for example batched under vmap.
         outs = attach(
             partial(self._tangents, run, len(arrays)),
             [*arrays, *[x for x in others if not compat.is_reference(x)]],
@@ -183,31 +183,31 @@ class OnePass:
         return Outputs(outs, run.out), self._substituted(run, arrays, others, outs)
 
     def primal(self, arrays: Arrays, perturbed: Perturbed) -> Outputs:
-        """Return the outputs alone. Under jit JAX asks before it differentiates."""
+        """Return the outputs alone; under jit, JAX runs this first."""
         recording = compat.Recording()
         outs, _, run = self._run(arrays, perturbed)
-        # Called although nothing is saved, as in torch: it may have effects, and its
-        # mistakes are to be reported here too.
+        # As in torch, call it although nothing is saved: it may have effects, and its
+        # mistakes must show here too.
         if self._second is not None:
             self._second(run.out, arrays, distinct(outs), perturbed)
         return Outputs(self._tie_outputs(run.out, outs, arrays, recording), run.out)
 
     def _tangents(
-        self, run: Run, n: int, inputs: Arrays, outs: Arrays, dots: Arrays
+        self, run: Run, n: int, inputs: Arrays, outs: Arrays, tangents: Arrays
     ) -> Arrays:
         """Return the tangents of the outputs, by the rules: the rule of `attach`."""
-        # The tangents of what was computed and saved are left out: by the inputs alone
-        # the rules give the whole derivative.
-        arrays, others, dots = inputs[:n], inputs[n:], dots[:n]
+        # Leave out the tangents of saved intermediates: by the inputs alone the rules
+        # give the whole derivative.
+        arrays, others, tangents = inputs[:n], inputs[n:], tangents[:n]
         rule = self._second_rule or self._rule
-        run = run.for_derivative([d is not None for d in dots], rule)
+        run = run.for_derivative([t is not None for t in tangents], rule)
         residuals = self._substituted(run, arrays, others, outs)
-        return push_forward(self._rules(), residuals, outs, dots)
+        return push_forward(self._rules(), residuals, outs, tangents)
 
     def _substituted(
         self, run: Run, arrays: Arrays, others: Arrays, outs: Arrays
     ) -> Residuals:
-        """Return what was saved, with real inputs and attached outputs in place."""
+        """Return the residuals, made of real inputs and attached outputs."""
         return self._residuals(run, run.leaves(arrays, outs, others), arrays, outs)
 
     def _tie_outputs(
@@ -222,17 +222,17 @@ class OnePass:
     def _run(
         self, inputs: Arrays, perturbed: Perturbed
     ) -> tuple[list[Any], list[Any], Run]:
-        """Run forward, and note where each leaf that it saved comes from."""
+        """Run forward, and note the source of each leaf that it saved."""
         outs, leaves, run = self._first(inputs, perturbed)
         run.note_sources(leaves, inputs, outs)
         return [as_jax(x) for x in outs], leaves, run
 
     def _forward(self, arrays: Arrays, perturbed: Perturbed) -> _Forward:
-        """Run forward once, so that what it saved has the derivative of what ran."""
+        """Run forward once; saved intermediates have the derivative of what ran."""
         if self._second is not None or not any(map(compat.is_differentiated, arrays)):
-            # The gate is asked when forward has ended. (Inside fwd, values show only
-            # further derivatives.) Or it stays closed: in two parts, forward saves
-            # nothing.
+            # JAX asks the gate after forward has ended. (Inside fwd, values show only
+            # further derivatives.) In two parts forward saves nothing, and the gate
+            # stays closed.
             return self._run_gated(arrays, perturbed)
         with _traceable(
             self._rule, "or save in setup_context: then forward may need values"
@@ -245,14 +245,14 @@ class OnePass:
         gate = Gate()
         inside, recording = gate.enter(arrays), compat.Recording()
         outs, leaves, run = self._run(inside, perturbed)
-        # A saved intermediate has the derivative of the body: it must come through. The
-        # outputs get it too, and `attach` drops it from them.
+        # A saved intermediate has the derivative of the body, which must pass the gate.
+        # The outputs get this derivative too; `attach` drops it.
         gate.open = any(map(is_inexact, run.others(leaves)))
         if len({id(outs[i]) for i in run.out.marked}) != len(run.out.marked):
             run.out.marked = self._marks(arrays, perturbed)
         closed_over = None
         # JAX differentiates every reference (jax.new_ref), whatever is written to it.
-        # So outputs that came through one have a derivative behind a closed gate too.
+        # So outputs read from one have a derivative behind a closed gate too.
         if any(map(compat.is_differentiated, outs)):  # no recording shows what ran
             with contextlib.suppress(Exception):  # a body that needs values: anything
                 jaxpr, _ = self._trace(inside, perturbed)
@@ -263,7 +263,7 @@ class OnePass:
         return _Forward(run, outs, leaves, inside, recording, closed_over)
 
     def _trace(self, arrays: Arrays, perturbed: Perturbed) -> tuple[Any, Run]:
-        """Trace forward; return a jaxpr by float arrays, of outputs and leaves."""
+        """Trace forward; return a jaxpr from float arrays to outputs and leaves."""
         runs: list[Run] = []
 
         def trace(*values: Any) -> list[Any]:
@@ -275,22 +275,22 @@ class OnePass:
         return jaxpr, runs[-1]
 
     def _evaluate_gated(self, jaxpr: Any, run: Run, arrays: Arrays) -> _Forward:
-        """Evaluate a traced forward behind a gate that opens or not in advance."""
+        """Evaluate a traced forward behind a gate, which is set in advance."""
         gate, avals = Gate(), compat.Staged(jaxpr).out_avals
         n = len(avals) - len(run.sources)
         gate.open = any(map(is_inexact, run.others(avals[n:])))
         inside, recording = gate.enter(arrays), compat.Recording()
         found = compat.evaluate(jaxpr, list(filter(is_inexact, inside)))
-        # What else the values were computed from, for `attach`.
+        # Find the other values that the outputs were computed from, for `attach`.
         own = gate.open or compat.makes_references(jaxpr)
         closed_over = _used_by(jaxpr, arrays) if own else None
         return _Forward(run, found[:n], found[n:], inside, recording, closed_over)
 
     def _marks(self, arrays: Arrays, perturbed: Perturbed) -> frozenset[int]:
-        """Say which outputs forward marks; it is traced, and nothing else comes of it.
+        """Return which outputs forward marks, by a trace used for nothing else.
 
-        Outside of a trace an output and what lax.stop_gradient makes of it are one
-        object: then both count as marked. In a trace they are two.
+        Outside a trace, an output and lax.stop_gradient of it are one object, so both
+        count as marked. In a trace they are two.
         """
         try:
             return self._trace(arrays, perturbed)[1].out.marked
@@ -310,8 +310,7 @@ class OnePass:
         """Run the second part.
 
         Returns:
-            What it gave, and the values that its leaves are made of beside inputs and
-            outputs.
+            Its run, and the values other than inputs and outputs that its leaves need.
         """
         n, values = len(arrays), [*arrays, *outs]
 
@@ -322,7 +321,7 @@ class OnePass:
             run.note_sources(leaves, inputs, outs)
             return leaves, run
 
-        # If no second derivative can come, it runs as it is.
+        # If no second derivative can follow, it runs as it is.
         if compat.is_final(arrays):
             leaves, run = save(without_derivative(values))
             return run, run.others(leaves)
@@ -331,9 +330,9 @@ class OnePass:
 
 
 def _filled(values: Arrays, floats: Arrays) -> list[Any]:
-    """Return the values, with these in the places of the float arrays.
+    """Return the values, with `floats` in place of the float arrays.
 
-    A trace by float arrays alone leaves integers their values, if these are known.
+    If only float arrays are traced, integers keep their values, if these are known.
     """
     rest = iter(floats)
     return [next(rest) if is_inexact(x) else x for x in values]
@@ -341,7 +340,7 @@ def _filled(values: Arrays, floats: Arrays) -> list[Any]:
 
 @contextlib.contextmanager
 def _traceable(rule: str, otherwise: str) -> Iterator[None]:
-    """Explain that a rule which is differentiated again needs values."""
+    """Explain an error of a rule that needs values, and is differentiated again."""
     try:
         yield
     except compat.NEEDS_VALUES as error:
@@ -355,7 +354,7 @@ def _traceable(rule: str, otherwise: str) -> Iterator[None]:
 def _trace_second(
     save: Callable[[Arrays], tuple[list[Any], Run]], known: Arrays
 ) -> tuple[Run, Arrays]:
-    """Trace the second part; return what it gave, and what it closes over."""
+    """Trace the second part; return its run, and the values that it closes over."""
     runs: list[Run] = []
 
     def trace(*values: Any) -> list[Any]:
@@ -365,7 +364,7 @@ def _trace_second(
 
     floats = filter(is_inexact, known)
     closed_over, staged = compat.Staged.trace(trace, (), *floats)
-    # Mostly every leaf is an input or an output, so that there is nothing to evaluate.
+    # If every leaf is an input or an output, as usual, there is nothing to evaluate.
     if not staged.out_avals and not staged.effects:
         return runs[-1], []
     runs[-1].staged = staged
@@ -373,12 +372,12 @@ def _trace_second(
 
 
 def _used_by(jaxpr: Any, inputs: Arrays) -> list[Any] | None:
-    """Return the traced values that a forward closes over, but no references.
+    """Return the traced values that a forward closes over, except references.
 
-    (Its inputs that are no floats are constants of the jaxpr.)
+    (In the jaxpr, its integer inputs are constants too.)
 
     Returns:
-        None if one of the references is differentiated, which would be lost.
+        None if one of the references is differentiated; this derivative would be lost.
     """
     used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
     references = list(filter(compat.is_reference, used))

@@ -1,11 +1,11 @@
 """A Function in JAX's terms: its rules, on flat lists of arrays.
 
-A Function class always becomes `Rules`. A decorated function does if it has rules of
-both kinds; JAX's own decorators get a function with rules of one kind. `engines` makes
-a JAX function of `Rules`. None stands for a zero tangent or cotangent throughout.
+A Function class always becomes `Rules`. A decorated function does if it has derivative
+rules of both kinds; JAX's own decorators handle rules of one kind. `engines` makes a
+JAX function from `Rules`. None is a zero tangent or cotangent throughout.
 
-Here and elsewhere, a dataclass that every call makes anew is not frozen, because one
-that is takes three times as long to make. Nothing writes to it all the same.
+Here and elsewhere, a dataclass that every call makes anew is not frozen, because a
+frozen one takes three times as long to make. Nothing writes to it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Residuals:
 
     Attributes:
         arrays: JAX arrays.
-        static: anything else; never an array or a tracer.
+        static: All other values; never an array or a tracer.
         differentiable: A mask of the outputs that have a derivative.
-        pattern_used: True if the saved values may depend on which inputs are perturbed.
+        pattern_used: Whether the saved values may depend on which inputs are perturbed.
     """
 
     arrays: Arrays
@@ -53,11 +53,11 @@ class Residuals:
 
 
 class Origin(NamedTuple):
-    """Where a function comes from.
+    """The source of a function, for JAX's messages.
 
     Attributes:
-        arguments: a name for each array.
-        sources: the file and line of each rule, by its name.
+        arguments: Name of each array.
+        sources: File and line of each rule, by its name.
     """
 
     arguments: tuple[str, ...]
@@ -69,14 +69,14 @@ class Rules:
     """The rules of one Function for one structure of arguments.
 
     Attributes:
-        name: for messages and jaxprs.
+        name: Name for messages and jaxprs.
         primal: `primal(args) -> Outputs`.
         fwd: `fwd(args, perturbed) -> Outputs, Residuals`.
-        bwd: `bwd(residuals, cts) -> cts of the args`, or None. A ct for each output
-            array; the results have the types of the args.
-        jvp: `jvp(residuals, tangents) -> out tangents`, or None. A tangent for each
-            argument; the results have the types of the outputs.
-        derive_jvp: use the transpose of `bwd` for forward mode (`generate_jvp_rule`).
+        bwd: `bwd(residuals, cts) -> cts of the args`, or None. It gets a ct for each
+            output array; the results have the types of the args.
+        jvp: `jvp(residuals, tangents) -> out tangents`, or None. It gets a tangent for
+            each argument; the results have the types of the outputs.
+        derive_jvp: Whether forward mode transposes `bwd` (`generate_jvp_rule`).
         once: Whether `bwd` refuses to be differentiated.
         origin: Names and places, for JAX's errors.
     """
@@ -92,7 +92,7 @@ class Rules:
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
-    """Return one entry for each place: the next value if it is True, else None."""
+    """Return the next value for each place that is True, and None for the others."""
     rest = iter(values)
     return [next(rest) if place else None for place in places]
 
@@ -108,7 +108,7 @@ def jvp_along(
     None stands for the tangent of an input that is not perturbed, and of an output that
     is not differentiable.
     """
-    # JAX tells a rule with symbolic_zeros that an argument with zeros is perturbed.
+    # Leave out the others: with symbolic_zeros, JAX would call them perturbed.
     perturbed = [i for i, t in enumerate(tangents) if t is not None]
 
     def along(*values: Any) -> list[Any]:

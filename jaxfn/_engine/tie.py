@@ -1,15 +1,15 @@
 """Under vmap, an output that has a derivative is batched if any argument is.
 
-JAX finds out by itself which outputs of a function are batched: those computed from
-something batched. Any other output has one value y for all examples. But its derivative
-may be another for each (a forward that returns x, a backward that gives `g * scale`,
-and `scale` batched). JAX sums the cotangents g_i of a shared y before it calls the
-rule, which then gives  scale_i * sum(g)  for each example i, where  scale_i * g_i  is
-right. (The same happens to a custom_vjp; newer releases of JAX refuse it.)
+An output of a function is batched if JAX computes it from a batched value. Any other
+output has one value y for all examples. But its derivative may differ between examples:
+for a forward that returns x, a backward that gives `g * scale`, and a batched `scale`.
+JAX sums the cotangents g_i of a shared y before it calls the rule. The rule then gives
+scale_i * sum(g) for each example i, although scale_i * g_i is right. (The same happens
+to a custom_vjp; newer releases of JAX refuse it.)
 
-So `tied` makes an output with a derivative depend on every array argument, at no cost
-when compiled. Then each example has an output of its own, and its rule runs alone.
-Marked and integer outputs, which have no derivative, stay as they are.
+So `tied` makes an output with a derivative depend on every array argument. Compiled,
+that costs nothing. Then each example has its own output, and the rule runs for each
+example alone. Marked and integer outputs have no derivative and stay as they are.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def tied(
 
     Args:
         outs: Outputs of a forward, without derivative.
-        inputs: Inputs that it was called with.
-        recording: A recording that began just before.
+        inputs: Inputs of this call.
+        recording: A recording that began just before the call.
         differentiable: A mask of the outputs that have a derivative.
         name: Name of the Function.
     """
@@ -55,28 +55,27 @@ def tied(
 
 
 def _with_zero_of(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
-    """Return the outputs, made to depend on all of the inputs too.
+    """Return the outputs, with a dependence on all inputs.
 
-    For an output y and inputs a and b this is  y - (sum(a[:0]) + sum(b[:0])),  which is
-    y, also if y is -0.0. JAX batches it if any of its parts is batched. XLA drops a
-    difference with zero. Every operation here can be transposed, which
-    `jax.linear_transpose` of a call needs.
+    For an output y and inputs a and b this is y - (sum(a[:0]) + sum(b[:0])), which is
+    y, also if y is -0.0. JAX batches it if any part is batched. XLA drops the zero.
+    Every operation here has a transpose, which `jax.linear_transpose` of a call needs.
     """
-    # In a Pallas kernel for TPU no array is empty, JAX adds nothing to a sum that is
-    # due, and no number can be taken from an array of an extended dtype. There
-    # `attach`, which leaves its values as they are, batches them.
+    # This fails in a Pallas kernel for TPU (no empty arrays), for an unreduced value
+    # (JAX adds nothing to it) and for an extended dtype (no subtraction). There
+    # `attach` batches the values, without an operation on them.
     unreduced = any(map(compat.is_unreduced, (*outs, *inputs)))
     if compat.in_kernel() or unreduced or any(map(_is_extended, outs)):
         n, values = len(outs), without_derivative(outs)
 
-        def alike(_: Arrays, __: Arrays, dots: Arrays) -> Arrays:
-            return dots[:n]
+        def alike(_: Arrays, __: Arrays, tangents: Arrays) -> Arrays:
+            return tangents[:n]
 
         return attach(alike, [*outs, *inputs], values, name=name, spreads=True)
     return _less_zero(list(outs), list(inputs))
 
 
-# A jit, so that JAX traces the operations once for the same types.
+# A jit, because then JAX traces the operations once for the same types.
 @jax.jit
 def _less_zero(outs: list[Any], inputs: list[Any]) -> list[Any]:
     """Return the outputs, less a zero made of the inputs."""
@@ -93,15 +92,15 @@ def _less_zero(outs: list[Any], inputs: list[Any]) -> list[Any]:
 
 def _zero_made_of(x: Any, out: Any) -> Any:
     """Return the sum of no elements of `x`: a zero that can be taken from `out`."""
-    # The values of a PRNG key are no numbers, but they can be compared.
+    # PRNG keys are no numbers, but they can be compared.
     if _is_extended(x):
         x = lax.eq(x, x)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
     if jnp.iscomplexobj(x) and not jnp.iscomplexobj(out):
-        x = lax.real(x)  # it has no elements, so no value is lost
+        x = lax.real(x)  # `x` has no elements, so nothing is lost
     x = lax.convert_element_type(x, out.dtype)
-    # In a shard_map the output would vary over all mesh axes over which this varies.
+    # In a shard_map the output would vary over all mesh axes that `x` varies over.
     extra = compat.varying_axes(x) - compat.varying_axes(out)
     x = lax.psum(x, tuple(extra)) if extra else x
     return lax.reduce_sum(x, tuple(range(x.ndim)))

@@ -1,8 +1,8 @@
-"""`jaxfn.explain`: what JAX does with a call of a Function.
+"""`jaxfn.explain`: show what JAX does with a call of a Function.
 
 Read `api` (what users call), `target` (the Function, its rules, its arguments and the
-names of what it saves), `trace` (what is measured: residuals, jaxprs, cost), `report`
-(what users get).
+names of its residuals), `trace` (residuals, jaxprs and cost) and `report` (what users
+get).
 
 Imported at first use. Nothing that a Function needs to run belongs here.
 """

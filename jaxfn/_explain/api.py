@@ -1,4 +1,4 @@
-"""`explain`: what JAX will do with a Function."""
+"""`explain`: show what JAX will do with a Function."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from jaxfn._explain.target import Target, struct, target
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Tell what JAX will do with a call of a Function.
+    """Show what JAX will do with a call of a Function.
 
-    The report says which of JAX's definitions the rules become, and why; which
-    arguments are arrays and which are static; which transformations work; what is kept
-    in memory for the backward pass; the jaxprs and the cost of both passes. Print it,
-    or show it in a notebook. Its attributes hold the same as data.
+    The report names the definition of JAX that the rules become, and why; the array
+    arguments and the static ones; and the transformations that work. It lists the
+    residuals, which stay in memory for the backward pass, and the jaxprs and the cost
+    of both passes. Print it, or show it in a notebook. Its attributes have the same as
+    data.
 
-    It asks JAX: everything is traced on the shapes of the arguments, and the forward
-    and the backward pass are compiled for their cost; nothing is computed. Only rules
-    that can't be traced, because they need values, are run once, on the arguments.
+    JAX traces the call for the shapes of the arguments, and compiles both passes for
+    their cost. Nothing is computed. Only rules that can't be traced, because they need
+    values, run once, on the arguments.
 
-    Residuals are the arrays that `jax.vjp` closes over, with respect to all float and
-    complex arrays among the arguments:
+    Residuals are the arrays that `jax.vjp` closes over, for derivatives by all float
+    and complex arguments:
 
-    - They are those of an eager call: `jax.tree.leaves(jax.vjp(f, *args)[1])`, each
-      array once. An argument that is saved counts, though its memory is shared with
-      the caller; so does an output.
-    - `jax.vjp(jax.jit(f), *args)` keeps the same, but for constants: numbers that
+    - The report lists those of an eager call: `jax.tree.leaves(jax.vjp(f, *args)[1])`,
+      each array once. Saved arguments and outputs count, although they share memory
+      with the caller.
+    - `jax.vjp(jax.jit(f), *args)` has the same residuals, except constants, which
       become part of the compiled program.
-    - Inside one `jax.jit`, around forward and backward together, nothing is closed
-      over: XLA then keeps what it needs, which may be less.
+    - Inside one `jax.jit` around forward and backward, nothing is closed over. XLA then
+      stores only what it needs, which may be less.
 
     Args:
-        function: a `jaxfn.Function` class, its `apply`, or a function decorated by
+        function: A `jaxfn.Function` class, its `apply`, or a function decorated by
             `jaxfn.custom_function`.
-        *args: of the call. A `jax.ShapeDtypeStruct` stands for an array of its shape.
-        **kwargs: of the call.
+        *args: Arguments of the call. A `jax.ShapeDtypeStruct` stands for an array.
+        **kwargs: Keyword arguments of the call.
 
     Returns:
-        The report. `report.residuals` have a name, source, shape, dtype and nbytes, and
-        `report.residual_bytes` is their sum; `report.plain_residual_bytes` is that of
-        the same forward, differentiated by JAX. `report.transformations` have a name,
-        works (a bool) and how. `report.plot()` draws the residuals, with matplotlib.
+        The report. `report.residuals` have a name, source, shape, dtype and nbytes.
+        `report.residual_bytes` is their sum; `report.plain_residual_bytes` is the sum
+        if JAX differentiates forward without rules. `report.transformations` have a
+        name, works (a bool) and how. `report.plot()` draws the residuals, with
+        matplotlib.
 
     Raises:
-        TypeError: `function` is something else, or the arguments don't fit.
-        RuntimeError: the rules contradict each other.
+        TypeError: `function` is none of these, or the arguments don't fit.
+        RuntimeError: The rules contradict each other.
 
-    What a rule raises is part of the report.
+    If a rule raises, its error becomes part of the report.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -87,16 +89,16 @@ def _is_struct(x: Any) -> bool:
 
 
 def _array_of(x: Any) -> Any:
-    """Put an array that takes no memory in place of a type."""
+    """Replace a type by an array that takes no memory."""
     return np.broadcast_to(np.zeros((), x.dtype), x.shape) if _is_struct(x) else x
 
 
 class _Report:
-    """Puts together the report on one call.
+    """The maker of the report on one call.
 
     Args:
-        call: the call.
-        abstract: whether types stand for some of its arrays.
+        call: The call.
+        abstract: Whether types stand for some of its arrays.
     """
 
     def __init__(self, call: Target, *, abstract: bool) -> None:
@@ -105,14 +107,14 @@ class _Report:
         self._labels = [label for arg in call.arguments for label, _ in arg.arrays]
         self._f = trace.flat(call.call(trace.no_tag))
         self._notes: list[str] = []
-        # What was met twice, as in f(x, x), is one array, and is kept once.
+        # An array that is passed twice, as in f(x, x), is one residual.
         places: dict[int, int] = {}
         self._first = [places.setdefault(id(x), i) for i, x in enumerate(call.arrays)]
 
     def make(self) -> Explanation:
-        """Ask JAX everything; what it refuses becomes a note."""
+        """Trace all parts of the report; errors become notes."""
         forward = self._try("the call can't be traced", self._forward)
-        # Rules that need values can't be traced: they are run below, on the arguments.
+        # Rules that need values can't be traced. They run below, on the arguments.
         self._traced = forward is not None
         half = self._split(self._call.call, "can't be differentiated in reverse mode")
         plain = self._split(
@@ -140,7 +142,7 @@ class _Report:
         )
 
     def _try(self, what: str, step: Callable[[], Any]) -> Any:
-        """Take a step; if it raises, note why, and give None."""
+        """Take a step; if it raises, note the error, and return None."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001  (rules raise anything)
@@ -152,11 +154,11 @@ class _Report:
         return jax.make_jaxpr(self._f)(*self._types), trace.cost(self._f, *self._types)
 
     def _outs(self, forward: Any) -> tuple[Any, ...]:
-        """Return the types of the outputs, where the call can't be differentiated."""
+        """Return the types of the outputs, if the call can't be differentiated."""
         return () if forward is None else tuple(forward[0].out_avals)
 
     def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
-        """Differentiate the call in reverse mode, and look at what is kept."""
+        """Differentiate the call in reverse mode, and find its residuals."""
         # Integers alone: there is nothing to differentiate.
         if not any(map(pytree.is_number, self._types)):
             return None
@@ -164,7 +166,7 @@ class _Report:
         labels = [self._labels[i] for i in kept]
 
         def once(tag: trace.Tag) -> Any:
-            """Make the call a function of its different arrays, each given once."""
+            """Make the call a function of its distinct arrays."""
             fun = f(tag)
             place = {i: n for n, i in enumerate(kept)}
             return lambda *xs: fun(*[xs[place[i]] for i in self._first])
@@ -213,11 +215,11 @@ class _Report:
         *,
         compiled: bool = False,
     ) -> Transformation:
-        """Try one program: by a trace where one is possible, else by running it."""
+        """Try one program: by a trace if possible, else by running it."""
         try:
             if compiled or self._traced or self._abstract:
-                # Lowered, because JAX refuses some things no sooner: under jit, forward
-                # mode of a custom_vjp function is one.
+                # Lower it, because JAX raises some errors only then, for example for
+                # forward mode of a custom_vjp under jit.
                 types = self._types if types is None else types
                 jax.jit(program).lower(*types)
             else:
@@ -228,9 +230,9 @@ class _Report:
 
 
 def _words(error: Exception) -> str:
-    """Write the first paragraph of an error, and the notes that jaxfn put on it.
+    """Write the first paragraph of an error, and the notes that jaxfn added.
 
-    JAX's errors go on with paragraphs on what may be wrong, and have notes of its own.
+    JAX's errors have more paragraphs of advice, and JAX's own notes.
     """
     notes = [x for x in getattr(error, "__notes__", ()) if "jaxfn" in x or "`" in x]
     text = " ".join(f"{error}".split("\n\n")[0].split())

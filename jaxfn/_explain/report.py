@@ -15,12 +15,12 @@ from jaxfn._explain.trace import Cost, Residual
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transformation:
-    """What becomes of a call under one transformation of JAX.
+    """A call under one transformation of JAX.
 
     Attributes:
-        name: the name of the transformation.
-        works: whether the call can be transformed so.
-        how: what runs; the error where it does not work.
+        name: Name of the transformation.
+        works: Whether JAX can transform the call.
+        how: The rule that runs; the error if it does not work.
     """
 
     name: str
@@ -30,22 +30,22 @@ class Transformation:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """What `jaxfn.explain` found. Print it, or show it in a notebook.
+    """The report of `jaxfn.explain`. Print it, or show it in a notebook.
 
     Attributes:
-        name: the name of the Function.
-        engine: what JAX is given, and why.
-        arguments: the arguments of the call, split into arrays and static values.
-        outputs: the types of the output arrays.
-        transformations: which work, and why others don't.
-        residuals: what JAX keeps for the backward pass; None if it can't be told.
-        plain_residuals: what it would keep for the same forward without rules; None if
-            JAX can't differentiate that.
-        forward_jaxpr: the jaxpr of the call; None if it can't be traced.
-        backward_jaxpr: the jaxpr of its backward pass.
-        forward_cost: the cost of the compiled call.
-        backward_cost: the cost of the compiled backward pass.
-        notes: what is missing here, and why.
+        name: Name of the Function.
+        engine: The definition that it becomes in JAX, and why.
+        arguments: Arguments of the call, split into arrays and static values.
+        outputs: Types of the output arrays.
+        transformations: The transformations: whether each works, and how or why not.
+        residuals: The residuals of the call; None if they are unknown.
+        plain_residuals: The residuals of the same forward without rules; None if JAX
+            can't differentiate it.
+        forward_jaxpr: Jaxpr of the call; None if it can't be traced.
+        backward_jaxpr: Jaxpr of its backward pass.
+        forward_cost: Cost of the compiled call.
+        backward_cost: Cost of the compiled backward pass.
+        notes: The parts that are missing, and why.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn
@@ -113,17 +113,17 @@ class Explanation:
         return "\n".join(parts)
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot the memory of the residuals, beside that of plain autodiff.
+        """Plot the memory of the residuals, and of plain autodiff's.
 
         Args:
-            ax: the matplotlib axes to draw in; new ones if omitted.
+            ax: The matplotlib axes to draw in; new ones if omitted.
 
         Returns:
             The axes.
 
         Raises:
-            ImportError: matplotlib is not installed.
-            ValueError: there is nothing to plot, since the Function can't be
+            ImportError: Matplotlib is not installed.
+            ValueError: There are no residuals, because the Function can't be
                 differentiated.
         """
         bars = [
@@ -142,7 +142,7 @@ class Explanation:
         if ax is None:
             ax = _pyplot().subplots(figsize=(8, 0.8 + 0.8 * len(bars)))[1]
         for row, (_, kept) in enumerate(bars):
-            left = 0  # each residual is a part of the bar, beside the one before
+            left = 0  # each residual is a part of the bar, right of the one before
             for x in kept:
                 ax.barh(row, x.nbytes, left=left, edgecolor="white")
                 text = f"{x.name}\n{_bytes(x.nbytes)}"
@@ -166,7 +166,7 @@ def _pyplot() -> Any:
 
 
 def _total(residuals: Sequence[Residual] | None) -> int | None:
-    """Add up the bytes; None where it can't be told what is kept."""
+    """Add up the bytes; None if the residuals are unknown."""
     return None if residuals is None else sum(x.nbytes for x in residuals)
 
 
@@ -177,7 +177,7 @@ Rows = list[tuple[str, ...]]
 
 
 def _tables(report: Explanation) -> list[tuple[str, Rows]]:
-    """Make the rows of each table that has any, under its title."""
+    """Make the tables that have rows, with their titles."""
     engine = report.engine
     tables: list[tuple[str, Rows]] = [
         ("engine", [(engine.name, engine.why)]),
@@ -206,7 +206,7 @@ _REFUSALS = {
     errors.NO_BACKWARD: "needs backward or vjp",
     errors.ONCE: "backward is marked once_differentiable",
 }
-"""A few words for each refusal that means a missing rule; the first match counts."""
+"""A few words for each error that means a missing rule; the first match counts."""
 
 
 def _transformations(found: Sequence[Transformation]) -> Rows:
@@ -217,7 +217,7 @@ def _transformations(found: Sequence[Transformation]) -> Rows:
 
 
 def _in_short(error: str) -> str:
-    """Name what is missing, or else the type of the error."""
+    """Name the missing rule, or else the type of the error."""
     known = [short for text, short in _REFUSALS.items() if text in error]
     return known[0] if known else f"raises {error.partition(':')[0]}"
 
@@ -243,7 +243,7 @@ def _residuals(report: Explanation) -> Rows:
         (x.name, x.source, short(x.type), _bytes(x.nbytes))
         for x in report.residuals or ()
     ]
-    # The sums stand even where nothing is kept: 0 bytes is what one wants to read.
+    # Show the sums even if there are no residuals: 0 bytes is good news.
     for name, n in (
         ("total", report.residual_bytes),
         ("plain autodiff", report.plain_residual_bytes),
@@ -288,7 +288,7 @@ def _jaxprs(report: Explanation) -> list[tuple[str, Any]]:
 
 
 def _aligned(rows: Rows) -> list[str]:
-    """Write rows as lines whose columns stand below each other."""
+    """Write rows as lines with aligned columns."""
     widths = [max(len(x) for x in column) for column in zip(*rows, strict=True)]
     return [
         "  " + "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()

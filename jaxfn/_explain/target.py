@@ -1,4 +1,4 @@
-"""What `explain` looks at: any kind of Function as a function of flat arrays."""
+"""The target of `explain`: any Function, as a function of flat arrays."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from jaxfn._function import Function, bind, parameters, parts
 from jaxfn._methods import ClassRules, Definition, Record, fields, filled, is_record
 
 Tag = Callable[[Any, str], Any]
-"""Called with each array that a rule saves and with its name; gives the array back."""
+"""A function that gets each saved array and its name, and returns the array."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """The definition of a Function that JAX is given.
+    """The definition that a Function becomes in JAX.
 
     Attributes:
-        name: the name of JAX's definition.
-        why: which rules ask for it.
-        reverse: what reverse mode runs.
-        forward: what forward mode runs.
-        batch: what vmap runs.
+        name: Name of JAX's definition.
+        why: The reason: the rules that are defined.
+        reverse: The rule that reverse mode runs.
+        forward: The rule that forward mode runs.
+        batch: The rule that vmap runs.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Argument:
     """One argument of the call.
 
     Attributes:
-        name: the name of the parameter.
-        arrays: the label and type of each array in it.
-        static: the label and value of everything else.
+        name: Name of the parameter.
+        arrays: Label and type of each array in it.
+        static: Label and value of each static leaf in it.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Target:
     """A call of a Function.
 
     Attributes:
-        name: the name of the Function.
-        engine: what JAX is given.
-        arguments: the arguments of the call.
-        arrays: all arrays in the arguments, in order.
+        name: Name of the Function.
+        engine: The definition that it becomes in JAX.
+        arguments: Arguments of the call.
+        arrays: All arrays in the arguments, in order.
         call: `call(tag)` is the Function on flat arrays.
-        plain: the same forward without rules.
+        plain: The same forward without rules.
     """
 
     name: str
@@ -81,7 +81,7 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
     """Describe the call of `function` with these arguments.
 
     Raises:
-        TypeError: `function` has no rules that jaxfn knows of.
+        TypeError: `function` is no Function of jaxfn.
     """
     function = getattr(function, "_jaxfn_class", function)
     if isinstance(function, types.MethodType):
@@ -129,7 +129,7 @@ def _of_class(
         values = arguments.join(xs)
         if definition.setup_context is None:
             ctx = cls._backward_cls()
-            # As if all were differentiated: a forward may save by needs_input_grad.
+            # As if all were differentiated, because forward may read needs_input_grad.
             ctx.__dict__["_jaxfn_needs"] = (True,) * len(values)
             values = (ctx, *values)
         return definition.forward(*values, **arguments.kwargs)
@@ -145,23 +145,23 @@ def _of_class(
 
 
 def _saved_names(record: Record, n: int) -> list[str]:
-    """Say what a rule calls each of its `n` residuals: `ctx.scale`, say.
+    """Name each of the `n` residuals as a rule reads it, for example `ctx.scale`.
 
-    A residual that is reached in several ways has all its names, and one that no rule
-    reaches has none.
+    A residual that rules read in several ways has all these names. One that no rule
+    reads has none.
     """
-    # The templates of the layout are filled with marks in place of arrays. Where a mark
-    # turns up, by identity, is where the array will be.
+    # Fill the templates of the layout with marks in place of arrays. The place of a
+    # mark is the place of its array.
     layout, packed = record.layout, record.packed
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
-    # With saved-tensor hooks backward gets what the hooks unpack, which is named below.
+    # With saved-tensor hooks, backward reads unpacked arrays, which are named below.
     for puts in (layout.for_forward, () if packed else layout.for_backward):
         for i, put in enumerate(puts):
             _note(found, put(marks), f"saved_tensors[{i}]")
     if packed is not None:
         rest = iter(marks[packed.kept :])
-        # The rest of the residuals is what the hooks packed, array by array.
+        # The hooks packed the other residuals, array by array.
         places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs}
         for i, whole in enumerate(filled(layout.for_backward, packed.specs)):
             _note(places, whole, f"saved_tensors[{i}]")
@@ -174,14 +174,14 @@ def _saved_names(record: Record, n: int) -> list[str]:
 
 
 def _note(found: dict[int, list[str]], value: Any, name: str) -> None:
-    """Say of each object in `value` that is to be found how it is reached."""
+    """Add the path of each object in `value` to its names in `found`."""
     for path, x in tree_util.tree_flatten_with_path(value)[0]:
         here = name + tree_util.keystr(path)
         if id(x) in found:
             if here not in found[id(x)]:
                 found[id(x)].append(here)
         elif is_record(x):
-            # A dataclass or a SimpleNamespace, which JAX takes for a leaf.
+            # A dataclass or a SimpleNamespace, which is a leaf for JAX.
             for key, part in fields(x).items():
                 _note(found, part, f"{here}.{key}")
 
@@ -224,7 +224,7 @@ def _of_decorated(
 
 
 def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
-    """Tag what fwd saves."""
+    """Tag the residuals of fwd."""
     if rules.vjp is None:
         return rules
     call, (fwd, bwd) = rules.vjp, rules.vjp.args
@@ -237,7 +237,7 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
     def tagged(*args: Any) -> Any:
         result = fwd(*args)
         if not is_pair(result):
-            return result  # JAX says what is wrong
+            return result  # JAX has a message for it
         return result[0], tree_util.tree_map_with_path(put, result[1])
 
     own = call._replace(args=(tagged, bwd))
@@ -245,7 +245,7 @@ def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
     return dataclasses.replace(rules, calls=calls)
 
 
-# ---- what JAX is given
+# ---- the definition in JAX
 
 
 def _engine(
@@ -257,7 +257,7 @@ def _engine(
     words: tuple[str, str, str],
     decorated: bool = False,
 ) -> Engine:
-    """Say which definition these rules become, and what runs in each direction."""
+    """Return the definition that these rules become, and the rule of each mode."""
     backward, jvp, vmap = words
     linear = "jax.custom_jvp, a linear map with a transpose"
     if derived:
@@ -280,7 +280,7 @@ def _engine(
         found = "jax.custom_vjp", why, "no rule", "no rule"
     name, why, first, second = found
     if batch:
-        # JAX has no reverse mode of a custom_vmap alone.
+        # JAX has no reverse mode for a custom_vmap alone.
         outer = "jax.custom_jvp" if name == "none" else name
         name = f"{outer}, around jax.custom_batching.custom_vmap"
         why += "; a batch rule is"
@@ -310,6 +310,6 @@ def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, .
 
 
 def struct(x: Any) -> jax.ShapeDtypeStruct:
-    """Return the type of an array, or of a Python number where that counts as one."""
+    """Return the type of an array, or of a Python number that counts as one."""
     aval: Any = jax.typeof(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

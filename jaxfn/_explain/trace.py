@@ -1,4 +1,4 @@
-"""What JAX makes of a function of flat arrays: asked by tracing it."""
+"""Residuals, jaxprs and cost of a function of flat arrays, found by tracing it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Fun = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Residual:
-    """An array that is kept from the forward pass for the backward pass.
+    """An array that the forward pass saves for the backward pass.
 
     Attributes:
-        name: what a rule calls it (`saved_tensors[0]`, `ctx.mask`, `residuals[1]`);
-            else the argument, or the operation that computed it.
-        source: "input" or "output" of the Function, "attribute" of ctx,
-            "intermediate" (anything else that was computed) or "constant".
-        shape: of the array.
-        dtype: of the array.
-        nbytes: its size in memory.
+        name: Its name in a rule (`saved_tensors[0]`, `ctx.mask`, `residuals[1]`); else
+            the argument, or the operation that computed it.
+        source: "input" or "output" of the Function, "attribute" of ctx, "intermediate"
+            (any other computed array) or "constant".
+        shape: Shape of the array.
+        dtype: Dtype of the array.
+        nbytes: Size in memory.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What XLA's cost analysis says of a compiled program; None where it is silent.
+    """The cost of a compiled program by XLA; None for a number that XLA lacks.
 
     Attributes:
-        flops: floating point operations, without transcendental ones.
-        transcendentals: exp, sin and the like.
-        nbytes: bytes read and written.
+        flops: Floating point operations, without transcendental ones.
+        transcendentals: Transcendental operations (exp, sin).
+        nbytes: Bytes read and written.
     """
 
     flops: float | None
@@ -69,34 +69,33 @@ def no_tag(x: Any, _: str) -> Any:
 
 
 def name_tag(x: Any, name: str) -> Any:
-    """Mark the array with the name, by an operation that a jaxpr shows."""
+    """Mark the array with a name, by an operation in the jaxpr."""
     return checkpoint_name(x, name)
 
 
 def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
     """Take `jax.vjp` of `f` with respect to all float and complex arrays."""
-    along, moving = _of_moving(f, xs)
-    return jax.vjp(along, *moving)
+    along, floats = _of_floats(f, xs)
+    return jax.vjp(along, *floats)
 
 
-def _of_moving(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
-    """Make of `f` a function of its float and complex arrays; return these too."""
-    moving = [i for i, x in enumerate(xs) if pytree.is_number(jax.typeof(x))]
+def _of_floats(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
+    """Return `f` as a function of its float and complex arrays, and these arrays."""
+    floats = [i for i, x in enumerate(xs) if pytree.is_number(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
         at = list(xs)
-        for i, x in zip(moving, values, strict=True):
+        for i, x in zip(floats, values, strict=True):
             at[i] = x
         return flat(f)(*at)
 
-    return along, [xs[i] for i in moving]
+    return along, [xs[i] for i in floats]
 
 
 def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-    """Give each output a cotangent: the next of `cts` if it is float or complex.
+    """Make a cotangent for each output: the next of `cts` if it is float or complex.
 
-    The others get zeros. For integers jax.vjp wants these of float0, which only NumPy
-    has.
+    The others get zeros. For integers jax.vjp expects float0, which only NumPy has.
     """
     rest = iter(cts)
 
@@ -113,13 +112,13 @@ def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """A differentiated call, in its two halves.
+    """The two halves of a differentiated call.
 
     Attributes:
-        outs: the types of the outputs.
-        residuals: what the first half keeps for the second.
-        forward: the jaxpr of the first half; None if it was not traced.
-        pull: the second half, with types in place of arrays; None if it was not traced.
+        outs: Types of the outputs.
+        residuals: Residuals of the first half for the second.
+        forward: Jaxpr of the first half; None if it was not traced.
+        pull: The second half, with types in place of arrays; None if it was not traced.
     """
 
     outs: list[Any]
@@ -129,9 +128,9 @@ class Split:
 
 
 def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
-    """Trace the call, and see what JAX keeps."""
-    # The function that jax.vjp returns is a pytree of the arrays that it closes over.
-    # So they are outputs of this jaxpr, after those of the call itself.
+    """Trace the call, and find its residuals."""
+    # jax.vjp returns a function that is a pytree of the residuals. So they are outputs
+    # of this jaxpr, after the outputs of the call itself.
     jaxpr, (outs, pull) = jax.make_jaxpr(lambda *xs: vjp(f, xs), return_shape=True)(
         *types
     )
@@ -141,7 +140,7 @@ def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
 
 
 def _residuals(jaxpr: Any, n_outs: int, labels: Sequence[str]) -> tuple[Residual, ...]:
-    """Name the variables that are kept, and say where each comes from."""
+    """Name the residuals of a jaxpr, and their sources."""
     same, names = _aliases(jaxpr)
     outs, kept = jaxpr.outvars[:n_outs], jaxpr.outvars[n_outs:]
     known = {id(v): ("constant", "constant") for v in jaxpr.constvars}
@@ -151,18 +150,18 @@ def _residuals(jaxpr: Any, n_outs: int, labels: Sequence[str]) -> tuple[Residual
         for v in eqn.outvars
     }
     known |= {id(same(v)): ("output", "output") for v in outs}
-    # Last, as the last entry stays: an input that is returned counts as the input.
+    # Inputs come last, because a later entry wins: a returned input is an input.
     known |= {id(v): ("input", x) for v, x in zip(jaxpr.invars, labels, strict=True)}
     found: dict[int, Residual] = {}
     for v in map(same, kept):
-        # A literal is not among them: JAX wrote that number into the jaxpr.
+        # A literal is not among them, because it is part of the jaxpr.
         source, label = known.get(id(v), ("constant", "constant"))
-        given = names.get(id(v), ())
-        if source in ("intermediate", "constant") and given:
-            saved = any(not x.startswith("ctx.") for x in given)
+        tags = names.get(id(v), ())
+        if source in ("intermediate", "constant") and tags:
+            saved = any(not x.startswith("ctx.") for x in tags)
             source = source if saved else "attribute"
-        residual = _residual(", ".join(given) or label, source, v.aval)
-        if residual.nbytes or given:  # the engine passes a key as an empty array
+        residual = _residual(", ".join(tags) or label, source, v.aval)
+        if residual.nbytes or tags:  # the engine passes a key as an empty array
             found.setdefault(id(v), residual)
     return tuple(found.values())
 
@@ -172,10 +171,10 @@ def _residual(name: str, source: str, x: Any) -> Residual:
 
 
 def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
-    """Find which variables are one array in an eager call, and the names of each.
+    """Find the variables that are one array in an eager call, and their names.
 
-    Some operations are there for the trace alone: an eager call passes on the very
-    array. To count their result too would count its bytes twice.
+    Some operations exist only in a trace: an eager call passes on the same array. Their
+    results must not count twice.
     """
     origin: dict[int, Any] = {}
     names: dict[int, list[str]] = {}
@@ -186,42 +185,42 @@ def _aliases(jaxpr: Any) -> tuple[Callable[[Any], Any], dict[int, list[str]]]:
     for eqn in jaxpr.eqns:
         kind, ins = eqn.primitive.name, eqn.invars
         if kind in ("name", "stop_gradient", "gate", "attach"):
-            # The values come last: attach gets what its rule needs before them.
+            # The values come last, after the operands for the rule of `attach`.
             passed = ins[-len(eqn.outvars) :]
             for v, w in zip(eqn.outvars, passed, strict=True):
                 origin[id(v)] = same(w)
         if kind == "name":
-            given = names.setdefault(id(same(ins[0])), [])
-            if eqn.params["name"] not in given:
-                given.append(eqn.params["name"])
+            tags = names.setdefault(id(same(ins[0])), [])
+            if eqn.params["name"] not in tags:
+                tags.append(eqn.params["name"])
     return same, names
 
 
 def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -> Split:
-    """Do the same by an eager call, for what can't be traced."""
+    """Find residuals by an eager call, for a function that can't be traced."""
     names: dict[int, list[str]] = {}
-    held = []  # an id is that of one object as long as it lives
+    held = []  # keeps the objects alive, and so their ids unique
 
     def tag(x: Any, name: str) -> Any:
         held.append(x)
         names.setdefault(id(x), []).append(name)
         return x
 
-    # Each use of a NumPy array would make another JAX array of it, and what is kept
-    # would not be known for an input.
+    # Each use of a NumPy array would make a new JAX array, and its residual would not
+    # be recognized as an input.
     arrays = [jnp.asarray(x) for x in arrays]
     outs, pull = vjp(f(tag), arrays)
     known = {id(x): ("output", "output") for x in outs}
     known |= {id(x): ("input", k) for x, k in zip(arrays, labels, strict=True)}
     found: dict[int, Residual] = {}
     for x in jax.tree.leaves(pull):
-        given = names.get(id(x), ())
+        tags = names.get(id(x), ())
         source, label = known.get(id(x), ("intermediate", "computed"))
-        if source == "intermediate" and given:
-            saved = any(not n.startswith("ctx.") for n in given)
+        if source == "intermediate" and tags:
+            saved = any(not n.startswith("ctx.") for n in tags)
             source = source if saved else "attribute"
-        residual = _residual(", ".join(given) or label, source, jnp.asarray(x))
-        if residual.nbytes or given:
+        residual = _residual(", ".join(tags) or label, source, jnp.asarray(x))
+        if residual.nbytes or tags:
             found.setdefault(id(x), residual)
     return Split([struct(x) for x in outs], tuple(found.values()))
 
@@ -244,7 +243,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def cost(f: Fun, *types: Any) -> Cost:
-    """Compile the program, and return what XLA says of its cost."""
+    """Compile the program, and return XLA's cost analysis."""
     try:
         found: Any = jax.jit(f).lower(*types).compile().cost_analysis()
     except (NotImplementedError, jax.errors.JaxRuntimeError):  # not on all backends
@@ -259,21 +258,21 @@ def cost(f: Fun, *types: Any) -> Cost:
 
 
 def pushed(f: Fun) -> Fun:
-    """Make the tangents of `f` along ones: forward mode."""
+    """Return a program for the tangents of `f` along ones: forward mode."""
 
     def program(*xs: Any) -> Any:
-        along, moving = _of_moving(f, xs)
-        at = tuple(map(jnp.asarray, moving))
+        along, floats = _of_floats(f, xs)
+        at = tuple(map(jnp.asarray, floats))
         return jax.jvp(along, at, tuple(map(jnp.ones_like, at)))
 
     return program
 
 
 def pulled(f: Fun) -> Fun:
-    """Make the gradients of half the sum of squares of `f`: reverse mode.
+    """Return a program for the gradients of half the sum of squares of `f`.
 
-    The cotangents are the outputs, so they depend on the arguments, as they do in a
-    loss. With constants, the second derivative of a linear Function would not meet its
+    The cotangents are the outputs, so they depend on the arguments, as in a loss. With
+    constant cotangents, the second derivative of a linear Function would not use its
     backward.
     """
 
@@ -287,10 +286,10 @@ def pulled(f: Fun) -> Fun:
 
 
 def batched(f: Fun) -> Fun:
-    """Map `f` by vmap, over arrays with a first axis more."""
+    """Map `f` by vmap, over arrays with an extra first axis."""
     return lambda *xs: jax.vmap(flat(f))(*xs)
 
 
 def with_axis(types: Sequence[Any], size: int) -> list[Any]:
-    """Put an axis of this size before those of each type."""
+    """Add a first axis of this size to each type."""
     return [jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for x in types]

@@ -50,9 +50,9 @@ def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
 def _own_names(forward: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a forward with ctx, which may be decorated.
 
-    In this style torch binds keywords to the names of the function itself, not to those
-    of a `__signature__`, or of the function that it wraps. If it has no names beside
-    ctx, torch refuses all keywords; jaxfn takes these other names.
+    In this style torch binds keywords to the names of the function itself, and ignores
+    a `__signature__` and the wrapped function. If the function has no names beside ctx,
+    torch refuses all keywords; jaxfn then takes the names of the wrapped function.
     """
 
     def own_signature(f: Callable[..., Any]) -> inspect.Signature:
@@ -80,13 +80,13 @@ def bind(
     fill_defaults: bool,
     name: str,
 ) -> tuple[tuple[Any, ...], Kwargs]:
-    """Bind arguments to positions; return keyword-only arguments apart.
+    """Bind arguments to positions; return keyword-only arguments separately.
 
     With `fill_defaults` (the separate style), default values count as arguments. `name`
     is the name of the Function.
 
     Raises:
-        TypeError: The arguments don't fit; in Python's words.
+        TypeError: The arguments don't fit. The message is Python's.
         NotImplementedError: A keyword-only argument holds an array.
     """
     if not kwargs and not (fill_defaults and known.defaults):
@@ -120,7 +120,7 @@ def bind(
             break  # forward raises
     only = {key: x for key, x in kwargs.items() if key in known.keyword_only}
     # inputs, needs_input_grad and gradients are positional, so a keyword-only array
-    # would lose its derivative.
+    # would have no derivative.
     for key, x in only.items():
         if pytree.split(x)[0]:
             raise NotImplementedError(

@@ -102,7 +102,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     Call it by `apply(*args)`, under any JAX transformations in any order: `jax.jit`,
     `jax.grad`, `jax.jvp`, `jax.vmap`, `jax.lax.scan`, `jax.checkpoint` and so on.
 
-    A call, or a derivative, that needs a missing method raises NotImplementedError.
+    If a call or a derivative needs a missing method, it raises NotImplementedError.
 
     Arguments and results may be any Python values. JAX transforms arrays (JAX, NumPy,
     PRNG keys), also inside pytrees. Other values (Python numbers, strings, None,
@@ -418,7 +418,7 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
 
     Raises:
         TypeError: The arguments don't fit forward's signature.
-        NotImplementedError: forward is missing, or a keyword-only argument holds an
+        NotImplementedError: `forward` is missing, or a keyword-only argument holds an
             array.
         RuntimeError: A rule broke its contract.
 

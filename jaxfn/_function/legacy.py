@@ -46,8 +46,8 @@ class InplaceFunction(Function):
 class _Nesting(FunctionCtx):
     """A mixin that passes the arrays in nested containers to the methods of ctx.
 
-    The next base class is the context's or, for an instance, the Function, which only
-    records them.
+    The next base class is the context's. For an instance it is the Function, which only
+    records the arguments.
     """
 
     _saved_spec: Any = None
@@ -69,7 +69,7 @@ class _Nesting(FunctionCtx):
 
 
 class NestedCtx(_Nesting, BackwardCFunction):
-    """The context of a `NestedIOFunction`, which is `self` in its rules.
+    """The context of a `NestedIOFunction`: `self` in its rules.
 
     Therefore it has the attributes and methods of the Function and of its instance.
     """

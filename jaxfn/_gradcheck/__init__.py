@@ -1,12 +1,11 @@
 """torch's `gradcheck` and `gradgradcheck`, for any differentiable function.
 
 Read `api` (what users call), `call` (the function and its inputs), `run` (check by
-check, with torch's words) and `jacobians` (numerical and analytical). What does the
-work is imported at first use. `fast_mode` and the batched checks are missing, because
+check, in torch's words) and `jacobians` (numerical and analytical). All but `api` is
+imported at first use. `fast_mode` and the batched checks are missing, because
 `jaxfn.check` does both.
 
-It knows nothing of Functions: `_check`, which does, tells which of their rules is
-wrong.
+It accepts any function. `_check` knows Functions, and tells which rule is wrong.
 """
 
 from jaxfn._gradcheck.api import gradcheck, gradgradcheck

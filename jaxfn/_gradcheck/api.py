@@ -1,7 +1,7 @@
-"""`gradcheck` and `gradgradcheck`: derivatives against finite differences, as torch.
+"""`gradcheck` and `gradgradcheck`: compare derivatives with finite differences.
 
-The order of the checks and the first line of each message are torch's. What does them
-is imported at the first call: most programs never ask.
+The order of the checks and the first line of each message are torch's. The code of the
+checks is imported at the first call, because most programs never call them.
 """
 
 from __future__ import annotations
@@ -36,47 +36,49 @@ def gradcheck(
 ) -> bool:
     """Compare derivatives with central differences, as `torch.autograd.gradcheck`.
 
-    Everything is computed in the dtype of the inputs: use float64 or complex128 inputs,
-    with `jax_enable_x64`. `jaxfn.check` does more, and takes care of that itself.
+    All is computed in the dtype of the inputs: pass float64 or complex128 inputs, with
+    `jax_enable_x64`. `jaxfn.check` does more, and chooses the precision itself.
 
     Args:
-        func: any function that JAX can differentiate, such as `F.apply`. It returns an
-            array, or several in a tuple or another pytree.
-        inputs: its argument, or a tuple or list of them. Every float or complex array
-            in them is differentiated; anything else is passed on.
-        eps: the step of the differences.
-        atol: absolute tolerance.
-        rtol: relative tolerance.
-        raise_exception: raise GradcheckError if a check fails; else return False.
-        nondet_tol: by how much two runs of backward may differ.
-        check_undefined_grad: compare an unused output with one whose gradient is zero,
-            and, with check_forward_ad, a constant input with one whose tangent is zero.
-        check_grad_dtypes: compare the dtype of each gradient with that of its input.
-        check_batched_grad: False; `jaxfn.check` compares `jax.vmap` with a loop.
-        check_batched_forward_grad: False, as check_batched_grad.
-        check_forward_ad: check the forward mode.
-        check_backward_ad: check the reverse mode.
-        fast_mode: False; `jaxfn.check` compares along random directions.
-        masked: accepted; there are no sparse arrays.
+        func: Any function that JAX can differentiate, such as `F.apply`. It returns an
+            array, or a pytree of arrays.
+        inputs: Its argument, or a tuple or list of arguments. Every float or complex
+            array in them is differentiated; other values are passed on.
+        eps: Step of the differences.
+        atol: Absolute tolerance.
+        rtol: Relative tolerance.
+        raise_exception: Whether a failed check raises GradcheckError; else the result
+            is False.
+        nondet_tol: Largest difference of two runs of backward.
+        check_undefined_grad: Whether to compare an unused output with one of zero
+            gradient; with check_forward_ad also a constant input with one of zero
+            tangent.
+        check_grad_dtypes: Whether to compare the dtypes of gradients and inputs.
+        check_batched_grad: Must be False; `jaxfn.check` compares `jax.vmap` with a
+            loop.
+        check_batched_forward_grad: Must be False, like check_batched_grad.
+        check_forward_ad: Whether to check forward mode.
+        check_backward_ad: Whether to check reverse mode.
+        fast_mode: Must be False; `jaxfn.check` compares along random directions.
+        masked: Accepted and ignored: there are no sparse arrays.
 
     Returns:
         True if all checks pass.
 
     Raises:
-        GradcheckError: (a RuntimeError) a check fails.
-        ValueError: no input is a float or complex array.
-        NotImplementedError: check_forward_ad, and the function has no forward rule; or
-            an option that only `jaxfn.check` has.
-        TypeError: an output is no array (an AttributeError too, as in torch).
-        AssertionError: options that contradict each other. Also, whatever
-            raise_exception says, and then it is a GradcheckError too: the number, shape
-            or dtype of the outputs changes when the inputs are perturbed.
+        GradcheckError: A check fails. (It is a RuntimeError.)
+        ValueError: No input is a float or complex array.
+        NotImplementedError: With check_forward_ad, the function has no forward rule; or
+            an option is set that only `jaxfn.check` has.
+        TypeError: An output is no array. (It is an AttributeError too, as in torch.)
+        AssertionError: Options contradict each other. Also if the number, shape or
+            dtype of the outputs changes when the inputs are perturbed. This error is a
+            GradcheckError too, and raise_exception=False does not hide it.
 
-    Differs from torch: arrays have no requires_grad, so all float inputs count, and all
-    float outputs: leave out what is marked as non-differentiable, as in
-    `lambda x: F.apply(x)[0]`. Where no output is used JAX does not run backward at all,
-    so only some at a time are left undefined. A number of outputs that changes is
-    refused, not overlooked.
+    Differs from torch: arrays have no requires_grad, so all float inputs and outputs
+    count. Leave out outputs marked non-differentiable: `lambda x: F.apply(x)[0]`. If no
+    output is used, JAX does not run backward, so only some outputs at a time are
+    undefined. A changing number of outputs raises.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -145,31 +147,31 @@ def gradgradcheck(
 ) -> bool:
     """Compare second derivatives, as `torch.autograd.gradgradcheck`.
 
-    `gradcheck` of the gradients, as a function of the inputs and the cotangents.
+    This is `gradcheck` of the gradients, as a function of inputs and cotangents.
 
     Args:
-        func: see `gradcheck`.
-        inputs: see `gradcheck`.
-        grad_outputs: a cotangent for each float output; random ones by default.
-        eps: see `gradcheck`.
-        atol: see `gradcheck`.
-        rtol: see `gradcheck`.
-        gen_non_contig_grad_outputs: accepted; arrays have no strides.
-        raise_exception: see `gradcheck`.
-        nondet_tol: see `gradcheck`.
-        check_undefined_grad: see `gradcheck`.
-        check_grad_dtypes: see `gradcheck`.
-        check_batched_grad: see `gradcheck`.
-        check_fwd_over_rev: differentiate the gradients in forward mode.
-        check_rev_over_rev: differentiate the gradients in reverse mode.
-        fast_mode: see `gradcheck`.
-        masked: accepted; there are no sparse arrays.
+        func: See `gradcheck`.
+        inputs: See `gradcheck`.
+        grad_outputs: A cotangent for each float output; random by default.
+        eps: See `gradcheck`.
+        atol: See `gradcheck`.
+        rtol: See `gradcheck`.
+        gen_non_contig_grad_outputs: Accepted and ignored: arrays have no strides.
+        raise_exception: See `gradcheck`.
+        nondet_tol: See `gradcheck`.
+        check_undefined_grad: See `gradcheck`.
+        check_grad_dtypes: See `gradcheck`.
+        check_batched_grad: See `gradcheck`.
+        check_fwd_over_rev: Whether to differentiate the gradients in forward mode.
+        check_rev_over_rev: Whether to differentiate the gradients in reverse mode.
+        fast_mode: See `gradcheck`.
+        masked: Accepted and ignored: there are no sparse arrays.
 
     Returns:
         True if all checks pass.
 
     Raises:
-        RuntimeError: as for `gradcheck`, and where backward is marked
+        RuntimeError: As for `gradcheck`; also if backward is marked
             `once_differentiable`.
 
     Example:
@@ -206,7 +208,7 @@ def gradgradcheck(
         cts = [jnp.asarray(ct) for ct in as_tuple(grad_outputs)]
     n = len(call.xs)
 
-    # x, ct -> J^T ct: its derivatives in the inputs and in the cotangents are checked.
+    # The map x, ct -> J^T ct; its derivatives by x and ct are checked.
     def gradients(*given: Any) -> Any:
         return jax.vjp(floats, *given[:n])[1](list(given[n:]))
 
@@ -228,13 +230,13 @@ def gradgradcheck(
 
 
 def _refuse(wrong: bool, message: str) -> None:
-    """Raise what torch raises for options that contradict each other."""
+    """Raise torch's error for options that contradict each other."""
     if wrong:
         raise AssertionError(message)  # what torch raises
 
 
 def _expect_false(tool: str, **options: bool) -> None:
-    """Refuse torch's options for which `jaxfn.check` is the better tool."""
+    """Refuse torch's options that only `jaxfn.check` has."""
     for name, given in options.items():
         if given:
             raise NotImplementedError(

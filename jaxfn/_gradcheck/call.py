@@ -1,4 +1,4 @@
-"""The function that `gradcheck` checks, and what it was asked to check."""
+"""The function that `gradcheck` checks, and the options."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jaxfn._gradcheck.errors import OutputChangedError
 
 
 class OutputError(TypeError, AttributeError):
-    """The function to check returned something else than arrays.
+    """The function to check returned an object that is no array.
 
-    torch raises an AttributeError there, since it reads `requires_grad`. As jaxfn names
-    errors it is a TypeError, a value of the wrong kind; so it is both.
+    torch raises an AttributeError, because it reads `requires_grad`. By jaxfn's rules
+    it is a TypeError, a value of the wrong kind. So it is both.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of `gradcheck` that say what to check and how closely."""
+    """The options of `gradcheck`: its checks and tolerances."""
 
     eps: float
     atol: float
@@ -39,14 +39,14 @@ class Options:
 
 
 def as_tuple(x: Any) -> tuple[Any, ...]:
-    """Return the arguments that torch's one argument `inputs` stands for."""
+    """Return the arguments in torch's one argument `inputs`, as a tuple."""
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
 def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
     """Draw numbers between `low` and 1, with the shape and dtype of `x`.
 
-    The imaginary parts of complex ones are between these bounds, too.
+    The imaginary parts of complex numbers are between these bounds too.
     """
     numbers: Any = generator.uniform(low, 1.0, x.shape)
     if jacobians.is_complex(x):
@@ -55,9 +55,9 @@ def random(x: Any, generator: np.random.Generator, low: float = 0.0) -> Any:
 
 
 class Call:
-    """A function of its float and complex inputs alone, with a flat list of outputs.
+    """A function of the float and complex inputs alone, which returns a flat list.
 
-    The first call is at the inputs themselves; the others are there or `eps` away.
+    The first call is at the inputs themselves. Later calls are there, or `eps` away.
     """
 
     def __init__(self, func: Callable[..., Any], inputs: Any, eps: float) -> None:
@@ -72,12 +72,12 @@ class Call:
         self.xs = [self._arrays[i] for i in self._at]
 
     def __call__(self, *xs: Any) -> list[Any]:
-        """Call the function with these in place of its float and complex inputs."""
+        """Call the function with `xs` in place of its float and complex inputs."""
         arrays = list(self._arrays)
         for i, x in zip(self._at, xs, strict=True):
             arrays[i] = x
         out = self.func(*self._spec.join(arrays))
-        # JAX takes None for an empty tree; here it is an output that is no array.
+        # For JAX None is an empty tree; here it is an output that is no array.
         outputs = jax.tree.leaves(out, is_leaf=lambda o: o is None)
         for j, o in enumerate(outputs):
             if not pytree.is_array(o):
@@ -90,9 +90,9 @@ class Call:
         return outputs
 
     def _expect_same_kinds(self, outputs: list[Any]) -> None:
-        """Refuse outputs whose number, shapes or dtypes depend on values of the inputs.
+        """Refuse outputs whose number, shapes or dtypes depend on the inputs' values.
 
-        NumPy would broadcast and cast them to a difference that means nothing.
+        NumPy would broadcast and cast them, to a meaningless difference.
         """
         kinds = [(o.shape, o.dtype) for o in outputs]
         if self._kinds is None:
@@ -108,7 +108,7 @@ class Call:
                     raise OutputChangedError(what, self._eps, a, b, of)
 
     def warn(self) -> None:
-        """Warn of single precision; refuse where nothing can be differentiated."""
+        """Warn of single precision; refuse inputs without a float or complex array."""
         for i, x in zip(self._at, self.xs, strict=True):
             if x.dtype not in (np.float64, np.complex128):
                 warnings.warn(

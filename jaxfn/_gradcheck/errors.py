@@ -15,7 +15,7 @@ class OutputChangedError(GradcheckError, AssertionError):
     torch raises an AssertionError, even with raise_exception=False.
 
     Args:
-        what: The difference: "shape", "dtype" or "number".
+        what: What differs: "shape", "dtype" or "number".
         eps: Step of the finite differences.
         before: Shape, dtype or number at the inputs.
         after: Shape, dtype or number at the perturbed inputs.

@@ -25,7 +25,7 @@ Jacobians: TypeAlias = list[list[np.ndarray]]
 
 
 def is_complex(x: Any) -> bool:
-    """Is it an array of complex numbers?"""
+    """Return whether `x` is an array of complex numbers."""
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
@@ -44,14 +44,14 @@ def replaced(xs: Sequence[Any], i: int, x: Any) -> list[Any]:
 
 
 def _wide(x: Any) -> np.ndarray:
-    """Return a vector in which integers and short floats are subtracted exactly."""
+    """Return a double precision vector, in which integers are subtracted exactly."""
     return np.asarray(x).astype(np.complex128 if is_complex(x) else np.float64).ravel()
 
 
 def numerical(f: Fun, xs: Sequence[Any], eps: float) -> Jacobians:
     """Compute all Jacobians by central differences, in the dtype of the inputs.
 
-    For a complex input z = x + iy the rows are df/dx + i df/dy, as torch has them.
+    For a complex input z = x + iy the rows are df/dx + i df/dy, as in torch.
     """
     found: Jacobians = []
     sizes = [o.size for o in f(*xs)]
@@ -72,9 +72,8 @@ def _differences(
 ) -> list[Outputs]:
     """Compute the differences along each element of input i, times `unit`.
 
-    These are central differences, (f(x + step) - f(x - step)) / (2 eps). The error is
-    of the order of eps^2; it would be of the order of eps with f(x) in place of one of
-    the two.
+    These are central differences, (f(x + step) - f(x - step)) / (2 eps), with an error
+    of order eps^2. With f(x) in place of one of the two it would be of order eps.
     """
     found = []
     for index, e in zip(np.ndindex(xs[i].shape), basis(xs[i], unit), strict=True):
@@ -90,8 +89,8 @@ def _differences(
 
 
 def _stack(rows: Sequence[Sequence[Any]], j: int, size: int) -> np.ndarray:
-    """Make a matrix of the jth part of each row, which has this size."""
-    # Of an array without elements there are no rows, and np.stack wants at least one.
+    """Stack part j of each row, of this size, to a matrix."""
+    # An array without elements gives no rows, and np.stack needs at least one.
     parts = [np.asarray(row[j]).ravel() for row in rows]
     return np.stack(parts) if parts else np.zeros((0, size))
 
@@ -109,10 +108,10 @@ class Reverse:
         return [jnp.zeros_like(o) for o in self.outputs]
 
     def pull(self, j: int, ct: Any) -> tuple[Any, ...]:
-        """Compute the gradients for this cotangent of output j, as torch has them.
+        """Compute the gradients for this cotangent of output j, in torch's convention.
 
-        As in torch the other outputs are not used at all: their cotangents are not
-        zeros, but absent.
+        As in torch, the other outputs are unused: they have no cotangents, not even
+        zeros.
         """
         # Forward runs once for an output; backward runs whenever this is called.
         if j not in self._pull_one:
@@ -155,14 +154,14 @@ def of_floats(f: Fun) -> Fun:
 
 
 def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:
-    """Return `f` with this part, real or imaginary, of its complex outputs."""
+    """Return `f` with the real or imaginary part of its complex outputs."""
     return lambda *xs: [part(o) if is_complex(o) else o for o in f(*xs)]
 
 
 def part_of_inputs(f: Fun, xs: Sequence[Any], imaginary: bool) -> tuple[Fun, list[Any]]:
-    """Return `f` as a function of one part of its complex inputs, and these parts.
+    """Return `f` as a function of one part of its complex inputs, and the parts.
 
-    It is the real or the imaginary part; the other is a constant.
+    The part is real or imaginary; the other part is constant.
     """
 
     def of_part(*given: Any) -> Outputs:

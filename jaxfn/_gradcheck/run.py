@@ -1,4 +1,4 @@
-"""What `gradcheck` does, check by check."""
+"""The checks of `gradcheck`, one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxfn._gradcheck.jacobians import Fun, Reverse
 
 
 class Gradcheck:
-    """One run of gradcheck: of one function, at one point, with its options."""
+    """One run of gradcheck, for a function, its inputs and options."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Options) -> None:
         self.call = Call(func, inputs, options.eps)
@@ -26,7 +26,7 @@ class Gradcheck:
         self.generator = np.random.default_rng(0)
 
     def run(self) -> None:
-        """Check by check, raise GradcheckError for the first that fails."""
+        """Run all checks; raise GradcheckError for the first that fails."""
         options = self.options
         self.call.warn()
         outputs = self.call(*self.xs)
@@ -60,7 +60,7 @@ class Gradcheck:
             raise NotImplementedError(text) from error
 
     def real_outputs(self, f: Fun) -> list[tuple[Fun, str | None]]:
-        """Return `f` with real outputs: as it is, or in two parts, as torch does."""
+        """Return `f` with real outputs: as it is, or in torch's two parts."""
         if not any(map(jacobians.is_complex, f(*self.xs))):
             return [(f, None)]
         # In torch's order: the message names the first part that fails.
@@ -70,7 +70,7 @@ class Gradcheck:
         ]
 
     def real_inputs(self, f: Fun) -> list[tuple[Fun, list[Any], str | None]]:
-        """Return `f` with real inputs: as it is, or in two parts, as torch does."""
+        """Return `f` with real inputs: as it is, or in torch's two parts."""
         if not any(map(jacobians.is_complex, self.xs)):
             return [(f, self.xs, None)]
         return [
@@ -81,7 +81,7 @@ class Gradcheck:
     # ---- the checks, in torch's order
 
     def expect_constant(self) -> None:
-        """Check that outputs which have no derivative don't change."""
+        """Check that outputs without derivative don't change."""
         for per_output in jacobians.numerical(self.call, self.xs, self.options.eps):
             if any(np.any(jacobian != 0) for jacobian in per_output):
                 raise GradcheckError(
@@ -93,7 +93,7 @@ class Gradcheck:
         """Compare the Jacobian of each output by backward, which runs twice."""
         reverse = Reverse(f, self.xs)
         numerical = jacobians.numerical(f, self.xs, self.options.eps)
-        # `f` has real outputs only; a real one of the function is no part of anything.
+        # `f` has real outputs only. The message names a part only for a complex output.
         complex_out = [jacobians.is_complex(o) for o in self.floats(*self.xs)]
         for j in range(len(reverse.outputs)):
             analytical = self.twice(lambda j=j: reverse.jacobians(j))
@@ -110,18 +110,18 @@ class Gradcheck:
                 self.compare(a, numerical[i][j], j, i, at, forward=True)
 
     def check_constant_inputs(self, f: Fun, xs: list[Any]) -> None:
-        """Check that a constant input is like one with zero tangent."""
+        """Check that a constant input acts like one with zero tangent."""
         ts = [random(x, self.generator) for x in xs]
         for i, x in enumerate(xs):
             given = jacobians.replaced(ts, i, jnp.zeros_like(x))
-            # A jvp rule gets zeros for a tangent of zeros, and for a constant none.
+            # A jvp rule gets zeros for a zero tangent, and no tangent for a constant.
             with_zero = jax.jvp(f, xs, given)[1]
             others = [k for k in range(len(xs)) if k != i]
-            if not others:  # nothing moves
+            if not others:  # nothing to differentiate
                 continue
 
-            def of_others(*moving: Any, others: list[int] = others) -> Any:
-                whole = dict(zip(others, moving, strict=True))
+            def of_others(*values: Any, others: list[int] = others) -> Any:
+                whole = dict(zip(others, values, strict=True))
                 return f(*[whole.get(k, xs[k]) for k in range(len(xs))])
 
             rest = [xs[k] for k in others], [given[k] for k in others]
@@ -140,8 +140,8 @@ class Gradcheck:
         if any(np.any(g != 0) for g in reverse.pull_all(reverse.zeros())):
             raise GradcheckError(
                 "backward not multiplied by grad_output: the backward of "
-                f"`{self.call.name}` returns gradients that are not zero where all "
-                "cotangents are."
+                f"`{self.call.name}` returns nonzero gradients although all cotangents "
+                "are zero."
             )
 
     def check_unused_outputs(self) -> None:
@@ -163,22 +163,23 @@ class Gradcheck:
             except RuntimeError as error:
                 raise GradcheckError(
                     "Expected backward function to handle undefined output grads. "
-                    f"Where output {unused} of `{self.call.name}` is not used, its "
-                    f"backward raised: {error}"
+                    f"When output {unused} of `{self.call.name}` is not used, its "
+                    f"backward raises: {error}"
                 ) from error
             if any(np.any(g != 0) for g in grads):
                 raise GradcheckError(
                     "Expected all input grads to be undefined or zero when all output "
                     "grads are undefined or zero. The backward of "
-                    f"`{self.call.name}` gives others where output {unused} is unused."
+                    f"`{self.call.name}` gives others if output {unused} is unused."
                 )
 
     def twice(self, run: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
-        """Return what backward gives, if it does so twice and in the right dtypes."""
+        """Return the Jacobians by backward; check that two runs agree, and dtypes."""
         first, second = run(), run()
         tolerance = self.options.nondet_tol
         for a, b, x in zip(first, second, self.xs, strict=True):
-            # Without elements it is a matrix that `jacobians` made, of no one's dtype.
+            # `jacobians` makes a matrix without elements itself, with a dtype of its
+            # own.
             if self.options.check_grad_dtypes and a.size and a.dtype != x.dtype:
                 raise GradcheckError(
                     f"Gradient has dtype mismatch: expected {x.dtype}, got {a.dtype} "
@@ -211,12 +212,12 @@ class Gradcheck:
         """Refuse a Jacobian that differs from the numerical one.
 
         Args:
-            a: by the rules.
-            n: by differences.
-            j: the output.
-            i: the input.
-            part: which part of complex numbers is looked at.
-            forward: whether it is of forward mode.
+            a: The Jacobian by the rules.
+            n: The Jacobian by differences.
+            j: Index of the output.
+            i: Index of the input.
+            part: The compared part of complex numbers, for the message.
+            forward: Whether the Jacobian is by forward mode.
         """
         if self.is_close(a, n):
             return

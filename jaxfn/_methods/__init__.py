@@ -6,9 +6,9 @@ ctx that rules get, `ctx` its public part. `returned_*` check results; `rule_err
 explains errors of a rule. `settings` has what a `with` block sets: saved-tensor hooks
 and the autocast policy.
 
-The way of a saved array: `node.save_for_backward`, `capture`, `_engine.onepass` (gives
-it its derivative), `styles` (puts it in `Residuals`; hooks see it in `packed`),
-`_engine.carrying`, `capture.rebuild` (makes a fresh ctx), `node.saved_tensors`.
+A saved array passes through `node.save_for_backward`, `capture`, `_engine.onepass`
+(gives it its derivative), `styles` (puts it in `Residuals`; hooks see it in `packed`),
+`_engine.carrying`, `capture.rebuild` (makes a fresh ctx) and `node.saved_tensors`.
 """
 
 from jaxfn._methods import plain, settings

@@ -35,7 +35,7 @@ class Layout:
         shared: Number of leaves in `for_forward` or `attributes`; they come first.
         reads: Index of each leaf that `for_backward` reads, in order.
         materialize: Whether the rules get zeros in place of None.
-        materialize_non_diff: The same for outputs without derivative.
+        materialize_non_diff: Whether outputs without derivative get zeros too.
     """
 
     for_backward: tuple[Put, ...]
@@ -71,7 +71,7 @@ class Record:
 def capture(
     ctx: BackwardCFunction, rules: Rules, out: OutSpec, perturbed: Perturbed
 ) -> tuple[list[Any], Run]:
-    """Flatten a context after forward, with what was saved for the rules that exist.
+    """Flatten a context after forward, with saved values for the rules that exist.
 
     Returns:
         The array leaves, and the run with their layout.
@@ -172,7 +172,7 @@ class _Leaves:
     def _container(self, value: Any, name: str) -> Put:
         if is_record(value):
             return self._record(value, name)
-        # JAX would sort the keys: it changes their order, and fails for mixed types.
+        # JAX would sort the keys, which changes their order and fails for mixed types.
         if type(value) is dict:
             items = {key: self.take(x, name) for key, x in value.items()}
             return lambda leaves: {key: put(leaves) for key, put in items.items()}
@@ -227,7 +227,7 @@ class _Leaves:
 class _Constant:
     """The template of an immutable value: the value itself, not a copy.
 
-    A mutable value is copied, so that a rule can't change it for a later rule.
+    Other values are copied, because a rule must not change them for a later rule.
     """
 
     __slots__ = ("value",)
@@ -247,7 +247,7 @@ _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, ty
 
 
 def is_record(value: Any) -> bool:
-    """Is it a SimpleNamespace, or a dataclass instance that is no pytree?"""
+    """Return whether it is a SimpleNamespace, or a dataclass that is no pytree."""
     if isinstance(value, types.SimpleNamespace):
         return True
     if not dataclasses.is_dataclass(value) or isinstance(value, type):

@@ -55,8 +55,8 @@ class ClassRules:
             name=d.name,
             primal=self._primal,
             fwd=self._fwd,
-            # A Function without rules has a backward that raises. So the error comes
-            # when the derivative is taken, not when forward is traced.
+            # A Function without rules has a backward that raises: when the derivative
+            # is taken, not when forward is traced.
             bwd=self._bwd if d.has_backward or d.jvp is None else None,
             jvp=self._jvp if d.jvp is not None else None,
             derive_jvp=d.derive_jvp,
@@ -67,8 +67,8 @@ class ClassRules:
     def _primal(self, arrays: Arrays) -> Outputs:
         """Compute the value."""
         nothing = (False,) * len(arrays)
-        # In such a JAX, the reverse derivative of a scan keeps only the primal of a
-        # custom_jvp. `fwd` gives that primal our derivative, not the body's.
+        # In this JAX, the reverse derivative of a scan keeps only the primal of a
+        # custom_jvp. `fwd` gives the primal the rules' derivative, not the body's.
         if compat.SCAN_DROPS_JVP and (self._def.jvp or self._def.derive_jvp):
             return self._fwd(arrays, nothing)[0]
         return self.style.one_pass().primal(arrays, nothing)
@@ -86,19 +86,19 @@ class ClassRules:
         # linear in its cotangents, so the result is zero.
         if not arrived:
             return [None] * len(record.perturbed)
-        given: list[Any] = []
+        filled: list[Any] = []
         dtypes = record.out.grad_dtypes or (None,) * len(cts)
         outs = zip(cts, differentiable, record.out_avals, dtypes, strict=True)
         for ct, s, aval, dtype in outs:
             if s and ct is not None:  # to torch's convention, and the chosen dtype
-                given.append(conj(ct if dtype is None else ct.astype(dtype)))
+                filled.append(conj(ct if dtype is None else ct.astype(dtype)))
             elif layout.materialize and (s or layout.materialize_non_diff):
-                given.append(_zeros(aval))
+                filled.append(_zeros(aval))
             else:
-                given.append(None)
+                filled.append(None)
         cls, arguments = self._def.cls, self._arguments
         ctx = rebuild(cls._backward_cls, "backward", residuals, arguments)
-        rest = iter(given)
+        rest = iter(filled)
         grads = [
             part.join_only([next(rest) for _ in range(part.n_arrays)])
             for part in record.out.parts
@@ -128,7 +128,7 @@ class ClassRules:
         ctx = rebuild(self._def.cls._backward_cls, "jvp", residuals, self._arguments)
         # An integer has no tangent: users see None, not JAX's float0. Torch and JAX
         # agree on complex tangents, so nothing is conjugated.
-        given = [
+        filled = [
             _zeros(aval)
             if t is None and record.layout.materialize and pytree.is_inexact(aval)
             else t
@@ -136,7 +136,7 @@ class ClassRules:
         ]
         rule: Any = self._def.jvp
         self._check_closure(rule, "jvp")
-        args = (ctx, *self._arguments.join_only(given))
+        args = (ctx, *self._arguments.join_only(filled))
         try:
             return out_tangents(
                 rule(*args),

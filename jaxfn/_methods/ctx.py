@@ -110,7 +110,7 @@ class FunctionCtx:
         """Mark inputs that torch code would change in place.
 
         JAX arrays are immutable: return the new value from forward. jaxfn deletes the
-        buffer of a marked input after the call, so that a later use fails. It keeps the
+        buffer of a marked input after the call, and a later use fails. It keeps the
         buffer if you also return or save the input, or if any argument is traced.
 
         Args:
@@ -261,8 +261,8 @@ class NoGraph:
             )
         raise errors.NoGraphError(
             f"ctx.{attribute} of {type(self).__name__} belongs to torch's autograd "
-            "graph: JAX has no graph of nodes, so there is nothing to read or to "
-            "assign. For an attribute of your own take another name."
+            "graph. JAX has no graph of nodes, so you can neither read nor assign it. "
+            "Choose another name for an attribute of your own."
         )
 
 
@@ -270,5 +270,5 @@ for _name in _READ_ONLY:
     # Reading a property without getter raises AttributeError; then Python calls
     # __getattr__, which refuses it.
     _refuse = lambda ctx, _, name=_name: NoGraph.__getattr__(ctx, name)  # noqa: E731
-    _doc = "Of torch's graph, which JAX does not have: not to be read or assigned."
+    _doc = "A name of torch's graph, which JAX lacks. Reading or assigning it raises."
     setattr(NoGraph, _name, property(None, _refuse, None, _doc))

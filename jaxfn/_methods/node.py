@@ -205,7 +205,7 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         """Return `<Name>Backward`."""
         return type(self).__name__
 
-    if TYPE_CHECKING:  # so that type checkers let a user set any attribute
+    if TYPE_CHECKING:  # type checkers must let a user set any attribute
 
         def __setattr__(self, attribute: str, value: Any) -> None: ...
 
@@ -272,7 +272,7 @@ def _expect_forward(ctx: BackwardCFunction, method: str, attribute: str = "") ->
 
 
 def _can_be_saved(x: Any) -> bool:
-    """Is `x` an array, None, or a pytree that holds arrays?"""
+    """Return whether `x` is an array, None, or a pytree that holds arrays."""
     # The first comparison is redundant, but fast.
     if type(x) is compat.ConcreteArray or x is None or pytree.is_array(x):
         return True
@@ -284,8 +284,8 @@ def _advice(x: Any) -> str:
     """Advise on a value that can't be saved."""
     if isinstance(x, (int, float, complex)):
         return (
-            "A Python number that apply is given is static: it has no gradient. Pass "
-            "jnp.asarray(x) to apply if it needs one; else keep it in an attribute: "
+            "A Python number is static: it has no gradient. If it needs one, pass "
+            "jnp.asarray(x) to apply. Otherwise save it as an attribute: "
             "ctx.<name> = ..."
         )
     return "Save it as an attribute: ctx.<name> = ..."

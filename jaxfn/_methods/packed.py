@@ -17,7 +17,7 @@ Put = Callable[[Any], Any]
 
 
 def filled(puts: Sequence[Put], values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what templates make of values, in the order in which they read leaves."""
+    """Fill templates with values, in the order in which they read leaves."""
     in_turn = _InTurn(values)
     return tuple([put(in_turn) for put in puts])
 
@@ -37,7 +37,7 @@ class Packed:
     """How to unpack the leaves.
 
     Attributes:
-        kept: Number of leaves that were not packed; they come first.
+        kept: Number of leaves that stay unpacked; they come first.
         specs: For each array saved for backward, the spec of the pair of packed value
             and witness (`_witness`).
         unpack: The unpack hook.
@@ -75,11 +75,11 @@ class Packed:
         return x
 
     def _refuse(self, *_: Any) -> Any:
-        """Refuse the derivative of an array that the hooks have lost."""
+        """Refuse the derivative that the hooks lost."""
         raise NotImplementedError(
-            f"`{self.name}.backward` was differentiated, and saved-tensor hooks keep "
-            "integers: expected first derivatives only, got one of a saved array, "
-            "which the hooks would lose. Use hooks that keep floats, or none."
+            f"`{self.name}.backward` was differentiated, but saved-tensor hooks stored "
+            "a saved array as integers, so its derivative would be lost. Use hooks "
+            "that keep floats, or none."
         )
 
 
@@ -90,7 +90,7 @@ def pack(
 
     Args:
         leaves: The arrays.
-        kept: Number of leaves that jvp or an attribute needs unpacked; they come first.
+        kept: Number of leaves that jvp or an attribute reads unpacked; they come first.
         reads: Index of each leaf that backward reads.
         hooks: The pair of hooks.
         name: Name of the Function.
@@ -107,11 +107,11 @@ def pack(
 def _witness(x: Any, packed: Any) -> Any:
     """Return a zero that depends on `x`, or None if the hooks lose no derivative.
 
-    Integers have no derivative: a second derivative would silently lose that of `x`.
+    If a hook returns integers, a second derivative would silently lose the part of `x`.
     So the unpacked array raises if the witness is differentiated.
     """
-    # A sum of no elements depends on `x` but doesn't keep its memory alive, which the
-    # hooks are meant to save.
+    # A sum of no elements depends on `x`, but does not keep alive the memory that the
+    # hooks should save.
     lossy = any(not pytree.is_inexact(a) for a in pytree.split(packed)[0])
     if not lossy or not pytree.is_inexact(x):
         return None

@@ -25,12 +25,12 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
 
     If forward closed over a tracer, JAX would differentiate the body, not the rules.
     Then `run` drops the result and returns `CLOSED_OVER_TRACER`. A tracer in the result
-    shows it, unless forward computed it from constants of a function being traced. If
-    the body has a zero derivative (round), the result has no tracer, so `run` searches
-    the closure too.
+    is the sign, unless forward computed it from constants of a function being traced.
+    If the body has a zero derivative (round), the result has no tracer, so `run`
+    searches the closure too.
     """
     # The call may be inside a traced function. The recording distinguishes tracers that
-    # forward made of constants from those that it closed over.
+    # forward made from constants, and tracers that it closed over.
     recording = compat.Recording()
     ctx = cls._backward_cls()
     ctx.__dict__["_jaxfn_needs"] = (False,) * len(args)
@@ -46,7 +46,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
         raise
     if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
         return CLOSED_OVER_TRACER
-    # The search takes time.
+    # The search takes time, so run it only under a transformation.
     if compat.is_transforming() and closes_over_lost(
         cls.forward, [*filter(callable, args)]
     ):
@@ -65,7 +65,7 @@ _SIMPLE = frozenset((compat.ConcreteArray, int, float, bool, str, type(None)))
 
 
 def _is_concrete(value: Any) -> bool:
-    """Is no array in `value` a tracer?"""
+    """Return whether no array in `value` is a tracer."""
     # JAX's flattening is slow, so check the usual types first.
     kind = type(value)
     if kind in _SIMPLE:
@@ -100,13 +100,13 @@ def _consume(ctx: BackwardCFunction, out: Any) -> None:
 
 
 def _buffers(x: Any) -> set[Any]:
-    """Return what identifies the buffers of `x`; nothing if JAX can't delete it."""
+    """Return identifiers of the buffers of `x`; none if JAX can't delete it."""
     # Of the extended dtypes, JAX can delete only PRNG keys.
     is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     if not isinstance(x, jax.Array) or not (isinstance(x.dtype, np.dtype) or is_key):
         return set()
     if x.is_deleted():
         return set()
-    # Compare buffers, because arrays may share one (device_put of the input does).
+    # Compare buffers, because arrays may share one (as after device_put).
     shards = [(s.device, s.data.unsafe_buffer_pointer()) for s in x.addressable_shards]
     return {id(x), *shards}

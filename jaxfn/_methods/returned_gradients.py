@@ -46,7 +46,7 @@ def gradients(
         name: Name of the Function.
     """
     n = len(arguments.specs)
-    # Only a tuple is several gradients; a list is the gradient of one list argument.
+    # Only a tuple means several gradients; a list is the gradient of a list argument.
     one = not isinstance(result, tuple) or (
         n == 1 and _is_whole(result, arguments.specs[0])
     )
@@ -83,7 +83,7 @@ def gradients(
 
 
 def _is_whole(result: tuple[Any, ...], spec: Spec) -> bool:
-    """Is the result a namedtuple of the same type as the only argument?
+    """Return whether the result is a namedtuple of the only argument's type.
 
     Then it is the gradient of this argument. Any other tuple has a gradient for each
     argument, as in torch.
@@ -94,7 +94,7 @@ def _is_whole(result: tuple[Any, ...], spec: Spec) -> bool:
 
 
 def _is_cotangent(grad: Any, aval: Any) -> bool:
-    """Does `grad` fit an argument of type `aval` without a cast?"""
+    """Return whether `grad` fits an argument of type `aval` without a cast."""
     return (
         isinstance(grad, jax.Array)
         and compat.has_type(grad, tangent_type(aval))
@@ -140,8 +140,8 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
 def _gradient(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) -> Any:
     """Convert one array of a gradient to a cotangent of type `aval`.
 
-    As in torch, sum a broadcast shape, and cast dtypes, but not complex to real. Sum
-    over the mesh axes that only the gradient varies over.
+    As in torch, sum a broadcast shape, and cast dtypes (but not complex to real). Also
+    sum over the mesh axes that only the gradient varies over.
     """
     if grad is None or not pytree.is_inexact(aval):
         return None
@@ -227,7 +227,7 @@ def cast(x: Any, aval: Any, what: str, where: Where) -> Any:
 
 
 def loses_imaginary(x: Any, aval: Any) -> bool:
-    """Would a cast of `x` to the dtype of a type drop an imaginary part?"""
+    """Return whether a cast of `x` to a type's dtype would drop an imaginary part."""
     return jnp.iscomplexobj(x) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
 
 

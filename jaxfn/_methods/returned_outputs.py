@@ -1,4 +1,4 @@
-"""Check and normalize the results of jvp and vmap: a part for each output."""
+"""Check and normalize the results of jvp and vmap, part by part for each output."""
 
 from __future__ import annotations
 
@@ -106,16 +106,16 @@ def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
             f"`{where.name}.jvp` returned a complex tangent for a real {where.label}: "
             f"expected {short(aval)}, got {short(t)}. Return its real part."
         )
-    # An output that is equal on all devices has a tangent that is equal on all devices.
-    # So unlike for a gradient, the rule is wrong.
+    # If an output is equal on all devices, so is its tangent. Unlike a gradient, it
+    # can't be summed: the rule is wrong.
     extra = compat.varying_axes(t) - compat.varying_axes(aval)
     if extra:
         raise errors.RuleTypeError(
             f"`{where.name}.jvp` returned a tangent that differs between devices for "
             f"{where.label}, which does not: expected {short(aval)} that is the same "
             f"along the mesh axes {sorted(map(str, extra))} of shard_map, got "
-            f"{short(t)} that varies along them. Does it lack a collective that "
-            "forward has, jax.lax.psum say?"
+            f"{short(t)} that varies along them. Call the collectives of forward "
+            "(for example jax.lax.psum) in jvp too."
         )
     return conform(t, aval, f"`{where.name}.jvp` returned a tangent", where)
 

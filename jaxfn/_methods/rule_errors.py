@@ -1,4 +1,4 @@
-"""Better errors for a user's rule: which rule of which class, its place, what to do.
+"""Better errors for a user's rule: its name and class, its place, and what to do.
 
 - jaxfn's own errors get the file and line of the rule.
 - If the parameters don't fit, Python counts arguments that the user never wrote; the
@@ -28,7 +28,7 @@ _PARAMETERS = {
     "vmap": "{n} argument{s}: info, in_dims, and the arguments of forward",
     "forward": "{n} argument{s}, those of apply, without ctx",
 }
-"""Arguments of each rule; of forward in the separate style."""
+"""Arguments of each rule, in words; forward's are for the separate style."""
 
 
 def explain(
@@ -87,14 +87,14 @@ def _locate(error: errors.RuleError, name: str, rule: str, function: Any) -> Non
 
 
 def _show_way_out(error: Exception, name: str, rule: str) -> None:
-    """Advise on NumPy with a traced array; only the innermost rule does."""
+    """Advise on NumPy with a traced array, once, for the innermost rule."""
     if _HOST in "".join(getattr(error, "__notes__", ())):
         return
     error.add_note(
         f"`{name}.{rule}` gave a traced array to NumPy (or SciPy): expected jax.numpy "
-        "operations, since under jit, vmap, scan and on devices there are no values "
-        f"while it is traced. Write it in jax.numpy, or wrap the NumPy part: {_HOST}fn)"
-        " makes of a function of NumPy arrays one that JAX calls when the program runs."
+        "operations, because a traced array has no values (under jit, vmap, scan and "
+        "on devices). Write the rule in jax.numpy. Or wrap the NumPy function fn by "
+        f"{_HOST}fn): JAX then calls it when the program runs."
     )
 
 
@@ -126,7 +126,7 @@ def _misfit(
     given: Sequence[Any],
     out: OutSpec | None,
 ) -> str:
-    """Name the arguments that the parameters don't fit; "" if that is not the error."""
+    """Name the arguments that don't fit the parameters; "" if the error is another."""
     signature = inspect.signature(function)
     hint = "" if out is None else _several_outputs(out)
     if rule == "forward":
@@ -140,13 +140,13 @@ def _misfit(
                 f"{len(given)} in all; got forward{signature}." + _two_styles(function)
             )
         if has_ctx or not takes_ctx:
-            return ""  # apply was called with too few or too many: Python's words do
+            return ""  # apply got too few or too many: Python's words suffice
         hint = (
             " There is a setup_context(ctx, inputs, output), which saves: remove ctx "
             "from the parameters of forward, or save in forward and remove "
             "setup_context."
         )
-    # Parameters that take what was given are not what the error is about.
+    # If the parameters take these arguments, the error has another cause.
     if _fits(signature.bind, given):
         return ""
     n = len(given)
@@ -170,7 +170,7 @@ def _two_styles(forward: Callable[..., Any]) -> str:
 
 
 def _fits(bind: Callable[..., Any], given: Sequence[Any]) -> bool:
-    """Does this method of a signature accept the arguments?"""
+    """Return whether this method of a signature accepts the arguments."""
     try:
         bind(*given)
     except TypeError:
@@ -179,7 +179,7 @@ def _fits(bind: Callable[..., Any], given: Sequence[Any]) -> bool:
 
 
 def _several_outputs(out: OutSpec) -> str:
-    """Explain that an output that is a namedtuple has a gradient for each field."""
+    """Explain that a namedtuple output has a gradient for each field."""
     kind = out.kind
     if kind is tuple or len(out.parts) < 2:
         return ""
@@ -192,7 +192,7 @@ def _several_outputs(out: OutSpec) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Did the call itself raise, and not the rule?"""
+    """Return whether the call itself raised, and not the rule."""
     # If the arguments don't fit, Python makes no frame for the rule. The last frame is
     # the call, in jaxfn.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -24,12 +24,12 @@ class Scoped(Generic[T]):
     """A setting with hashable values, which a `with` block changes and restores.
 
     A context variable holds it, so each thread and each asynchronous task has its own.
-    A JAX user context follows, so that JAX retraces under another value. But JAX's
-    context belongs to the thread: if tasks of one thread alternate inside a `with`, it
-    may hold another task's value. Then `get` corrects it, or raises during a trace that
-    JAX would cache for the other task.
+    A JAX user context follows it, because JAX must retrace under another value. But
+    JAX's context belongs to the thread: if tasks of one thread alternate inside a
+    `with`, it may hold another task's value. Then `get` corrects it, or raises during a
+    trace that JAX would cache for the other task.
 
-    The first change makes JAX's context, because this empties JAX's caches.
+    JAX's context is made at the first change, because making it empties JAX's caches.
 
     Args:
         name: Name of the setting, for messages.
@@ -65,7 +65,7 @@ class Scoped(Generic[T]):
     def set(self, value: T) -> Callable[[], None]:
         """Set the value; return a function that restores the old one."""
         old = self.get()
-        # Avoid making the context, which would empty JAX's caches.
+        # Don't make the context, which would empty JAX's caches.
         if value == old:
             return lambda: None
         self._variable.set(value)

@@ -1,10 +1,10 @@
-"""What a class defines, and the two styles of forward, each run once by `OnePass`.
+"""The rules of a class, and the two styles of forward, each run once by `OnePass`.
 
 Combined: `forward(ctx, *args)`. Separate: `forward(*args)`, then
 `setup_context(ctx, inputs, output)`.
 
-jaxfn looks up all rules at every call. So a rule assigned later counts from the next
-call on, and earlier traces keep their rules.
+jaxfn looks up all rules at every call. So a rule assigned later takes effect at the
+next call, and earlier traces keep their rules.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class Style:
     def batchable(self) -> tuple[Fun, Batch | None]:
         """Return forward of the separate style on flat arrays, and its batch rule."""
         d, arguments = self._def, self._arguments
-        # JAX traces forward before it calls the rule, whose result must match. Types
-        # and structure only: the list outlives the trace.
+        # JAX traces forward before it calls the rule, whose result must match. Keep
+        # only types and structure, because the list outlives the trace.
         seen: list[Any] = []
 
         def forward(*inputs: Any) -> Outputs:
@@ -229,14 +229,14 @@ class Style:
 
 
 def closes_over_lost(forward: Any, values: Sequence[Any]) -> bool:
-    """Does forward, or one of these values, hold a tracer whose derivative is lost?"""
+    """Return whether forward or a value holds a tracer whose derivative is lost."""
     held = [*values, *(getattr(forward, "__closure__", None) or ())]
     return bool(held) and search.find(held, compat.is_lost) is not None
 
 
 def setup(forward: Any, setup_context: Any, ctx: Any, inputs: Any, output: Any) -> None:
-    """Call setup_context; autocast casts its inputs as it does for forward."""
-    # `custom_fwd` can't write to ctx: forward of this style has none.
+    """Call setup_context, with inputs that autocast casts as for forward."""
+    # `custom_fwd` can't write to ctx: in this style forward has none.
     casting = getattr(forward, "_jaxfn_casting", None)
     if casting is not None:
         casting.note(ctx)
@@ -298,7 +298,7 @@ def _grad_dtypes(
 
 
 def _check_dtype(ctx: BackwardCFunction, i: int, dtype: Any, x: Any) -> None:
-    """Check the dtype for the gradient of output `i`: `x`, or None if it has none."""
+    """Check the gradient's dtype for output `i`: `x`, or None without derivative."""
     if x is None:
         raise errors.RuleValueError(
             f"set_output_grad_dtype: got a concrete dtype for output {i}, but that "

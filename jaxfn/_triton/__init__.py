@@ -1,17 +1,17 @@
 """Triton kernels on JAX arrays.
 
-A `Launch` says which kernel runs on which buffers, with what numbers. From it is made:
+A `Launch` names the kernel, its buffers and its numbers. These modules use it:
 
-- `generated`: the text of one kernel that takes the buffers alone, for each launch.
-- `effects`: what it reads and writes, from the code that Triton's frontend makes of it,
-  without a GPU.
-- `call`: a function of JAX arrays that returns the new contents of what is written. On
-  a CPU a host callback runs the generated kernel in `interpreter`; on a GPU jax-triton
-  makes it a part of XLA's program. Both under jit, vmap and loops.
+- `generated` writes, for each launch, a kernel that takes only the buffers.
+- `effects` finds the buffers that it reads and writes, from the code of Triton's
+  frontend, without a GPU.
+- `call` makes a function of JAX arrays that returns the new contents of written
+  buffers. On a CPU a host callback runs the generated kernel in `interpreter`. On a GPU
+  jax-triton makes it a part of XLA's program. Both work under jit, vmap and loops.
 
-`triton_call` makes a launch of a kernel and arrays; `bindings` finds what a launch
-`kernel[grid](...)` would run. This room knows Triton and JAX, and nothing of torch;
-`experimental` alone knows private names of Triton.
+`triton_call` makes a launch from a kernel and arrays. `bindings` finds the
+configurations of a launch `kernel[grid](...)`. This package knows Triton and JAX, but
+not torch. Only `experimental` knows private names of Triton.
 """
 
 from jaxfn._triton.api import triton_call

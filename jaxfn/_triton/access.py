@@ -56,7 +56,7 @@ def _advance(_memory: Memory, _op: Operation, pointer: BlockPointer, *by: Any) -
 
 
 def _described(memory: Memory, op: Operation, of: BlockPointer, *where: Any) -> Any:
-    """A load or store of a block that a descriptor names."""
+    """Load or store a block that a descriptor names."""
     verb = op.name.removeprefix("tt.descriptor_")
     if verb in ("load", "gather"):
         new, block = None, of.at(*where)
@@ -90,4 +90,4 @@ WITH_MEMORY: dict[str, Callable[..., Any]] = {
         for verb in ("load", "store", "reduce", "gather", "scatter")
     },
 }
-"""What runs an operation on the memory of a launch."""
+"""The functions that run operations on the memory of a launch."""

@@ -25,11 +25,11 @@ def triton_call(
     """Run a Triton kernel on JAX arrays, under `jax.jit`, `jax.vmap` and loops.
 
     On a GPU jax-triton compiles the kernel into XLA's program. On a CPU an interpreter
-    runs it, which is slow, checks every address, and is good for tests. With a
-    `jaxfn.Function` around it a kernel has a gradient.
+    runs it, which is slow but checks every address, for tests. A kernel has no
+    gradient: call it in a `jaxfn.Function` that defines one.
 
     Args:
-        kernel: A function with the decorator `triton.jit`, perhaps with
+        kernel: A function decorated by `triton.jit`, and optionally by
             `triton.autotune` and `triton.heuristics`.
         grid: Number of programs along each axis: an integer, a tuple of up to three, or
             a function of the kernel's arguments (a dict), which gets
@@ -41,24 +41,24 @@ def triton_call(
         **arguments: The other arguments by the names of the kernel's parameters, and
             options of Triton's launches: `num_warps`, `num_stages` and others.
 
-            - a JAX or NumPy array of any shape: a pointer to its elements, in order.
-            - a number, a `bool` or None: what Triton makes of it. A parameter that is
-              `tl.constexpr` gets the value as it is.
+            - A JAX or NumPy array of any shape becomes a pointer to its elements.
+            - A number, a `bool` or None is passed as in Triton. A `tl.constexpr`
+              parameter gets the value as it is.
 
     Returns:
         The outputs in the order of `out`: an array, or a tuple if there are several.
 
     Raises:
-        TypeError: An argument is missing or of a wrong kind; or the result was
+        TypeError: An argument is missing or has a wrong type; or the result was
             differentiated.
-        KeyError: A keyword is no parameter of the kernel, and no option.
+        KeyError: A keyword is neither a parameter of the kernel nor an option.
         ValueError: `out` names a parameter that the kernel does not write to, or leaves
             out one that it writes to; or the grid depends on values of arrays.
         NotImplementedError: The kernel or its autotuner has hooks.
-        RuntimeError: Triton can't compile the kernel for these arguments; or, on a
-            CPU, it uses an address outside of its arrays. Inside of compiled functions
-            a `jax.errors.JaxRuntimeError` has the message.
-        ImportError: There is no Triton; or there is a GPU and no jax-triton.
+        RuntimeError: Triton can't compile the kernel for these arguments. Or, on a CPU,
+            the kernel uses an address outside its arrays; in compiled functions this is
+            a `jax.errors.JaxRuntimeError`.
+        ImportError: Triton is missing; or there is a GPU, and jax-triton is missing.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxfn, triton, triton.language as tl
@@ -98,12 +98,12 @@ def triton_call(
 
 
 def _bindings(kernel: Any, given: dict[str, Any], grid: Any) -> Any:
-    """The configurations of the launch; errors say what triton_call has in addition."""
+    """Return the configurations of the launch; errors name triton_call's options."""
 
     def on_shapes(arguments: dict[str, Any]) -> Any:
         try:
             return grid(arguments)
-        except TypeError as error:  # it was given shapes in the place of arrays
+        except TypeError as error:  # the grid got shapes in place of arrays
             raise ValueError(
                 f"The grid of `{name_of(kernel)}` raised {type(error).__name__}: "
                 f"{error}. It can't depend on values of arrays: of these it gets "
@@ -125,7 +125,7 @@ def _bindings(kernel: Any, given: dict[str, Any], grid: Any) -> Any:
 def _arrays(
     kernel: Any, out: dict[str, Any], arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays by name, and all arguments with types in the place of arrays."""
+    """Return the arrays by name, and all arguments with types in place of arrays."""
     if not isinstance(out, dict):
         raise TypeError(
             f"triton_call got {out!r} as `out`: expected a dict with a "
@@ -159,7 +159,7 @@ def _arrays(
 def _initial(
     key: str, value: Any, arrays: dict[str, Any], arguments: dict[str, Any]
 ) -> Any:
-    """What the kernel finds in an output."""
+    """Return the initial contents of an output."""
     if isinstance(value, (jax.Array, np.ndarray)):
         raise TypeError(
             f"triton_call got an array as `out[{key!r}]`: expected a "
@@ -210,7 +210,7 @@ def _launch(
 
 
 def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
-    """Compare what the kernel writes to with what `out` says."""
+    """Check that `out` names the arrays that the kernel writes to."""
     if not made.effects.are_known and set(out) != set(names):
         raise ValueError(
             f"The code of the kernel `{made.name}` does not tell to which arrays it "
@@ -233,7 +233,7 @@ def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
 
 
 def _place() -> str:
-    """File and line of the call, in the user's code."""
+    """Return file and line of the call, in the user's code."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(_ROOM):
         frame = frame.f_back

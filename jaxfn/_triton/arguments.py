@@ -14,7 +14,7 @@ class Pointer:
 
     Attributes:
         buffer: Number of the buffer.
-        offset: Distance from the buffer's begin, in elements of the buffer.
+        offset: Distance from the buffer's start, in elements of the buffer.
         dtype: Type of the elements that the kernel sees.
     """
 
@@ -25,7 +25,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A number that is a value: the only element of a buffer.
+    """A number that the kernel loads: the only element of a buffer.
 
     Attributes:
         buffer: Number of the buffer.
@@ -40,7 +40,8 @@ class Variant:
 
     Attributes:
         constants: Arguments whose values belong to this configuration.
-        options: How to compile and run it: `num_warps`, `num_stages` and others.
+        options: Options for compiling and running: `num_warps`, `num_stages` and
+            others.
         grid: Number of programs along each axis.
     """
 

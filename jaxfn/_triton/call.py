@@ -1,4 +1,4 @@
-"""A launch on JAX arrays: the new contents of what it writes.
+"""A launch on JAX arrays, which returns the new contents of written buffers.
 
 On a CPU the kernel runs in an interpreter, as a host callback; on a GPU jax-triton
 makes it a part of XLA's program. JAX chooses when it compiles.
@@ -27,7 +27,7 @@ from jaxfn._triton.launch import KernelError, Launch
 
 
 class InterpreterWarning(UserWarning):
-    """Triton kernels run in an interpreter, which is slow; said once in a process.
+    """Triton kernels run in a slow interpreter; the warning appears once in a process.
 
     Example:
         >>> import warnings, jaxfn
@@ -36,7 +36,7 @@ class InterpreterWarning(UserWarning):
 
 
 def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
-    """The new contents of the buffers that a launch writes to, in their order.
+    """Run a launch; return the new contents of the buffers that it writes, in order.
 
     Args:
         launch: The launch.
@@ -44,8 +44,8 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
 
     Raises:
         KernelError: Triton can't compile the kernel.
-        LaunchError: On a CPU, the kernel uses an address outside of its buffers.
-        ImportError: There is a GPU, and no jax-triton.
+        LaunchError: On a CPU, the kernel uses an address outside its buffers.
+        ImportError: There is a GPU, but jax-triton is missing.
     """
     if not launch.writes:
         return []
@@ -59,12 +59,12 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
         ) from error
     if 0 in launch.usable[0].grid:
         return [jnp.asarray(buffers[i]) for i in launch.writes]
-    if all(_is_here(x) for x in buffers):  # at once: an error is the kernel's own
+    if all(_is_here(x) for x in buffers):  # at once, so errors keep their type
         values = on_host(launch, [*map(np.asarray, buffers)])
         return [jnp.asarray(x) for x in values]
     arrays = [*map(jnp.asarray, buffers)]
-    # Neither a callback nor jax-triton says over which axes of a `shard_map` results
-    # vary. If JAX took them for equal on all devices, gradients would be wrong.
+    # Neither a callback nor jax-triton declares the axes of a `shard_map` that results
+    # vary over. If JAX took them for equal on all devices, gradients would be wrong.
     return [
         functools.reduce(compat.match_varying, arrays, x)
         for x in _function(_Keyed(launch))(*arrays)
@@ -72,14 +72,14 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
 
 
 def _is_here(x: Any) -> bool:
-    """Is it an array with known values, on the CPU that JAX uses by default?"""
+    """Return whether `x` is an array with known values on JAX's default CPU."""
     if isinstance(x, Tracer) or jax.default_backend() != "cpu":
         return False
     return isinstance(x, np.ndarray) or x.devices() == {jax.devices()[0]}
 
 
 class _Keyed:
-    """A launch, equal to others that do the same to the same buffers."""
+    """A launch that equals others with the same effect on the same buffers."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -91,15 +91,15 @@ class _Keyed:
         return isinstance(other, _Keyed) and self.launch.key == other.launch.key
 
 
-@functools.lru_cache(maxsize=1024)  # so that JAX finds what it has compiled
+@functools.lru_cache(maxsize=1024)  # JAX caches programs by function
 def _function(keyed: _Keyed) -> Callable[..., Any]:
-    """The launch as a function of arrays."""
+    """Make the launch a function of arrays."""
     launch = keyed.launch
     types = [launch.buffers[i] for i in launch.writes]
 
     def by_callback(*buffers: Any) -> Any:
         def run(*values: Any) -> Any:
-            # JAX calls this with arrays of its own; the kernel gets NumPy's.
+            # JAX passes its own arrays; the kernel gets NumPy's.
             return on_host(launch, [*map(np.asarray, values)])
 
         run.__name__ = launch.name
@@ -115,7 +115,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
             *buffers, cuda=on_gpu, rocm=on_gpu, default=by_callback
         )
 
-    choose.__name__ = launch.name  # for whoever reads a jaxpr
+    choose.__name__ = launch.name  # the name in a jaxpr
     compiled = jax.jit(jax.custom_batching.sequential_vmap(choose))
 
     def refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
@@ -137,7 +137,7 @@ _WARNED = threading.Event()
 
 
 def _warn_of_interpreter(place: str) -> None:
-    """Say once in a process that a CPU is slow here."""
+    """Warn once in a process that the interpreter is slow."""
     if _WARNED.is_set():
         return
     _WARNED.set()
@@ -194,14 +194,14 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 @functools.cache
 def _jax_triton() -> Any:
-    """The module `jax_triton`, or the ImportError that says why there is none."""
+    """Return the module `jax_triton`, or the ImportError of its import."""
     variable = "TRITON_CACHE_DIR"
     before = os.environ.get(variable)
     try:
         return importlib.import_module("jax_triton")
-    except ImportError as error:  # it wants a JAX with support for a GPU, for example
+    except ImportError as error:  # for example, it needs a JAX with GPU support
         return error
-    finally:  # jax-triton sets or deletes it, and Triton's own launches use it
+    finally:  # jax-triton sets or deletes the variable; Triton's launches use it
         if before is not None:
             os.environ[variable] = before
         else:
@@ -209,7 +209,7 @@ def _jax_triton() -> Any:
 
 
 def _not_on_gpu(launch: Launch) -> Exception | None:
-    """Why jax-triton can't run a launch; None if it can."""
+    """Return the reason why jax-triton can't run a launch; None if it can."""
     module = _jax_triton()
     if isinstance(module, ImportError):
         return ImportError(f"pip install 'jaxfn[triton]'. ({module})")
@@ -222,12 +222,12 @@ def _not_on_gpu(launch: Launch) -> Exception | None:
 
 
 def _is_old(call: Any) -> bool:
-    """Whether it is a release before 0.4: it passes outputs once more, after inputs."""
+    """Return whether it is older than 0.4, which passes outputs again after inputs."""
     return "out_type" not in inspect.signature(call).parameters
 
 
 def _capability() -> int | None:
-    """The compute capability to compile for; None if the GPU says it itself."""
+    """Return the compute capability to compile for; None if there is a GPU."""
     try:
         found = jax.devices("gpu")
     except RuntimeError:
@@ -236,9 +236,9 @@ def _capability() -> int | None:
 
 
 def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
-    """A launch in XLA's program; what it writes to are outputs in the place of inputs.
+    """Run a launch in XLA's program; written buffers are outputs that alias inputs.
 
-    jax-triton restores these before it times the next variant.
+    jax-triton restores them before it times the next variant.
     """
     call = _jax_triton().triton_call
     is_old = _is_old(call)
@@ -253,7 +253,7 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
         given |= launch.constants(first) | _options(first.options, is_old=is_old)
     grids = {launch.constants(v).get("CASE"): v.grid for v in launch.usable}
     with warnings.catch_warnings():
-        # Since 0.4 it asks for references, which have no place inside a branch.
+        # Since 0.4 it advises references, which can't be used inside a branch.
         warnings.filterwarnings("ignore", "input_output_aliases", DeprecationWarning)
         return call(
             *buffers,
@@ -275,7 +275,7 @@ def _config(constants: dict[str, Any], options: dict[str, Any]) -> Any:
 
 
 def _options(options: dict[str, Any], *, is_old: bool) -> dict[str, Any]:
-    """How triton_call of jax-triton takes the options of a launch."""
+    """Return the options of a launch in the form of jax-triton's triton_call."""
     named = (*_TUNED, "enable_fp_fusion") if is_old else _TUNED
     given: dict[str, Any] = {k: v for k, v in options.items() if k in named}
     if not is_old:

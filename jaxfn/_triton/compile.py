@@ -1,4 +1,4 @@
-"""From a kernel and its arguments to TTIR that the interpreter can run."""
+"""Compile a kernel for its arguments to TTIR that the interpreter can run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _memory(value: np.ndarray) -> str:
 
 
 def number_type(value: float) -> str:
-    """The type that Triton gives to a Python number."""
+    """Return the type that Triton gives to a Python number."""
     if isinstance(value, bool):
         return "u1"
     if isinstance(value, float):
@@ -54,7 +54,7 @@ def number_type(value: float) -> str:
 
 
 def _type(value: Any, parameter: Any) -> str:
-    """Triton's type of an argument, "constexpr" for what the compiler must know."""
+    """Return Triton's type of an argument, "constexpr" for a compile-time constant."""
     annotated = experimental.annotated_type(parameter)
     if experimental.is_constexpr(parameter):
         return "constexpr"
@@ -74,11 +74,11 @@ def _type(value: Any, parameter: Any) -> str:
 
 
 def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in the order of the parameters, with defaults.
+    """Return the arguments in the order of the parameters, with defaults.
 
     Raises:
-        LaunchError: A parameter has no argument, or an argument no parameter; or it is
-            no function of `triton.jit`.
+        LaunchError: A parameter has no argument, or an argument no parameter; or the
+            kernel is no function of `triton.jit`.
     """
     if not experimental.is_jit_function(kernel):
         title = getattr(kernel, "__name__", repr(kernel))
@@ -98,7 +98,7 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(value: Any) -> Any:
-    """What tells constants apart; 1, 1.0 and True are equal in Python."""
+    """Return a key that tells constants apart; 1, 1.0 and True are equal in Python."""
     try:
         hash(value)
     except TypeError:
@@ -128,16 +128,16 @@ def _read(title: str, text: str) -> dict[str, Function]:
 def compiled(
     kernel: Any, arguments: Mapping[str, Any], num_warps: int = 4
 ) -> tuple[dict[str, Function], list[str]]:
-    """The functions of a kernel for such arguments, and which it takes when it runs.
+    """Return the functions of a kernel, and the names of its run-time arguments.
 
     Args:
         kernel: A `triton.jit` function.
-        arguments: Its arguments, complete; of arrays only the types matter.
-        num_warps: Number of warps of a program, which a kernel can ask for.
+        arguments: Its complete arguments; only the types of arrays matter.
+        num_warps: Number of warps of a program, which a kernel can read.
 
     Raises:
-        LaunchError: An argument is of a wrong type, or Triton can't compile it.
-        UnreadableError: Triton compiles it, to code that nothing here can read.
+        LaunchError: An argument has a wrong type, or Triton can't compile the kernel.
+        UnreadableError: Triton compiles it to code that `program` can't read.
     """
     title, signature, constants = experimental.name_of(kernel), {}, {}
     for i, p in enumerate(experimental.parameters(kernel)):
@@ -150,7 +150,7 @@ def compiled(
             constants[i,] = arguments[p.name]
     try:
         known = _compiled.setdefault(kernel, {})
-    except Exception as error:  # Triton looks through its helpers.
+    except Exception as error:  # the hash reads all helpers
         message = f"Triton can't compile `{title}`: {error}"
         raise LaunchError(title, message) from error
     key = (num_warps, *signature.values(), *map(_key, constants.values()))

@@ -1,8 +1,8 @@
-"""What a kernel reads and writes, from the code that Triton's frontend makes of it.
+"""The buffers that a kernel reads and writes, from the code of Triton's frontend.
 
-Where a pointer comes from is followed through arithmetic, loops, branches and calls. If
-anything happens to a pointer that is not known here, or a pointer is loaded from
-memory, then every buffer counts as read and written; only copies are lost.
+The source of a pointer is followed through arithmetic, loops, branches and calls. If an
+unknown operation uses a pointer, or a pointer is loaded from memory, every buffer
+counts as read and written. That costs only copies.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _MOVES = {
     "tt.trans",
     "tt.unsplat",
 }
-"""Operations whose results point to where their operands point."""
+"""Operations whose results point to the memory of their operands."""
 
 _ENDS = {"scf.yield", "scf.condition", "tt.return"}
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What the variants of a launch do to its buffers.
+    """The effects of the variants of a launch on its buffers.
 
     Attributes:
         usable: The variants that Triton's frontend compiles.
         reads: Numbers of the buffers that one of them may read.
         writes: Numbers of the buffers that one of them may write to.
-        are_known: Whether they are what the code says, and not simply all buffers.
+        are_known: Whether they come from the code, and are not simply all buffers.
         recasts: Whether a pointer to one type becomes a pointer to another one.
-        describes: Whether it makes tensor descriptors, for which a GPU needs scratch
-            memory.
+        describes: Whether it makes tensor descriptors, which need scratch memory on a
+            GPU.
     """
 
     usable: tuple[Variant, ...]
@@ -73,7 +73,7 @@ class Effects:
 def of_variants(
     made: Generated, variants: Sequence[Variant], buffers: Sequence[Any]
 ) -> Effects:
-    """Compile each case of a generated kernel, and see what it does.
+    """Compile each case of a generated kernel, and find its effects.
 
     Args:
         made: The kernel of a launch.
@@ -81,7 +81,7 @@ def of_variants(
         buffers: Its buffers.
 
     Raises:
-        LaunchError: No case compiles; what is said is said of the first.
+        LaunchError: No case compiles; the error is the first case's.
     """
     reads: set[int] = set()
     writes: set[int] = set()
@@ -115,7 +115,7 @@ def _walk(
     constants: dict[str, Any],
     num_warps: int = 4,
 ) -> _Walk | None:
-    """What a kernel does to its buffers; None if its code does not tell.
+    """Return the effects of a kernel on its buffers; None if its code does not tell.
 
     Args:
         kernel: A kernel of the buffers `b0`, `b1` and so on, and of constants.
@@ -137,14 +137,14 @@ def _walk(
 
 @dataclass
 class _Body:
-    """A function: numbers of its arguments, and of what it returns."""
+    """A function: numbers of its arguments, and of the values that it returns."""
 
     arguments: list[int]
     ends: list[list[int]] = field(default_factory=list)
 
 
 class _Walk:
-    """Finds where each pointer comes from, and what is done to it.
+    """A walk over code, which finds the source of each pointer and its uses.
 
     Args:
         functions: A kernel and its helpers, the kernel first.
@@ -172,10 +172,10 @@ class _Walk:
             self._access(name, [self._sources(x) for x in operands])
 
     def _access(self, name: str, sources: list[set[int]]) -> None:
-        """Note what an operation does to what its operands point to."""
+        """Note the effect of an operation on the memory of its operands."""
         if name in _READS | _WRITES | _UPDATES:
             pointer, *others = sources
-            # A pointer from nowhere was loaded, or made of a number.
+            # A pointer without source was loaded, or made from a number.
             self.is_lost |= not pointer or any(others)
             self.read |= pointer if name in _READS | _UPDATES else set()
             self.written |= pointer if name in _WRITES | _UPDATES else set()
@@ -183,7 +183,7 @@ class _Walk:
             self.is_lost |= any(sources)
 
     def _sources(self, value: int) -> set[int]:
-        """The positions of the kernel's arguments that a value comes from."""
+        """Return the positions of the kernel's arguments that a value comes from."""
         seen, left = {value}, [value]
         while left:
             new = self._from[left.pop()] - seen
@@ -191,14 +191,14 @@ class _Walk:
             left.extend(new)
         return {self._entry[x] for x in seen if x in self._entry}
 
-    # ---- from where to where values go
+    # ---- the flow of values
 
     def _flow(self, values: Iterable[int], into: Sequence[int]) -> None:
         for value, place in zip(values, into, strict=True):
             self._from[place].add(value)
 
     def _new(self, names: Sequence[str], scope: dict[str, int]) -> list[int]:
-        """Numbers for values that are defined here; a name may be used again later."""
+        """Number the values that are defined here; later code may reuse a name."""
         numbers = [next(self._numbers) for _ in names]
         scope.update(zip(names, numbers, strict=True))
         return numbers
@@ -214,7 +214,7 @@ class _Walk:
     def _region(
         self, blocks: list[Block], scope: dict[str, int]
     ) -> tuple[list[int], list[list[int]]]:
-        """Follow nested code: what it is entered with, and what it ends with."""
+        """Follow nested code; return the values that it begins and ends with."""
         ends: list[list[int]] = []
         into = {b.label: self._new(b.arguments, scope) for b in blocks}
         for op in itertools.chain.from_iterable(b.operations for b in blocks):

@@ -1,10 +1,10 @@
-"""What can go wrong when a kernel runs."""
+"""Errors of kernels that run."""
 
 from __future__ import annotations
 
 
 class LaunchError(RuntimeError):
-    """A kernel can't run, or it leaves its memory.
+    """A kernel can't run, or it uses an address outside its memory.
 
     Attributes:
         kernel: Name of the kernel that was launched.
@@ -22,7 +22,7 @@ class UnreadableError(LaunchError):
 
 
 class Fault(Exception):  # noqa: N818 (it never reaches a user)
-    """An operation failed; the interpreter adds where.
+    """An operation failed; the interpreter adds its place.
 
     Attributes:
         places: File and line of the operation and of the calls around it.

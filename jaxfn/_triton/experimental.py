@@ -1,4 +1,4 @@
-"""The one door to Triton's private and experimental names.
+"""The only door to Triton's private and experimental names.
 
 A release of Triton may rename or remove any of them, so no other module knows them.
 `import jaxfn` does not import Triton: each name is looked up at its first use.
@@ -18,7 +18,7 @@ TESTED = ("3.6", "3.7", "3.8", "3.9")
 """The releases of Triton with which jaxfn was tested."""
 
 LOCK = threading.RLock()
-"""One thread at a time compiles: warnings are silenced meanwhile, which is global."""
+"""One thread compiles at a time, because silencing warnings is global."""
 
 _NAMES = {
     # compiling, without a GPU
@@ -37,10 +37,10 @@ _NAMES = {
 
 @functools.cache
 def name(what: str) -> Any:
-    """One of Triton's names.
+    """Return one of Triton's names.
 
     Raises:
-        ImportError: This Triton does not have it, or there is no Triton.
+        ImportError: This Triton lacks the name, or Triton is missing.
     """
     triton = module()
     try:
@@ -55,10 +55,10 @@ def name(what: str) -> Any:
 
 @functools.cache
 def module() -> Any:
-    """Triton itself.
+    """Return the module `triton`.
 
     Raises:
-        ImportError: It is not installed.
+        ImportError: Triton is not installed.
     """
     try:
         return importlib.import_module("triton")
@@ -69,7 +69,7 @@ def module() -> Any:
 
 
 def language() -> Any:
-    """`triton.language`."""
+    """Return the module `triton.language`."""
     module()
     return importlib.import_module("triton.language")
 
@@ -78,7 +78,7 @@ def check() -> None:
     """Refuse a Triton that lacks one of the names.
 
     Raises:
-        ImportError: It names what is missing, and the releases that were tested.
+        ImportError: A name is missing; the message lists the tested releases.
     """
     for what in _NAMES:
         name(what)
@@ -88,44 +88,44 @@ def check() -> None:
 
 
 def is_jit_function(x: Any) -> bool:
-    """Is it a function with the decorator `triton.jit`, of Triton's own language?"""
+    """Return whether `x` is decorated by `triton.jit`, in Triton's own language."""
     return isinstance(x, name("JITFunction")) and type(x).__name__ != "GluonJITFunction"
 
 
 def name_of(kernel: Any) -> str:
-    """The name of a kernel, also inside of an autotuner or heuristics."""
+    """Return the name of a kernel, also inside an autotuner or heuristics."""
     while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return getattr(kernel, "__name__", repr(kernel))
 
 
 def is_constexpr(parameter: Any) -> bool:
-    """Is a parameter of a kernel annotated as `tl.constexpr`?"""
+    """Return whether a parameter of a kernel is annotated as `tl.constexpr`."""
     return parameter.is_constexpr
 
 
 def annotated_type(parameter: Any) -> str:
-    """The type that a parameter of a kernel is annotated with, `i32` say; or empty."""
+    """Return the annotated type of a parameter (for example `i32`); or empty."""
     return parameter.annotation_type.lstrip("*k")
 
 
 def is_specialized(parameter: Any) -> bool:
-    """Does Triton compile a parameter that is 1 as the constant 1?"""
+    """Return whether Triton compiles the value 1 of a parameter as a constant."""
     return not (parameter.do_not_specialize or parameter.annotation_type)
 
 
 def has_own_hooks(tuner: Any) -> bool:
-    """Does an autotuner call functions of its user around each launch that it times?"""
+    """Return whether an autotuner has the user's hooks around each timed launch."""
     return tuner.user_defined_pre_hook or tuner.user_defined_post_hook
 
 
 def parameters(kernel: Any) -> list[Any]:
-    """The parameters of a kernel: name, default, whether constant, annotation."""
+    """Return the parameters of a kernel, with name, default and annotation."""
     return kernel.params
 
 
 def changed_globals(kernel: Any) -> list[str]:
-    """Constants of a kernel and its helpers that changed since Triton saw them."""
+    """Return the globals of a kernel and its helpers that changed since compilation."""
     found, seen, left = [], set(), [kernel]
     while left:
         function = left.pop()
@@ -144,7 +144,7 @@ def changed_globals(kernel: Any) -> list[str]:
 
 
 def option_names() -> frozenset[str]:
-    """The options of a launch: `num_warps` and others."""
+    """Return the names of a launch's options: `num_warps` and others."""
     with LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options = name("make_backend")(target(90)).parse_options({})
@@ -158,7 +158,7 @@ def ttir(
     options: dict[str, Any],
     capability: int = 90,
 ) -> Any:
-    """A kernel in Triton's intermediate language, in which helpers are inlined.
+    """Compile a kernel to Triton's intermediate language, with inlined helpers.
 
     It needs no GPU. The passes are the first ones that Triton runs for a GPU; they
     leave a third of the operations.
@@ -174,7 +174,7 @@ def ttir(
     backend = name("make_backend")(goal)
     ir = name("ir")
     with LOCK, warnings.catch_warnings():
-        # Whoever wrote the kernel can act on them, and sees them on a GPU.
+        # The author of the kernel sees the warnings on a GPU.
         warnings.simplefilter("ignore")
         parsed = backend.parse_options(options)
         context = ir.context()
@@ -202,16 +202,16 @@ def ttir(
 
 
 def target(capability: int) -> Any:
-    """An NVIDIA GPU of this compute capability: 90, for example."""
+    """Return an NVIDIA GPU of this compute capability, for example 90."""
     return name("GPUTarget")("cuda", capability, 32)
 
 
 @contextlib.contextmanager
 def driver_for_this_thread(mine: Any) -> Iterator[None]:
-    """While this lasts, `triton.runtime.driver.active` is `mine` in this thread.
+    """Make `mine` the `triton.runtime.driver.active` of this thread for a while.
 
     Args:
-        mine: An object with what rules ask of a driver.
+        mine: An object with the attributes of a driver that rules read.
     """
     config = name("driver")
     before, owner = config._active, threading.get_ident()

@@ -1,6 +1,6 @@
-"""The kernel of a launch: it takes buffers alone, and calls the user's kernel.
+"""The generated kernel of a launch, which takes only buffers and calls the user's.
 
-Numbers and offsets stand in its text, which for example is
+Its text contains numbers and offsets, for example:
 
     def launch_add(b0, b1, CASE: tl.constexpr):
         if CASE == 0:
@@ -8,9 +8,9 @@ Numbers and offsets stand in its text, which for example is
         if CASE == 1:
             kernel(x=b0 + 4, y=b1, n=tl.full((), 12, tl.int32), BLOCK=16)
 
-A case is a set of constants, of which an autotuned kernel has several. One text runs in
-the interpreter and on a GPU; and jax-triton, which makes a constant of a float and has
-parameters called `num_warps`, is only asked for what it can do.
+A case is a set of constants; an autotuned kernel has several. The same text runs in the
+interpreter and on a GPU. And jax-triton gets only arguments that it supports: it would
+compile a float as a constant, and has its own parameters like `num_warps`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _LANGUAGE = {
     **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
     **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
 }
-"""The name in `triton.language` of a type."""
+"""Names of types in `triton.language`."""
 
 
 def element_type(dtype: Any) -> str | None:
-    """Triton's name for a type of elements; None if it has none."""
+    """Return Triton's name for a type of elements; None if it has none."""
     pointer = POINTERS.get(str(dtype))  # keys of JAX have types that NumPy lacks
     return pointer and pointer.removeprefix("*")
 
@@ -57,14 +57,14 @@ class Generated:
 
     Attributes:
         kernel: A `JITFunction` of the buffers, and of `CASE` if there are several.
-        cases: The number of the case of each variant.
+        cases: Number of the case of each variant.
     """
 
     kernel: Any
     cases: tuple[int, ...]
 
     def constants(self, case: int) -> dict[str, int]:
-        """The constants with which the kernel is this case."""
+        """Return the constants that select this case."""
         return {"CASE": case} if max(self.cases) else {}
 
 
@@ -82,7 +82,7 @@ def generate(
         arguments: The arguments that all variants share.
         variants: The configurations.
         buffers: The types of the buffers.
-        outputs: Numbers of buffers that are passed a second time, after the others.
+        outputs: Numbers of buffers that are passed again, after the others.
     """
     writer = _Writer(kernel, buffers)
     distinct: dict[Any, int] = {}
@@ -108,7 +108,7 @@ def generate(
 
 
 class _Writer:
-    """Writes calls of a kernel, and collects the globals that they use.
+    """A writer of calls of a kernel, which collects the globals that they use.
 
     Args:
         kernel: The user's `JITFunction`.
@@ -121,7 +121,7 @@ class _Writer:
         self._buffers = buffers
 
     def call(self, arguments: dict[str, Any]) -> str:
-        """A call of the kernel with these arguments."""
+        """Write a call of the kernel with these arguments."""
         given = (
             f"{name}={self._argument(parameter, arguments[name])}"
             for name, parameter in self._parameters.items()
@@ -146,7 +146,7 @@ class _Writer:
             return "1"
         kind = experimental.annotated_type(parameter) or number_type(value)
         text = f"tl.full((), {_literal(value)}, tl.{_LANGUAGE[kind]})"
-        # Triton makes the null value of any zero, and that has no sign.
+        # Triton makes its null value from any zero, and loses the sign.
         is_negative_zero = value == 0 and math.copysign(1, value) < 0
         return f"{text.replace('-0.0', '0.0')} * -1.0" if is_negative_zero else text
 
@@ -161,14 +161,14 @@ class _Writer:
         return f"({text}).to(tl.pointer_type(tl.{kind}))"
 
     def _loaded(self, parameter: Any, value: Loaded) -> str:
-        # Triton gets a Python float as float32, whatever tensor it comes from.
+        # Triton gets a Python float as float32, whatever tensor it was read from.
         is_float = np.dtype(self._buffers[value.buffer].dtype).kind not in "iub"
         kind = experimental.annotated_type(parameter) or ("fp32" if is_float else "")
         text = f"tl.load(b{value.buffer})"
         return f"{text}.to(tl.{_LANGUAGE[kind]})" if kind else text
 
     def _constant(self, value: Any) -> str:
-        """A value that Triton compiles into the kernel."""
+        """Write a value that Triton compiles into the kernel."""
         if value is None or type(value) in (bool, int, float, str):
             return _literal(value)
         if type(value) is tuple:
@@ -186,7 +186,7 @@ class _Writer:
 def _literal(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    if isinstance(value, (bool, int, float)):  # not as a subclass prints it
+    if isinstance(value, (bool, int, float)):  # a subclass may print otherwise
         base = next(kind for kind in (bool, int, float) if isinstance(value, kind))
         return repr(base(value))
     return repr(value)
@@ -196,21 +196,21 @@ _MADE: dict[Any, Any] = {}
 
 
 def _identity(value: Any) -> Any:
-    """What tells constants apart; equal numbers may be of different types."""
-    if experimental.is_jit_function(value):  # its hash looks through its helpers
+    """Return a key that tells constants apart; equal numbers may differ in type."""
+    if experimental.is_jit_function(value):  # its hash reads all its helpers
         return id(value)
     try:
         hash(value)
-    except TypeError:  # it may change where it is
+    except TypeError:  # a mutable object
         return type(value), repr(value)
     return type(value), value
 
 
 def _jit(text: str, names: dict[str, Any]) -> Any:
-    """Compile a kernel's text; the same kernel for the same text and globals.
+    """Make a kernel from its text; the same for the same text and globals.
 
-    jax-triton and Triton cache by kernel: a launch that is traced again must not be
-    compiled again.
+    jax-triton and Triton cache by kernel. So they don't compile a launch again when it
+    is traced again.
     """
     key = (text, *(_identity(getattr(x, "value", x)) for x in names.values()))
     with experimental.LOCK:
@@ -221,7 +221,7 @@ def _jit(text: str, names: dict[str, Any]) -> Any:
 
 def _exec(text: str, names: dict[str, Any], number: int) -> Any:
     file = f"<jaxfn launch {number}>"
-    # Triton reads a kernel's text by inspect, which looks here.
+    # Triton reads a kernel's text by inspect, which looks in this cache.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope = {"__name__": __name__, "tl": experimental.language(), **names}
     exec(compile(text, file, "exec"), scope)

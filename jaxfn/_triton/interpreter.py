@@ -1,8 +1,8 @@
-"""Runs a Triton kernel on NumPy arrays, from its TTIR.
+"""An interpreter that runs a Triton kernel on NumPy arrays, from its TTIR.
 
-Triton's own interpreter executes the Python of a kernel: it is wrong for bfloat16 and
-works on raw memory. TTIR is what a GPU would get: helpers, types, loops, constants and
-lines are settled there, so a kernel means here what it means on a GPU.
+Triton's own interpreter executes the Python of a kernel. It is wrong for bfloat16, and
+works on raw memory. TTIR is the code for a GPU, with helpers, types, loops, constants
+and lines resolved. So a kernel means the same here as on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import DTYPES, Block, Function, Operation
 
 _PATIENCE = 1_000_000
-"""Turns of one `while`. Programs run in turn, so one that waits would wait for ever."""
+"""Most turns of a `while`: programs run in turn, so one could wait forever."""
 _ENDS = {
     "tt.return",
     "tt.reduce.return",
@@ -39,7 +39,7 @@ _KNOWN = {
     *("symbol", "libname", "libpath", "pure", "pack", "hex", "isSigned", "isVolatile"),
     *("cachePolicy", "maxNumImpreciseAcc", "roundingmode"),
 }
-"""Attributes that are used here or mean nothing on a CPU, as the hints of `tt` do."""
+"""Attributes that are used here or have no meaning on a CPU, like the hints of `tt`."""
 _YIELD = Operation("scf.yield")
 Values = list[Any]
 
@@ -63,7 +63,7 @@ class _Run:
         self.env: dict[str, Any] = {}
 
     def call(self, function: Function, values: Values) -> Values:
-        """Run a function, block after block."""
+        """Run a function, block by block."""
         around, self.env = self.env, dict(zip(function.arguments, values, strict=True))
         blocks = {block.label: block for block in function.blocks}
         block = function.blocks[0]
@@ -80,7 +80,7 @@ class _Run:
             self.env = around
 
     def block(self, block: Block) -> tuple[Operation, Values]:
-        """Run a block; gives the operation that ends it, with its operands."""
+        """Run a block; return the operation that ends it, and its operands."""
         env, op = self.env, _YIELD
         try:
             for op in block.operations:
@@ -104,7 +104,7 @@ class _Run:
         return _YIELD, []
 
     def region(self, region: list[Block], *values: Any) -> Values:
-        """Run nested code; gives the values that it hands on."""
+        """Run nested code; return the values that it hands on."""
         (block,) = region
         self.env.update(zip(block.arguments, values, strict=True))
         return self.block(block)[1]
@@ -117,7 +117,7 @@ def _is_true(condition: Any) -> bool:
 
 
 def _runner(op: Operation) -> Callable[..., Any]:
-    """What runs an operation."""
+    """Return the function that runs an operation."""
     if plain := PLAIN.get(op.name):
         runner = lambda _run, _op, *values: plain(*values)  # noqa: E731
     elif fn := WITH_OPERATION.get(op.name):
@@ -179,7 +179,7 @@ def _if(run: _Run, op: Operation, condition: Any) -> Any:
 
 
 def _lanes(run: _Run, op: Operation, *values: Any) -> Values:
-    """The region of a reduction or scan, for all lanes at once if they allow it."""
+    """Run the region of a reduction or scan, for all lanes at once if possible."""
     shape = values[0].shape
     try:
         results = run.region(op.regions[0], *values)
@@ -242,7 +242,7 @@ _WITH_RUN: dict[str, Callable[..., Any]] = {
 
 
 def _scalar(value: Any, text: str) -> Any:
-    """An argument that is a number, as TTIR types it."""
+    """Convert a number to its type in TTIR."""
     dtype = DTYPES[text]
     if dtype.kind == "i":
         return np.array(int(value) & (2**64 - 1), np.uint64).astype(dtype)[()]
@@ -250,7 +250,7 @@ def _scalar(value: Any, text: str) -> Any:
 
 
 def _place(fault: Fault) -> str:
-    """The innermost line that is not Triton's own."""
+    """Return the innermost line that is not Triton's own."""
     places = [place for place in fault.places if place]
     own = str(Path(experimental.module().__file__).parent)
     mine = [place for place in places if not place.startswith(own)]
@@ -266,19 +266,19 @@ def run(
     title: str = "",
     num_warps: int = 4,
 ) -> None:
-    """Run a kernel on memory that is NumPy's, program after program.
+    """Run a kernel on NumPy's memory, program by program.
 
     Args:
         kernel: A `triton.jit` function.
         grid: Number of programs along each axis, three at most.
-        arguments: By parameter: contiguous arrays of one axis, written in place;
+        arguments: Values by parameter: contiguous arrays of one axis, written in place;
             numbers; and values of constants.
-        names: What errors call a buffer, if not by its parameter.
-        title: What errors call the kernel.
-        num_warps: Number of warps of a program, which a kernel can ask for.
+        names: Names of buffers in errors, if not their parameters.
+        title: Name of the kernel in errors.
+        num_warps: Number of warps of a program, which a kernel can read.
 
     Raises:
-        LaunchError: It can't run, or it leaves its memory.
+        LaunchError: It can't run, or it uses an address outside its memory.
     """
     values = compiling.complete(kernel, arguments)
     title = title or experimental.name_of(kernel)

@@ -1,4 +1,4 @@
-"""One launch of a Triton kernel: which kernel, on which buffers, with what numbers."""
+"""One launch of a Triton kernel: the kernel, its buffers and its numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxfn._triton.errors import LaunchError
 
 
 class KernelError(RuntimeError):
-    """A kernel can't be launched as it is; the message names it and the way out."""
+    """A kernel can't be launched; the message names it and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A kernel with all that its launch needs but the contents of the buffers.
+    """A kernel with all data of its launch except the contents of the buffers.
 
     Attributes:
         kernel: The `triton.JITFunction`.
         arguments: A value for each parameter that is the same in all variants: a
-            `Pointer`, a `Loaded`, or what the kernel gets as it is.
+            `Pointer`, a `Loaded`, or a value that the kernel gets as it is.
         variants: The configurations to choose from.
         buffers: Shape and dtype of each buffer; all have one dimension.
         place: File and line of the user's code that launches.
@@ -59,7 +59,7 @@ class Launch:
 
     @functools.cached_property
     def effects(self) -> effects.Effects:
-        """What the variants do to the buffers.
+        """The effects of the variants on the buffers.
 
         Raises:
             KernelError: Triton compiles none of the variants.
@@ -88,7 +88,7 @@ class Launch:
         )
 
     def pin(self) -> None:
-        """Run the first usable variant alone: a rule has asked which one it is."""
+        """Keep only the first usable variant: a rule has read which one runs."""
         self.__dict__["effects"] = dataclasses.replace(
             self.effects, usable=self.usable[:1]
         )
@@ -100,17 +100,17 @@ class Launch:
 
     @functools.cached_property
     def generated_with_outputs(self) -> Any:
-        """The same; it gets the written buffers a second time, after the others."""
+        """The generated kernel, with the written buffers again after the others."""
         return generated.generate(
             self.kernel, self.arguments, self.variants, self.buffers, self.writes
         ).kernel
 
     def constants(self, variant: Variant) -> dict[str, int]:
-        """The constants with which the generated kernel is this variant."""
+        """Return the constants that select this variant in the generated kernel."""
         return self._made.constants(self._made.cases[self.variants.index(variant)])
 
     def parameters_of(self, buffer: int) -> tuple[str, ...]:
-        """The kernel's parameters that get this buffer."""
+        """Return the kernel's parameters that get this buffer."""
         return tuple(
             name
             for name, value in self.arguments.items()
@@ -118,7 +118,7 @@ class Launch:
         )
 
     def parameter_of(self, buffer: int) -> str:
-        """The same for a message: their names in quotes."""
+        """Return the names of these parameters in quotes, for a message."""
         return " and ".join(f"`{name}`" for name in self.parameters_of(buffer))
 
     def _pointers(self) -> list[str]:
@@ -126,7 +126,7 @@ class Launch:
 
     @functools.cached_property
     def key(self) -> Any:
-        """Two launches with the same key do the same to the same buffers."""
+        """A key that launches share if they do the same to the same buffers."""
         variants = [
             (case, v.grid, tuple(sorted(map(str, v.options.items()))))
             for case, v in zip(self._made.cases, self.variants, strict=True)
@@ -136,7 +136,7 @@ class Launch:
 
 
 def _words(error: BaseException) -> str:
-    """What Triton says of a kernel, from the innermost function that it was in."""
+    """Return Triton's message about a kernel, from the innermost function."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"

@@ -13,15 +13,15 @@ from jaxfn._triton.errors import Fault
 
 
 def named(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., Any]]:
-    """A table of functions, from "name" or "name=what the module calls it"."""
+    """Make a table of functions, from "name" or "name=name in the module"."""
     pairs = (entry.split("=") for entry in names.split())
     return {prefix + pair[0]: getattr(module, pair[-1]) for pair in pairs}
 
 
 def to_integer(x: Any, dtype: Any, *, unsigned: bool = False) -> Any:
-    """Convert as a GPU does: towards zero, to the nearest limit, and NaN to zero.
+    """Convert like a GPU: towards zero, to the nearest limit, and NaN to zero.
 
-    It has no conversion to eight bits: it converts to sixteen and cuts.
+    A GPU has no conversion to eight bits: it converts to sixteen, and truncates.
     """
     kind = np.dtype(dtype)
     if kind.itemsize == 1:
@@ -36,7 +36,7 @@ def to_integer(x: Any, dtype: Any, *, unsigned: bool = False) -> Any:
 
 
 def multiply_high(x: Any, y: Any, *, unsigned: bool) -> Any:
-    """The upper half of a product of integers."""
+    """Return the upper half of a product of integers."""
     bits, dtype = x.dtype.itemsize * 8, x.dtype
     own = f"u{dtype.name}" if unsigned else dtype.name
     # NumPy has no integers of 128 bits; Python has.
@@ -65,7 +65,7 @@ def _ones(x: Any) -> Any:
 
 
 def _zeros(x: Any) -> Any:
-    """Number of zeros before the first one."""
+    """Count the zeros before the first one."""
     bits, x = x.dtype.itemsize * 8, np.asarray(x).view(f"u{x.dtype.name}")
     for i in range(int(math.log2(bits))):
         x = x | x >> x.dtype.type(2**i)
@@ -80,11 +80,16 @@ _TABLE: dict[str, Callable[..., Any]] = {
         np,
         "sin cos tan sinh cosh tanh asin=arcsin acos=arccos atan=arctan atan2=arctan2 "
         "asinh=arcsinh acosh=arccosh atanh=arctanh exp exp2 expm1 log log2 log10 log1p "
-        "sqrt cbrt pow=power fmod hypot floor ceil trunc rint nearbyint=rint ldexp "
-        "scalbn=ldexp fabs abs llabs=abs copysign nextafter fmax fmin isnan "
-        "isnand=isnan isinf isinfd=isinf finite=isfinite isfinited=isfinite signbit "
-        "signbitd=signbit fdivide=divide div=divide add sub=subtract mul=multiply "
-        "rcp=reciprocal",
+        "sqrt cbrt pow=power fmod hypot",
+    ),
+    **named(
+        np,
+        "floor ceil trunc rint nearbyint=rint ldexp scalbn=ldexp fabs abs llabs=abs "
+        "copysign nextafter fmax fmin isnan isnand=isnan isinf isinfd=isinf "
+        "finite=isfinite isfinited=isfinite signbit signbitd=signbit",
+    ),
+    **named(
+        np, "fdivide=divide div=divide add sub=subtract mul=multiply rcp=reciprocal"
     ),
     **named(
         special,
@@ -119,7 +124,7 @@ _TABLE: dict[str, Callable[..., Any]] = {
 
 
 def _conversion(name: str) -> Callable[..., Any] | None:
-    """Functions like `float2int_rz` and `uint2double_rn`."""
+    """Find conversions like `float2int_rz` and `uint2double_rn`, or return None."""
     kinds, _, rounding = name.partition("_")
     source, _, target = kinds.partition("2")
     if source in _FLOATS and target in _INTEGERS and rounding in _ROUNDED:
@@ -133,7 +138,7 @@ def _conversion(name: str) -> Callable[..., Any] | None:
 
 
 def function(symbol: str) -> Callable[..., Any]:
-    """What computes a function of libdevice.
+    """Return the NumPy function for a function of libdevice.
 
     Raises:
         Fault: It is not in the table.

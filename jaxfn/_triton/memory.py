@@ -1,7 +1,7 @@
-"""The memory of a launch: pointers are numbers, and every access is checked.
+"""The memory of a launch: pointers are numbers, and each access is checked.
 
-Each buffer has 2**44 addresses for itself and begins in their middle, so a pointer
-that leaves it never reaches another one. Nothing here touches memory but NumPy's.
+Each buffer has a range of 2**44 addresses, and begins in its middle. So a pointer that
+leaves a buffer never reaches another one. Only NumPy's memory is touched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class BlockPointer:
         base: Address of the array's first element.
         shape: Sizes of the array.
         strides: Distances between neighbours, in elements.
-        offsets: Where the block begins, or where each of its rows is.
+        offsets: Index of the block's first element, or of each of its rows.
         block: Sizes of the block.
-        padding: What a descriptor reads beyond the array: 1 for zero, 2 for NaN.
+        padding: Value that a descriptor reads beyond the array: 1 for zero, 2 for NaN.
     """
 
     base: Any
@@ -40,11 +40,11 @@ class BlockPointer:
     padding: int = 1
 
     def at(self, *offsets: Any) -> BlockPointer:
-        """The block at other offsets."""
+        """Return the block at other offsets."""
         return replace(self, offsets=offsets)
 
     def addresses(self, size: int, checked: Iterable[int]) -> tuple[Any, Any]:
-        """Address of each element, and which lie within the array."""
+        """Return the address of each element, and whether it lies within the array."""
         where, inside = np.int64(self.base), np.bool_(True)
         for axis, count in enumerate(self.block):
             offset = np.asarray(self.offsets[axis], np.int64)
@@ -73,7 +73,7 @@ _ATOMIC: dict[str, Callable[..., Any]] = {
 
 
 def _turns(index: np.ndarray) -> Iterator[np.ndarray]:
-    """Lanes in groups that write to no place twice; groups keep the lanes' order."""
+    """Yield lanes in groups that write to no place twice, in the lanes' order."""
     order = np.argsort(index, kind="stable")
     ranked = index[order]
     starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
@@ -89,7 +89,7 @@ class Memory:
 
     Args:
         buffers: Arrays by the parameter that points to them.
-        names: What errors call them, if not by the parameter.
+        names: Names in errors, if not the parameters.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class Memory:
         self._names = [names.get(parameter, parameter) for parameter in buffers]
 
     def pointer(self, parameter: str) -> np.int64:
-        """The address of a buffer's first element."""
+        """Return the address of a buffer's first element."""
         number = self._parameters.index(parameter) + 1
         return np.int64((number << _BITS) + _MIDDLE)
 
     def _find(
         self, addresses: np.ndarray, dtype: np.dtype, verb: str
     ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
-        """For each buffer: it as an array of `dtype`, the indices, and which lanes."""
+        """Yield each buffer as an array of `dtype`, with its indices and lanes."""
         if not addresses.size:
             return
         numbers = addresses >> _BITS
@@ -132,7 +132,7 @@ class Memory:
             yield buffer.view(np.uint8)[:usable].view(dtype), index, lanes
 
     def load(self, where: Any, mask: Any, other: Any, dtype: np.dtype) -> Any:
-        """Values at addresses; `other` or zero in lanes that the mask leaves out."""
+        """Read values at addresses; `other` or zero in lanes that the mask excludes."""
         where = np.asarray(where)
         result = np.zeros(where.shape, dtype)
         if other is not None:
@@ -154,11 +154,11 @@ class Memory:
             array[index] = new[lanes]
 
     def atomic(self, verb: str, where: Any, new: Any, mask: Any) -> Any:
-        """Combine values into memory, lane after lane; gives what stood there."""
+        """Combine values into memory, lane by lane; return the old values."""
         return self._update(where, (new,), mask, _ATOMIC[verb])
 
     def compare_and_swap(self, where: Any, expected: Any, new: Any) -> Any:
-        """Write where memory holds the expected bits; gives what stood there."""
+        """Write if memory has the expected bits; return the old values."""
 
         def combine(old: Any, expected: Any, new: Any) -> Any:
             bits = f"u{old.dtype.itemsize}"

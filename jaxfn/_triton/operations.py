@@ -1,8 +1,8 @@
 """Operations of TTIR that need no memory, in NumPy.
 
-Integers have no sign in TTIR: operations have. They are kept as signed arrays, and
-what is unsigned looks at the same bits. Small floats are computed in float32 and
-rounded, as on a GPU. A scalar is a NumPy scalar. No operation writes to an operand.
+Integers have no sign in TTIR; operations have. Here integers are signed arrays, and an
+unsigned operation views the same bits. As on a GPU, small floats are computed in
+float32 and rounded. A scalar is a NumPy scalar. No operation writes to an operand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BOOL = np.dtype(bool)
 
 
 def real(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` of floats; small ones are computed in float32 and rounded."""
+    """Make `fn` an operation on floats; small ones are computed in float32."""
 
     def apply(*xs: Any) -> Any:
         dtype = xs[0].dtype
@@ -41,7 +41,7 @@ def _unsigned(x: Any) -> Any:
 
 
 def whole(fn: Callable[..., Any], *, unsigned: bool = False) -> Callable[..., Any]:
-    """`fn` of integers. A bool is an integer of one bit, so True is -1 if signed."""
+    """Make `fn` an operation on integers. A bool has one bit, so signed True is -1."""
 
     def apply(*xs: Any) -> Any:
         dtype = xs[0].dtype
@@ -113,7 +113,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "ttg.barrier": lambda: None,
     "llvm.intr.assume": lambda _: None,
 }
-"""What computes an operation from its operands alone."""
+"""The functions of operations that need only their operands."""
 
 _COMPARE = named(np, "eq=equal ne=not_equal lt=less le=less_equal gt=greater")
 _COMPARE["ge"] = np.greater_equal
@@ -133,7 +133,7 @@ def _compare_real(op: Operation, x: Any, y: Any) -> Any:
         return ((x < y) | (x > y)) ^ (word == "ueq")
     if word[0] == "o" or word == "une":
         return _COMPARE[word[1:]](x, y)
-    # Unordered: also true beside NaN.
+    # Unordered comparisons are true for NaN.
     return ~_COMPARE[_OPPOSITE[word[1:]]](x, y)
 
 
@@ -227,4 +227,4 @@ WITH_OPERATION: dict[str, Callable[..., Any]] = {
     "tt.extern_elementwise": lambda op, *x: function(op.symbol)(*x).astype(op.dtype),
     "tt.addptr": lambda op, x, i: x + i.astype(np.int64) * op.pointee.itemsize,
 }
-"""What computes an operation from its operands and its words, attributes and types."""
+"""The functions of operations that also need words, attributes or types."""

@@ -1,7 +1,7 @@
-"""Reads the text of TTIR.
+"""A reader for the text of TTIR.
 
-Python's bindings of TTIR show neither constants nor the order of operations, so the
-text is read: one operation a line, regions in braces. What is not understood raises.
+Python's bindings of TTIR show neither constants nor the order of operations, so this
+module reads the text: one operation a line, regions in braces. Unknown syntax raises.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DTYPES |= {"i1": np.dtype("bool"), "index": np.dtype("int64")}
 
 @functools.cache
 def kind(text: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a type of TTIR; of the result, if it is a function's."""
+    """Return shape and dtype of a type of TTIR; for a function type, of its result."""
     text = re.split(r" -> | to |, (?=<)", text)[-1].strip("<>()")
     text = text.removeprefix("!tt.tensordesc<").removeprefix("tensor<")
     match = re.match(r"((?:\d+x)*)(!tt\.ptr|[su]?i(?=\d))?([^,>]*)", text)
@@ -69,13 +69,14 @@ class Operation:
         operands: Names of the values that it takes.
         words: Keywords between the operands, like the kind of a comparison.
         attributes: Values of its attributes; numbers and lists are read.
-        types: The text that follows the last colon.
+        types: The text after the last colon.
         strings: String literals.
         symbol: The function that it calls.
         regions: Nested code.
-        successors: Blocks that a branch goes to, with names of what it hands over.
+        successors: Blocks that a branch goes to, with the names of the values it
+            passes.
         place: File and line in the kernel.
-        run: What runs it, found when it first runs.
+        run: The function that runs it, found when it first runs.
     """
 
     name: str
@@ -112,12 +113,12 @@ class Operation:
 
 @dataclass
 class Block:
-    """Operations in order; the last may be left out if it hands on nothing.
+    """Operations in order; the last may be missing if it passes no values.
 
     Attributes:
-        label: Its name, which branches use.
-        arguments: Names of the values that it is entered with.
-        operations: What it does.
+        label: Name for branches.
+        arguments: Names of the values that it gets.
+        operations: Its operations.
     """
 
     label: str = ""
@@ -141,7 +142,7 @@ class Function:
 
 
 class _Reader:
-    """Reads a module line by line."""
+    """A reader of a module, line by line."""
 
     def __init__(self, text: str) -> None:
         self.strings: list[str] = []
@@ -163,7 +164,7 @@ class _Reader:
         return self._text(found[1]) if found else ""
 
     def _places(self, loc: str) -> Iterator[str]:
-        """Files and lines of a location, which may name others; innermost first."""
+        """Yield files and lines of a location, which may be nested; innermost first."""
         for found in _PLACE.finditer(loc):
             if found[1]:
                 yield f"{self.strings[int(found[1])]}:{found[2]}"
@@ -171,7 +172,7 @@ class _Reader:
                 yield from self._places(self.locs.get(found[0], ""))
 
     def _place(self, loc: str) -> str:
-        """The innermost line that is not Triton's own, if there is one."""
+        """Return the innermost line that is not Triton's own, if there is one."""
         places = list(self._places(loc))
         mine = (place for place in places if not place.startswith(self.own))
         return next(mine, places[0] if places else "")
@@ -189,7 +190,7 @@ class _Reader:
         return found
 
     def _region(self) -> tuple[list[Block], str]:
-        """The blocks up to the closing brace, and what follows it."""
+        """Read the blocks up to the closing brace; return also the text after it."""
         blocks = [Block()]
         while (line := next(self.lines))[0] != "}":
             if line[0] == "^":
@@ -255,5 +256,5 @@ def _attribute(text: str) -> Any:
 
 
 def read(text: str) -> dict[str, Function]:
-    """The functions of a module, by name; the kernel is the first."""
+    """Return the functions of a module, by name; the kernel is the first."""
     return _Reader(text).functions()

@@ -1,4 +1,4 @@
-"""What a launch `kernel[grid](*args, **kwargs)` runs, without a GPU.
+"""The configurations of a launch `kernel[grid](*args, **kwargs)`, without a GPU.
 
 `triton.autotune` and `triton.heuristics` around a kernel fill in arguments. Each
 configuration of an autotuner gives one binding of arguments to the kernel.
@@ -23,7 +23,7 @@ class Binding:
     Attributes:
         kernel: The `triton.JITFunction`.
         arguments: The value of each of its parameters, defaults included.
-        options: How to compile it: `num_warps` and others.
+        options: Options for compiling: `num_warps` and others.
         grid: Number of programs along each axis.
         config: The `triton.Config` that it comes from, or None. Triton calls its
             `pre_hook` before the kernel, with all arguments.
@@ -44,7 +44,7 @@ class Binding:
 def bindings(
     kernel: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any
 ) -> list[Binding]:
-    """The configurations of a launch, in the autotuner's order.
+    """Return the configurations of a launch, in the autotuner's order.
 
     Args:
         kernel: A kernel: functions with `triton.jit`, `triton.autotune` and
@@ -54,7 +54,7 @@ def bindings(
         grid: Number of programs along each axis, or a function of the arguments.
 
     Raises:
-        KeyError: A keyword is no parameter and no option, as in Triton.
+        KeyError: A keyword is neither a parameter nor an option, as in Triton.
         TypeError: An argument is missing, or `kernel` is no kernel.
         ValueError: The grid, or the autotuner, can't be used.
         NotImplementedError: The kernel has hooks that run around each launch.
@@ -68,7 +68,7 @@ def bindings(
 def _configurations(
     kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Iterator[tuple[Any, dict[str, Any], Any]]:
-    """Each kernel with the keywords that it gets, and its configuration."""
+    """Yield each kernel with the keywords that it gets, and its configuration."""
     if isinstance(kernel, experimental.name("Autotuner")):
         for config in _configs(kernel, args, kwargs):
             full = {**kwargs, **config.all_kwargs()}
@@ -101,7 +101,7 @@ def _not_a_kernel(kernel: Any) -> str:
 
 
 def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The configurations that an autotuner would time."""
+    """Return the configurations that an autotuner would time."""
     name = experimental.name_of(tuner.base_fn)
     if experimental.has_own_hooks(tuner):
         raise NotImplementedError(
@@ -132,7 +132,7 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
 
 
 def _does_same(a: Any, b: Any) -> bool:
-    """Are two functions the same, or made by the same call in the same way?"""
+    """Return whether two functions are the same, or have the same code and values."""
     if a is b:
         return True
     if not (inspect.isfunction(a) and inspect.isfunction(b)):
@@ -143,7 +143,7 @@ def _does_same(a: Any, b: Any) -> bool:
 
 
 def _held(function: Any) -> Iterator[Any]:
-    """All that a function computes with, but globals."""
+    """Yield the values that a function closes over, and its defaults."""
     yield from (cell.cell_contents for cell in function.__closure__ or ())
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
 
 
 def _grid(name: str, grid: Any, arguments: dict[str, Any]) -> tuple[int, int, int]:
-    """Three numbers, from what the user gave for a grid."""
+    """Convert the user's grid to three numbers."""
     if callable(grid):
         grid = grid(dict(arguments))
     sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
@@ -206,9 +206,9 @@ def _grid(name: str, grid: Any, arguments: dict[str, Any]) -> tuple[int, int, in
 
 
 def split(found: Sequence[Binding]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The arguments that all bindings share, and those of each of them.
+    """Return the arguments that all bindings share, and the others of each binding.
 
-    Only constants may differ from one to the other.
+    Only constants may differ between bindings.
     """
     first = found[0].arguments
     shared = {

@@ -1,4 +1,4 @@
-"""The names of `torch.autograd` that jaxfn has: a port changes only the package.
+"""The names of `torch.autograd` that jaxfn has; a port changes only the import.
 
 Example:
     >>> from jaxfn.autograd import Function

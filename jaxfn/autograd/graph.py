@@ -1,4 +1,4 @@
-"""Hooks on what is saved for backward: the names of `torch.autograd.graph`."""
+"""Hooks on saved tensors: the names of `torch.autograd.graph`."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ __all__ = [
 ]
 
 Node = BackwardCFunction
-"""What contexts are instances of, as in torch; of a graph they know nothing."""
+"""The class of contexts, as in torch. A context has no graph."""
 
 
 class saved_tensors_hooks:  # noqa: N801  (torch's name)
-    """Keep something else than the arrays that are saved for backward.
+    """Replace the arrays saved for backward, for example by smaller ones.
 
-    While the context is active, every array that a Function saves with
-    `save_for_backward` is given to `pack_hook`, and what that returns is kept;
-    `unpack_hook` gets it back when backward reads `ctx.saved_tensors`, and returns the
-    array to find there. Of nested contexts the innermost counts. The pair is the one
-    that is active when `apply` is called, also where backward runs later.
+    While the context is active, `pack_hook` gets every array that a Function saves with
+    `save_for_backward`. jaxfn saves its result instead. When backward reads
+    `ctx.saved_tensors`, `unpack_hook` gets this result, and returns the array to read.
+    Of nested contexts the innermost counts. The hooks active when `apply` is called
+    count, even if backward runs later.
 
-    Not packed: None, NumPy arrays, attributes of ctx, what is saved for jvp, and
-    anything in a call that is not differentiated or whose Function has no backward.
+    Not packed: None, NumPy arrays, attributes of ctx, and arrays saved for jvp. Nothing
+    is packed if the call is not differentiated, or if the Function has no backward.
 
     Args:
-        pack_hook: from an array of any shape and dtype to any pytree: arrays, and
-            static values such as strings or dtypes. It is traced like any JAX function.
-        unpack_hook: from that pytree to an array.
+        pack_hook: Function from an array of any shape and dtype to any pytree of arrays
+            and static values, such as strings or dtypes. JAX traces it.
+        unpack_hook: Function from this pytree to an array.
 
     Raises:
-        RuntimeError: on entering, where hooks are disabled.
+        RuntimeError: On entering, if hooks are disabled.
 
-    Differs from torch: hooks are traced once, not run in every iteration; derivatives
-    of higher order go through both hooks (and raise where integers are kept, for there
-    they would be lost). A jitted function is traced again under other hooks.
+    Differs from torch: JAX traces hooks once, and does not run them in every iteration.
+    Derivatives of higher order go through both hooks; if a hook returns integers, they
+    raise, because they would be lost. Under other hooks JAX traces a jitted function
+    again.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -72,7 +73,7 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
     ) -> None:
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
-        # A list, since one object may be entered again inside of itself.
+        # A list, because one object may be entered inside itself.
         self._leave: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
@@ -80,8 +81,8 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
         self._leave.append(settings.push(pair))
 
     def __exit__(self, *_: object) -> None:  # torch's tests call it without arguments
-        # Left once too often, there is nothing to take off. torch would take off the
-        # innermost pair, whoever entered it, and fails if there is none.
+        # If it exits too often, nothing is removed. torch would remove the innermost
+        # pair, whoever entered it, and fails if there is none.
         if self._leave:
             self._leave.pop()()
 
@@ -89,13 +90,13 @@ class saved_tensors_hooks:  # noqa: N801  (torch's name)
 class disable_saved_tensors_hooks(contextlib.ContextDecorator):  # noqa: N801  (torch's)
     """Refuse saved-tensor hooks while the context is active.
 
-    It is a decorator too, as in torch: then hooks are refused in calls of the function.
+    As in torch, it is a decorator too, and refuses hooks in calls of the function.
 
     Args:
-        error_message: of the RuntimeError that entering hooks raises.
+        error_message: The message of the RuntimeError if hooks are entered.
 
     Raises:
-        RuntimeError: on entering, where hooks are active.
+        RuntimeError: On entering, if hooks are active.
 
     Example:
         >>> from jaxfn.autograd import graph
@@ -126,15 +127,15 @@ class disable_saved_tensors_hooks(contextlib.ContextDecorator):  # noqa: N801  (
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801  (torch's name)
-    """Keep what is saved for backward in the memory of the host.
+    """Keep saved arrays in host memory.
 
-    On a GPU or TPU the arrays are moved to host memory in the forward pass and back in
-    the backward pass, inside the compiled program where there is one. On a CPU they are
-    there already, and nothing is done.
+    On a GPU or TPU the forward pass moves the arrays to host memory, and the backward
+    pass moves them back, also inside a compiled program. On a CPU nothing happens,
+    because they are there already.
 
     Args:
-        pin_memory: accepted; the host memory that XLA uses is pinned.
-        device_type: accepted and ignored.
+        pin_memory: Accepted and ignored: XLA's host memory is pinned.
+        device_type: Accepted and ignored.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -154,36 +155,36 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  (torch's name)
 
 
 def _to_host(x: Any) -> Any:
-    """Move `x` to host memory; say if it was moved: on a CPU it is there already."""
+    """Move `x` to host memory; return also whether it moved (not on a CPU)."""
     if jax.default_backend() == "cpu":
         return x, False
     return jax.device_put(x, jax.memory.Space.Host), True
 
 
 def _to_device(kept: Any) -> Any:
-    """Move back to the device what was moved to the host."""
+    """Move an array back to the device, if it was moved."""
     x, moved = kept
     return jax.device_put(x, jax.memory.Space.Device) if moved else x
 
 
 class save_compressed(saved_tensors_hooks):  # noqa: N801  (like the others)
-    """Keep what is saved for backward in fewer bits.
+    """Keep saved arrays in fewer bits.
 
-    Float arrays are kept in `dtype` and come back in their own; others are kept as they
-    are. With int8 an array is scaled so that its largest absolute value is 127; the
-    scale, one number, is kept beside it.
+    Float arrays are saved in `dtype`, and get back their own dtype when read. Other
+    arrays stay as they are. With int8 an array is scaled to a largest absolute value of
+    127, and its scale, one number, is saved too.
 
-    The error of a gradient is that of the saved values, to first order: the relative
-    rounding error is at most 2^-9 = 0.2 % of each value in bfloat16, and at most
-    1/254 = 0.4 % of the largest one in int8. Measured on the gradient of four layers
-    tanh(W x) with 64 x 64 normal weights of variance 1/64, as norm of the difference by
-    norm: 0.4 % in bfloat16, 0.04 % in float16, 1.1 % to 1.4 % in int8 (three seeds).
+    The relative error of a gradient is about the rounding error of the saved values. It
+    is at most 2^-9 = 0.2 % of each value in bfloat16, and at most 1/254 = 0.4 % of the
+    largest value in int8. Example: the gradient of four layers tanh(W x), with 64 x 64
+    normal weights of variance 1/64. The relative norm of the difference is 0.4 % in
+    bfloat16, 0.04 % in float16, and 1.1 % to 1.4 % in int8 (three seeds).
 
     Args:
-        dtype: bfloat16, float16 or int8.
+        dtype: One of bfloat16, float16 and int8.
 
     Raises:
-        ValueError: another dtype.
+        ValueError: The dtype is another one.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -206,8 +207,8 @@ class save_compressed(saved_tensors_hooks):  # noqa: N801  (like the others)
         super().__init__(*pair)
 
 
-# Cached, so that there is one pair of functions for each dtype: hooks are known by
-# identity, and another pair would have every jitted function traced again.
+# Cached, because hooks compare by identity: a new pair of functions would make JAX
+# trace every jitted function again.
 @functools.cache
 def _to_dtype(dtype: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Make the hooks that keep float arrays in a float dtype."""
@@ -224,21 +225,20 @@ def _to_dtype(dtype: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return pack, unpack
 
 
-# With s = max|x| / 127 the kept value is q = round(x / s), between -127 and 127, and
-# s q comes back. Rounding moves x / s by at most 1/2, so x by at most s / 2: that is
-# 1/254 of the largest value.
+# With s = max|x| / 127 the saved value is q = round(x / s), between -127 and 127, and
+# the restored value is s q. Rounding moves x / s by at most 1/2, and so x by at most s
+# / 2, which is 1/254 of the largest value.
 def _to_int8(x: Any) -> Any:
-    """Scale a float array to integers of 8 bits; leave any other as it is."""
+    """Scale a float array to 8-bit integers; leave any other as it is."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x, None, x.dtype
-    # An empty array has no largest value, and one of zeros the scale 0: x / 0 would be
-    # nan.
+    # An empty array has no largest value. The scale of zeros is 0, and x / 0 is nan.
     scale = jnp.max(jnp.abs(x), initial=0) / 127
     safe = jnp.where(scale > 0, scale, 1)
     return jnp.round(x / safe).astype(jnp.int8), scale, x.dtype
 
 
 def _from_int8(kept: Any) -> Any:
-    """Undo `_to_int8`, but for the rounding."""
+    """Undo `_to_int8`, except the rounding."""
     x, scale, dtype = kept
     return x if scale is None else (x * scale).astype(dtype)

@@ -167,7 +167,7 @@ def test_integers_that_hooks_keep_refuse_a_second_derivative():
     with (
         graph.save_compressed(jnp.int8),
         pytest.raises(
-            NotImplementedError, match="keep integers: expected first derivatives only"
+            NotImplementedError, match="hooks stored a saved array as integers"
         ),
     ):
         jax.hessian(loss)(weights)

@@ -5,10 +5,10 @@ behave differently, a constant says how (`SCAN_DROPS_JVP`). The comments in all 
 were checked on JAX 0.10.2 (the newest for Python 3.11) and 0.12.0.
 
 Read `traces` (tracers), `values`, `jaxprs`, `staged`, `recording`, `primitives`
-and `interpreters`. `decorators` adapts to JAX's three decorators: error texts, debug
-info, hidden frames, symbolic zeros.
+and `interpreters`. `decorators` serves JAX's three decorators: error texts, debug info,
+hidden frames, symbolic zeros.
 
-The readers of jaxprs also know names of operations: `linearity` and `derive` of
+Some readers of jaxprs also know names of operations: `linearity` and `derive` of
 `_engine`, and `trace` of `_explain`. `_decorator.jax_own` finds new methods of JAX's
 decorators.
 """

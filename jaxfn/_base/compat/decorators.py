@@ -16,7 +16,7 @@ from jax._src.core import DebugInfo, initial_result_paths
 SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
 """Whether the reverse derivative of a scan loses the rule of a custom_jvp.
 
-The known half loses it, so the second derivative is that of the body: silently wrong
+The known half loses it. The second derivative is then the body's, and silently wrong
 (0.10.2: 192.6 instead of 453.5; 0.12.0: right)."""
 
 
@@ -36,7 +36,7 @@ FORWARD_MODE_REFUSAL = (
 
 
 def is_refused_solve(error: Exception) -> bool:
-    """Is it JAX's error for a linear solve that it can't transpose?"""
+    """Return whether JAX raised this error for a linear solve without transpose."""
     return "open an issue" in str(error)
 
 
@@ -51,7 +51,7 @@ def lacks_transpose(error: Exception) -> str | None:
 
 
 def place_of(fun: Callable[..., Any]) -> str:
-    """Return file and line of a function, as JAX shows them; empty without code."""
+    """Return file and line of a function in JAX's form; empty without code."""
     return fun_sourceinfo(fun).partition(" at ")[2]
 
 
@@ -86,8 +86,8 @@ def set_debug_info(
 class _SymbolicZeros:
     """A value that is True, except for callers in JAX that would refuse it.
 
-    An eager shard_map and the kernels of Pallas run or lower only the function, not its
-    rules. But they refuse symbolic zeros as "not implemented".
+    An eager shard_map and Pallas kernels use only the function, not its rules. But they
+    refuse symbolic zeros as "not implemented".
     """
 
     def __bool__(self) -> bool:

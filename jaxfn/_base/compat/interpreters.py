@@ -1,8 +1,8 @@
 """Rules of our primitives for JAX's other interpreters.
 
 checkify, sparsify and the compilers of Pallas kernels have tables of rules, and refuse
-other primitives. A traced function (`linear`) uses the rule of custom_jvp_call. A
-primitive that selects some of its arguments (`attach`) selects.
+primitives without one. A traced function (`linear`) gets the rule of custom_jvp_call. A
+primitive that returns some of its arguments (`attach`) gets a rule that does so.
 
 This module imports none of the interpreters. Their users import them before a primitive
 is bound (`meet`).
@@ -31,11 +31,11 @@ _met: set[str] = set()
 def is_call(prim: Any) -> None:
     """Register `prim`, which evaluates its parameter `jaxpr`."""
     _calls.add(prim)
-    # JAX's next implementation would ask it to lower a jaxpr of its higher form that it
-    # finds among the parameters. `_low` does so, when the operation is compiled.
+    # If JAX's next implementation finds a jaxpr of its higher form among the
+    # parameters, it asks the primitive to lower it. `_low` lowers it, at compile time.
     prim.is_high = lambda *_, **__: False
-    # A jaxpr equals only itself, so a cache would have no hits, but would wrap each
-    # call in a function.
+    # A jaxpr equals only itself. A cache would have no hits, and would wrap each call
+    # in a function.
     rule = _as_call(mlir._lowerings[custom_jvp_call_p].rule)
     mlir.register_lowering(prim, rule, cacheable=False)
 

@@ -27,7 +27,7 @@ if jax.__version_info__ < (0, 11):  # later versions refuse it
 
 
 def has_transpose(primitive: Any) -> bool:
-    """Can `jax.linear_transpose` transpose this operation?"""
+    """Return whether `jax.linear_transpose` can transpose this operation."""
     return primitive in ad.primitive_transposes or primitive in _ad.fancy_transposes
 
 
@@ -36,14 +36,14 @@ _BATCHED_AS_TOLD = {
     *("pure_callback", "io_callback"),
 }
 _OF_JAX = {p for p in vars(primitives).values() if isinstance(p, Primitive)}
-_MORE = {  # others of JAX, and ours, which JAX batches by their jaxprs
+_MORE = {  # more of JAX's, and ours, which JAX batches by their jaxprs
     *("stack", "unstack", "random_wrap", "random_unwrap"),
     *("attach", "gate", "linear"),
 }
 
 
 def is_batched_by_jax(jaxpr: Any) -> bool:
-    """Does only JAX decide how a jaxpr is batched?"""
+    """Return whether JAX alone decides how a jaxpr is batched."""
     if isinstance(jaxpr, (tuple, list)):
         return all(map(is_batched_by_jax, jaxpr))
     try:
@@ -73,12 +73,12 @@ def trace_flat(
 
 
 def make_jaxpr(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Any:
-    """Trace in the same way; return a closed jaxpr of the arguments alone."""
+    """Trace `fun(*args)` like `trace_flat`; closed-over values stay constants."""
     jaxpr, consts = _trace(fun, args)
     return _extend.ClosedJaxpr(jaxpr, consts)
 
 
-# By its module, because type checkers don't find the name there in each release.
+# Read through the module: in some releases type checkers don't find the name.
 _extend: Any = jax.extend.core
 
 
@@ -87,8 +87,8 @@ def _trace(
 ) -> tuple[Any, Sequence[Any]]:
     """Trace like `jax.make_jaxpr`, but without the `jax.jit` around it.
 
-    That would inspect the signature and the pytrees of `fun`, which costs more than all
-    the rest.
+    `jax.jit` would inspect the signature and the pytrees of `fun`, which costs more
+    than all the rest.
     """
     traced = wrap_init(fun, debug_info=_TRACED)
     jaxpr, _, consts = trace_to_jaxpr_dynamic(traced, [type_of(x) for x in args])

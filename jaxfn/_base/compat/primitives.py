@@ -34,7 +34,7 @@ class Named:
 
 
 class BatchAxis:
-    """The axis of a vmap, for a batch rule."""
+    """The axis of a vmap that a batch rule handles."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -64,8 +64,8 @@ class BatchAxis:
         """Call `fun` on unbatched arguments inside this vmap, for collectives.
 
         Returns:
-            The results (or None) with the axis first, and for each whether it differs
-            between examples.
+            The results (or None) with the axis first; and for each result, whether it
+            differs between examples.
         """
         differs: list[bool] = []
 
@@ -87,7 +87,7 @@ class BatchAxis:
         """Return the type of a batch from the type of one example.
 
         In a `shard_map` that checks types, the batch varies over the mesh axes of
-        `spmd_axis_name` if the arguments do. The type of an example doesn't show it.
+        `spmd_axis_name` if the arguments do. The type of an example doesn't show that.
         """
         batched: Any = unmapped_aval(
             self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
@@ -133,8 +133,8 @@ def define_primitive(
     if not evaluates:
         prim.def_abstract_eval(abstract_eval)
     else:
-        # Without its effects, JAX would drop an equation with unused results, and give
-        # an ordered effect no token.
+        # Without the effects, JAX would drop an equation with unused results, and would
+        # give an ordered effect no token.
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),

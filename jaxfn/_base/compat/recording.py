@@ -28,7 +28,7 @@ class Recording:
     """The equations that JAX traces from now on.
 
     Attributes:
-        active: Whether JAX is tracing a jaxpr, so that there are equations.
+        active: Whether JAX is tracing a jaxpr, so equations exist.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Recording:
         self._begin = len(self._equations)
 
     def covers(self, outs: Sequence[Any], inputs: Sequence[Any]) -> list[bool]:
-        """Return for each output whether it is surely batched if any input is.
+        """Return for each output whether it is certainly batched if any input is.
 
-        The values show an active vmap. A later vmap batches some of the traced inputs
-        and all values computed from them.
+        Values show whether a vmap is active. A later vmap batches some of the traced
+        inputs, and all values computed from them.
         """
         axes = frozenset[int]().union(*map(batch_axes, inputs))
         made: dict[int, int] = {}  # bits of the inputs of each variable, by identity
@@ -71,8 +71,8 @@ class Recording:
     def closed_over(self, values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         """Find the tracers from outside, other than `inputs`, that have been used.
 
-        Not the references (jax.new_ref) from outside, but what has been read from them.
-        `values`, the results, count as used.
+        References (jax.new_ref) from outside don't count, but the values read from them
+        do. `values`, the results, count as used.
         """
         known = {id(inside(x)) for x in inputs}
         eqns = list(filter(None, map(_equation, self._equations[self._begin :])))
@@ -93,9 +93,10 @@ class Recording:
         return list(found.values())
 
     def loses_derivative(self, inputs: Sequence[Any]) -> bool:
-        """Has any value that loses its derivative (`is_lost`) been used, but inputs?
+        """Return whether a value that loses its derivative (`is_lost`) was used.
 
-        JAX raises only when it compiles, and only if the result is used.
+        `inputs` don't count. JAX raises only when it compiles, and only if the result
+        is used.
         """
         if len(self._constants) == self._known:  # fast path
             return False
@@ -106,7 +107,7 @@ class Recording:
 
     @property
     def makes_references(self) -> bool:
-        """Does an equation make a reference (jax.new_ref)?"""
+        """Whether an equation makes a reference (jax.new_ref)."""
         for eqn in map(_equation, self._equations[self._begin :]):
             if eqn and eqn.effects and internal_mutable_array_effect in eqn.effects:
                 return True
@@ -129,7 +130,7 @@ def _constant(x: Any) -> Any:
 
 
 def is_constant(x: Any) -> bool:
-    """Is `x` an array, or a tracer of a constant?"""
+    """Return whether `x` is an array, or a tracer of a constant."""
     while is_tracer(x):
         value = _constant(x)
         if value is x:
@@ -138,7 +139,7 @@ def is_constant(x: Any) -> bool:
     return True
 
 
-# ---- which operands of an equation reach which of its results
+# ---- the operands that reach each result of an equation
 
 PAIRED = frozenset(("device_put", "optimization_barrier"))
 """Operations of many operands, with a result for each."""
@@ -151,11 +152,11 @@ _CALLS = frozenset(
 
 
 def _results(eqn: Any, operands: Sequence[int]) -> list[int]:
-    """Return for each result the bits of the operands that surely reach it.
+    """Return for each result the bits of the operands that certainly reach it.
 
-    The result is batched if such an operand is batched. Calls are followed. Loops and
-    branches may not mix their operands, and a collective removes the axis of a vmap, so
-    their results have no bits.
+    The result is batched if one of these operands is. Calls are followed. The results
+    of loops and branches have no bits, because they may not mix their operands. Neither
+    have those of a collective, which removes the axis of a vmap.
     """
     n, name, params = len(eqn.outvars), eqn.primitive.name, eqn.params
     if name in PAIRED:
@@ -182,15 +183,15 @@ def _through(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
 
 
 def _holds_jaxpr(params: dict[str, Any]) -> bool:
-    """Do the parameters of an equation hold jaxprs?"""
+    """Return whether the parameters of an equation hold jaxprs."""
     if "branches" in params or "jaxprs" in params:
         return True
     return any(hasattr(x, "eqns") or hasattr(x, "jaxpr") for x in params.values())
 
 
 def _has_named_axes(eqn: Any) -> bool:
-    """Does the equation use a named axis: is it a collective or an axis_index?"""
-    # Reductions have `axes` too, but as integers.
+    """Return whether an equation uses a named axis: a collective or an axis_index."""
+    # Reductions have `axes` too, but these are integers.
     axes = eqn.params.get("axis_name", eqn.params.get("axes"))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
     return any(not isinstance(x, (int, NoneType)) for x in named)

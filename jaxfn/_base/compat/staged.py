@@ -72,11 +72,11 @@ class Staged:
 
     @property
     def parameter(self) -> Any:
-        """The parameter of a primitive: a jaxpr, because JAX looks for one."""
+        """The parameter of a primitive: a jaxpr, which JAX looks for."""
         return self.jaxpr
 
     def repeated(self) -> Staged | None:
-        """Return what gives the same values once more, without effects.
+        """Return a function that computes the same values again, without effects.
 
         Returns:
             None if a value needs an effect: an io_callback or a reference from outside
@@ -84,7 +84,7 @@ class Staged:
         """
         jaxpr, _ = open_jaxpr(self.jaxpr)
         kept = _used(jaxpr)
-        # Effects on references that it made itself are harmless.
+        # Effects on references that the function made itself are harmless.
         own = not any(map(is_reference, jaxpr.invars))
         harmless = (NamedAxisEffect, JaxprInputEffect) if own else NamedAxisEffect
         effects = kept.effects - {internal_mutable_array_effect}
@@ -105,7 +105,7 @@ class Staged:
         return open_jaxpr(self.jaxpr)[0].effects
 
     def uses_axis(self, name: Any) -> bool:
-        """Does it use this named axis of a vmap, for example in a collective?"""
+        """Return whether it uses this named axis of a vmap, as a collective does."""
         return NamedAxisEffect(name) in self.effects
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -173,13 +173,13 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 def is_reference(x: Any) -> bool:
-    """Is `x` a reference (jax.new_ref), or a variable of that type?"""
+    """Return whether `x` is a reference (jax.new_ref), or a variable of that type."""
     aval = x.aval if isinstance(x, Var) else jax.typeof(x)
     return isinstance(aval, AbstractRef)
 
 
 def makes_references(jaxpr: Any) -> bool:
-    """Does a jaxpr make references (jax.new_ref)?"""
+    """Return whether a jaxpr makes references (jax.new_ref)."""
     return internal_mutable_array_effect in open_jaxpr(jaxpr)[0].effects
 
 
@@ -188,8 +188,8 @@ def _without_references(closed: Any) -> Any:
 
     JAX does this when it compiles, but not inside our primitives.
     """
-    # JAX can't do it for a custom_jvp. First remove it if it is unused, as the value
-    # in a defjvp rule.
+    # JAX can't do this for a custom_jvp. First remove an unused one, for example the
+    # value in a defjvp rule.
     jaxpr, _ = open_jaxpr(closed)
     jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
     used = close_jaxpr(jaxpr)
@@ -199,11 +199,11 @@ def _without_references(closed: Any) -> Any:
         discharge: Any = discharge_state  # of JAX 0.10.0
         return close_jaxpr(discharge(jaxpr, ())[0])
     except NotImplementedError:
-        return used  # JAX can evaluate it, but not compile it
+        return used  # JAX can evaluate it, but can't compile it
 
 
 class Failed(Staged):
-    """A function whose trace failed: using it raises the error of the trace.
+    """A function whose trace failed; its use raises the error of the trace.
 
     The error has no frames, because they hold tracers, which must not outlive a trace.
     """
@@ -234,7 +234,7 @@ class Failed(Staged):
 
     @property
     def effects(self) -> Any:
-        # JAX reads it when it makes the equation, which must not raise yet.
+        # JAX reads this when it makes the equation, which must not raise yet.
         return set()
 
     def __repr__(self) -> str:

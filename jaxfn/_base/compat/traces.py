@@ -17,7 +17,7 @@ from jax.interpreters import ad
 ConcreteArray: type = ArrayImpl
 """The exact type of an array that is no tracer.
 
-Making an array to find it would start JAX's backend before jax.distributed is set up.
+An array made to find its type would start JAX's backend before jax.distributed.
 """
 
 _DIFFERENTIATED = (ad.JVPTracer, LinearizeTracer)
@@ -28,17 +28,17 @@ def is_tracer(x: Any) -> bool:
 
 
 def is_lost(x: Any) -> bool:
-    """Is `x` a tracer that no forward may close over?
+    """Return whether `x` is a tracer that no forward may close over.
 
-    Either an active transformation differentiates it, and the rules would lose its
-    derivative; or its transformation is over. JAX raises for both, but later, and with
-    unhelpful messages.
+    Either an active transformation differentiates `x`, and the rules would lose its
+    derivative; or its transformation is over. JAX raises for both, but later and less
+    clearly.
     """
     return isinstance(x, _DIFFERENTIATED) or is_leaked(x)
 
 
 def is_leaked(x: Any) -> bool:
-    """Is `x` a tracer whose transformation is over?"""
+    """Return whether `x` is a tracer whose transformation is over."""
     if not is_tracer(x) or isinstance(getattr(x, "val", None), Literal):
         return False
     if not x._trace.is_valid():
@@ -61,12 +61,12 @@ def inside(x: Any) -> Any:
 
 
 def is_differentiated(x: Any) -> bool:
-    """Does an active transformation differentiate `x`?"""
+    """Return whether an active transformation differentiates `x`."""
     return isinstance(inside(x), _DIFFERENTIATED)
 
 
 def in_kernel() -> bool:
-    """Is JAX tracing the body of a Pallas kernel?"""
+    """Return whether JAX is tracing the body of a Pallas kernel."""
     pallas: Any = sys.modules.get("jax._src.pallas.core")
     if pallas is None:
         return False
@@ -76,7 +76,7 @@ def in_kernel() -> bool:
 
 
 def is_final(arrays: Sequence[Any]) -> bool:
-    """Are the values known, and not differentiated, so that no derivative follows?"""
+    """Return whether all values are known and none is differentiated, now or later."""
     return all(map(has_value, arrays)) and not any(map(is_differentiated, arrays))
 
 
@@ -117,12 +117,12 @@ def forgotten_axes() -> list[tuple[Any, int]]:
 
 
 def has_value(x: Any) -> bool:
-    """Is the value of `x` known, perhaps inside an eager vmap?"""
+    """Return whether the value of `x` is known, also inside an eager vmap."""
     return not is_tracer(inside(x))
 
 
 def is_abstract(x: Any) -> bool:
-    """Is only the type of `x` known, under all transformations?"""
+    """Return whether only the type of `x` is known, under all transformations."""
     return is_tracer(known_value(x))
 
 
@@ -137,20 +137,21 @@ def known_value(x: Any) -> Any:
 
 
 def is_transforming() -> bool:
-    """Is a transformation active, even if no argument is a tracer?"""
+    """Return whether a transformation is active, even if no argument is a tracer."""
     return not isinstance(trace_ctx.trace, EvalTrace)
 
 
 def in_jet(arrays: Sequence[Any]) -> bool:
-    """Does `jax.experimental.jet`, which is slow to import, trace any of the arrays?"""
+    """Return whether `jax.experimental.jet` traces any of the arrays."""
+    # By name, because the module is slow to import.
     return any(type(x).__name__ == "JetTracer" for x in arrays)
 
 
 def in_forward_mode(arrays: Sequence[Any]) -> bool:
-    """Does the innermost jvp, under vmaps or not, differentiate any of the arrays?
+    """Return whether the innermost jvp, also under vmaps, differentiates an array.
 
-    JAX refuses this for a custom_vjp function, but under jit only when it compiles,
-    because it may transpose the tangents before.
+    JAX refuses this for a custom_vjp function. Under jit it refuses only when it
+    compiles, because it may transpose the tangents first.
     """
     trace = trace_ctx.trace
     while isinstance(trace, BatchTrace):
@@ -170,5 +171,5 @@ def staging() -> Any:
 
 
 def is_staging() -> bool:
-    """Is JAX tracing a jaxpr?"""
+    """Return whether JAX is tracing a jaxpr."""
     return staging() is not None

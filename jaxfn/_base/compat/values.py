@@ -23,16 +23,16 @@ SymbolicZero = jax.custom_derivatives.SymbolicZero
 def as_array(x: Any) -> Any:
     """Return `x` as a `jax.Array` of the same type, weak or not.
 
-    Every value from JAX passes through here. JAX passes on constants as Python numbers
-    (some with a dtype: TypedFloat), NumPy arrays and scalars, or typed NumPy arrays,
-    which lack `.at` or `.shape`.
+    Every value from JAX passes through here. JAX passes constants as Python numbers
+    (some with a dtype: TypedFloat), NumPy arrays and scalars, or typed NumPy arrays.
+    These lack `.at` or `.shape`.
     """
     if isinstance(x, jax.Array) or not isinstance(x, _CONSTANTS):
         return x
     value: Any = x
     aval = jax.typeof(value)
     if aval.dtype == jax.dtypes.float0:
-        return x  # a cotangent of integers, which JAX keeps in NumPy
+        return x  # a cotangent of integers: JAX leaves it in NumPy
     return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
 
 
@@ -40,7 +40,7 @@ _CONSTANTS = (int, float, complex, np.ndarray, np.generic)
 
 
 def is_zero(x: Any) -> bool:
-    """Is `x` a symbolic zero of JAX?"""
+    """Return whether `x` is a symbolic zero of JAX."""
     return type(x) is ad.Zero or type(x) is SymbolicZero
 
 
@@ -73,7 +73,7 @@ def tangent_aval(x: Any) -> Aval:
 
 
 def has_type(x: Any, aval: Any) -> bool:
-    """Does `x` have this type, including sharding and varying mesh axes?"""
+    """Return whether `x` has this type, including sharding and varying mesh axes."""
     if type(x) is ConcreteArray and aval.sharding.mesh.empty:
         return x.shape == aval.shape and x.dtype == aval.dtype
     return jax.typeof(x) == aval
@@ -94,15 +94,15 @@ def varying_axes(x: Any) -> frozenset[Hashable]:
 
 
 def is_sharded(x: Any) -> bool:
-    """Does the type of `x` have an explicit sharding?"""
+    """Return whether the type of `x` has an explicit sharding."""
     explicit = jax.sharding.AxisType.Explicit
     return explicit in type_of(x).sharding.mesh.axis_types
 
 
 def is_unreduced(x: Any) -> bool:
-    """Is `x` unreduced or reduced: is it, or its cotangent, still to be summed?
+    """Return whether `x` or its cotangent must still be summed (unreduced, reduced).
 
-    JAX adds it only to values of the same kind.
+    JAX adds such a value only to its like.
     """
     aval = type_of(x)
     types = (aval.sharding.spec, getattr(aval, "mat", None))
@@ -110,7 +110,7 @@ def is_unreduced(x: Any) -> bool:
 
 
 def is_sharded_otherwise(x: Any, aval: Any) -> bool:
-    """Do the types have different explicit shardings?"""
+    """Return whether the types have different explicit shardings."""
     have, want = type_of(x).sharding, aval.sharding
     explicit = jax.sharding.AxisType.Explicit
     return have != want and all(explicit in s.mesh.axis_types for s in (have, want))

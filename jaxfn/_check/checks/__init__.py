@@ -1,1 +1,1 @@
-"""The checks, by what they are about; `runner.CHECKS` has them all."""
+"""The checks, by subject; `runner.CHECKS` lists them all."""

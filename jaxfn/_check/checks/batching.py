@@ -16,15 +16,15 @@ from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
 
 EXAMPLES = 3
-"""In a batch: not a size that is likely to be that of another axis."""
+"""Size of a batch, unlikely to be the size of another axis."""
 
 Axes: TypeAlias = tuple[int | None, ...]
 
 
 def _axes(case: Case) -> list[Axes]:
-    """All arrays batched first and last, and each of them alone.
+    """Return the axes: all arrays batched first, all last, and each array alone.
 
-    If JAX's own rules batch everything, last alone is enough.
+    If JAX's own rules batch everything, all last is enough.
     """
     n = len(case.arrays)
     if n == 0:
@@ -38,7 +38,7 @@ def _axes(case: Case) -> list[Axes]:
 
 
 def _axes_of_derivatives(case: Case, shared: int) -> list[Axes]:
-    """As for the value; or every other array batched last, if that is enough."""
+    """Return the axes for derivatives; if JAX batches, every other array last."""
     if not case.is_batched_by_jax or not case.arrays:
         return _axes(case)
     last = _last(case)
@@ -53,7 +53,7 @@ def _last(case: Case) -> Axes:
 
 
 def _batched(rows: Sequence[Arrays], axes: Axes) -> tuple[Arrays, list[Arrays]]:
-    """The batched arrays, and the examples that they hold."""
+    """Return the batched arrays, and their examples."""
     arrays, examples = [], [list(row) for row in rows]
     for i, axis in enumerate(axes):
         if axis is None:
@@ -66,11 +66,11 @@ def _batched(rows: Sequence[Arrays], axes: Axes) -> tuple[Arrays, list[Arrays]]:
 
 
 Batch: TypeAlias = Callable[[Axes], Callable[..., Arrays]]
-"""What is batched, for the axes of its arguments."""
+"""A batched function, for the axes of its arguments."""
 
 
 def _in_batches(case: Case, f: Batch, chosen: Sequence[Axes]) -> Call:
-    """A call of `f` for each of these axes."""
+    """Return a call of `f` for each of these axes."""
     rows = case.batch(EXAMPLES)
     given = [_batched(rows, axes)[0] for axes in chosen]
 
@@ -87,7 +87,7 @@ def _against_loop(
     f: Callable[..., Arrays],
     names: Callable[[Arrays], list[str]],
 ) -> Outcome:
-    """Batches against what a loop over their examples gives."""
+    """Compare batches with a loop over their examples."""
     rows, found = case.batch(EXAMPLES), []
     for axes, got in zip(chosen, batches, strict=True):
         examples = _batched(rows, axes)[1]
@@ -99,14 +99,14 @@ def _against_loop(
 
 
 def batches(case: Case) -> Call:
-    """The value under vmap."""
+    """Plan the value under vmap."""
     return _in_batches(case, lambda axes: jax.vmap(case.run, in_axes=axes), _axes(case))
 
 
 def vmap(case: Case) -> Outcome:
-    """A batch is what a loop gives, wherever the batch axis is.
+    """Compare vmap with a loop, for several batch axes.
 
-    One is not compiled if there may be a vmap rule that nothing can trace.
+    If there may be a vmap rule that can't be traced, one batch is not compiled.
     """
     got = case.computed(batches, after="value under jit")[1]
     if not case.is_batched_by_jax:
@@ -132,7 +132,7 @@ def vmap_jit(case: Case) -> Outcome:
 
 
 def batches_of_backward(case: Case) -> Call:
-    """The gradient under vmap."""
+    """Plan the gradient under vmap."""
 
     def batched(axes: Axes) -> Callable[..., Arrays]:
         return jax.vmap(lambda *xs: case.gradients(case.first_cts, *xs), in_axes=axes)
@@ -141,18 +141,18 @@ def batches_of_backward(case: Case) -> Call:
 
 
 def vmap_backward(case: Case) -> Outcome:
-    """The gradient under vmap, against a loop."""
+    """Compare the gradient under vmap with a loop."""
     chosen, got = _axes_of_derivatives(case, 1), case.computed(batches_of_backward)[1]
     return _against_loop(case, got, chosen, partial_gradients(case), name_gradients)
 
 
 def partial_gradients(case: Case) -> Callable[..., Arrays]:
-    """The gradients by the float arrays, for cotangents that are the same anywhere."""
+    """Return the gradients by the float arrays, for the first cotangents."""
     return functools.partial(case.quick_gradients, case.first_cts)
 
 
 def backwards_of_batch(case: Case) -> Call:
-    """The gradient of vmap."""
+    """Plan the gradient of vmap."""
     cts = [numbers.stack([ct] * EXAMPLES) for ct in case.first_cts]
 
     def batched(axes: Axes) -> Callable[..., Arrays]:
@@ -169,7 +169,7 @@ def backwards_of_batch(case: Case) -> Call:
 
 
 def backward_vmap(case: Case) -> Outcome:
-    """The gradient of vmap against a loop of gradients; sums over what is shared."""
+    """Compare the gradient of vmap with a loop; a shared argument gets the sum."""
     chosen, rows = _axes_of_derivatives(case, 0), case.batch(EXAMPLES)
     found = []
     every = case.computed(backwards_of_batch)[1]
@@ -186,7 +186,7 @@ def backward_vmap(case: Case) -> Outcome:
 
 
 def _shared(column: Arrays, axis: int | None) -> Any:
-    """The gradients of the examples, or the sum if they share the argument."""
+    """Stack the gradients of the examples, or sum them if they share the argument."""
     if axis is not None:
         return numbers.stack(column, axis)
     total = column[0]
@@ -196,7 +196,7 @@ def _shared(column: Arrays, axis: int | None) -> Any:
 
 
 def batches_of_jvp(case: Case) -> Call:
-    """The jvp under vmap."""
+    """Plan the jvp under vmap."""
     ts = case.ts(case.rng())
 
     def batched(axes: Axes) -> Callable[..., Arrays]:
@@ -206,7 +206,7 @@ def batches_of_jvp(case: Case) -> Call:
 
 
 def vmap_jvp(case: Case) -> Outcome:
-    """The jvp under vmap, against a loop."""
+    """Compare the jvp under vmap with a loop."""
     ts, chosen = case.ts(case.rng()), _axes_of_derivatives(case, 1)
     got = case.computed(batches_of_jvp, after="jvp under jit")[1]
     loop = functools.partial(case.quick_tangents, ts)

@@ -28,7 +28,7 @@ from jaxfn._check.shared import Outcome, Skip
 
 
 def value(case: Case) -> Outcome:
-    """Forward runs, twice with the same result, which is that of the reference."""
+    """Run forward twice; compare the results, also with the reference."""
     first = case.first_value
     again = case.run(*case.arrays)
     names = name_outputs(first)
@@ -52,7 +52,7 @@ def value_jit(case: Case) -> Outcome:
 
 
 def backward(case: Case) -> Outcome:
-    """<J^T ct, t> against <ct, slope along t>, one argument at a time."""
+    """Compare <J^T ct, t> with <ct, slope along t>, one argument at a time."""
     of_fwd = _value_of_fwd(case)
     if not of_fwd.ok:
         return of_fwd
@@ -64,9 +64,9 @@ def backward(case: Case) -> Outcome:
 
 
 def _value_of_fwd(case: Case) -> Outcome:
-    """Check that the rule that saves for backward gives the value of the function.
+    """Check that the rule that saves for backward returns the function's value.
 
-    JAX does not ask: outside of a trace it goes on with what fwd returned.
+    JAX does not check this: outside a trace it uses the result of fwd.
     """
     structures: list[Any] = []
 
@@ -93,7 +93,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
     accuracies: list[float] = []
     outcome = _along(case, i, t, slopes_of(case, along), grads)
     if outcome is None or not outcome.ok:
-        # What is wrong may be the value, by the tolerance of a solver.
+        # The value itself may be inaccurate, by the tolerance of a solver.
         accuracies = accuracy.of(case, "value")
         of_gradient = accuracy.of(case, "gradient")
         if any(accuracies) or any(of_gradient):
@@ -117,7 +117,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
 def _along(
     case: Case, i: int, t: Any, slopes: list[Slope], grads: Arrays, more: float = 0.0
 ) -> Outcome | None:
-    """The gradient by argument i against slopes along t; None if there are none."""
+    """Compare the gradient by argument i with slopes; None if there are no slopes."""
     if not has_slope(slopes):
         return None
     cts = case.first_cts
@@ -146,13 +146,13 @@ def _gradients(case: Case, chosen: Sequence[int] | None = None) -> list[str]:
 
 
 def backward_zero(case: Case) -> Outcome:
-    """Zero cotangents give zero gradients."""
+    """Check that zero cotangents give zero gradients."""
     got = case.quick_pull(numbers.zeros(case.out_types), *case.xs)
     return case.compare(got, numbers.zeros(got), _gradients(case), floor=1.0)
 
 
 def backward_linear(case: Case) -> Outcome:
-    """Backward of a sum is the sum, and of a hundredfold the hundredfold."""
+    """Check that backward maps sums to sums, and multiples to multiples."""
     generator = case.rng()
     a, b = case.cts(generator), case.cts(generator)
     return _linear(case, case.quick_pull, a, b, lambda _: _gradients(case), "ct")
@@ -178,7 +178,7 @@ def _linear(
 
 
 def backward_subsets(case: Case) -> Outcome:
-    """A gradient does not depend on which other arguments are differentiated."""
+    """Check that a gradient does not depend on the other differentiated arguments."""
     if len(case.at) < 2:
         raise Skip("one argument has a derivative")
     whole = case.quick_pull(case.first_cts, *case.xs)
@@ -198,7 +198,7 @@ def backward_subsets(case: Case) -> Outcome:
 
 
 def backward_unused(case: Case) -> Outcome:
-    """An output that is not used is like one with zero cotangents."""
+    """Check that an unused output acts like one with zero cotangents."""
     cts = case.first_cts
     if len(cts) < 2:
         raise Skip("one output has a derivative")
@@ -222,7 +222,7 @@ def backward_unused(case: Case) -> Outcome:
 
 
 def jvp(case: Case) -> Outcome:
-    """The tangents against slopes, one argument at a time."""
+    """Compare the tangents with slopes, one argument at a time."""
     ts, found = case.ts(case.rng()), []
     case.quick_push(ts, *case.xs)  # refusals before anything is computed
     zeros = numbers.zeros(case.xs)
@@ -248,7 +248,7 @@ def jvp(case: Case) -> Outcome:
 def _tangent(
     case: Case, i: int, got: Arrays, slopes: Sequence[Slope]
 ) -> Outcome | None:
-    """Tangents along argument i against slopes; None if there are none."""
+    """Compare tangents along argument i with slopes; None if there are no slopes."""
     if not has_slope(slopes):
         return None
     found = []
@@ -283,7 +283,7 @@ def jvp_linear(case: Case) -> Outcome:
 
 
 def jvp_subsets(case: Case) -> Outcome:
-    """A constant argument is like one with zero tangent."""
+    """Check that a constant argument acts like one with zero tangent."""
     if len(case.at) < 2:
         raise Skip("one argument has a derivative")
     ts, zeros, found = case.ts(case.rng()), numbers.zeros(case.xs), []
@@ -309,7 +309,7 @@ def jvp_subsets(case: Case) -> Outcome:
 
 
 def adjoint(case: Case) -> Outcome:
-    """<ct, J t> = <J^T ct, t>."""
+    """Check that <ct, J t> = <J^T ct, t>."""
     generator = case.rng()
     cts, ts = case.cts(generator), case.ts(generator)
     pushed, pulled = case.quick_push(ts, *case.xs), case.quick_pull(cts, *case.xs)

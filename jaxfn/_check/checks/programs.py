@@ -24,7 +24,7 @@ from jaxfn._check.shared import Outcome, Skip
 
 
 def scanned(case: Case) -> Call:
-    """The function in a scan, with its gradient."""
+    """Plan the function in a scan, with its gradient."""
     stacked = [numbers.stack(column) for column in zip(*case.batch(2), strict=True)]
 
     def run(stacked: Arrays, cts: Arrays) -> tuple[Arrays, Arrays]:
@@ -41,7 +41,7 @@ def scanned(case: Case) -> Call:
 
 
 def scan(case: Case) -> Outcome:
-    """In a scan, with its gradient, against the same calls one after the other."""
+    """Compare a scan and its gradient with the same calls one by one."""
     outs, got = case.computed(scanned)[1]
     rows = case.batch(2)
     gradients = partial_gradients(case)
@@ -60,7 +60,7 @@ def _stacked(rows: Sequence[Arrays]) -> Arrays:
 
 
 def checkpointed(case: Case) -> Call:
-    """The gradient under jax.checkpoint."""
+    """Plan the gradient under jax.checkpoint."""
 
     def run(cts: Arrays, xs: Arrays) -> Arrays:
         return list(jax.vjp(jax.checkpoint(case.f), *xs)[1](cts))
@@ -69,7 +69,7 @@ def checkpointed(case: Case) -> Call:
 
 
 def checkpoint(case: Case) -> Outcome:
-    """Under jax.checkpoint the gradient is the same."""
+    """Check that the gradient is the same under jax.checkpoint."""
     expected = case.quick_pull(case.first_cts, *case.xs)
     got = case.computed(checkpointed)[1]
     return case.compare(got, expected, name_gradients(got))
@@ -78,25 +78,25 @@ def checkpoint(case: Case) -> Outcome:
 # ---- precision, leaks
 
 
-NO_DTYPE = "does not accept dtype"  # JAX of an operation; others are mistakes
+NO_DTYPE = "does not accept dtype"  # JAX's words for an operation
 NO_LIMIT = "it iterates until a float is small, without a limit: maybe forever in"
 LOW_TOLERANCE = 0.1
 ROUNDINGS = 4
-"""Draws of rounded arguments, and how often their effect is allowed."""
+"""Number of draws of rounded arguments, and the factor allowed on their effect."""
 
 
 def low_precision(case: Case) -> Outcome:
-    """In a low precision: the same dtypes as the arguments', and about the values.
+    """Check dtypes and rough values in a low precision.
 
-    Compared with the value and gradient in high precision at the same rounded
-    arguments. What is computed in between rounds too, and by how much that matters
-    depends on the function: only a tenth of the largest element counts as wrong, and
-    less than what happens in high precision if the arguments move by a rounding.
+    Value and gradient are compared with high precision, at the same rounded arguments.
+    Intermediates round too, with an effect that depends on the function. So a
+    difference of a tenth of the largest element passes. A larger one passes too, if
+    rounding the arguments in high precision has the same effect.
     """
     low = case.low
     if low is None:
         raise Skip("low_precision=None")
-    low.passed = case.passed  # what can be compiled in one precision can be in another
+    low.passed = case.passed  # a function that compiles in one precision does in all
     if case.may_not_end:
         raise Skip(f"{NO_LIMIT} {_dtypes(low.xs)}")
     rounded = [
@@ -133,7 +133,7 @@ def low_precision(case: Case) -> Outcome:
 
 
 def _low_gradients(low: Case, cts: Arrays) -> Arrays | Outcome:
-    """The gradients in a low precision, or the outcome if backward fails in it."""
+    """Return the gradients in a low precision, or the outcome if backward fails."""
     try:
         return low.quick_pull(cts, *low.xs)
     except Exception as error:
@@ -150,7 +150,7 @@ def _low_gradients(low: Case, cts: Arrays) -> Arrays | Outcome:
 
 
 def lowered(case: Case) -> Call:
-    """The value in a low precision, and the gradient."""
+    """Plan the value and the gradient in a low precision."""
     low = case.low
     if low is None or case.may_not_end:
         raise Skip("it is not asked for, or may not end")
@@ -158,7 +158,7 @@ def lowered(case: Case) -> Call:
     def both(cts: Arrays, *xs: Any) -> tuple[Arrays, Arrays]:
         return low.f(*xs), low.pull(cts, *xs)
 
-    # Of a compiled function, so that JAX remembers what it traced.
+    # Use a compiled function, because JAX caches its trace.
     outs = jax.eval_shape(jax.jit(low.f), *low.xs)
     return both, (_cotangents(low, outs), *low.xs)
 
@@ -169,7 +169,7 @@ def _cotangents(low: Case, outs: Arrays) -> Arrays:
 
 
 class _High:
-    """The function in high precision, at the rounded arguments of a low one."""
+    """The function in high precision, at the arguments rounded to a low one."""
 
     def __init__(self, case: Case, low: Case, rounded: Arrays) -> None:
         self._case, self._low, self._rounded = case, low, rounded
@@ -180,7 +180,7 @@ class _High:
     def compare(
         self, got: Arrays, f: Callable[..., Arrays], names: list[str]
     ) -> Outcome:
-        """`got` with what `f` gives here."""
+        """Compare `got` with the result of `f` here."""
         have = [shared.wide(a) for a in got]
         want = [shared.wide(b) for b in f(*self._rounded)]
         labels = [f"{name} in {_dtypes(self._low.xs)}" for name in names]
@@ -199,7 +199,7 @@ class _High:
     def _spread(
         self, f: Callable[..., Arrays], want: list[np.ndarray], labels: list[str]
     ) -> float:
-        """What a rounding of the arguments changes, at most, relative to the size."""
+        """Return the largest effect of rounding the arguments, relative to the size."""
         generator, found = self._case.rng(), [0.0]
         for _ in range(ROUNDINGS):
             arrays = [
@@ -212,13 +212,13 @@ class _High:
 
 
 def _shaken(x: Any, eps: float, generator: np.random.Generator) -> Any:
-    """`x` with other last digits of a low precision."""
+    """Change `x` by rounding errors of a low precision."""
     factor = 1 + eps * generator.uniform(-0.5, 0.5, x.shape)
     return numbers.array(np.asarray(x) * factor, x.dtype)
 
 
 def _is_refusal(error: Exception) -> bool:
-    """A derivative that the function does not have: no mistake."""
+    """Return whether the error means that the function lacks the derivative."""
     text = str(error)
     return errors.NO_BACKWARD in text or compat.FORWARD_MODE_REFUSAL in text
 
@@ -232,9 +232,9 @@ def _line(error: Exception) -> str:
 
 
 def leaks(case: Case) -> Outcome:
-    """No tracer is kept beyond its trace."""
+    """Check that no tracer outlives its trace."""
 
-    # Without a derivative, another function than fwd may run.
+    # Take the derivative too, because without it fwd may not run.
     def both(cts: Arrays, *arrays: Any) -> tuple[Arrays, Arrays]:
         return case.run(*arrays), case.gradients(cts, *arrays)
 
@@ -245,14 +245,14 @@ def leaks(case: Case) -> Outcome:
 
 @contextlib.contextmanager
 def small_heap() -> Iterator[None]:
-    """The garbage collector does not look through what is there already.
+    """Hide existing objects from the garbage collector.
 
-    JAX collects garbage if a trace is not gone when it ends, for example that of a
-    custom_vjp that nothing differentiates. What was there before is no garbage of that
-    trace, and looking through it takes longer than the rest of this check.
+    If a trace outlives its end, JAX collects garbage. This happens for a custom_vjp
+    that is not differentiated. Earlier objects are no garbage of that trace, and a
+    search through them takes longer than the rest of this check.
     """
     if gc.get_freeze_count():
-        yield  # somebody did so, and wants it to stay like that
+        yield  # somebody else froze objects: leave them frozen
         return
     gc.freeze()
     try:

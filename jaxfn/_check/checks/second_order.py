@@ -1,4 +1,4 @@
-"""Checks of second derivatives: those of the backward and jvp rules."""
+"""Checks of second derivatives: derivatives of the backward and jvp rules."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SURROGATE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Second:
-    """The derivative of the backward or jvp rule, against its own differences.
+    """A check of the derivative of backward or jvp, by differences of the same rule.
 
-    Where rules differ from the derivative of the value on purpose, a second derivative
-    is not always the slope of the first: what the first computes from values of the
-    function moves as the rules say. It may equal that of the reference instead.
+    If rules differ from the value's derivative on purpose, a second derivative is not
+    always the slope of the first: JAX differentiates values of the function in it by
+    the rules. It may equal the second derivative of the reference instead.
 
     Attributes:
-        kind: the rule: "backward" or "jvp".
-        mode: how it is differentiated: "reverse" or "forward".
+        kind: The rule: "backward" or "jvp".
+        mode: The mode of its derivative: "reverse" or "forward".
     """
 
     kind: str
     mode: str
 
     def plan(self, case: Case) -> Call:
-        """The derivative, with arguments, directions and cotangents."""
+        """Plan the derivative, with arguments, directions and cotangents."""
         generator = case.rng()
         of_backward = self.kind == "backward"
         given = case.cts(generator) if of_backward else case.ts(generator)
@@ -83,7 +83,7 @@ def _against_slopes(
     got: tuple[Arrays, Arrays],
     noise: Sequence[float] | None,
 ) -> Outcome:
-    """The derivative of g, which is in a pairing, against the slopes of g."""
+    """Compare the derivative of g, in a pairing, with the slopes of g."""
     slopes = finite_differences.slopes(g, args, along, case.eps, noise)
     if not all(s.settled.all() for s in slopes):
         raise Skip("the first derivative has no slope here that differences agree on")
@@ -97,7 +97,7 @@ def _quickly(case: Case, kind: str) -> Callable[..., Arrays]:
 
 
 def _first(case: Case, f: Callable[..., Arrays], kind: str) -> Callable[..., Arrays]:
-    """A first derivative, as a function of arguments and their (co)tangents."""
+    """Return a first derivative, as a function of arguments and (co)tangents."""
     n = len(case.at)
     if kind == "backward":
         return lambda *args: list(jax.vjp(f, *args[:n])[1](list(args[n:])))
@@ -107,7 +107,7 @@ def _first(case: Case, f: Callable[..., Arrays], kind: str) -> Callable[..., Arr
 def _derivative(
     g: Callable[..., Arrays], mode: str
 ) -> Callable[[Arrays, Arrays, Arrays], Arrays]:
-    """Of g: along a direction, or for cotangents."""
+    """Return the derivative of g, along a direction or for cotangents."""
 
     def derivative(args: Arrays, along: Arrays, cts: Arrays) -> Arrays:
         if mode == "reverse":
