@@ -13,6 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxfn._base import compat, errors, type_name
+from jaxfn._kernels import KernelDerivativeError
 
 _Axes = dict[str, tuple[str, ...]]
 
@@ -215,6 +216,8 @@ def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         out = fn(*args)
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
+    whole.__name__ = rule.name
+
     def shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]:
         specs = [PartitionSpec(*(axes.get(x) for x in dims)) for dims in arrays]
         return tuple(NamedSharding(mesh, spec) for spec in specs)
@@ -254,7 +257,7 @@ def _without_derivative(name: str, run: Callable[..., Any]) -> Callable[..., Any
 
     @guarded.defjvp
     def _(*_: Any) -> Any:
-        raise errors.RuleTypeError(
+        raise KernelDerivativeError(
             f"`{name}` was differentiated, and partitioned gives no derivative. Call "
             "it in forward of a Function, and another partitioned function in backward."
         )

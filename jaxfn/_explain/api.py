@@ -12,6 +12,7 @@ from jaxfn._base import pytree
 from jaxfn._explain import trace
 from jaxfn._explain.report import Explanation, Transformation
 from jaxfn._explain.target import Target, struct, target
+from jaxfn._kernels import Kernel, kernels
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
@@ -19,9 +20,9 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
 
     The report names the definition of JAX that the rules become, and why; the array
     arguments and the static ones; and the transformations that work. It lists the
-    residuals, which stay in memory for the backward pass, and the jaxprs and the cost
-    of both passes. Print it, or show it in a notebook. Its attributes have the same as
-    data.
+    residuals, which stay in memory for the backward pass, and the kernels, the jaxprs
+    and the cost of both passes. Print it, or show it in a notebook. Its attributes have
+    the same as data.
 
     JAX traces the call for the shapes of the arguments, and compiles both passes for
     their cost. Nothing is computed. Only rules that can't be traced, because they need
@@ -48,8 +49,10 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
         The report. `report.residuals` have a name, source, shape, dtype and nbytes.
         `report.residual_bytes` is their sum; `report.plain_residual_bytes` is the sum
         if JAX differentiates forward without rules. `report.transformations` have a
-        name, works (a bool) and how. `report.plot()` draws the residuals, with
-        matplotlib.
+        name, works (a bool) and how. `report.kernels` are pairs: "forward" or
+        "backward", and a kernel (Triton, Pallas, FFI, custom_partitioning) with name,
+        kind, and the nbytes of its arguments and results. `report.plot()` draws the
+        residuals, with matplotlib.
 
     Raises:
         TypeError: `function` is none of these, or the arguments don't fit.
@@ -138,6 +141,7 @@ class _Report:
             None if backward is None else backward[0],
             None if forward is None else forward[1],
             None if backward is None else backward[1],
+            _kernels(forward, backward),
             tuple(self._notes),
         )
 
@@ -227,6 +231,16 @@ class _Report:
         except Exception as error:  # noqa: BLE001  (rules raise anything)
             return Transformation(name, works=False, how=_words(error))
         return Transformation(name, works=True, how=how)
+
+
+def _kernels(*passes: Any) -> tuple[tuple[str, Kernel], ...]:
+    """Return the kernels of the passes that could be traced, with the pass."""
+    return tuple(
+        (name, kernel)
+        for name, found in zip(("forward", "backward"), passes, strict=True)
+        if found is not None
+        for kernel in kernels(found[0])
+    )
 
 
 def _words(error: Exception) -> str:

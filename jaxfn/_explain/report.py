@@ -11,6 +11,7 @@ from typing import Any
 from jaxfn._base import compat, errors, short
 from jaxfn._explain.target import Argument, Engine
 from jaxfn._explain.trace import Cost, Residual
+from jaxfn._kernels import Kernel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Explanation:
         backward_jaxpr: Jaxpr of its backward pass.
         forward_cost: Cost of the compiled call.
         backward_cost: Cost of the compiled backward pass.
+        kernels: The kernels that each pass calls: "forward" or "backward", and a kernel
+            with its name, kind, and the bytes of its arguments and results.
         notes: The parts that are missing, and why.
 
     Example:
@@ -69,6 +72,7 @@ class Explanation:
     backward_jaxpr: Any
     forward_cost: Cost | None
     backward_cost: Cost | None
+    kernels: tuple[tuple[str, Kernel], ...]
     notes: tuple[str, ...]
 
     @property
@@ -186,6 +190,7 @@ def _tables(report: Explanation) -> list[tuple[str, Rows]]:
         ("transformations", _transformations(report.transformations)),
         ("refused", _refused(report.transformations)),
         ("residuals", _residuals(report)),
+        ("kernels", _kernels(report.kernels)),
         ("cost", _costs(report)),
         ("notes", [(note,) for note in report.notes]),
     ]
@@ -205,6 +210,7 @@ _REFUSALS = {
     compat.FORWARD_MODE_REFUSAL: "needs defjvp",
     errors.NO_BACKWARD: "needs backward or vjp",
     errors.ONCE: "backward is marked once_differentiable",
+    "KernelDerivativeError": "a kernel has no derivative",
 }
 """A few words for each error that means a missing rule; the first match counts."""
 
@@ -255,6 +261,10 @@ def _residuals(report: Explanation) -> Rows:
 
 def _bytes(n: float) -> str:
     return f"{int(n):,} bytes"
+
+
+def _kernels(found: Sequence[tuple[str, Kernel]]) -> Rows:
+    return [(name, k.kind, k.name, _bytes(k.nbytes)) for name, k in found]
 
 
 def _costs(report: Explanation) -> Rows:

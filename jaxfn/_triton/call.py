@@ -21,6 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxfn._base import compat
+from jaxfn._kernels import LAUNCH, KernelDerivativeError
 from jaxfn._triton import experimental, interpreter
 from jaxfn._triton.errors import LaunchError
 from jaxfn._triton.launch import KernelError, Launch
@@ -103,6 +104,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
             return on_host(launch, [*map(np.asarray, values)])
 
         run.__name__ = launch.name
+        setattr(run, LAUNCH, launch.name)
         return jax.pure_callback(run, types, *buffers, vmap_method="sequential")
 
     def on_gpu(*buffers: Any) -> Any:
@@ -119,7 +121,7 @@ def _function(keyed: _Keyed) -> Callable[..., Any]:
     compiled = jax.jit(jax.custom_batching.sequential_vmap(choose))
 
     def refuse(primals: Any, tangents: Any) -> Any:  # noqa: ARG001
-        raise TypeError(
+        raise KernelDerivativeError(
             f"The kernel `{launch.name}`, launched at {launch.place}, was "
             "differentiated. A kernel has no derivative of its own. Launch it in the "
             "forward of a jaxfn.Function that has a backward; for a second derivative, "

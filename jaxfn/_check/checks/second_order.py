@@ -12,6 +12,7 @@ from jaxfn._check.case import Case
 from jaxfn._check.compile import Call, Program
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
+from jaxfn._kernels import is_of_kernel, kernels
 
 SURROGATE = (
     "a surrogate, without a reference: a second derivative goes through the rules, and "
@@ -48,6 +49,28 @@ class Second:
         return derivative, (args, along, cts)
 
     def __call__(self, case: Case) -> Outcome:
+        try:
+            return self._compared(case)
+        except Skip:
+            raise
+        except Exception as error:
+            if names := self._kernels(case, error):
+                said = str(error).partition(". ")[0]
+                raise Skip(f"kernels have no derivative ({names}): {said}") from error
+            raise
+
+    def _kernels(self, case: Case, error: Exception) -> str:
+        """Name the kernels whose derivative this takes; empty if there are none.
+
+        A kernel inside a Function with rules of its own has a derivative.
+        """
+        n = len(case.at)
+        given = case.cts(case.rng()) if self.kind == "backward" else case.xs[:n]
+        first = jax.make_jaxpr(_first(case, case.f, self.kind))(*case.xs, *given)
+        found = kernels(first, inside_rules=is_of_kernel(error))
+        return ", ".join(dict.fromkeys(f"{k.kind} `{k.name}`" for k in found))
+
+    def _compared(self, case: Case) -> Outcome:
         kind, mode = self.kind, self.mode
         (args, along, cts), found = case.computed(self.plan)
         quick = _quickly(case, kind)
