@@ -46,9 +46,12 @@ def kernels(jaxpr: Any, *, inside_rules: bool = True) -> Iterator[Kernel]:
             variables = [*eqn.invars, *eqn.outvars]
             yield Kernel(*found, sum(_nbytes(v.aval) for v in variables))
         elif inside_rules or name not in _RULES:
-            for inner in map(_jaxprs, eqn.params.values()):
-                for one in inner:
-                    yield from kernels(one, inside_rules=inside_rules)
+            inner = [x for value in eqn.params.values() for x in _jaxprs(value)]
+            found = (
+                x for jaxpr in inner for x in kernels(jaxpr, inside_rules=inside_rules)
+            )
+            # One branch runs. A launch has one for a GPU, and one for a CPU.
+            yield from dict.fromkeys(found) if name == "cond" else found
 
 
 def _named(primitive: str, params: dict[str, Any]) -> tuple[str, str] | None:

@@ -260,6 +260,7 @@ def _on_gpu(launch: Launch, buffers: Sequence[Any]) -> Sequence[Any]:
         return call(
             *buffers,
             kernel=kernel,
+            name=launch.name,
             grid=lambda constants: grids[constants.get("CASE")],
             input_output_aliases={b: i for i, b in enumerate(launch.writes)},
             compute_capability=_capability(),

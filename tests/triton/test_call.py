@@ -562,7 +562,7 @@ for check in (True, False):
     assert done.returncode == 0, done.stderr
 
 
-class Scaled(jaxfn.Function):
+class Thrice(jaxfn.Function):
     @staticmethod
     def forward(ctx, x):
         return run(x, jnp.zeros_like(x), 3.0)
@@ -573,11 +573,11 @@ class Scaled(jaxfn.Function):
 
 
 def test_check_skips_second_derivatives_and_explain_names_kernels():
-    report = jaxfn.check(Scaled, X)
+    report = jaxfn.check(Thrice, X)
     assert report.ok, str(report)
     row = next(r for r in report.results if r.check == "backward of backward")
     assert "kernels have no derivative (Triton `axpy`)" in row.message
-    kernels = jaxfn.explain(Scaled, X).kernels
+    kernels = jaxfn.explain(Thrice, X).kernels
     names = [(where, k.kind, k.name, k.nbytes) for where, k in kernels]
     nbytes = 4 * X.nbytes  # x, y, and z before and after
     assert names == [(x, "Triton", "axpy", nbytes) for x in ("forward", "backward")]
