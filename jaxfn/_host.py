@@ -104,7 +104,7 @@ def host_function(
     if not callable(fn):
         raise errors.RuleTypeError(
             f"host_function expected a function, got {type_name(fn)}. Pass the NumPy "
-            "function itself, and its arguments to what host_function returns."
+            "function itself. Pass its arguments to the function that you get back."
         )
     if vmap_method not in _METHODS:
         raise errors.RuleValueError(

@@ -63,8 +63,8 @@ NOT_REPEATABLE = (
 REFERENCE = (
     "`{name}` uses a reference from outside (jax.new_ref) in a rule that JAX "
     "differentiates, batches or compiles as a part of an operation. Read the reference "
-    "before the call, and pass its value as an argument; write to it what `{name}` "
-    "returns."
+    "before the call, and pass its value as an argument. After the call, write the "
+    "result to it."
 )
 
 BATCHED_IN_KERNEL = (
@@ -84,7 +84,7 @@ OTHER_ARGUMENTS = (
 OWN_DERIVATIVE = (
     "`{name}` has an output that all examples of a vmap share, with a derivative that "
     "differs among them, for example because a rule calls jax.lax.axis_index. Pass an "
-    "argument that the vmap maps over, so that it batches the output."
+    "argument that the vmap maps over: then it batches the output."
 )
 
 JET = (

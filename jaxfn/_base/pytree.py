@@ -139,8 +139,8 @@ def split(value: Any) -> tuple[Arrays, Spec]:
             if _is_unsortable(leaf) and search.find(leaf, is_array) is not None:
                 raise errors.RuleTypeError(
                     "A dict with keys that can't be sorted holds an array: expected "
-                    f"keys of one kind, so that JAX can flatten it, got {list(leaf)}. "
-                    "Use keys of one type, or a list."
+                    f"keys that JAX can sort, got {list(leaf)}. Use keys of one type, "
+                    "or a list."
                 ) from None
     arrays = [x for x in leaves if is_array(x)]
     if len(arrays) == len(leaves):

@@ -62,13 +62,13 @@ COMPARE = f"""\
 {ARGUMENTS}
 rows, for --skip: as in the report; "gradients" for those of each argument
 
-exit code: 0 if nothing differs, 1 if something does, or if the original draws random
-numbers, so that values can't be compared, 2 if the command is wrong
+exit code: 0 if nothing differs; 1 if something does, or if the original draws random
+numbers, because values can't be compared then; 2 if the command is wrong
 """
 TRANSLATE = f"""\
 {ARGUMENTS}
-With arguments the original runs on them, which shows what is a tensor, and the result
-is compared with it. Without, only what is certain is translated.
+With arguments, the original runs on them, which shows the tensors, and the result is
+compared with it. Without arguments, only code of certain meaning is translated.
 
 exit code: 0 if all is translated, and equal if arguments were given; 1 if something
 is left or differs; 2 if the command is wrong
@@ -94,7 +94,7 @@ def add_parsers(commands: Any) -> None:
         "compare",
         "compare a port with the original PyTorch Function",
         "Run a port and its original, a torch.autograd.Function, on the same random "
-        "arguments, and print a table of what is equal and what differs.",
+        "arguments, and print a table of the differences.",
         COMPARE,
         names=("port", "original"),
     )
@@ -126,7 +126,7 @@ def _add_check(commands: Any) -> None:
     parser.add_argument(
         "--surrogate",
         action="store_true",
-        help="the derivative differs from that of the value on purpose",
+        help="the derivative differs from the value's on purpose",
     )
     parser.add_argument(
         "--reference",

@@ -49,8 +49,8 @@ class Carrier:
             self._width = n + (_PADDING + 2 * len(args) if padded else 0)
         if n > self._width:
             raise NotImplementedError(
-                f"`{self._name}` saved {n} arrays, and at least {_PADDING} less "
-                "before, in the same call of a jitted function with other arguments "
+                f"`{self._name}` saved {n} arrays, at least {_PADDING} more than in "
+                "the same call of a jitted function with other arguments "
                 f"differentiated: expected at most {self._width}. Save the same arrays "
                 "whatever ctx.needs_input_grad or symbolic_zeros say; ask in backward."
             )
@@ -70,7 +70,7 @@ class Carrier:
         if [_shape(x) for x in arrays] != list(item.arrays):
             raise NotImplementedError(
                 f"`{self._name}` saved other arrays for other sets of differentiated "
-                "arguments, and JAX batched them as those of another set: expected the "
+                "arguments, and JAX mixed them up when it batched them: expected the "
                 f"residuals {item.arrays}, got {[_shape(x) for x in arrays]}. Save the "
                 "same arrays whatever is differentiated."
             )

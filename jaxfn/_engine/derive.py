@@ -213,8 +213,8 @@ def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
         use, instead = "to get a jvp (generate_jvp_rule)", ""
     else:
         use = (
-            "to get the tangents of what forward returned, which forward mode over "
-            "reverse mode needs (jax.hessian, jax.jvp of jax.grad)"
+            "to get the tangents of the outputs, which forward mode over reverse mode "
+            "needs (jax.hessian, jax.jvp of jax.grad)"
         )
         instead = (
             " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs no "

@@ -144,9 +144,9 @@ def _transpose(cts: list[Any], args: Sequence[Any], **params: Any) -> list[Any]:
         return [None] * len(args)
     if any(x is None for x in args[:n]):
         raise NotImplementedError(
-            f"`{params['transpose'].name}` was transposed with respect to what it "
-            "saved for its rules: expected a transpose with respect to tangents, to "
-            "which alone the rules apply. Use jax.vjp."
+            f"`{params['transpose'].name}` was transposed with respect to its "
+            "residuals, but its rules define only the transpose with respect to "
+            "tangents. Use jax.vjp."
         )
     return [None] * n + list(params["transpose"](list(args[:n]), cts))
 

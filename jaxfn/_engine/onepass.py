@@ -346,8 +346,9 @@ def _traceable(rule: str, otherwise: str) -> Iterator[None]:
     except compat.NEEDS_VALUES as error:
         raise NotImplementedError(
             f"`{rule}` was differentiated again, and can't be traced: it needs the "
-            f"values of float arrays ({type(error).__name__}), and the derivative of "
-            f"what it saves would be lost. Write it as for jax.jit, {otherwise}."
+            f"values of float arrays ({type(error).__name__}). Without a trace, the "
+            "derivative of its saved values would be lost. Write it as for jax.jit, "
+            f"{otherwise}."
         ) from error
 
 

@@ -141,7 +141,7 @@ class Explanation:
         if not bars:
             raise ValueError(
                 f"`{self.name}` has no residuals to plot: expected a Function that can "
-                "be differentiated. Print the report: it says what is missing."
+                "be differentiated. Print the report: its notes give the reason."
             )
         if ax is None:
             ax = _pyplot().subplots(figsize=(8, 0.8 + 0.8 * len(bars)))[1]
@@ -154,7 +154,7 @@ class Explanation:
                 left += x.nbytes
         ax.set_yticks(range(len(bars)), [name for name, _ in bars])
         ax.invert_yaxis()  # matplotlib counts from below; the Function is to be on top
-        ax.set_xlabel("bytes kept for the backward pass")
+        ax.set_xlabel("bytes saved for the backward pass")
         return ax
 
 

@@ -37,6 +37,6 @@ class OutputChangedError(GradcheckError, AssertionError):
             f"Expected `func` to return outputs with the same {self._what} when inputs "
             f"are perturbed {where}by {self._eps}, but got: {self._what}s "
             f"{self._before} and {self._after}. The first is the {self._what} of "
-            f"{self._of} at these inputs, the second beside them, so no difference can "
-            "be taken. Check it at inputs where neither depends on their values."
+            f"{self._of} at these inputs, the second near them, so no difference can "
+            f"be taken. Choose inputs near which the {self._what} is constant."
         )

@@ -161,8 +161,8 @@ class _Leaves:
         if id(value) in self._inside:
             raise errors.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
-                "holds itself: expected arrays, and containers without cycles. Keep "
-                "what the rules need of it."
+                "holds itself: expected arrays, and containers without cycles. Save "
+                "only the parts that the rules need."
             )
         self._inside.append(id(value))
         put = self._container(value, name)

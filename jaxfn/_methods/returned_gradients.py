@@ -194,8 +194,8 @@ def _over_devices(grad: Any, aval: Any, arrived: Sequence[Any], where: Where) ->
             f"varies along the mesh axis {axes} of shard_map: expected {short(aval)}, "
             f"which devices along it share, got {short(grad)}. A gradient that "
             f"arrived, {short(shared[0])}, is shared too, so a sum over the devices "
-            "might count a part once for each of them. In backward, sum what differs "
-            f"between the devices: jax.lax.psum(..., {axes})."
+            "might count a part once for each of them. In backward, sum the part that "
+            f"differs between devices: jax.lax.psum(..., {axes})."
         )
     return jax.lax.psum(grad, tuple(extra))
 

@@ -106,9 +106,9 @@ def _show_sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) 
     unpacked = words.startswith("not enough values to unpack")
     if rule == "jvp" and ctx.saved_tensors == () and (index or unpacked):
         error.add_note(
-            f"`{name}.jvp` found nothing in ctx.saved_tensors: in jvp it holds what "
-            "ctx.save_for_forward was given, and in backward what "
-            "ctx.save_for_backward was. Call save_for_forward too."
+            f"`{name}.jvp` found nothing in ctx.saved_tensors. In jvp it has the "
+            "arguments of ctx.save_for_forward, in backward those of "
+            "ctx.save_for_backward. Call save_for_forward too."
         )
     if ctx._jaxfn_needs_read and index:
         n = len(ctx.needs_input_grad)

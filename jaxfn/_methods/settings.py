@@ -55,9 +55,9 @@ class Scoped(Generic[T]):
                 raise RuntimeError(
                     f"A function is being compiled here under the {self._name} of "
                     "another asynchronous task (or of the one that started this "
-                    "thread), and would be kept for it: expected no await between "
-                    f"entering {self._name} and leaving it. Enter it in the task or "
-                    "thread that calls the function, around that call alone."
+                    "thread), and JAX would cache it for that task: expected no await "
+                    f"between entering {self._name} and leaving it. Enter it in the "
+                    "task or thread that calls the function, around that call alone."
                 )
             self._follow(value)
         return value

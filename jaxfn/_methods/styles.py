@@ -268,8 +268,8 @@ def note_outputs(
         if len({id(outs[i]) for i in out.marked}) != len(marked):
             raise errors.RuleValueError(
                 f"{where(ctx)} called ctx.mark_non_differentiable with a value that is "
-                "not an output: expected the very arrays that forward returns, got "
-                "another (JAX operations give new arrays). Mark what you return."
+                "not an output: expected the same objects that forward returns, got "
+                "another (JAX operations make new arrays). Mark the returned arrays."
             )
     if ctx.output_grad_dtypes is not None:
         out.grad_dtypes = _grad_dtypes(ctx, ctx.output_grad_dtypes, out, outs)

@@ -150,7 +150,7 @@ def _arrays(
         if generated.element_type(value.dtype) is None:
             raise TypeError(
                 f"`{name_of(kernel)}` got {value.dtype} for `{key}`: expected a type "
-                "that Triton has. Cast the array before."
+                "that Triton has. Cast the array before the call."
             )
         given[key] = jax.ShapeDtypeStruct(value.shape, value.dtype)
     return arrays, given

@@ -82,7 +82,9 @@ def complete(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not experimental.is_jit_function(kernel):
         title = getattr(kernel, "__name__", repr(kernel))
-        message = f"`{title}` is a {type(kernel).__name__}, not what `triton.jit` makes"
+        message = (
+            f"`{title}` is a {type(kernel).__name__}, not a kernel of `triton.jit`"
+        )
         raise LaunchError(title, message)
     title, parameters = experimental.name_of(kernel), experimental.parameters(kernel)
     values = {p.name: p.default for p in parameters if p.has_default}

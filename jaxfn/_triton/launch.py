@@ -81,7 +81,7 @@ class Launch:
                 raise KernelError(
                     f"The kernel `{self.name}`, launched at {self.place}, got "
                     f"{buffer.dtype} for {self.parameter_of(number)}. Triton has no "
-                    "such type. Cast the array before."
+                    "such type. Cast the array before the call."
                 )
         return generated.generate(
             self.kernel, self.arguments, self.variants, self.buffers

@@ -88,8 +88,8 @@ def _configurations(
 
 def _not_a_kernel(kernel: Any) -> str:
     what = {
-        "InterpretedFunction": "was made while TRITON_INTERPRET=1 was set, so that it "
-        "can't be compiled. Unset the variable: on a CPU jaxfn interprets kernels",
+        "InterpretedFunction": "was made while TRITON_INTERPRET=1 was set, so it can't "
+        "be compiled. Unset the variable: on a CPU jaxfn interprets kernels",
         "GluonJITFunction": "is written in Gluon. Write it in triton.language",
     }.get(type(kernel).__name__)
     if what is not None:

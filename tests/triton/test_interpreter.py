@@ -416,7 +416,7 @@ def test_what_is_no_kernel():
         __name__ = "kernel"
 
     for kernel in (plain, triton.autotune([triton.Config({})], [])(_copied)):
-        with pytest.raises(LaunchError, match="not what `triton.jit` makes"):
+        with pytest.raises(LaunchError, match="not a kernel of `triton.jit`"):
             run(kernel, ONE, {})
     with pytest.raises(LaunchError, match="`kernel` is a InterpretedFunction, not"):
         run(InterpretedFunction(), ONE, {})
@@ -424,7 +424,7 @@ def test_what_is_no_kernel():
 
 def test_gluon():
     gluon = pytest.importorskip("triton.experimental.gluon")
-    with pytest.raises(LaunchError, match="is a GluonJITFunction, not what"):
+    with pytest.raises(LaunchError, match="is a GluonJITFunction, not a kernel"):
         run(gluon.jit(_copied.fn), ONE, {})
 
 
