@@ -1,9 +1,12 @@
-"""What every room of jaxfn.torch stands on.
+"""The common base of all packages of jaxfn.torch.
 
-`torch_module` is torch itself, and `experimental` alone knows torch's private
-names. `torch_class` says what a torch class and its ctx are, `dtypes` how values go to
-JAX and back, `flatten` how arguments are taken apart, `cache_key` when a trace may be
-used again, `draws` what tells random draws apart, and `refusal` what a refusal says.
+- `torch_module`: torch itself; only `experimental` uses its private names
+- `torch_class`: a torch class and its ctx
+- `dtypes`: conversion of dtypes and values between torch and JAX
+- `flatten`: arguments as templates and leaves
+- `cache_key`: keys that say when a trace may be used again
+- `draws`: the numbers and keys of random draws
+- `refusal`: the error for what can't run in JAX
 """
 
 from jaxfn.torch._base.cache_key import (

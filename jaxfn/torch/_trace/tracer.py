@@ -192,7 +192,7 @@ class _Tracer:
         ]
         try:
             with torch.no_grad():
-                module = experimental.record(path, inputs, fakes)
+                module = experimental.trace(path, inputs, fakes)
             self._kept.check(path.backward_at or path.place)
             return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
