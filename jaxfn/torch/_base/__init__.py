@@ -1,12 +1,10 @@
 """The common base of all packages of jaxfn.torch.
 
-- `torch_module`: torch itself; only `experimental` uses its private names
-- `torch_class`: a torch class and its ctx
+- `torch_module`, `torch_class`: torch itself; a torch class and its ctx
+- `experimental`: the private names of torch, which no other module uses
 - `dtypes`: conversion of dtypes and values between torch and JAX
-- `flatten`: arguments as templates and leaves
-- `cache_key`: keys that say when a trace may be used again
-- `draws`: the numbers and keys of random draws
-- `refusal`: the error for what can't run in JAX
+- `flatten`, `cache_key`: arguments as templates and leaves; keys of traces
+- `draws`, `refusal`: random draws; the error for what can't run in JAX
 """
 
 from jaxfn.torch._base.cache_key import (

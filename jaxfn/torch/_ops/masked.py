@@ -32,7 +32,7 @@ class Masked:
 
     def refusal(self, use: str) -> TorchRefusal:
         """Return the refusal of a use that needs the shape."""
-        return refusal("x[mask]", f"what the mask picked is {use}")
+        return refusal("x[mask]", f"the result of the mask is {use}")
 
     def filled(self, value: Any) -> Any:
         """Return the whole array, with a value for elements outside of the mask."""
@@ -102,7 +102,7 @@ def run(step: Any, args: Any, kwargs: Any) -> Any:
         return _scattered(step, *args)
     if name in _REDUCTIONS and _reduces_all(args, kwargs):
         return _reduced(step, name, args[0])
-    raise refusal(step.name, "it is applied to what a mask picked")
+    raise refusal(step.name, "it is applied to the result of a mask")
 
 
 def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
@@ -111,7 +111,7 @@ def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
     if name == "sym_size" and dim > 0:
         return rest[dim - 1]
     if name == "sym_numel" and rest:
-        raise refusal(step.name, "it is asked how much a mask picked")
+        raise refusal(step.name, "it reads the size of the result of a mask")
     return Count(x)
 
 
@@ -119,7 +119,7 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
     """Return an array of equal entries, as many as a mask selects."""
     first, *rest = args[at]
     if not isinstance(first, Count) or not all(type(n) is int for n in rest):
-        raise refusal(step.name, "its size is what a mask picked")
+        raise refusal(step.name, "its size is that of the result of a mask")
     like, x = first.of, args[0]
     lead = like.mask.shape
     if name == "expand":
@@ -127,7 +127,7 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
             x = _under(step, x, like)
         elif x.ndim == len(args[at]):
             if x.shape[0] != 1:
-                raise refusal(step.name, "it meets an array")
+                raise refusal(step.name, "it combines an array with x[mask]")
             x = x.reshape((1,) * len(lead) + x.shape[1:])
         own = x.shape[x.ndim - len(rest) :] if x.ndim >= len(rest) else rest
         rest = [m if n == -1 else n for m, n in zip(own, rest, strict=True)]
@@ -149,7 +149,7 @@ _SIZES: dict[str, int] = {
 def _under(step: Any, x: Masked, like: Masked) -> Any:
     """Return the whole array, if it has the same mask as the other operand."""
     if x.key != like.key:
-        raise refusal(step.name, "two masks meet")
+        raise refusal(step.name, "it combines the results of two masks")
     return x.whole
 
 
@@ -158,7 +158,7 @@ def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
         if isinstance(x, Masked):
             return _under(step, x, like)
         if isinstance(x, jax.Array) and x.ndim > like.whole.ndim - like.mask.ndim:
-            raise refusal(step.name, "it meets an array")
+            raise refusal(step.name, "it combines an array with x[mask]")
         return x
 
     args, kwargs = jax.tree.map(whole, (args, kwargs))
@@ -173,9 +173,9 @@ def _written(step: Any, args: Any) -> Any:
     x, indices, values, *rest = args
     accumulate = bool(rest and rest[0])
     if len(indices) != 1 or not isinstance(values, Masked) or has_masked([x, indices]):
-        raise refusal(step.name, "it is written at other positions")
+        raise refusal(step.name, "x[mask] is written at other positions")
     if step.args[1][0] is None or values.key != step.mask_key:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     lead = values.mask.shape + (1,) * (x.ndim - values.mask.ndim)
     new = values.whole.astype(x.dtype)
     return jnp.where(values.mask.reshape(lead), x + new if accumulate else new, x)
@@ -183,7 +183,7 @@ def _written(step: Any, args: Any) -> Any:
 
 def _scattered(step: Any, x: Any, mask: Any, source: Masked) -> Any:
     if source.key != step.mask_key or source.mask.shape != x.shape:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     return jnp.where(mask, source.whole.astype(x.dtype), x)
 
 
@@ -191,7 +191,7 @@ def _gathered(step: Any, g: Any, mask: Any, sizes: Any) -> Masked:
     """Return the gradient of values that were written under a mask."""
     of = sizes[0].of
     if len(sizes) > 1 or of.key != step.mask_key or of.mask.shape != g.shape:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     return Masked(g.astype(step.out.dtype), mask, of.key)
 
 
