@@ -67,7 +67,7 @@ def _own_bases(cls: Any) -> Iterator[type]:
 
 
 def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, Any]]:
-    """Yield plain values that a function, or one that it calls, names or encloses."""
+    """Yield plain values that a function or its callees name or close over."""
     function = getattr(inspect.unwrap(function), "__func__", function)
     code = getattr(function, "__code__", None)
     if code is None or code in seen:

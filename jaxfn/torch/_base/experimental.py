@@ -157,7 +157,7 @@ class Fakes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from logging the tracebacks of what is then refused."""
+    """Keep torch from logging tracebacks of errors that jaxfn then handles."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:

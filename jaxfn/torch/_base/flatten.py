@@ -149,7 +149,7 @@ def parts_of(template: Any) -> list[Any]:
 
 
 def outputs_of(template: Any) -> tuple[Any, ...]:
-    """Return the outputs in what a Function returned: the members of a tuple."""
+    """Return the outputs in the template of a result: the members of a tuple."""
     if isinstance(template, Rebuilt) and issubclass(template.kind, tuple):
         return tuple(template.parts)
     return template if isinstance(template, tuple) else (template,)

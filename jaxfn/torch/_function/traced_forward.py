@@ -111,7 +111,7 @@ class TracedForward:
         return unflatten(self.result.output, results[: self.result.n_outputs])
 
     def _state(self) -> Any:
-        """Return a key of the values that rules read beside arrays, now."""
+        """Return a current key of the values that rules read beside arrays."""
         return fingerprint(self._args), settings_of(self.cls)
 
     def _known_needs(self) -> Mask:
