@@ -1,18 +1,19 @@
 """PyTorch Functions in JAX, unmodified.
 
-`from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`: its own forward,
+`from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`. Its own forward,
 backward and jvp run as JAX operations, under every transformation, compiled by XLA.
-`compare` says whether a port that was written by hand equals its original; `translate`
-writes one. It takes `pip install 'jaxfn[torch]'`.
+`compare` checks a port against its PyTorch original. `translate` writes a port.
+Install it with `pip install 'jaxfn[torch]'`.
 
-The rooms, each with a door that says how it works, from the bottom up:
+The packages, from the bottom up. The docstring of each says how it works:
 
-`_base`       torch itself, and what tensors, arguments, draws and refusals are
-`_ops`        the table of operations: how JAX computes what torch's graphs are made of
-`_trace`      from the Python of a rule to a program in JAX
-`_function`   `from_torch` and `explain`: a class with such programs as its rules
-`_compare`    `compare`: a port beside its original
-`_translate`  `translate`: the source text of a port
+- `_base`: torch itself; tensors, arguments, random draws and refusals
+- `_ops`: the table of operations, which says how JAX computes each one of torch's
+- `_triton`: Triton kernels that a rule launches
+- `_trace`: from the Python of a rule to a program in JAX
+- `_function`: `from_torch` and `explain`; a class with such programs as its rules
+- `_compare`: `compare`; a port beside its original
+- `_translate`: `translate`; the source text of a port
 """
 
 import importlib.util

@@ -143,7 +143,7 @@ class Case:
         if self.key is None:
             return contextlib.nullcontext()
         bridge: Any = self.made.jaxfn_torch_bridge
-        if any(isinstance(x, HostCall) for x in bridge._kinds.values()):
+        if any(isinstance(x, HostCall) for x in bridge._by_signature.values()):
             if rule == 1:  # torch's own draws, backward's after forward's
                 data = np.asarray(jax.random.key_data(self.key)).tobytes()
                 torch.manual_seed((zlib.crc32(data) + 1) & 0x7FFFFFFF)

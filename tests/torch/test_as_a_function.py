@@ -184,7 +184,7 @@ def test_caches_are_bounded_and_keep_no_class_alive():
     apply = made.apply
     for n in range(1, body_module._MOST + 4):
         apply(jnp.ones(n))
-    assert len(made.jaxfn_torch_bridge._kinds) <= body_module._MOST
+    assert len(made.jaxfn_torch_bridge._by_signature) <= body_module._MOST
     jax.grad(lambda x, apply=apply: apply(x).sum())(X)
     gone = weakref.ref(cls), weakref.ref(made)
     del cls, made, apply

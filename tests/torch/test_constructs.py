@@ -465,7 +465,7 @@ def test_on_the_host_too(name):
     case = Case(cls, args, *diff, fallback="host")
     # As if nothing of it could be traced.
     bridge = case.made.jaxfn_torch_bridge
-    bridge._made_kind = functools.partial(_on_host, bridge)
+    bridge._make = functools.partial(_on_host, bridge)
     assert case.worst(("eager", "jit", "vmap(grad)")) <= 1e-6
 
 

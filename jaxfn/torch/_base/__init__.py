@@ -1,9 +1,10 @@
-"""What every room of jaxfn.torch stands on.
+"""The common base of all packages of jaxfn.torch.
 
-`torch_module` is torch itself, and `experimental` alone knows torch's private
-names. `torch_class` says what a torch class and its ctx are, `dtypes` how values go to
-JAX and back, `flatten` how arguments are taken apart, `cache_key` when a trace may be
-used again, `draws` what tells random draws apart, and `refusal` what a refusal says.
+- `torch_module`, `torch_class`: torch itself; a torch class and its ctx
+- `experimental`: the private names of torch, which no other module uses
+- `dtypes`: conversion of dtypes and values between torch and JAX
+- `flatten`, `cache_key`: arguments as templates and leaves; keys of traces
+- `draws`, `refusal`: random draws; the error for what can't run in JAX
 """
 
 from jaxfn.torch._base.cache_key import (

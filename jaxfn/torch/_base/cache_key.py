@@ -1,8 +1,8 @@
-"""What a class reads beside its arguments, and a user may change between calls.
+"""Keys of the values that a class reads beside its arguments.
 
-Torch runs rules at each call; here a trace is kept. Attributes of the class and what
-its rules name, there or in functions that they call, are part of what tells two calls
-apart, as far as they are plain values: a slope that is lowered at each step, say.
+Torch runs rules at each call; jaxfn traces them once and reuses the trace. A user may
+change what the rules read meanwhile, for example lower a slope at each step. So a key
+includes plain attributes of the class and plain values that its rules name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SETTING = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
 
 
 def settings_of(cls: Any) -> Any:
-    """A key that differs where one of them does.
+    """Return a key that changes if a plain value that the class reads changes.
 
     Args:
-        cls: the torch class.
+        cls: The torch class.
     """
     found = [
         (base.__qualname__, name, fingerprint(value))
@@ -49,12 +49,12 @@ def settings_of(cls: Any) -> Any:
 
 
 def names_kernel(cls: Any) -> bool:
-    """Whether a rule, or a function that it calls, names a kernel of Triton."""
+    """Return whether a rule, or a function that it calls, names a kernel of Triton."""
     return any(isinstance(value, Same) for _, _, value in _read_by_rules(cls))
 
 
 def _read_by_rules(cls: Any) -> Iterator[tuple[str, str, Any]]:
-    """What its rules read, of plain values; and kernels, by identity."""
+    """Yield the plain values that rules read, and kernels by identity."""
     seen: set[types.CodeType] = set()
     for rule in _RULES:
         for name, value in _read_by(getattr(cls, rule), seen):
@@ -67,7 +67,7 @@ def _own_bases(cls: Any) -> Iterator[type]:
 
 
 def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, Any]]:
-    """Plain values that a function, and those that it calls, names or closes over."""
+    """Yield plain values that a function or its callees name or close over."""
     function = getattr(inspect.unwrap(function), "__func__", function)
     code = getattr(function, "__code__", None)
     if code is None or code in seen:
@@ -83,7 +83,7 @@ def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, An
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """The names of globals and attributes in it, and in what it defines."""
+    """Return the names of globals and attributes in a code object and inner ones."""
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -94,7 +94,7 @@ def _names(code: types.CodeType) -> list[str]:
 def _plain_in(
     name: str, value: Any, names: list[str], seen: set[types.CodeType]
 ) -> Iterator[tuple[str, Any]]:
-    """What it is, if it is plain; what it holds by these names, if it is an object."""
+    """Yield the value, if it is plain; else its plain members of these names."""
     if _is_plain(value):
         yield name, value
     elif isinstance(value, types.FunctionType):
@@ -110,11 +110,11 @@ def _plain_in(
     elif not _is_library(getattr(value, "__name__", type(value).__module__)):
         is_class = isinstance(value, type(torch.autograd.Function))
         for attribute in (*names, *_RULES) if is_class else names:
-            held = inspect.getattr_static(value, attribute, _MISSING)
-            held = getattr(held, "__func__", held)
-            is_read = isinstance(held, types.FunctionType) or _is_plain(held)
-            if is_read or experimental.is_kernel(held):
-                yield from _plain_in(f"{name}.{attribute}", held, names, seen)
+            member = inspect.getattr_static(value, attribute, _MISSING)
+            member = getattr(member, "__func__", member)
+            is_read = isinstance(member, types.FunctionType) or _is_plain(member)
+            if is_read or experimental.is_kernel(member):
+                yield from _plain_in(f"{name}.{attribute}", member, names, seen)
 
 
 def _is_library(module: str | None) -> bool:
@@ -129,7 +129,7 @@ def _is_plain(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Same:
-    """An object, compared by identity."""
+    """An object that is compared by identity."""
 
     value: Any
 
@@ -141,14 +141,14 @@ class Same:
 
 
 def fingerprint(value: Any, *, by_identity: bool = True) -> Any:
-    """A key that differs where a trace may differ: by type and value, floats by bits.
+    """Return a key that differs if a trace may differ: types, values, bits of floats.
 
-    Objects are looked into, as their attributes may change between calls. What is too
-    big to be looked into is never the same twice.
+    The key includes the attributes of objects, because a user may change them between
+    calls. An object that is too big for that never has the same key twice.
 
     Args:
-        value: anything.
-        by_identity: does it matter which object it is, beside what is in it?
+        value: Anything.
+        by_identity: Whether two objects of equal content have different keys.
     """
     try:
         return _Fingerprint(by_identity)(value)
@@ -164,7 +164,7 @@ class _Fingerprint:
     def __init__(self, by_identity: bool) -> None:
         self._by_identity = by_identity
         self._seen: dict[int, int] = {}
-        self._held: list[Any] = []
+        self._alive: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
         kind = type(value)
@@ -183,7 +183,7 @@ class _Fingerprint:
         if len(self._seen) > _MOST:
             raise _TooBigError
         self._seen[id(value)] = len(self._seen)
-        self._held.append(value)
+        self._alive.append(value)
         return self._compound(value, kind)
 
     def _compound(self, value: Any, kind: type) -> Any:
@@ -212,12 +212,12 @@ class _Fingerprint:
             return kind, self(value.func), self(value.args), self(value.keywords)
         if isinstance(value, Rebuilt):
             return value.kind, self(value.parts)
-        held = getattr(value, "__dict__", None)
+        attributes = getattr(value, "__dict__", None)
         slots = [
             getattr(value, name, None) for base in kind.__mro__ for name in _slots(base)
         ]
         own = Same(value) if self._by_identity else kind
-        return own, self(held), self(slots)
+        return own, self(attributes), self(slots)
 
 
 def _slots(base: type) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Between the types and values of torch and those of JAX."""
+"""Conversion of dtypes and values between torch and JAX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TO_NUMPY: dict[Any, np.dtype] = {
 }
 _TO_TORCH: dict[np.dtype, Any] = {v: k for k, v in _TO_NUMPY.items()}
 _NARROWED = {torch.float64, torch.complex128}
-# Same bits, for the dtypes that torch does not hand to NumPy.
+# Dtypes that torch can't convert to NumPy, each with one of the same size.
 _BITS = {torch.bfloat16: torch.int16}
 _INT32 = np.iinfo(np.int32)
 X64 = (
@@ -34,12 +34,12 @@ X64 = (
 
 
 def has_x64() -> bool:
-    """May arrays be float64 here?"""
+    """Return whether x64 is on, so arrays may be float64."""
     return jax.dtypes.canonicalize_dtype("float64") == np.float64
 
 
 def to_torch_dtype(dtype: Any) -> Any:
-    """Torch's dtype for one of JAX's."""
+    """Return torch's dtype for one of JAX's."""
     try:
         return _TO_TORCH[np.dtype(dtype)]
     except (KeyError, TypeError):
@@ -51,10 +51,10 @@ def to_torch_dtype(dtype: Any) -> Any:
 
 
 def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
-    """JAX's dtype for one of torch's: int64 is int32 where x64 is off.
+    """Return JAX's dtype for one of torch's: int32 for int64 if x64 is off.
 
     Raises:
-        TorchRefusal: float64 or complex128 where x64 is off.
+        TorchRefusal: The dtype is float64 or complex128 and x64 is off.
     """
     if dtype not in _TO_NUMPY:
         raise TorchRefusal(
@@ -71,7 +71,7 @@ def to_jax_dtype(dtype: Any, *, where: str = "") -> np.dtype:
 
 
 def to_jax(tensor: Any, *, where: str = "") -> Any:
-    """The JAX array of a real tensor."""
+    """Return the JAX array of a real tensor."""
     if is_zero_tensor(tensor):
         return jnp.zeros(tuple(tensor.shape), to_jax_dtype(tensor.dtype, where=where))
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
@@ -96,7 +96,7 @@ def to_jax(tensor: Any, *, where: str = "") -> Any:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """The NumPy array of a real, dense tensor."""
+    """Return the NumPy array of a real, dense tensor."""
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     bits = _BITS.get(tensor.dtype)
     if bits is None and "float8" in str(tensor.dtype):
@@ -107,7 +107,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 
 def from_numpy(array: Any, dtype: Any = None) -> Any:
-    """A tensor of its own with the values of an array."""
+    """Return a tensor with a copy of the values of an array."""
     array = np.array(array, order="C")
     own = to_torch_dtype(array.dtype)
     if own in _BITS:
@@ -116,10 +116,10 @@ def from_numpy(array: Any, dtype: Any = None) -> Any:
         tensor = torch.from_numpy(array.view(np.uint8)).view(own)
     else:
         tensor = torch.from_numpy(array)
-    # A copy, in memory of torch's: rules may write to it, and resize it.
+    # Rules may write to the tensor and resize it, so torch must own its memory.
     return tensor.clone() if dtype in (None, own) else tensor.to(dtype)
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Can a tensor of this (torch) dtype have a gradient?"""
+    """Return whether a tensor of this (torch) dtype can have a gradient."""
     return dtype.is_floating_point or dtype.is_complex

@@ -1,9 +1,9 @@
-"""The one door to torch's private and experimental names: tracing in two passes.
+"""All private and experimental names of torch that jaxfn uses: tracing in two passes.
 
-A release of torch may rename or remove any of them, so no other module knows them.
-Public routes were tried first, on torch 2.13: `torch.export` covers as much, takes 1.7
-to 3.3 s for a small body (this takes some 20 ms), and refuses `.data`; its strict form
-refuses autograd inside bodies. `torch.fx.symbolic_trace` knows no shapes.
+A release of torch may rename or remove any of them, so no other module uses them.
+Public functions are no replacement, as of torch 2.13. `torch.export` takes 1.7 to 3.3 s
+for a small body (this takes some 20 ms), and refuses `.data`. Its strict form refuses
+autograd inside bodies. `torch.fx.symbolic_trace` knows no shapes.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _NAMES = {
     "_is_any_true": "torch",
 }
 
-# torch.fx replaces methods of torch while it traces, so one thread at a time.
+# torch.fx replaces methods of torch while it traces: one thread at a time may trace.
 LOCK = threading.RLock()
 
 
 @functools.cache
 def name(what: str) -> Any:
-    """One of torch's experimental names.
+    """Return one of torch's experimental names.
 
     Raises:
-        ImportError: this torch does not have it.
+        ImportError: This torch does not have it.
     """
     try:
         return getattr(importlib.import_module(_NAMES[what]), what)
@@ -69,7 +69,7 @@ def check() -> None:
     """Refuse a torch that lacks one of the names.
 
     Raises:
-        ImportError: names what is missing, and the releases that were tested.
+        ImportError: A name is missing. The message also lists the tested releases.
     """
     for what in _NAMES:
         name(what)
@@ -77,9 +77,9 @@ def check() -> None:
 
 TorchDispatchMode = name("TorchDispatchMode")
 
-# Distributions check their arguments by these, which can't be traced for all shapes.
+# Distributions check their arguments by these. Torch can't trace them for all shapes.
 PLAINER = {name("_is_all_true"): torch.all, name("_is_any_true"): torch.any}
-"""Functions of torch, and which of its others compute the same."""
+"""Functions of torch, each with a plainer one that computes the same."""
 
 
 @functools.cache
@@ -91,32 +91,32 @@ def _is_fake_tensor() -> Callable[[Any], bool]:
 
 
 def is_fake(x: Any) -> bool:
-    """Is it a tensor without values, as rules get them while they are traced?"""
+    """Return whether it is a tensor without values, which rules get while tracing."""
     return _is_fake_tensor()(x)
 
 
 def is_operation(target: Any) -> bool:
-    """Is this target of a node an operation of torch?"""
+    """Return whether this target of a node is an operation of torch."""
     return isinstance(target, name("OpOverload"))
 
 
 def schema_of(target: Any) -> Any:
-    """The types of an operation's arguments and results, and which it writes to."""
+    """Return the types of an operation's arguments and results, with its writes."""
     return getattr(target, "_schema", None)
 
 
 def whole_of(x: Any) -> Any:
-    """The tensor that this one is a view of; itself, if it is none."""
+    """Return the base of a view; the tensor itself if it is no view."""
     return x if x._base is None else x._base
 
 
 def is_zero_tensor(x: Any) -> bool:
-    """Is it one of the zeros for which torch keeps no memory?"""
+    """Return whether it is one of the zeros for which torch allocates no memory."""
     return x._is_zerotensor()
 
 
 def needs_values() -> tuple[type[BaseException], ...]:
-    """What torch raises where a rule asks a tensor for its value."""
+    """Return the errors that torch raises if a rule asks a tensor for its value."""
     return (
         name("DataDependentOutputException"),
         name("DynamicOutputShapeException"),
@@ -125,20 +125,20 @@ def needs_values() -> tuple[type[BaseException], ...]:
 
 
 def in_forward_mode() -> bool:
-    """Does a derivative in forward mode run here?"""
+    """Return whether a forward-mode derivative is being computed."""
     return importlib.import_module(_NAMES["_current_level"])._current_level >= 0
 
 
 def without_modes() -> Any:
-    """A context in which tensors are real."""
+    """Return a context in which tensors are real."""
     return name("_disable_current_modes")()
 
 
 class Fakes:
-    """Makes tensors without values.
+    """A maker of tensors without values.
 
     Args:
-        symbolic: may sizes and numbers be unknown?
+        symbolic: Whether sizes and numbers may be unknown.
     """
 
     def __init__(self, *, symbolic: bool) -> None:
@@ -150,14 +150,14 @@ class Fakes:
         )
 
     def __call__(self, shape: Sequence[int], dtype: Any) -> Any:
-        """A tensor of this type."""
+        """Return a tensor of this type."""
         with self.mode:
             return torch.empty(tuple(shape), dtype=dtype)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """While it lasts, torch does not log the tracebacks of what is then refused."""
+    """Keep torch from logging tracebacks of errors that jaxfn then handles."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -166,9 +166,9 @@ def _quiet() -> Iterator[None]:
         log.disabled = before
 
 
-def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
-    """First pass: the Python, with all that it does, as operations."""
-    # Attention by operations, not by one kernel that says it may draw.
+def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
+    """Run the first pass: return all operations of the Python, writes included."""
+    # The fused kernels of attention are marked as random, even without dropout.
     attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
     with fakes.mode, name("preserve_node_meta")(), _quiet(), attention:
         # Without a table, torch 2.14 turns each `detach` into an `alias`.
@@ -177,7 +177,7 @@ def record(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> A
 
 @contextlib.contextmanager
 def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, this thread calls `mine`; other threads what was there."""
+    """Let this thread call `mine` inside this context; other threads, the original."""
     original, owner = target.__dict__[name], threading.get_ident()
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -192,25 +192,25 @@ def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]
 
 
 def note_place(place: str) -> None:
-    """Operations that are recorded from now on come from this line."""
+    """Note the line of the user's file for operations that are traced from now on."""
     name("set_stack_trace")([place])
 
 
 def place_of(node: Any) -> str:
-    """The line of the user's file that an operation comes from."""
+    """Return the line of the user's file that an operation comes from."""
     return node.stack_trace or ""
 
 
 LAST = "last function of torch: "
 PLACE = "its line: "
-"""How notes on an error begin that say where it comes from."""
+"""First words of the notes on an error that say where it comes from."""
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs a graph; an error says at which of its operations."""
+    """An interpreter of a graph that notes on an error which operation raised it."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        # Without derivatives, the same; torch 2.11 can't detach what has no known size.
+        # Torch 2.11 can't detach tensors of unknown size. Here `alias` does the same.
         if target is torch.ops.aten.detach.default:
             target = torch.ops.aten.alias.default
         return super().call_function(target, args, kwargs)
@@ -225,7 +225,7 @@ class _Replay(torch.fx.Interpreter):
 
 
 def functional(module: Any, fakes: Fakes) -> Any:
-    """Second pass: without writes and views, in few operations."""
+    """Run the second pass: return a shorter graph, without writes and views."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     with fakes.mode, torch.no_grad():
         examples = [
@@ -241,13 +241,14 @@ def functional(module: Any, fakes: Fakes) -> Any:
 
 
 def forget_numbers(x: Any) -> None:
-    """Let torch not use numbers that it knew of this tensor before it was written to.
+    """Make torch forget the numbers that a tensor had before a rule wrote to it.
 
-    Torch itself forgets those of the tensor, but not of others in the same memory.
+    Torch itself forgets the tensor's own numbers, but not those of other tensors in the
+    same memory.
     """
     known = name("get_proxy_mode")().tracer.tensor_tracker
     if x in known and known[x].constant is not None:
-        return  # it was written to with numbers that torch knows
+        return  # torch knows the numbers that the rule wrote
     number = storage_number(x)
     for other, what in known.items():
         if what.constant is not None and storage_number(other) == number:
@@ -255,7 +256,7 @@ def forget_numbers(x: Any) -> None:
 
 
 def nodes_of(outputs: Any) -> list[Any]:
-    """The nodes of the autograd graph that ends in these tensors."""
+    """Return the nodes of the autograd graph that ends in these tensors."""
     outputs = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
     left = [getattr(x, "grad_fn", None) for x in outputs]
     seen: dict[Any, None] = {}
@@ -276,26 +277,26 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def storage_number(x: Any) -> int:
-    """A number that tensors have in common if they share their memory."""
+    """Return a number that two tensors have in common if they share their memory."""
     return x.untyped_storage()._cdata
 
 
 def storage_bytes(x: Any) -> int:
-    """How many bytes the memory of a tensor has."""
+    """Return the size of a tensor's memory in bytes."""
     return x.untyped_storage().nbytes()
 
 
 @contextlib.contextmanager
 def device_shown(device: Any, is_asked: Callable[[Any], bool]) -> Iterator[None]:
-    """While this lasts, tensors without values show this device in this thread.
+    """Let tensors without values report this device to this thread.
 
     Args:
-        device: What they show.
-        is_asked: Whether the frame that asks is one that must see it.
+        device: The reported device.
+        is_asked: Whether the frame that asks gets that answer.
     """
     kind, owner = name("FakeTensor"), threading.get_ident()
     original = vars(kind).get("device")
-    if original is None:  # then it is asked as a function of torch
+    if original is None:  # then `__torch_function__` sees the access
         yield
         return
 
@@ -310,7 +311,7 @@ def device_shown(device: Any, is_asked: Callable[[Any], bool]) -> Iterator[None]
         kind.device = original
 
 
-# Triton is not imported for this: if no one else has imported it, there are no kernels.
+# If no one has imported Triton, there are no kernels. So this does not import it.
 _LAUNCHERS = {
     "JITFunction": "triton.runtime",
     "Autotuner": "triton.runtime",
@@ -319,14 +320,14 @@ _LAUNCHERS = {
 
 
 def is_kernel(x: Any) -> bool:
-    """Whether it is a kernel of Triton, or an autotuner or heuristics around one."""
+    """Return whether it is a Triton kernel, an autotuner or heuristics around one."""
     kind = getattr(sys.modules.get("triton.runtime"), "KernelInterface", None)
     return kind is not None and isinstance(x, kind)
 
 
 @contextlib.contextmanager
 def launches_caught(act: Callable[..., None]) -> Iterator[None]:
-    """While this lasts, a launch of Triton in this thread calls `act` instead."""
+    """Let launches of Triton kernels in this thread call `act` instead."""
     with contextlib.ExitStack() as stack:
         for what, where in _LAUNCHERS.items():
             kind = getattr(sys.modules.get(where), what, None)
@@ -336,28 +337,28 @@ def launches_caught(act: Callable[..., None]) -> Iterator[None]:
 
 
 def plain_launches() -> Any:
-    """A context in which `torch.library.wrap_triton` gives the kernel itself."""
+    """Return a context in which `torch.library.wrap_triton` returns its kernel."""
     return importlib.import_module("torch._library.triton").set_wrap_triton_enabled(
         False
     )
 
 
-# How many numbers of a tensor torch keeps while it traces: of one that a rule makes of
-# Python's numbers. Torch keeps one, and then a product of sizes is unknown.
-_KEPT = 64
+# While torch traces, it knows the values of a constant tensor of so many elements. Its
+# own limit is 1: then the product of a tensor of sizes is unknown.
+_MOST_CONSTANTS = 64
 
 
 @contextlib.contextmanager
 def eased() -> Iterator[None]:
-    """While this lasts, tracing knows small constants and goes into torch.compile."""
+    """Let tracing remember small constants and go into torch.compile."""
     wanted = {
         "torch._dynamo.config": ("error_on_nested_fx_trace", False),
-        "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _KEPT),
-        "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _KEPT),
+        "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
+        "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
     }
     with contextlib.ExitStack() as stack:
         for where, (what, value) in wanted.items():
-            module = sys.modules.get(where)  # no compiled function without Dynamo
+            module = sys.modules.get(where)  # None for Dynamo if nothing is compiled
             if module is not None and hasattr(module, what):
                 stack.callback(setattr, module, what, getattr(module, what))
                 setattr(module, what, value)

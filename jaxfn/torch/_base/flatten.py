@@ -1,4 +1,4 @@
-"""Values taken apart: which tensors they hold, and what tells them apart."""
+"""Values as templates and leaves: the tensors or arrays in them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxfn.torch._base.torch_module import torch
 
 
 class Leaf(int):
-    """The place of a leaf in a template."""
+    """The index of a leaf, in its place in a template."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A template of an object that holds leaves: how it is made again."""
+    """A template of an object that contains leaves: how to make it again."""
 
     make: Callable[[Any], Any]
     parts: Any
@@ -35,12 +35,12 @@ PLAIN = (
 
 
 class Flattener:
-    """Takes values apart; each leaf once.
+    """Templates of values; each leaf occurs once.
 
     Args:
-        is_leaf: which objects are leaves.
-        is_hidden_leaf: which are leaves inside of objects and functions, where NumPy
-            code may have arrays of its own; the same ones if it is not said.
+        is_leaf: Whether an object is a leaf.
+        is_hidden_leaf: Whether it is a leaf inside an object or a function. These may
+            have NumPy arrays of their own. By default `is_leaf`.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Flattener:
         self.leaves: list[Any] = []
 
     def start(self, leaves: Sequence[Any]) -> None:
-        """Have these leaves already."""
+        """Begin with these leaves."""
         self.leaves = list(leaves)
         self._index = {id(x): Leaf(i) for i, x in enumerate(leaves)}
 
     def __call__(self, value: Any) -> Any:
-        """The template of a value."""
+        """Return the template of a value."""
         if self._is_leaf(value) or id(value) in self._index:
             if id(value) not in self._index:
                 self._index[id(value)] = Leaf(len(self.leaves))
@@ -85,7 +85,7 @@ class Flattener:
             parts = {k: self(x) for k, x in value.items()}
             if kind is dict:
                 return parts
-            return self._if_held(value, parts, lambda p: _dict_like(value, p))
+            return self._if_has_leaf(value, parts, lambda p: _dict_like(value, p))
         with self._hidden():
             return self._object(value)
 
@@ -101,22 +101,22 @@ class Flattener:
         if isinstance(value, functools.partial):
             parts = [self(value.args), self(value.keywords)]
             make = functools.partial(_partial, value.func)
-            return self._if_held(value, parts, make)
+            return self._if_has_leaf(value, parts, make)
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
-            return self._if_held(
+            return self._if_has_leaf(
                 value,
                 self(value.__self__),
                 lambda own: types.MethodType(value.__func__, own),
             )
         if isinstance(value, (type, types.ModuleType, enum.Enum, torch.Tensor)):
             return value
-        held = getattr(value, "__dict__", None)
-        if not isinstance(held, dict):
+        attributes = getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict):
             return value
-        parts = {k: self(x) for k, x in held.items()}
-        return self._if_held(value, parts, lambda p: _object_like(value, p))
+        parts = {k: self(x) for k, x in attributes.items()}
+        return self._if_has_leaf(value, parts, lambda p: _object_like(value, p))
 
     def _function(self, value: types.FunctionType) -> Any:
         cells = value.__closure__ or ()
@@ -133,14 +133,14 @@ class Flattener:
             function.__kwdefaults__ = value.__kwdefaults__
             return function
 
-        return self._if_held(value, parts, make)
+        return self._if_has_leaf(value, parts, make)
 
-    def _if_held(self, value: Any, parts: Any, make: Callable[[Any], Any]) -> Any:
+    def _if_has_leaf(self, value: Any, parts: Any, make: Callable[[Any], Any]) -> Any:
         return Rebuilt(make, parts, type(value)) if has_leaf(parts) else value
 
 
 def parts_of(template: Any) -> list[Any]:
-    """What a template is made of."""
+    """Return the parts of a template."""
     if isinstance(template, (list, tuple)):
         return list(template)
     if type(template) is dict:
@@ -149,20 +149,20 @@ def parts_of(template: Any) -> list[Any]:
 
 
 def outputs_of(template: Any) -> tuple[Any, ...]:
-    """The outputs of a Function that returned this: as in torch, a tuple's members."""
+    """Return the outputs in the template of a result: the members of a tuple."""
     if isinstance(template, Rebuilt) and issubclass(template.kind, tuple):
         return tuple(template.parts)
     return template if isinstance(template, tuple) else (template,)
 
 
 def has_leaf(template: Any) -> bool:
-    """Is there a leaf in a template?"""
+    """Return whether a template contains a leaf."""
     is_one = isinstance(template, (Leaf, Rebuilt))
     return is_one or any(map(has_leaf, parts_of(template)))
 
 
 def unflatten(template: Any, leaves: Sequence[Any]) -> Any:
-    """The value again, with these leaves; containers are new."""
+    """Return the value of a template with these leaves, in new containers."""
     kind = type(template)
     if kind is Leaf:
         return leaves[template]
@@ -194,7 +194,7 @@ def _object_like(value: Any, parts: dict[str, Any]) -> Any:
 
 
 def parameters_in(value: Any) -> list[Any]:
-    """Real tensors that collect gradients, found in modules and containers."""
+    """Return real tensors that collect gradients, from modules and containers."""
     flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
     flattener(value)
     return [x for x in flattener.leaves if x.requires_grad]

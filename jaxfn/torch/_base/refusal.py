@@ -1,4 +1,4 @@
-"""What a refusal says: class, rule, file, line, operation, and the way out."""
+"""The error for what can't run in JAX: class, rule, place, operation, what to do."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OURS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), "")  # noqa: PTH118, PTH100, PTH120
     for package in (torch, jax, jaxfn)
 )
-# Triton is not imported for this. What it calls is a user's kernel, at a user's line.
+# Triton's own frames are no user's lines either. This does not import it.
 _TRITON = importlib.util.find_spec("triton")
 if _TRITON is not None and _TRITON.origin is not None:
     _OURS = (*_OURS, os.path.join(os.path.dirname(_TRITON.origin), ""))  # noqa: PTH118, PTH120
 _GENERATED = ("<eval_with_key>", "<string>", "<frozen", "<__array_function__")
 HOST = (
-    'Pass fallback="host" to from_torch: what can\'t be traced then runs in torch, on '
-    "the host."
+    'Pass fallback="host" to from_torch: rules that can\'t be traced then run in '
+    "PyTorch, by a host callback."
 )
 OR_HOST = HOST[0].lower() + HOST[1:]
 
@@ -33,12 +33,12 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
     """A PyTorch Function (or a call of one) that can't become JAX operations.
 
     Attributes:
-        name: of the class.
-        rule: which of its rules.
-        where: "file:line" in the rule, as far as it is known.
-        operation: what is refused.
-        reason: why.
-        way_out: what to do.
+        name: The name of the class.
+        rule: The name of its rule.
+        where: "file:line" in the rule, if it is known.
+        operation: The operation that jaxfn refuses.
+        reason: Why jaxfn refuses it.
+        way_out: What to do instead.
     """
 
     name: str
@@ -57,13 +57,13 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
         self.reason, self.way_out = reason, way_out
 
     def of(self, name: str, rule: str) -> TorchRefusal:
-        """The same, of this rule; what is known already stays."""
+        """Return the refusal itself, with the name of its rule if it had none."""
         if not self.name:
             self.name, self.rule = name, rule
         return self
 
     def bare(self) -> TorchRefusal:
-        """The same without what led to it, which holds on to a whole trace."""
+        """Return a copy without causes and traceback, which keep a trace alive."""
         same = TorchRefusal(
             operation=self.operation,
             reason=self.reason,
@@ -87,14 +87,14 @@ _UNUSED = (
 
 
 def of_unused(error: Exception) -> TorchRefusal | None:
-    """The refusal for a derivative by what its computation did not use; else None."""
+    """Return the refusal for a derivative by a tensor that was not used; else None."""
     if not any(words in str(error) for words in _UNUSED):
         return None
     return TorchRefusal(
         operation="autograd.grad",
-        reason="it takes a derivative by a tensor that the computation did not use. A "
-        "parameter that apply got beside its module is another tensor than the "
-        "module's own.",
+        reason="it takes a derivative by a tensor that the computation did not use. If "
+        "you passed a module's parameters to apply, they are other tensors than those "
+        "in the module.",
         way_out="Call the module by torch.func.functional_call(module, parameters, "
         "args), with the parameters that apply got.",
         where=place_of(error.__traceback__),
@@ -102,17 +102,17 @@ def of_unused(error: Exception) -> TorchRefusal | None:
 
 
 def is_users(filename: str) -> bool:
-    """Is this file neither torch's nor ours?"""
+    """Return whether this file is neither torch's, JAX's, Triton's nor jaxfn's."""
     return not filename.startswith((*_OURS, *_GENERATED))
 
 
 def is_ours(filename: str) -> bool:
-    """Is this file one of this package?"""
+    """Return whether this file is one of jaxfn."""
     return filename.startswith(_OURS[2])
 
 
 def place_of(tb: TracebackType | None) -> str:
-    """The innermost line of a user's file in a traceback."""
+    """Return the innermost line of a user's file in a traceback."""
     places = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(tb)
@@ -122,7 +122,7 @@ def place_of(tb: TracebackType | None) -> str:
 
 
 def place_now(frame: FrameType | None) -> str:
-    """The innermost line of a user's file that is running."""
+    """Return the innermost line of a user's file that is running."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -131,13 +131,13 @@ def place_now(frame: FrameType | None) -> str:
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """Was it raised by a line of a user's file?"""
+    """Return whether a line of a user's file raised it."""
     tb = _innermost(error)
     return tb is not None and is_users(tb.tb_frame.f_code.co_filename)
 
 
 def raised_by_statement(error: BaseException) -> bool:
-    """Was it raised by a `raise` in torch's public Python, as on a wrong argument?"""
+    """Return whether a `raise` in torch's public Python raised it."""
     tb = _innermost(error)
     if tb is None:
         return False
@@ -147,7 +147,7 @@ def raised_by_statement(error: BaseException) -> bool:
 
 
 def raised_by_jaxfn(error: BaseException) -> bool:
-    """Was it raised by a `raise` of ours, which says what a rule did wrong?"""
+    """Return whether a `raise` of jaxfn raised it: a message about a rule."""
     tb = _innermost(error)
     return (
         tb is not None

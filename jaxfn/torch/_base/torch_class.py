@@ -1,4 +1,4 @@
-"""The ctx that torch rules see while they are traced or run on the host."""
+"""The ctx that torch rules get while they are traced or run in a host callback."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ STATE = frozenset(
     + ("materialize_grads", "output_grad_dtypes", "_forward_cls")
     + ("_jaxfn_needs", "_jaxfn_rule", "_jaxfn_saved")
 )
-"""What a ctx holds beside the attributes that rules put there."""
+"""The attributes of a ctx that rules did not set."""
 
 
 class Ctx(FunctionCtx):
-    """What torch's own ctx is to a rule.
+    """A ctx for torch rules, with the interface of torch's own.
 
     Args:
-        cls: the torch class.
-        needs: gives `needs_input_grad`.
-        rule: which rule it is for.
-        saved: what was saved; None in forward.
+        cls: The torch class.
+        needs_input_grad: Returns the value of `ctx.needs_input_grad`.
+        rule: The rule that gets this ctx.
+        saved: The saved tensors; None in forward.
     """
 
     output_grad_dtypes: Any = None
@@ -30,12 +30,12 @@ class Ctx(FunctionCtx):
     def __init__(
         self,
         cls: Any,
-        needs: Callable[[], tuple[bool, ...]],
+        needs_input_grad: Callable[[], tuple[bool, ...]],
         rule: str,
         saved: Sequence[Any] | None = None,
     ) -> None:
         self._forward_cls, self._jaxfn_rule = cls, rule
-        self._jaxfn_needs, self._jaxfn_saved = needs, saved
+        self._jaxfn_needs, self._jaxfn_saved = needs_input_grad, saved
 
     @property
     def needs_input_grad(self) -> tuple[bool, ...]:
@@ -44,14 +44,14 @@ class Ctx(FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What was saved."""
+        """The saved tensors."""
         if self._jaxfn_saved is None:
             raise RuntimeError("ctx.saved_tensors was read in forward.")
         return tuple(self._jaxfn_saved)
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
-        """The same under its old name."""
+        """The saved tensors, under the old name."""
         return self.saved_tensors
 
     if hasattr(FunctionCtx, "input_grad_buffers"):
@@ -67,18 +67,18 @@ class Ctx(FunctionCtx):
             )
 
     def name(self) -> str:
-        """Torch's name of the node."""
+        """Return torch's name of the node."""
         return f"{self._forward_cls.__name__}Backward"
 
 
-# No methods of Ctx: a rule may give an attribute any name that torch leaves free.
+# The next two are no methods of Ctx, because rules may use any name for an attribute.
 def attributes_of(ctx: Ctx) -> dict[str, Any]:
-    """What the rule put there."""
+    """Return the attributes that rules set."""
     return {k: v for k, v in ctx.__dict__.items() if k not in STATE}
 
 
 def given_to(ctx: Ctx, what: str) -> tuple[Any, ...]:
-    """What a method of ctx was given, tensors and None."""
+    """Return the tensors (and None) that a rule passed to a method of ctx."""
     found = getattr(ctx, what, None)
     if found is None:
         return ()
@@ -93,24 +93,24 @@ def given_to(ctx: Ctx, what: str) -> tuple[Any, ...]:
 
 
 def is_separate(cls: Any) -> bool:
-    """Does the class have a setup_context of its own?"""
+    """Return whether the class defines setup_context."""
     base = torch.autograd.Function.setup_context
     return cls.setup_context is not base
 
 
 def has_vmap(cls: Any) -> bool:
-    """Does the class define how it is batched?"""
+    """Return whether the class defines vmap."""
     return cls.vmap is not torch.autograd.Function.vmap
 
 
 def backward_of(cls: Any) -> Any:
-    """The backward of a class, under whichever of its names."""
+    """Return the backward of a class, which may also have the name vjp."""
     own = cls.vjp is not torch.autograd.Function.vjp
     return cls.vjp if own else cls.backward
 
 
 def is_once_differentiable(rule: Any) -> bool:
-    """Does torch's decorator of this name stand around a backward?"""
+    """Return whether torch's decorator `once_differentiable` wraps this backward."""
     made = torch.autograd.function.once_differentiable.__code__.co_consts
     while rule is not None:
         if getattr(rule, "__code__", None) in made:

@@ -1,6 +1,6 @@
 """torch itself, as an object without static types: its public names.
 
-It is an extra: type checkers run where it is not installed.
+Type checkers run in environments without torch, which is an optional dependency.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`from_torch`: a torch class as a `jaxfn.Function`.
 
-The class that JAX gets is in `function`. It takes the arguments of a call apart
-(`call`), and finds the trace of forward for this kind of call (`traced_forward`, with
-`forward_result`: what forward left behind), or torch's own apply on the host
-(`host_call`). Each rule is a `graph_function`, whose derivatives are torch's own
-(`derivatives`). `batching` runs the vmap rule of the class, `host` torch on the host.
+- `function`: the class that JAX gets; `call` has the arguments of a call
+- `traced_forward`: the trace of one signature; `forward_result` has its saved tensors
+- `host_call`: torch's own apply in a host callback, if there is no trace
+- `graph_function`: one rule as a JAX function; `derivatives` are torch's own
+- `batching`: the vmap rule of the class; `host` runs rules in torch
 """
 
 from jaxfn.torch._function.api import from_torch

@@ -1,4 +1,4 @@
-"""What users call."""
+"""The function that users call."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from jaxfn.torch._function.function import Bridge
 def from_torch(
     cls: type, *, fallback: Literal["host"] | None = None, random: bool = False
 ) -> type[jaxfn.Function]:
-    """Make a `jaxfn.Function` of a `torch.autograd.Function`, which stays as it is.
+    """Make a `jaxfn.Function` of a `torch.autograd.Function`, without changing it.
 
     Args:
-        cls: the torch class. Its forward, setup_context, backward (or vjp) and jvp are
-            recorded at the first call of each kind, and run as JAX operations.
-        fallback: "host" runs the rules in PyTorch on the host, by a callback, where
-            they can't be recorded; None refuses them.
-        random: may forward draw random numbers? Then `apply` takes a PRNG key before
-            the arguments.
+        cls: The torch class. jaxfn traces its rules once for each signature (shapes,
+            dtypes, static arguments), and runs them as JAX operations.
+        fallback: "host" runs rules that can't be traced in PyTorch, by a host callback.
+            None refuses them.
+        random: Set to True if forward draws random numbers. `apply` then takes a PRNG
+            key before the arguments.
 
     Returns:
-        A subclass of `jaxfn.Function` of the same name. `apply` takes JAX arrays of the
-        shapes and dtypes that the torch class takes, and gives JAX arrays.
+        A subclass of `jaxfn.Function` with the name of `cls`. Its `apply` takes and
+        returns JAX arrays, of the shapes and dtypes of the torch class.
 
     Raises:
         TypeError: `cls` is no torch Function.
         ValueError: `fallback` is neither None nor "host".
-        ImportError: this PyTorch lacks what recording needs.
+        ImportError: This PyTorch lacks a function that tracing needs.
 
-    A call raises `TorchRefusal` where a rule can't be recorded.
+    A call raises `TorchRefusal` if a rule can't be traced.
 
-    TensorSpec:
+    Example:
         >>> import jax, torch, jaxfn.torch
         >>> class Square(torch.autograd.Function):
         ...     @staticmethod

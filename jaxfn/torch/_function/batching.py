@@ -26,17 +26,17 @@ class Batch:
     """A batched call of a class: its vmap rule, for these arguments.
 
     Args:
-        cls: the torch class.
-        args: the template of its arguments.
-        output: the template of what forward returns.
-        types: the shape and (JAX's) dtype of each output.
+        cls: The torch class.
+        args: The template of its arguments.
+        output: The template of forward's result.
+        types: The shape and (JAX's) dtype of each output.
     """
 
     def __init__(self, cls: Any, args: Any, output: Any, types: Any) -> None:
         self._cls, self._args, self._output, self._types = cls, args, output, types
 
     def check(self, key_dim: int | None) -> None:
-        """Refuse what torch refuses, and a rule that would draw from many keys."""
+        """Refuse wrong classes, as torch does, and a rule with more than one key."""
         cls, name = self._cls, self._cls.__name__
         if cls.setup_context is torch.autograd.Function.setup_context:
             raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
@@ -45,17 +45,17 @@ class Batch:
         if key_dim is not None:
             raise TorchRefusal(
                 operation="vmap",
-                reason="it is called once for a batch, which has one key for each "
+                reason="the rule runs once for a batch, which has one key for each "
                 "entry.",
                 way_out="Map over the arrays with one key: in_axes=(None, 0, …).",
             ).of(name, "vmap")
 
     def run(self, size: int, dims: Dims) -> TensorFunction:
-        """From tensors, batched at the front, to such outputs.
+        """Return the function from tensors to outputs, both with the batch axis first.
 
         Args:
-            size: of the batch.
-            dims: for each tensor 0, or None where it is not batched.
+            size: The size of the batch.
+            dims: For each tensor 0, or None if it is not batched.
         """
 
         def run(tensors: Sequence[Any]) -> list[Any]:
@@ -120,7 +120,7 @@ def _dims_in(template: Any, dims: Dims) -> Any:
 
 
 def _dims_out(template: Any, dim: Any, name: str) -> list[tuple[int, Any]]:
-    """For each tensor of an output, its place and its dim."""
+    """Return, for each tensor of an output, its number and its dim."""
     if isinstance(template, Leaf):
         if dim is not None and type(dim) is not int:
             raise ValueError(f"{name} returned a bad out_dims: {dim!r}.")

@@ -1,4 +1,4 @@
-"""What is asked of a call: settings, and arguments taken apart."""
+"""Settings of a class, and the arguments of a call."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ import jax
 
 from jaxfn.torch._base import Flattener, Leaf, fingerprint, parameters_in
 
+Mask = tuple[bool, ...]
+"""One bool for each input or output."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How a class is brought over.
+    """The settings of `from_torch`.
 
     Attributes:
-        host: do rules run in torch, on the host? "never", or as a "fallback" where
-            they can't be traced.
-        random: may they draw random numbers?
+        host: When rules run in a host callback: "never", or as a "fallback".
+        random: Whether rules may draw random numbers.
     """
 
     host: Literal["fallback", "never"]
     random: bool
 
     def seed(self, which: int) -> int | None:
-        """Where the draws of a rule begin."""
+        """Return the first state of the generator; None if draws are refused."""
         return which if self.random else None
 
 
 class TorchCall:
-    """The arguments of a call of a Function, taken apart.
+    """The arguments of a call, as templates and arrays.
 
     Attributes:
-        args: the template of the arguments.
-        arrays: the arrays among them, each once.
-        tops: for each argument that is an array, which; else None.
+        args: The templates of the arguments.
+        arrays: The arrays among them, each once.
+        tops: For each argument, its number in `arrays`; None if it is no array.
     """
 
     def __init__(self, args: Sequence[Any], is_array: Callable[[Any], bool]) -> None:
         flattener = Flattener(is_array, lambda x: isinstance(x, jax.Array))
         self.args: list[Any] = [flattener(x) for x in args]
         self.arrays = flattener.leaves
-        # The same array twice is two arguments, each with a gradient of its own.
+        # An array that is passed twice is two arguments, each with its own gradient.
         self.tops: list[int | None] = []
         for i, x in enumerate(args):
             if not is_array(x):
@@ -56,9 +58,9 @@ class TorchCall:
             self.tops.append(int(leaf))
 
     def key(self) -> Any:
-        """What distinguishes the statics of two calls."""
+        """Return a key of the static arguments."""
         return fingerprint(self.args), tuple(self.tops)
 
-    def keep(self) -> list[Any]:
-        """Tensors that collect gradients, among the statics."""
+    def parameters(self) -> list[Any]:
+        """Return tensors that collect gradients, from the static arguments."""
         return parameters_in(self.args)

@@ -1,4 +1,4 @@
-"""The derivatives of a rule, by torch's own autograd, and what backward returned."""
+"""The derivatives of a rule, by torch's own autograd; and checks of gradients."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ from jaxfn.torch._trace import TensorFunction, TrackedForward
 
 
 def _tracked(x: Any) -> Any:
-    """The tensor as one to differentiate by; still part of what it comes from."""
+    """Return a tensor to differentiate by, still connected to its own graph."""
     if x.requires_grad:
         return x.view_as(x)
     return x.detach().requires_grad_()
 
 
-def _run_tracked(run: TensorFunction, xs: Sequence[Any], needs: Sequence[bool]) -> Any:
-    tracked = [_tracked(x) if need else x for x, need in zip(xs, needs, strict=True)]
-    # Clones, as a rule may write to what it gets, and to a leaf it may not.
-    outs = run(
-        [x.clone() if need else x for x, need in zip(tracked, needs, strict=True)]
-    )
-    return [x for x, need in zip(tracked, needs, strict=True) if need], outs
+def _run_tracked(run: TensorFunction, xs: Sequence[Any], mask: Sequence[bool]) -> Any:
+    tracked = [_tracked(x) if t else x for x, t in zip(xs, mask, strict=True)]
+    # A rule may write to its arguments, but torch allows no write to a leaf: clone it.
+    outs = run([x.clone() if t else x for x, t in zip(tracked, mask, strict=True)])
+    return [x for x, t in zip(tracked, mask, strict=True) if t], outs
 
 
 _WRITTEN_OVER = "modified by an inplace operation"
 
 
 def is_written_over(error: object) -> bool:
-    """Did torch find that a rule wrote to what its derivative needs?"""
+    """Return whether torch found a write to a tensor that a derivative needs."""
     return _WRITTEN_OVER in str(error)
 
 
-# In forward that is no mistake, as torch differentiates nothing there. What is saved
-# for a derivative is a copy then; not at once, as torch.func takes no such hooks.
+# Such a write is correct in forward, which torch runs without autograd. Autograd then
+# saves copies; only then, because torch.func does not support the hooks.
 def with_copies(run: TensorFunction) -> TensorFunction:
-    """The same, where a rule may write to what its derivative needs."""
+    """Return the rule, with copies of the tensors that autograd saves in it."""
 
-    def kept(tensors: Sequence[Any]) -> list[Any]:
+    def copying(tensors: Sequence[Any]) -> list[Any]:
         with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
             return run(tensors)
 
-    return kept
+    return copying
 
 
 def of_forward(run: TensorFunction) -> TensorFunction:
-    """The same, with nothing cut off from its derivative."""
+    """Return the rule, with no operation that cuts its derivative."""
 
     def watched(tensors: Sequence[Any]) -> list[Any]:
         with TrackedForward(tensors):
@@ -61,18 +59,18 @@ def _has_gradient(x: Any) -> bool:
 
 def pull(
     run: TensorFunction,
-    needs: Sequence[bool],
-    given: Sequence[bool],
+    needs_input_grad: Sequence[bool],
+    has_cotangent: Sequence[bool],
     tensors: Sequence[Any],
 ) -> list[Any]:
     again = torch.is_grad_enabled()
-    xs, cts = tensors[: len(needs)], iter(tensors[len(needs) :])
+    xs, cts = tensors[: len(needs_input_grad)], iter(tensors[len(needs_input_grad) :])
     with torch.enable_grad():
-        tracked, outs = _run_tracked(run, xs, needs)
-    given_cts = [next(cts) if g else None for g in given]
+        tracked, outs = _run_tracked(run, xs, needs_input_grad)
+    present_cts = [next(cts) if g else None for g in has_cotangent]
     pairs = [
         (out, ct)
-        for out, ct in zip(outs, given_cts, strict=True)
+        for out, ct in zip(outs, present_cts, strict=True)
         if ct is not None and _has_gradient(out)
     ]
     if not pairs:
@@ -90,23 +88,25 @@ def pull(
     ]
 
 
-# J t is the gradient of <J^H u, t> by u: torch differentiates its own derivative, and
-# asks nothing of rules but that backward can be differentiated.
+# J t is the gradient of <J^H u, t> by u. Torch differentiates its own derivative here.
+# So rules need no jvp, only a differentiable backward.
 def push(
-    run: TensorFunction, given: Sequence[bool], tensors: Sequence[Any]
+    run: TensorFunction, has_tangent: Sequence[bool], tensors: Sequence[Any]
 ) -> list[Any]:
     again = torch.is_grad_enabled()
-    xs, dots = tensors[: len(given)], list(tensors[len(given) :])
+    xs, tangents = tensors[: len(has_tangent)], list(tensors[len(has_tangent) :])
     with torch.enable_grad():
-        tracked, outs = _run_tracked(run, xs, given)
-        moving = [x for x in outs if _has_gradient(x)]
-        free = [torch.zeros_like(x).requires_grad_() for x in moving]
+        tracked, outs = _run_tracked(run, xs, has_tangent)
+        differentiable = [x for x in outs if _has_gradient(x)]
+        free = [torch.zeros_like(x).requires_grad_() for x in differentiable]
         pulled: Sequence[Any] = ()
-        if moving:
+        if differentiable:
             pulled = torch.autograd.grad(
-                moving, tracked, free, create_graph=True, allow_unused=True
+                differentiable, tracked, free, create_graph=True, allow_unused=True
             )
-        pairs = [(g, t) for g, t in zip(pulled, dots, strict=False) if _has_gradient(g)]
+        pairs = [
+            (g, t) for g, t in zip(pulled, tangents, strict=False) if _has_gradient(g)
+        ]
         found: Sequence[Any] = [None] * len(free)
         if pairs:
             found = torch.autograd.grad(
@@ -116,25 +116,25 @@ def push(
                 create_graph=again,
                 allow_unused=True,
             )
-    tangents = iter(found)
+    pushed = iter(found)
     results: list[Any] = []
     for out in outs:
-        t = next(tangents) if _has_gradient(out) else None
+        t = next(pushed) if _has_gradient(out) else None
         if t is None and isinstance(out, torch.Tensor) and is_inexact(out.dtype):
             t = torch.zeros_like(out)
         results.append(t)
     return results
 
 
-# ---- what backward returned, as torch takes it
+# ---- the gradients that backward returned
 
 
 class ArgumentSpec(NamedTuple):
-    """What backward returns a gradient for.
+    """An argument for which backward returns a gradient.
 
     Attributes:
-        is_tensor: is it a tensor that takes no part in the call, as a constant?
-        type: the shape and (JAX's) dtype of an array; None for anything else.
+        is_tensor: Whether it is a constant tensor, without a gradient.
+        type: The shape and (JAX's) dtype of an array; None for anything else.
     """
 
     is_tensor: bool
@@ -142,27 +142,30 @@ class ArgumentSpec(NamedTuple):
 
 
 def gradients(
-    name: str, found: tuple[Any, ...], needs: Sequence[bool], of: Sequence[ArgumentSpec]
+    name: str,
+    found: tuple[Any, ...],
+    needs_input_grad: Sequence[bool],
+    specs: Sequence[ArgumentSpec],
 ) -> list[Any]:
-    """The gradient of each argument, checked; None where there is none.
+    """Return the gradient of each argument, checked; None if there is none.
 
     Args:
-        name: of the class.
-        found: what backward returned.
-        needs: for each argument, whether it is differentiated.
-        of: the arguments.
+        name: The name of the class.
+        found: The gradients that backward returned.
+        needs_input_grad: For each argument, whether it is differentiated.
+        specs: The arguments.
 
     Raises:
-        RuntimeError: torch's words for what it does not take.
+        RuntimeError: The gradients are wrong; the message is torch's.
     """
-    n = len(of)
+    n = len(specs)
     if len(found) < n or any(x is not None for x in found[n:]):
         raise RuntimeError(
             f"function {name}Backward returned an incorrect number of "
             f"gradients (expected {n}, got {len(found)})"
         )
     grads: list[Any] = []
-    for i, (g, x) in enumerate(zip(found, of, strict=False)):
+    for i, (g, x) in enumerate(zip(found, specs, strict=False)):
         if g is not None and not isinstance(g, torch.Tensor):
             raise RuntimeError(f"expected Variable or None (got {type(g).__name__})")
         if x.type is None:
@@ -174,13 +177,13 @@ def gradients(
                 )
             grads.append(None)
         else:
-            wanted = g is not None and needs[i]
+            wanted = g is not None and needs_input_grad[i]
             grads.append(_like(g, *x.type) if wanted else None)
     return grads
 
 
 def _like(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A gradient in the shape and dtype of its argument, as torch makes it."""
+    """Convert a gradient to the shape and dtype of its argument, as torch does."""
     wanted = to_torch_dtype(dtype)
     if not is_inexact(wanted):
         return None

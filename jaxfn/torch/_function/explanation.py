@@ -1,4 +1,4 @@
-"""`explain`: what becomes of a PyTorch Function, or why nothing does."""
+"""`explain`: the graphs of a PyTorch Function, or the reasons why there are none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class RuleGraph:
 
     Attributes:
         rule: "forward" or "backward".
-        operations: how often each operation of torch is in it.
-        text: the graph, an operation a line, with the lines of the rule.
-        paths: how many paths its conditions on values make.
-        refusal: why it can't be traced; None if it can.
-        launches: Each launch of a Triton kernel: kernel, grid, place, what it reads and
-            writes, configurations.
+        operations: The count of each operation of torch in it.
+        text: The graph, one operation a line, with the lines of the rule.
+        paths: The number of paths, which conditions on values multiply.
+        refusal: Why it can't be traced; None if it can.
+        launches: Each launch of a Triton kernel: kernel, grid, place, buffers that it
+            reads and writes, configurations.
     """
 
     rule: str
@@ -49,12 +49,12 @@ class RuleGraph:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class TorchExplanation:
-    """What `jaxfn.torch.explain` found. Print it.
+    """The result of `jaxfn.torch.explain`. Print it.
 
     Attributes:
-        name: of the class.
-        forward: its graph.
-        backward: its graph; None where forward is refused or there is no backward.
+        name: The name of the class.
+        forward: The graph of forward.
+        backward: The graph of backward; None if there is none or forward is refused.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TorchExplanation:
 
     @property
     def ok(self) -> bool:
-        """Do both rules run as JAX operations?"""
+        """Whether both rules run as JAX operations."""
         rules = [self.forward, *([self.backward] if self.backward else [])]
         return all(graph.refusal is None for graph in rules)
 
@@ -76,18 +76,17 @@ class TorchExplanation:
 
 
 def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
-    """Show the graphs of a `torch.autograd.Function`, and what is refused where.
+    """Show the graphs of a `torch.autograd.Function`, and each refusal with its place.
 
     Args:
-        cls: the torch class.
-        *args: those of its `apply`, with JAX arrays; without a key.
-        random: may it draw random numbers?
+        cls: The torch class.
+        *args: The arguments of its `apply`, with JAX arrays, without a key.
+        random: Whether it may draw random numbers.
 
     Returns:
-        The graphs of forward and backward, with the operations of torch that are in
-        them. Nothing is computed.
+        The graphs of forward and backward, as torch's operations, without values.
 
-    TensorSpec:
+    Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
         >>> class Square(torch.autograd.Function):
         ...     @staticmethod
@@ -105,19 +104,19 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     bridge = Bridge(cls, Settings("never", random=random))
     call = TorchCall(args, is_array)
     call.arrays = [jnp.asarray(x) for x in call.arrays]
-    needs = tuple(
+    needs_input_grad = tuple(
         top is not None and jnp.issubdtype(call.arrays[top].dtype, jnp.inexact)
         for top in call.tops
     )
     try:
-        traced = traced_forward(cls, call, needs, bridge.settings)
+        traced = traced_forward(cls, call, needs_input_grad, bridge.settings)
     except TorchRefusal as refusal:
         return TorchExplanation(cls.__name__, _refused("forward", refusal), None)
     forward = _graph("forward", traced.program)
     if not bridge.has_backward:
         return TorchExplanation(cls.__name__, forward, None)
     try:
-        backward = _graph("backward", traced.whole_backward(needs))
+        backward = _graph("backward", traced.whole_backward(needs_input_grad))
     except TorchRefusal as refusal:
         backward = _refused("backward", refusal)
     return TorchExplanation(cls.__name__, forward, backward)

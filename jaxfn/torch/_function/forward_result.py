@@ -1,4 +1,4 @@
-"""What a run of forward left behind: outputs, and what it kept on ctx."""
+"""Outputs and saved tensors of one forward."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from jaxfn.torch._triton import Storages, StoredView, stored_views
 
 @dataclasses.dataclass(slots=True)
 class ForwardResult:
-    """What forward left behind.
+    """Outputs and saved tensors of one forward, as numbers of flat results.
 
     Attributes:
-        output: the template of what it returned.
-        n_outputs: how many of the flat results are outputs.
-        is_output: for each top-level output, which flat result it is, or None.
-        saved: templates of what was saved for backward.
-        for_forward: templates of what was saved for jvp.
-        attributes: the template of the attributes of ctx.
-        marked: flat results without derivative.
-        materialize: zeros for gradients that are not there?
-        inexact: for each flat result, can it have a gradient?
-        numbers: flat results that are numbers to the rule, read from tensors.
+        output: The template of its result.
+        n_outputs: The number of flat results that are outputs.
+        is_output: For each top-level output, its flat result, or None.
+        saved: Templates of the tensors that it saved for backward.
+        for_forward: Templates of the tensors that it saved for jvp.
+        attributes: The template of the attributes of ctx.
+        marked: Flat results without derivative.
+        materialize: Whether zeros stand for gradients that are None.
+        inexact: For each flat result, whether it can have a gradient.
+        numbers: Flat results that are numbers to the rule, read from tensors.
         views: For flat results that are the memory of a saved tensor: its place there.
-        grad_dtypes: for each top-level output, in which dtype backward gets its
-            gradient, as given to `set_output_grad_dtype`; None if nothing was given.
+        grad_dtypes: For each top-level output, the dtype of its gradient in backward
+            (`set_output_grad_dtype`); None if that was not set.
     """
 
     output: Any
@@ -68,7 +68,7 @@ class ForwardResult:
         return leaves_of([self.for_forward, self.attributes])
 
     def save(self, ctx: Any, results: Sequence[Any]) -> None:
-        """Give jaxfn's ctx what torch's was given."""
+        """Save in jaxfn's ctx what the rule saved in torch's."""
 
         def at(template: Any) -> Any:
             return results[template] if isinstance(template, Leaf) else None
@@ -87,7 +87,7 @@ class ForwardResult:
             ctx.set_output_grad_dtype(*map(_to_jax_dtype, self.grad_dtypes))
 
     def restored(self, ctx: Any, saved: list[Any], wanted: list[int]) -> list[Any]:
-        """The flat results `wanted`, from a ctx of jaxfn's that saved `saved`."""
+        """Return the flat results `wanted` from a ctx of jaxfn that saved `saved`."""
         at: dict[int, Any] = {}
         for template, x in zip(saved, ctx.saved_tensors, strict=True):
             if isinstance(template, Leaf):
@@ -100,7 +100,7 @@ class ForwardResult:
 
 
 def leaves_of(templates: Any) -> list[int]:
-    """The flat results that templates hold, each once, in order."""
+    """Return the flat results in templates, each once, in order."""
     found: dict[int, None] = {}
 
     def look(template: Any) -> None:
@@ -113,14 +113,14 @@ def leaves_of(templates: Any) -> list[int]:
     return list(found)
 
 
-def record(
+def forward_result(
     ctx: Ctx, result: Any, storages: Storages | None = None
 ) -> tuple[list[Any], ForwardResult]:
-    """The tensors that forward left behind, and where they were.
+    """Return the tensors of one forward, and their places.
 
     Args:
-        ctx: What forward got.
-        result: What it returned.
+        ctx: The ctx of forward.
+        result: The result of forward.
         storages: The storages of its tensors, if saved views are saved as views.
     """
     outputs = Flattener(lambda x: isinstance(x, torch.Tensor))
@@ -130,7 +130,7 @@ def record(
     _check_returned(output)
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
-    # An output goes to JAX contiguous. With kernels, a saved one stays a view.
+    # Outputs become contiguous in JAX. With kernels, a saved output stays a view.
     saved.start(outputs.leaves if storages is None else [object() for _ in range(n)])
     templates = [saved(x) for x in given_to(ctx, "to_save")]
     for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
@@ -138,7 +138,7 @@ def record(
     leaves = [*outputs.leaves, *saved.leaves[n:]]
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]
-    # As in torch, what is inside a list or dict has no gradient.
+    # As in torch, outputs inside a list or dict have no gradient.
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(leaves) if is_number(x)]
     found = [_tensor_of(x) if is_number(x) else x for x in leaves]
@@ -168,7 +168,7 @@ def _to_jax_dtype(dtype: Any) -> Any:
 
 
 def is_number(x: Any) -> bool:
-    """Is it a number that a rule has read from a tensor without values?"""
+    """Return whether a rule read this number from a tensor without values."""
     return isinstance(x, (torch.SymFloat, torch.SymInt))
 
 
@@ -183,6 +183,6 @@ def _check_returned(template: Any) -> None:
     if numbers.leaves:
         raise TorchRefusal(
             operation="tensor.item()",
-            reason="the number is returned, and there are no values while JAX traces.",
+            reason="the number is returned, and a trace has no values.",
             way_out=f"Return the tensor. Or: {OR_HOST}",
         )

@@ -24,56 +24,56 @@ from jaxfn.torch._base import (
     settings_of,
     torch,
 )
-from jaxfn.torch._function.call import Settings, TorchCall
+from jaxfn.torch._function.call import Mask, Settings, TorchCall
 from jaxfn.torch._function.graph_function import remember, types_key
 from jaxfn.torch._function.host_call import HostCall
-from jaxfn.torch._function.traced_forward import Needs, traced_forward
+from jaxfn.torch._function.traced_forward import traced_forward
 from jaxfn.torch._trace import NeedsRead
 
 _SHAPING = ("forward", "setup_context", "vmap")
-_READS = "this call reads which of its arguments are differentiated"
+_READS = "rules read needs_input_grad for this signature"
 
 
 def is_array(x: Any) -> bool:
-    """Is it an array for JAX?"""
+    """Return whether JAX gets it as an array."""
     return isinstance(x, (jax.Array, np.ndarray, np.generic))
 
 
-class CallKind(Protocol):
-    """What becomes of calls with arguments of one kind: a trace, or torch on the host.
+class SignatureRules(Protocol):
+    """The rules of a class for one signature: a trace, or torch in a host callback.
 
     Attributes:
-        kept: holds this object as `kind`, where jaxfn looks for no arrays.
-        tops: for each argument that is an array, which; else None.
+        hidden: A class with this object as `rules`. jaxfn searches no class for arrays.
+        tops: For each argument, its number among the arrays; None if it is no array.
     """
 
-    kept: Any
+    hidden: Any
     tops: list[int | None]
 
     def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
-        """Return what forward returns, and save in jaxfn's ctx."""
+        """Return the result of forward, and save in jaxfn's ctx."""
         ...
 
     def gradients(
-        self, ctx: Any, key: Any, needs: Needs, cts: Sequence[Any]
+        self, ctx: Any, key: Any, needs_input_grad: Mask, cts: Sequence[Any]
     ) -> Sequence[Any]:
         """Return a gradient, or None, for each argument."""
         ...
 
-    def tangents(self, ctx: Any, key: Any, dots: Sequence[Any]) -> Sequence[Any]:
+    def tangents(self, ctx: Any, key: Any, tangents: Sequence[Any]) -> Sequence[Any]:
         """Return a tangent, or None, for each output."""
         ...
 
 
 class Bridge:
-    """A torch class and what is known of its calls."""
+    """A torch class and its rules by signature."""
 
     def __init__(self, cls: Any, settings: Settings) -> None:
         self.cls, self.settings = cls, settings
-        self._kinds: OrderedDict[Any, Any] = OrderedDict()
+        self._by_signature: OrderedDict[Any, Any] = OrderedDict()
 
     def made(self) -> type[jaxfn.Function]:
-        """The class for JAX."""
+        """Return the class for JAX."""
         cls = self.cls
         members: dict[str, Any] = {
             "__module__": cls.__module__,
@@ -91,12 +91,12 @@ class Bridge:
         return type(cls.__name__, (jaxfn.Function,), members)
 
     def owns(self, rule: str) -> bool:
-        """Does the class define this rule itself?"""
+        """Return whether the class itself defines this rule."""
         return getattr(self.cls, rule) is not getattr(torch.autograd.Function, rule)
 
     @property
     def has_backward(self) -> bool:
-        """Does the class define backward, under one of its names?"""
+        """Whether the class defines backward or vjp."""
         return self.owns("backward") or self.owns("vjp")
 
     def _backward_rule(self) -> Any:
@@ -109,7 +109,7 @@ class Bridge:
         return forward
 
     def _signature(self) -> inspect.Signature:
-        """That of forward, with ctx, and with a key where it draws."""
+        """Return the signature of forward, with ctx, and with a key if it draws."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         try:
             known = list(inspect.signature(self.cls.forward).parameters.values())
@@ -136,50 +136,48 @@ class Bridge:
         if self.settings.random:
             key, args = args[0], args[1:]
             _check_key(self.cls.__name__, key)
-        if is_separate(self.cls):  # there defaults count as arguments, as in torch
+        if is_separate(self.cls):  # torch then passes defaults to setup_context
             bound = inspect.signature(self.cls.forward).bind(*args)
             bound.apply_defaults()
             args = bound.args
         call = TorchCall(args, is_array)
         call.arrays = [jnp.asarray(x) for x in call.arrays]
-        kind = self.kind(call, ctx)
-        ctx.jaxfn_torch = kind.kept
+        rules = self.rules_for(call, ctx)
+        ctx.jaxfn_torch = rules.hidden
         ctx.jaxfn_key = key
-        return kind.forward(ctx, call.arrays, key)
+        return rules.forward(ctx, call.arrays, key)
 
-    def kind(self, call: TorchCall, ctx: Any) -> CallKind:
-        """The trace for this kind of call; made once."""
+    def rules_for(self, call: TorchCall, ctx: Any) -> SignatureRules:
+        """Return the rules for the signature of this call, made once."""
         cls = self.cls
-        rules = tuple(Same(getattr(cls, n)) for n in _SHAPING)
-        key = call.key(), types_key(call.arrays), rules, settings_of(cls)
+        own = tuple(Same(getattr(cls, n)) for n in _SHAPING)
+        key = call.key(), types_key(call.arrays), own, settings_of(cls)
         key = (*key, jax.default_backend())
-        found: Any = self._kinds.get(key)
+        found: Any = self._by_signature.get(key)
         if found is None:
             try:
-                found = self._made_kind(call, None)
+                found = self._make(call, None)
             except NeedsRead:
                 found = _READS
-            remember(self._kinds, key, found)
+            remember(self._by_signature, key, found)
         if found is not _READS:
             return found
-        needs = self._needs(ctx, call.tops)
-        key = (*key, needs)
-        found = self._kinds.get(key)
+        needs_input_grad = self._needs(ctx, call.tops)
+        key = (*key, needs_input_grad)
+        found = self._by_signature.get(key)
         if found is None:
-            found = self._made_kind(call, needs)
-            remember(self._kinds, key, found)
+            found = self._make(call, needs_input_grad)
+            remember(self._by_signature, key, found)
         return found
 
-    def _needs(self, ctx: Any, tops: Sequence[int | None]) -> Needs:
-        """For each argument (defaults too, where they count), is it differentiated?"""
-        needs = ctx.needs_input_grad[1 if self.settings.random else 0 :]
-        return tuple(
-            bool(need) and top is not None for need, top in zip_longest(needs, tops)
-        )
+    def _needs(self, ctx: Any, tops: Sequence[int | None]) -> Mask:
+        """Return `needs_input_grad`; defaults count as arguments, as in torch."""
+        mask = ctx.needs_input_grad[1 if self.settings.random else 0 :]
+        return tuple(bool(m) and top is not None for m, top in zip_longest(mask, tops))
 
-    def _made_kind(self, call: TorchCall, needs: Needs | None) -> CallKind:
+    def _make(self, call: TorchCall, needs_input_grad: Mask | None) -> SignatureRules:
         try:
-            return traced_forward(self.cls, call, needs, self.settings)
+            return traced_forward(self.cls, call, needs_input_grad, self.settings)
         except TorchRefusal as refusal:
             if self.settings.host == "never":
                 raise
@@ -188,20 +186,20 @@ class Bridge:
     # ---- backward and jvp
 
     def _backward(self, ctx: Any, *grads: Any) -> Any:
-        kind: CallKind = ctx.jaxfn_torch.kind
+        rules: SignatureRules = ctx.jaxfn_torch.rules
         key = ctx.jaxfn_key
-        found = kind.gradients(ctx, key, self._needs(ctx, kind.tops), grads)
+        found = rules.gradients(ctx, key, self._needs(ctx, rules.tops), grads)
         return (None, *found) if self.settings.random else tuple(found)
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
-        kind: CallKind = ctx.jaxfn_torch.kind
+        rules: SignatureRules = ctx.jaxfn_torch.rules
         key = ctx.jaxfn_key
         tangents = tangents[1:] if self.settings.random else tangents
-        dots = [
+        by_argument = [
             t if top is not None else None
-            for t, top in zip_longest(tangents, kind.tops)
+            for t, top in zip_longest(tangents, rules.tops)
         ]
-        return tuple(kind.tangents(ctx, key, dots))
+        return tuple(rules.tangents(ctx, key, by_argument))
 
 
 def _check_key(name: str, key: Any) -> None:

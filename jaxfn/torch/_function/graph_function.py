@@ -1,9 +1,9 @@
-"""Functions of flat tensors as JAX functions, with derivatives that torch takes.
+"""Functions of flat tensors as JAX functions, with torch's own derivatives.
 
-A `GraphFunction` is a torch function from tensors to tensors. Its graph is evaluated in
-JAX. Its derivative is not JAX's derivative of that graph, which has lost the rules of
-nested Functions and differs at kinks. It is a `GraphFunction` again: the torch function
-that asks torch's autograd for the derivative. So every order is torch's own.
+JAX evaluates the graph of a `GraphFunction`, but does not differentiate it: the graph
+has lost the rules of nested Functions, and JAX differs from torch at kinks. Its
+derivative is another `GraphFunction`, a torch function that calls torch's autograd. So
+derivatives of every order are torch's own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import jax
 from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
+from jaxfn.torch._function.call import Mask
 from jaxfn.torch._trace import (
     BranchTree,
     LaunchSeen,
@@ -35,21 +36,20 @@ class GraphFunction:
     """A torch function of flat tensors.
 
     Args:
-        run: from tensors to tensors (or None).
-        name: of the class.
-        rule: which of its rules, or what derivative of it.
-        seed: where its draws begin; None refuses them.
-        shown: for each input, whether torch would show that it requires grad.
-        keep: real tensors whose `grad` must not change.
-        host: does it run in torch on the host? "always", "never", or as a "fallback"
-            where it can't be traced.
-        known: is it known which inputs are differentiated?
-        types: gives the shapes and (JAX's) dtypes of the results, where they are known.
-        note: what `run` found out, which must be the same on all paths.
-        batch: the results for a batch, from its size, where it is in the key and in
-            each array, and these; None where JAX batches the graph.
-        is_derivative: does it ask torch for the derivative of another one?
-        state: gives a key of what `run` reads beside its inputs.
+        run: From tensors to tensors (or None).
+        name: The name of the class.
+        rule: The name of its rule, or of a derivative of the rule.
+        seed: The first state of the generator; None refuses draws.
+        requires_grad: For each input, its `requires_grad` in torch.
+        parameters: Real tensors whose `grad` must not change.
+        host: When it runs in a host callback: "always", "never", or as a "fallback".
+        known: Whether it is known which inputs are differentiated.
+        types: Returns the shapes and (JAX's) dtypes of the results; None if unknown.
+        note: Returns a description of the last run: the same on all paths.
+        batch: Returns the results of a batch, from its size, the batch axes of key and
+            arrays, and these; None if JAX batches the graph.
+        is_derivative: Whether it calls torch's autograd.
+        state: Returns a key of the values that `run` reads beside its inputs.
         as_gpu: Whether it is traced as on a GPU, for the kernels that it launches.
     """
 
@@ -60,8 +60,8 @@ class GraphFunction:
         name: str,
         rule: str,
         seed: int | None = None,
-        shown: Sequence[bool] | None = None,
-        keep: Sequence[Any] = (),
+        requires_grad: Sequence[bool] | None = None,
+        parameters: Sequence[Any] = (),
         host: Host = "never",
         known: bool = True,
         types: Callable[[Sequence[Any]], list[Any]] | None = None,
@@ -74,26 +74,26 @@ class GraphFunction:
         self._state, self._as_gpu = state, as_gpu
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
-        self.seed, self.keep, self.types = seed, keep, types
+        self.seed, self.parameters, self.types = seed, parameters, types
         self.host: Host = host
-        self._shown, self._known, self._note = shown, known, note
+        self._requires_grad, self._known, self._note = requires_grad, known, note
         self.host_types: dict[Any, list[Any]] = {}
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
 
     def examples(self, types: Sequence[Any]) -> list[TensorSpec]:
-        """What to trace with for inputs of these types."""
-        shown = self._shown or (False,) * len(types)
+        """Return inputs of these types to trace with."""
+        requires_grad = self._requires_grad or (False,) * len(types)
         return [
             TensorSpec(tuple(t.shape), to_torch_dtype(t.dtype), s)
-            for t, s in zip(types, shown, strict=True)
+            for t, s in zip(types, requires_grad, strict=True)
         ]
 
     def program(self, types: Sequence[Any]) -> BranchTree:
-        """The program for inputs of these types; made once.
+        """Return the program for inputs of these types, made once.
 
         Raises:
-            TorchRefusal: it can't be traced.
+            TorchRefusal: It can't be traced.
         """
         key = types_key(types), self._state()
         found = self._programs.get(key)
@@ -118,9 +118,9 @@ class GraphFunction:
         return found
 
     def _warn_of(self, tree: BranchTree) -> None:
-        """Say which tensors get no gradient, since they are no arguments."""
-        held = {id(t): t for path in tree.paths for t in path.constants}
-        for t in held.values():
+        """Warn of tensors that get no gradient, because they are no arguments."""
+        constants = {id(t): t for path in tree.paths for t in path.constants}
+        for t in constants.values():
             if t.requires_grad:
                 warnings.warn(
                     f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "
@@ -141,7 +141,7 @@ class GraphFunction:
             for types in [examples] if wide is None else [examples, wide]:
                 try:
                     return self._tried(self._trace(run, types), types)
-                except Exception as error:  # noqa: BLE001  (the first says what is wrong)
+                except Exception as error:  # noqa: BLE001  (the first one is reported)
                     first = first or error
             if not derivatives.is_written_over(first):
                 break
@@ -153,14 +153,14 @@ class GraphFunction:
             run,
             examples,
             seed=self.seed,
-            keep=self.keep,
+            parameters=self.parameters,
             known=self._known,
             note=self._note,
             as_gpu=self._as_gpu,
         )
 
     def _tried(self, tree: BranchTree, examples: Sequence[TensorSpec]) -> BranchTree:
-        """The tree, evaluated without values where that might be refused."""
+        """Return the tree, evaluated once without values if JAX might refuse it."""
         if self.host == "fallback" or any(path.is_dynamic for path in tree.paths):
             types = [
                 jax.ShapeDtypeStruct(x.shape, to_jax_dtype(x.dtype)) for x in examples
@@ -170,7 +170,7 @@ class GraphFunction:
         return tree
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
-        """The results for these arrays (and this key, where it draws)."""
+        """Return the results for these arrays (and this key, if it draws)."""
         if self.host == "always":
             return self._on_host(arrays, key)
         try:
@@ -189,32 +189,32 @@ class GraphFunction:
 
     # ---- derivatives
 
-    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> GraphFunction:
-        """From inputs and cotangents to the gradients of the inputs that need one.
+    def vjp(self, needs_input_grad: Mask, has_cotangent: Mask) -> GraphFunction:
+        """Return the function from inputs and cotangents to wanted gradients.
 
         Args:
-            needs: for each input, whether its gradient is wanted.
-            given: for each result, whether there is a cotangent for it.
+            needs_input_grad: For each input, whether its gradient is wanted.
+            has_cotangent: For each result, whether it has a cotangent.
         """
-        pull = functools.partial(derivatives.pull, self._tracked, needs, given)
+        masks = needs_input_grad, has_cotangent
         return self._derive(
-            ("vjp", needs, given),
-            pull,
+            ("vjp", *masks),
+            functools.partial(derivatives.pull, self._tracked, *masks),
             types=lambda arrays: [
                 (tuple(x.shape), x.dtype)
-                for x, need in zip(arrays, needs, strict=False)
+                for x, need in zip(arrays, needs_input_grad, strict=False)
                 if need
             ],
         )
 
-    def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
-        """From inputs and tangents to the tangents of the results.
+    def jvp(self, has_tangent: Mask) -> GraphFunction:
+        """Return the function from inputs and tangents to the tangents of results.
 
         Args:
-            given: for each input, whether there is a tangent for it.
+            has_tangent: For each input, whether it has a tangent.
         """
-        push = functools.partial(derivatives.push, self._tracked, given)
-        return self._derive(("jvp", given), push)
+        push = functools.partial(derivatives.push, self._tracked, has_tangent)
+        return self._derive(("jvp", has_tangent), push)
 
     @property
     def _tracked(self) -> TensorFunction:
@@ -231,7 +231,7 @@ class GraphFunction:
                 name=self.name,
                 rule=f"{self.rule}, differentiated",
                 seed=self.seed,
-                keep=self.keep,
+                parameters=self.parameters,
                 host=self.host,
                 is_derivative=True,
                 state=self._state,
@@ -241,12 +241,12 @@ class GraphFunction:
         return self._derived[where]
 
     def apply(self, key: Any, *arrays: Any) -> list[Any]:
-        """The results under JAX's transformations, with these derivatives."""
+        """Return the results under JAX's transformations, with these derivatives."""
         return graph_rules.apply(self, key, arrays)
 
 
 def types_key(types: Sequence[Any]) -> Any:
-    """What a trace depends on beside the values of statics."""
+    """Return a key of everything that changes a trace, except static arguments."""
     return (
         tuple((tuple(t.shape), str(t.dtype)) for t in types),
         has_x64(),
@@ -257,7 +257,7 @@ def types_key(types: Sequence[Any]) -> Any:
 
 
 def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    """Keep a value, and not too many."""
+    """Add a value to a cache of limited size."""
     cache[key] = value
     while len(cache) > _MOST:
         try:
@@ -267,7 +267,7 @@ def remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 def widened(examples: Sequence[TensorSpec]) -> list[TensorSpec] | None:
-    """The same with int64 for int32, which JAX has for it where x64 is off."""
+    """Return examples with int64 for int32 if x64 is off; None if nothing changes."""
     if has_x64() or all(x.dtype != torch.int32 for x in examples):
         return None
     return [

@@ -18,27 +18,28 @@ from jaxfn._engine import (
     call,
     with_batch_rule,
 )
+from jaxfn.torch._function.call import Mask
 
 
 class DerivableGraph(Protocol):
-    """What this file asks of a `GraphFunction`, which stands on this file."""
+    """The members of `GraphFunction`, which imports this file, that are used here."""
 
     name: str
     rule: str
     batch: Callable[..., list[Any]] | None
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]: ...
-    def vjp(self, needs: tuple[bool, ...], given: tuple[bool, ...]) -> Any: ...
-    def jvp(self, given: tuple[bool, ...]) -> Any: ...
+    def vjp(self, needs_input_grad: Mask, has_cotangent: Mask) -> Any: ...
+    def jvp(self, has_tangent: Mask) -> Any: ...
 
 
 def apply(graph: DerivableGraph, key: Any, arrays: Sequence[Any]) -> list[Any]:
     """Call a graph under JAX's transformations.
 
     Args:
-        graph: the function.
-        key: a PRNG key; None where it draws nothing.
-        arrays: its arguments.
+        graph: The function.
+        key: A PRNG key; None if it draws nothing.
+        arrays: Its arguments.
     """
     if not any(map(compat.is_tracer, arrays)) and not compat.is_tracer(key):
         return graph(arrays, key)
@@ -47,7 +48,7 @@ def apply(graph: DerivableGraph, key: Any, arrays: Sequence[Any]) -> list[Any]:
 
 
 class _GraphRules:
-    """The rules of one call; all of them save the arguments, and nothing else."""
+    """The rules of one call. Each saves the arguments, and nothing else."""
 
     def __init__(self, graph: DerivableGraph, *, has_key: bool) -> None:
         self._graph, self._n_keys = graph, int(has_key)
@@ -56,7 +57,7 @@ class _GraphRules:
 
         def primal(arrays: Arrays) -> Outputs:
             nothing = (False,) * len(arrays)
-            # In such a JAX the reverse derivative of a scan keeps only the primal.
+            # In such a JAX the reverse derivative of a scan drops `jvp`.
             if compat.SCAN_DROPS_JVP:
                 return one_pass.fwd(arrays, nothing)[0]
             return one_pass.primal(arrays, nothing)
@@ -66,7 +67,7 @@ class _GraphRules:
         )
 
     def _split(self, flat: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Part the key, or None, from the arrays."""
+        """Split the key, or None, from the arrays."""
         n = self._n_keys
         return flat[0] if n else None, list(flat[n:])
 
@@ -97,25 +98,25 @@ class _GraphRules:
         """Compute the gradients of the arguments that need one."""
         key, arrays = self._split(residuals.arrays)
         perturbed, out = residuals.static
-        needs = tuple(perturbed[self._n_keys :])
-        # A result that is no array (a gradient that is not there) has no cotangent.
+        needs_input_grad = tuple(perturbed[self._n_keys :])
+        # A result that is None (a missing gradient) has no cotangent.
         whole = out.whole.join_only([None if ct is None else _conj(ct) for ct in cts])
-        given = tuple(ct is not None for ct in whole)
-        if not any(needs) or not any(given):
+        has_cotangent = tuple(ct is not None for ct in whole)
+        if not any(needs_input_grad) or not any(has_cotangent):
             return [None] * len(perturbed)
-        pulled = self._graph.vjp(needs, given).apply
+        pulled = self._graph.vjp(needs_input_grad, has_cotangent).apply
         found = iter(pulled(key, *arrays, *[ct for ct in whole if ct is not None]))
-        grads = [_conj(next(found)) if need else None for need in needs]
+        grads = [_conj(next(found)) if need else None for need in needs_input_grad]
         return [*[None] * self._n_keys, *grads]
 
-    def _push(self, residuals: Residuals, dots: Arrays) -> list[Any]:
+    def _push(self, residuals: Residuals, tangents: Arrays) -> list[Any]:
         """Compute the tangents of the results."""
         key, arrays = self._split(residuals.arrays)
         _, out = residuals.static
-        dots = dots[self._n_keys :]
-        given = tuple(t is not None for t in dots)
-        pushed = self._graph.jvp(given).apply
-        found = pushed(key, *arrays, *[t for t in dots if t is not None])
+        tangents = tangents[self._n_keys :]
+        has_tangent = tuple(t is not None for t in tangents)
+        pushed = self._graph.jvp(has_tangent).apply
+        found = pushed(key, *arrays, *[t for t in tangents if t is not None])
         present = out.whole.join([True] * len(residuals.differentiable))
         return [t for t, is_there in zip(found, present, strict=True) if is_there]
 
@@ -126,5 +127,5 @@ def _residuals(run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays) -> Residu
 
 
 def _conj(x: Any) -> Any:
-    """Turn a gradient of JAX's convention into one of torch's, or back."""
+    """Convert a gradient between JAX's convention and torch's."""
     return jnp.conj(x) if jnp.iscomplexobj(x) else x

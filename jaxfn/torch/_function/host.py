@@ -1,4 +1,4 @@
-"""Bodies that run in torch, on the host, whenever the compiled program does."""
+"""Rules that run in torch, by a host callback of the compiled program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxfn.torch._trace import RandomDraws
 
 
 class Hosted(Protocol):
-    """What this file asks of a `GraphFunction`, which stands on this file."""
+    """The members of `GraphFunction`, which imports this file, that are used here."""
 
     run: Callable[..., Any]
     name: str
@@ -40,7 +40,7 @@ class Hosted(Protocol):
 
 
 def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
-    """The results of a function in torch: at once, or when the program runs."""
+    """Return the results of a function in torch: at once, or when the program runs."""
     types = known_types(graph, arrays)
     if types is None and any(isinstance(x, Tracer) for x in arrays):
         types = _found_out(graph, arrays)
@@ -61,7 +61,7 @@ def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
 
 
 def known_types(graph: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
-    """The types of the results, as far as they are known before."""
+    """Return the types of the results, if they are known before a run."""
     if graph.types is not None:
         return [
             None if t is None else jax.ShapeDtypeStruct(*t) for t in graph.types(arrays)
@@ -83,7 +83,7 @@ def _type(x: np.ndarray) -> jax.ShapeDtypeStruct:
 
 
 def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
-    """The results that are arrays; zeros for a gradient that is not there."""
+    """Return the results that are arrays; zeros for a missing gradient."""
     if len(results) != len(types):
         raise RuntimeError(f"expected {len(types)} results, got {len(results)}")
     return [
@@ -94,7 +94,7 @@ def _fitting(results: list[Any], types: Sequence[Any]) -> list[Any]:
 
 
 def _run(graph: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
-    """The results in NumPy, of real tensors."""
+    """Return the results as NumPy arrays, computed with real tensors."""
     seed = zlib.crc32(np.asarray(data[0]).tobytes()) if data else None
     with experimental.LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -127,15 +127,15 @@ def _on(
 
 
 def _result(x: Any) -> np.ndarray:
-    to_jax_dtype(x.dtype)  # refuses what JAX would narrow
+    to_jax_dtype(x.dtype)  # refuses dtypes that JAX would narrow
     return np.array(to_numpy(x))
 
 
-# ---- the shapes of results, where no call has shown them
+# ---- the shapes of results, before the first run
 
 
 def _found_out(graph: Hosted, arrays: Sequence[Any]) -> list[Any]:
-    """The types of the results for arrays of these types, by trying some values."""
+    """Return the types of the results for arrays of these types, from trial runs."""
     last: Exception | None = None
     data = [np.zeros(2, np.uint32)] if graph.seed is not None else []
     for make in _TRIES:
@@ -148,8 +148,8 @@ def _found_out(graph: Hosted, arrays: Sequence[Any]) -> list[Any]:
         return [None if x is None else _type(x) for x in results]
     raise TorchRefusal(
         operation="the host call",
-        reason="torch raised on all values that were tried to find the shapes of its "
-        f"results: {type(last).__name__}: {last}.",
+        reason="jaxfn tried some values to find the shapes of its results, and PyTorch "
+        f"raised on all of them: {type(last).__name__}: {last}.",
         way_out="Call it once on real values, outside of jax.jit and other "
         "transformations, with arguments of these shapes.",
     ).of(graph.name, graph.rule) from last
@@ -175,11 +175,11 @@ def _rising(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 _TRIES: tuple[Callable[..., Any], ...] = (_random, _rising, np.ones, np.zeros)
 
 
-# ---- a class as it is
+# ---- torch's own apply
 
 
 def applied(cls: Any, args: Any, note: Callable[[Any], None]) -> Any:
-    """A function of flat tensors: what torch's own apply gives for them."""
+    """Return torch's own apply as a function of flat tensors."""
 
     def run(tensors: Sequence[Any]) -> list[Any]:
         with torch.enable_grad():
@@ -191,16 +191,16 @@ def applied(cls: Any, args: Any, note: Callable[[Any], None]) -> Any:
     return run
 
 
-def pushed(cls: Any, args: Any, given: Sequence[bool]) -> Any:
-    """The same with tangents: what torch's forward mode gives."""
+def pushed(cls: Any, args: Any, has_tangent: Sequence[bool]) -> Any:
+    """Return torch's forward mode as a function of flat tensors and tangents."""
 
     def run(tensors: Sequence[Any]) -> list[Any]:
-        n = len(given)
-        dots: Iterator[Any] = iter(tensors[n:])
+        n = len(has_tangent)
+        tangents: Iterator[Any] = iter(tensors[n:])
         with forward_ad.dual_level(), torch.enable_grad():
             duals = [
-                forward_ad.make_dual(x, next(dots)) if g else x
-                for x, g in zip(tensors[:n], given, strict=True)
+                forward_ad.make_dual(x, next(tangents)) if g else x
+                for x, g in zip(tensors[:n], has_tangent, strict=True)
             ]
             result = cls.apply(*unflatten(args, duals))
             tops = result if isinstance(result, tuple) else (result,)

@@ -1,4 +1,4 @@
-"""What one trace of forward found out: where outputs and saved tensors are."""
+"""The rules of a class for one signature, traced."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ from jaxfn.torch._base import (
     unflatten,
 )
 from jaxfn.torch._function.batching import Batch, Dims
-from jaxfn.torch._function.call import Settings, TorchCall
+from jaxfn.torch._function.call import Mask, Settings, TorchCall
 from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
-from jaxfn.torch._function.forward_result import ForwardResult, record
+from jaxfn.torch._function.forward_result import ForwardResult, forward_result
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import BranchTree, LaunchSeen, NeedsRead, TensorFunction
 from jaxfn.torch._triton import is_loaded, storages_now
 
-Needs = tuple[bool, ...]
-
 
 class TracedForward:
-    """Forward of a class for one kind of call, traced, and its derivatives.
+    """Forward of a class for one signature, traced, and its derivatives.
 
     Args:
-        cls: the torch class.
-        call: whose types and statics these are.
-        needs: for each argument, whether it is differentiated; None if not known.
-        settings: of `from_torch`.
+        cls: The torch class.
+        call: A call of this signature.
+        needs_input_grad: For each argument, whether it is differentiated, if known.
+        settings: The settings of `from_torch`.
         as_gpu: Whether its rules are traced as on a GPU, for the kernels they launch.
     """
 
@@ -52,76 +50,75 @@ class TracedForward:
         self,
         cls: Any,
         call: TorchCall,
-        needs: Needs | None,
+        needs_input_grad: Mask | None,
         settings: Settings,
         *,
         as_gpu: bool = False,
     ) -> None:
-        self.cls, self.needs, self._settings = cls, needs, settings
-        self.as_gpu = as_gpu
+        self.cls, self._settings, self.as_gpu = cls, settings, as_gpu
+        self.needs_input_grad = needs_input_grad
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
-        self._wanted = [
+        self._specs = [
             ArgumentSpec(
                 isinstance(x, torch.Tensor), None if i is None else self._types[i]
             )
             for x, i in zip(call.args, call.tops, strict=True)
         ]
-        self._keep = call.keep()
+        self._parameters = call.parameters()
         self.name = cls.__name__
         self._last: ForwardResult | None = None
         self._asked = False
-        shown = [False] * len(call.arrays)
+        requires_grad = [False] * len(call.arrays)
         for i, top in enumerate(call.tops):
-            if top is not None and needs is not None:
-                shown[top] = needs[i]
+            if top is not None and needs_input_grad is not None:
+                requires_grad[top] = needs_input_grad[i]
         self.graph = GraphFunction(
             self._forward,
             name=self.name,
             rule="forward",
             seed=settings.seed(FORWARD),
-            shown=shown,
-            keep=self._keep,
-            known=needs is not None,
+            requires_grad=requires_grad,
+            parameters=self._parameters,
+            known=needs_input_grad is not None,
             note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
             state=self._state,
             as_gpu=as_gpu,
         )
         self.program = self.graph.program(call.arrays)
-        self.record: ForwardResult = self.program.note
+        self.result: ForwardResult = self.program.note
         self._derived: dict[Any, GraphFunction] = {}
         self._draws_back: bool | None = None
-        # In a class, where jaxfn looks for no arrays.
-        self.kept = type("TracedForward", (), {"kind": self})
+        # jaxfn does not search classes for arrays.
+        self.hidden = type("TracedForward", (), {"rules": self})
 
     # ---- forward
 
     def forward(self, ctx: Any, arrays: Sequence[Any], key: Any) -> Any:
-        """What forward returns; what it saves goes into jaxfn's ctx."""
+        """Return the result of forward, and save its tensors in jaxfn's ctx."""
         if self.has_intermediates() or self.graph.batch is not None:
             results = self.graph.apply(key, *arrays)
         else:
             results = self.graph(arrays, key)
         if key is not None and not self.draws():
             raise ValueError(
-                f"`{self.name}` was made with random=True and draws no random "
-                "numbers: expected a class that does. Leave random=True out, and the "
-                "key with it."
+                f"`{self.name}` was made with random=True, but draws no random "
+                "numbers. Remove random=True, and the key from the call."
             )
         results = _as_they_were(self, arrays, results)
-        self.record.save(ctx, results)
-        return unflatten(self.record.output, results[: self.record.n_outputs])
+        self.result.save(ctx, results)
+        return unflatten(self.result.output, results[: self.result.n_outputs])
 
     def _state(self) -> Any:
-        """A key of what rules read beside arrays: they may be traced much later."""
+        """Return a current key of the values that rules read beside arrays."""
         return fingerprint(self._args), settings_of(self.cls)
 
-    def _known_needs(self) -> Needs:
-        if self.needs is None:
+    def _known_needs(self) -> Mask:
+        if self.needs_input_grad is None:
             self._asked = True
             raise NeedsRead
-        return self.needs
+        return self.needs_input_grad
 
     def _forward(self, tensors: Sequence[Any]) -> list[Any]:
         args = unflatten(self._args, tensors)
@@ -131,42 +128,42 @@ class TracedForward:
             self.cls.setup_context(ctx, tuple(args), result)
         else:
             result = self.cls.forward(ctx, *args)
-        if self._asked:  # and caught the answer
+        if self._asked:  # even if the rule caught NeedsRead
             raise NeedsRead
         storages = storages_now() if self.as_gpu else None
-        found, self._last = record(ctx, result, storages)
+        found, self._last = forward_result(ctx, result, storages)
         return found
 
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:
-        """What setup_context alone saves, for inputs and outputs."""
+        """Return the tensors that setup_context alone saves."""
         n = len(self._types)
         args = unflatten(self._args, tensors[:n])
-        output = unflatten(self.record.output, tensors[n:])
+        output = unflatten(self.result.output, tensors[n:])
         ctx = Ctx(self.cls, self._known_needs, "forward")
         self.cls.setup_context(ctx, tuple(args), output)
         storages = storages_now() if self.as_gpu else None
-        return record(ctx, output, storages)[0][self.record.n_outputs :]
+        return forward_result(ctx, output, storages)[0][self.result.n_outputs :]
 
     def _batched(
         self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
     ) -> list[Any]:
-        """The flat results for a batch: outputs by the vmap rule of the class."""
-        if self.record.views:
+        """Return the flat results of a batch: outputs by the vmap rule of the class."""
+        if self.result.views:
             raise TorchRefusal(
                 operation="a vmap rule beside kernels",
                 reason="setup_context saves a tensor that is a part of its memory, or "
-                "two in one memory, and the vmap rule gives outputs in other memory.",
+                "two in one memory. The vmap rule returns outputs in other memory.",
                 way_out="Save x.contiguous(), or leave the vmap rule out.",
             ).of(self.name, "vmap")
         types = [(t.shape, t.dtype) for t in self.program.types]
-        batch = Batch(self.cls, self._args, self.record.output, types)
+        batch = Batch(self.cls, self._args, self.result.output, types)
         batch.check(key_dim)
         shapes = [((size, *shape), dtype) for shape, dtype in types]
         outs = self._derive(
             ("vmap", size, dims, Same(self.cls.vmap)),
             batch.run(size, dims),
             seed=self._settings.seed(VMAP),
-            types=lambda _: shapes[: self.record.n_outputs],
+            types=lambda _: shapes[: self.result.n_outputs],
         ).apply(key, *arrays)
         if len(types) == len(outs):
             return outs
@@ -178,13 +175,13 @@ class TracedForward:
     def _derive(
         self, key: tuple[Any, ...], run: TensorFunction, **options: Any
     ) -> GraphFunction:
-        """Return the function of a rule, made once; the key begins with its name."""
+        """Return the function of a rule, made once. The key begins with its name."""
         if key not in self._derived:
             self._derived[key] = GraphFunction(
                 run,
                 name=self.name,
                 rule=key[0],
-                keep=self._keep,
+                parameters=self._parameters,
                 host=self._settings.host,
                 state=self._state,
                 as_gpu=self.as_gpu,
@@ -193,21 +190,21 @@ class TracedForward:
         return self._derived[key]
 
     def is_intermediate(self, i: int) -> bool:
-        """Is this flat result saved, and neither an input nor an output?"""
+        """Return whether this flat result is saved, but no input and no output."""
         ref = self.program.outputs[i]
-        outs = self.program.outputs[: self.record.n_outputs]
+        outs = self.program.outputs[: self.result.n_outputs]
         return ref is not None and ref >= self.program.n_inputs and ref not in outs
 
     def has_intermediates(self) -> bool:
-        """Is something saved whose derivative is neither an input's nor an output's?"""
-        n = self.record.n_outputs
+        """Return whether forward saves a differentiable intermediate result."""
+        n = self.result.n_outputs
         return any(
-            self.record.inexact[i] and self.is_intermediate(i)
+            self.result.inexact[i] and self.is_intermediate(i)
             for i in range(n, len(self.program.outputs))
         )
 
     def draws(self) -> bool:
-        """Does a rule draw random numbers?"""
+        """Return whether a rule draws random numbers."""
         if any(path.draws for path in self.program.paths):
             return True
         if self._draws_back is None:
@@ -218,118 +215,121 @@ class TracedForward:
         try:
             tree = self.whole_backward(tuple(top is not None for top in self.tops))
         except TorchRefusal:
-            return True  # it says what is wrong when it runs
+            return True  # the refusal is raised when backward runs
         return any(path.draws for path in tree.paths)
 
-    def whole_backward(self, needs: Needs) -> BranchTree:
-        """The graph of backward, with a gradient for each output."""
-        given = tuple(i is not None for i in self.record.is_output)
+    def whole_backward(self, needs_input_grad: Mask) -> BranchTree:
+        """Return the graph of backward, with a gradient for each output."""
+        has_cotangent = tuple(i is not None for i in self.result.is_output)
         types = self.program.types
-        outs = [i for i in self.record.is_output if i is not None]
-        wanted = [types[i] for i in (*self.record.backward_leaves, *outs)]
-        return self.backward(needs, given).program(wanted)
+        outs = [i for i in self.result.is_output if i is not None]
+        wanted = [types[i] for i in (*self.result.backward_leaves, *outs)]
+        return self.backward(needs_input_grad, has_cotangent).program(wanted)
 
     # ---- backward and jvp
 
     def gradients(
-        self, ctx: Any, key: Any, needs: Needs, cts: Sequence[Any]
+        self, ctx: Any, key: Any, needs_input_grad: Mask, cts: Sequence[Any]
     ) -> list[Any]:
-        """A gradient, or None, for each argument."""
-        result = self.record
+        """Return a gradient, or None, for each argument."""
+        result = self.result
         cts = [
             ct if i is not None else None
             for ct, i in zip(cts, result.is_output, strict=True)
         ]
-        given = tuple(ct is not None for ct in cts)
+        has_cotangent = tuple(ct is not None for ct in cts)
         leaves = result.restored(ctx, result.saved, result.backward_leaves)
-        found = self.backward(needs, given).apply
+        found = self.backward(needs_input_grad, has_cotangent).apply
         return found(key, *leaves, *[ct for ct in cts if ct is not None])
 
-    def tangents(self, ctx: Any, key: Any, dots: Sequence[Any]) -> list[Any]:
-        """A tangent, or None, for each output."""
-        result = self.record
+    def tangents(self, ctx: Any, key: Any, tangents: Sequence[Any]) -> list[Any]:
+        """Return a tangent, or None, for each output."""
+        result = self.result
         leaves = result.restored(ctx, result.for_forward, result.jvp_leaves)
-        found = self.jvp(tuple(t is not None for t in dots)).apply
-        return found(key, *leaves, *[t for t in dots if t is not None])
+        found = self.jvp(tuple(t is not None for t in tangents)).apply
+        return found(key, *leaves, *[t for t in tangents if t is not None])
 
-    def backward(self, needs: Needs, given: tuple[bool, ...]) -> GraphFunction:
-        """From what was saved and the given gradients to those of the arguments."""
-        key = (needs, given, Same(backward_of(self.cls)))
-        leaves = self.record.backward_leaves
+    def backward(self, needs_input_grad: Mask, has_cotangent: Mask) -> GraphFunction:
+        """Return the function from saved tensors and cotangents to gradients."""
+        key = (needs_input_grad, has_cotangent, Same(backward_of(self.cls)))
+        leaves = self.result.backward_leaves
 
         def run(tensors: Sequence[Any]) -> list[Any]:
-            return self._backward(leaves, needs, given, tensors)
+            return self._backward(leaves, needs_input_grad, has_cotangent, tensors)
 
         return self._derive(
             ("backward", *key),
             run,
             seed=self._settings.seed(BACKWARD),
-            shown=[self._is_shown(i, needs) for i in leaves] + [False] * sum(given),
+            requires_grad=[self._requires_grad(i, needs_input_grad) for i in leaves]
+            + [False] * sum(has_cotangent),
             types=lambda _: [
                 None if top is None or not need else self._types[top]
-                for top, need in zip(self.tops, needs, strict=True)
+                for top, need in zip(self.tops, needs_input_grad, strict=True)
             ],
         )
 
-    def _is_shown(self, i: int, needs: Needs) -> bool:
-        """Would torch show that this saved tensor requires grad?"""
-        if not self.record.inexact[i]:
+    def _requires_grad(self, i: int, needs_input_grad: Mask) -> bool:
+        """Return whether this saved tensor requires grad in torch."""
+        if not self.result.inexact[i]:
             return False
         ref = self.program.outputs[i]
         if ref is not None and ref < self.program.n_inputs:
-            tops = zip(self.tops, needs, strict=True)
+            tops = zip(self.tops, needs_input_grad, strict=True)
             return any(top == ref and need for top, need in tops)
         is_output = not self.is_intermediate(i)
-        return is_output and any(needs) and i not in self.record.marked
+        return is_output and any(needs_input_grad) and i not in self.result.marked
 
     def _ctx(
         self,
         rule: str,
         saved: list[Any],
         leaves: list[int],
-        needs: Needs,
+        needs_input_grad: Mask,
         tensors: Sequence[Any],
     ) -> Ctx:
         at = dict(zip(leaves, tensors, strict=False))
-        for i in at.keys() & set(self.record.numbers):
+        for i in at.keys() & set(self.result.numbers):
             at[i] = at[i].item()
         storages: dict[int, Any] = {}
-        for i in sorted(at.keys() & self.record.views.keys()):
-            view = self.record.views[i]
+        for i in sorted(at.keys() & self.result.views.keys()):
+            view = self.result.views[i]
             at[i] = view.view(storages.setdefault(view.group, at[i]))
         values = [at.get(i) for i in range(len(self.program.outputs))]
-        ctx = Ctx(self.cls, lambda: needs, rule, unflatten(saved, values))
-        ctx.__dict__.update(unflatten(self.record.attributes, values))
-        ctx.materialize_grads = self.record.materialize
+        ctx = Ctx(self.cls, lambda: needs_input_grad, rule, unflatten(saved, values))
+        ctx.__dict__.update(unflatten(self.result.attributes, values))
+        ctx.materialize_grads = self.result.materialize
         return ctx
 
     def _backward(
         self,
         leaves: list[int],
-        needs: Needs,
-        given: tuple[bool, ...],
+        needs_input_grad: Mask,
+        has_cotangent: Mask,
         tensors: Sequence[Any],
     ) -> list[Any]:
-        ctx = self._ctx("backward", self.record.saved, leaves, needs, tensors)
+        saved = self.result.saved
+        ctx = self._ctx("backward", saved, leaves, needs_input_grad, tensors)
         cts = iter(tensors[len(leaves) :])
-        grads = [next(cts) if g else None for g in given]
+        grads = [next(cts) if g else None for g in has_cotangent]
         rule = backward_of(self.cls)
         if getattr(self.cls, "boxed_grads_call", False):
             result = rule(ctx, grads)
         else:
             result = rule(ctx, *grads)
         found = result if isinstance(result, tuple) else (result,)
-        return gradients(self.name, found, needs, self._wanted)
+        return gradients(self.name, found, needs_input_grad, self._specs)
 
-    def jvp(self, given: tuple[bool, ...]) -> GraphFunction:
-        """From what was saved and the given tangents to those of the outputs."""
-        key = ("jvp", given, Same(self.cls.jvp))
-        leaves = self.record.jvp_leaves
+    def jvp(self, has_tangent: Mask) -> GraphFunction:
+        """Return the function from saved tensors and tangents to output tangents."""
+        key = ("jvp", has_tangent, Same(self.cls.jvp))
+        leaves = self.result.jvp_leaves
 
         def run(tensors: Sequence[Any]) -> list[Any]:
-            ctx = self._ctx("jvp", self.record.for_forward, leaves, given, tensors)
-            dots = iter(tensors[len(leaves) :])
-            args = [next(dots) if g else None for g in given]
+            saved = self.result.for_forward
+            ctx = self._ctx("jvp", saved, leaves, has_tangent, tensors)
+            tangents = iter(tensors[len(leaves) :])
+            args = [next(tangents) if g else None for g in has_tangent]
             result = self.cls.jvp(ctx, *args)
             return list(result) if isinstance(result, tuple) else [result]
 
@@ -337,44 +337,44 @@ class TracedForward:
 
 
 def traced_forward(
-    cls: Any, call: TorchCall, needs: Needs | None, settings: Settings
+    cls: Any, call: TorchCall, needs_input_grad: Mask | None, settings: Settings
 ) -> TracedForward:
-    """Forward of a class, traced; as on a GPU, if a rule names a kernel of Triton.
+    """Trace forward of a class; as on a GPU, if a rule names a kernel of Triton.
 
     Raises:
         TorchRefusal: It can't be traced.
     """
     if names_kernel(cls):
-        return TracedForward(cls, call, needs, settings, as_gpu=True)
+        return TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
     try:
-        return TracedForward(cls, call, needs, settings)
+        return TracedForward(cls, call, needs_input_grad, settings)
     except LaunchSeen:
-        return TracedForward(cls, call, needs, settings, as_gpu=True)
+        return TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
     except Exception:
-        if not is_loaded():  # or it may want to be on a GPU, to launch a kernel there
+        if not is_loaded():  # if it is, the rule may need a GPU for its kernels
             raise
         with contextlib.suppress(Exception):
-            return TracedForward(cls, call, needs, settings, as_gpu=True)
+            return TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
         raise
 
 
-# An input that is returned or saved as it is must be the very array, and one result in
-# two places the same one: by that jaxfn knows them.
+# jaxfn knows arrays by identity. So a returned or saved input must be the same array,
+# and one result in two places too.
 def _as_they_were(
     traced: TracedForward, arrays: Sequence[Any], results: Sequence[Any]
 ) -> list[Any]:
     n, seen = traced.program.n_inputs, {}
     found: list[Any] = []
-    marked = set(traced.record.marked)
-    # A vmap rule may give something else for an input than the input.
-    free = 0 if traced.graph.batch is None else traced.record.n_outputs
+    marked = set(traced.result.marked)
+    # A vmap rule may return another array for an output that is an input.
+    free = 0 if traced.graph.batch is None else traced.result.n_outputs
     outputs = zip(traced.program.outputs, results, strict=True)
     for i, (ref, x) in enumerate(outputs):
-        assert ref is not None  # what is returned or saved is a tensor
+        assert ref is not None  # all flat results are tensors
         is_input = ref < n and i >= free
         found.append(arrays[ref] if is_input else seen.setdefault(ref, x))
     unmarked = {id(x) for i, x in enumerate(found) if i not in marked}
     for i in marked:
-        if id(found[i]) in unmarked:  # a mark must not reach what it was copied from
+        if id(found[i]) in unmarked:  # mark a copy: the other result has no mark
             found[i] = jnp.array(found[i], copy=True)
     return found

@@ -1,7 +1,7 @@
-"""The table of operations: how JAX computes what torch's traces are made of.
+"""The table of operations: how JAX computes each operation of torch's graphs.
 
-One row an operation, by jax.numpy and lax, a file a kind. A row need not care for
-dtypes that torch promotes to: each result is cast to what torch's trace had.
+Each operation has a row, made of jax.numpy and lax; each file has rows of one kind. A
+row ignores torch's promotion: jaxfn casts each result to the dtype in torch's trace.
 """
 
 from jaxfn.torch._ops import (

@@ -33,20 +33,20 @@ rows(
 
 @row("aten.where", elementwise=True, typed=True)
 def where(out: Any, condition: Any, x: Any, y: Any) -> Any:
-    """X where the condition holds, y elsewhere."""
+    """Select from x if the condition holds, else from y."""
     x, y = (jnp.asarray(v).astype(out.dtype) for v in (x, y))
     return jnp.where(condition, x, y)
 
 
 # ---- bounds
 
-# Before torch 2.15, -1 as a bound of uint8 is 255; now it is left out.
+# Before torch 2.15, -1 as a bound of uint8 is 255. Since then torch ignores it.
 _WRAPS_BOUNDS = bool(torch.zeros(1, dtype=torch.uint8).clamp(min=-1))
 
 
 @row("aten.clamp", elementwise=True, typed=True)
 def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
-    """Between two bounds; above all the upper one; nan stays."""
+    """Clip to two bounds. The upper bound wins, and nan stays nan."""
     x = x.astype(out.dtype)
     if min is not None and not _is_ignored(min, out.dtype, below=True):
         low = jnp.asarray(min).astype(out.dtype)
@@ -58,7 +58,7 @@ def clamp(out: Any, x: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _is_ignored(bound: Any, dtype: Any, *, below: bool) -> bool:
-    """Does torch leave out this bound, which the dtype can't hold?"""
+    """Return whether torch ignores this bound, which is outside the dtype's range."""
     if type(bound) is not int or dtype.kind not in "iu":
         return False
     info = jnp.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Arrays made from nothing, and numbers."""
+"""Arrays that need no tensor, and Python numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def _filled(out: Any, value: Any) -> Any:
 
 
 def _triangle(indices: Any) -> Any:
-    """The positions in a triangle, as rows of one array."""
+    """Return the row for the positions in a triangle."""
     return lambda out, rows, cols, offset=0, **_: jnp.stack(indices(rows, offset, cols))
 
 
 rows(
     {
-        # In torch, elements that nobody wrote have any value; here they are 0.
+        # In torch, elements that nobody wrote have any value. Choose 0.
         "aten.empty aten.empty_permuted aten.empty_strided aten.new_empty_strided "
         "aten.zeros": lambda out, *_, **__: _filled(out, 0),
         "aten.ones": lambda out, *_, **__: _filled(out, 1),
@@ -39,7 +39,7 @@ row("aten.full_like", typed=True, elementwise=True)(
 
 @row("aten.arange.start_step", typed=True)
 def arange(out: Any, start: Any, end: Any, step: Any = 1, **_: Any) -> Any:
-    """From `start` in steps, before `end`."""
+    """Count from `start` in steps, up to `end`."""
     del end
     at = jnp.arange(out.shape[0])
     if jnp.issubdtype(out.dtype, jnp.integer):
@@ -50,11 +50,11 @@ def arange(out: Any, start: Any, end: Any, step: Any = 1, **_: Any) -> Any:
 
 @row("prims.iota", typed=True)
 def iota(out: Any, length: int, *, start: int, step: int, **_: Any) -> Any:
-    """From `start` in steps, so many."""
+    """Count from `start` in `length` steps."""
     return start + jnp.arange(length, dtype=out.dtype) * step
 
 
-# ---- numbers that were read from tensors, and what Python computed of them
+# ---- numbers from tensors, and Python's arithmetic with them
 
 rows(
     {
@@ -80,7 +80,7 @@ rows(
         "number.sym_min": jnp.minimum,
         "number._sym_sqrt": jnp.sqrt,
         "number._sym_abs number.abs": jnp.abs,
-        # A test that torch makes at run time, with an error where it fails.
+        # Torch makes these checks at run time, and raises if one fails.
         "aten._assert_async aten._assert_scalar aten.sym_constrain_range_for_size "
         "aten.sym_constrain_range aten._linalg_check_errors": lambda *_, **__: None,
     }

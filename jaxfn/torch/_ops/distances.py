@@ -11,7 +11,7 @@ from jaxfn.torch._ops.row import row
 
 @row("aten._cdist_forward")
 def cdist(x: Any, y: Any, p: Any, mode: Any = None) -> Any:
-    """Distances of all pairs of rows."""
+    """Return the distances of all pairs of rows."""
     del mode
     gap = x[..., :, None, :] - y[..., None, :, :]
     return jnp.linalg.vector_norm(gap, ord=p, axis=-1)
@@ -19,7 +19,7 @@ def cdist(x: Any, y: Any, p: Any, mode: Any = None) -> Any:
 
 @row("aten._cdist_backward")
 def cdist_backward(g: Any, x: Any, y: Any, p: float, found: Any) -> Any:
-    """The gradient of distances for the first rows; 0 where the distance is 0."""
+    """Return the gradient of distances by the first rows; 0 for a distance of 0."""
     gap = x[..., :, None, :] - y[..., None, :, :]
     g, far = g[..., None], found[..., None]
     if p == 0:
@@ -37,14 +37,14 @@ def cdist_backward(g: Any, x: Any, y: Any, p: float, found: Any) -> Any:
 
 @row("aten._pdist_forward")
 def pdist(x: Any, p: Any = 2) -> Any:
-    """Distances of the pairs of rows, each once."""
+    """Return the distances of the pairs of rows, each pair once."""
     i, j = jnp.triu_indices(x.shape[0], 1)
     return jnp.linalg.vector_norm(x[i] - x[j], ord=p, axis=-1)
 
 
 @row("aten._pdist_backward")
 def pdist_backward(g: Any, x: Any, p: float, found: Any) -> Any:
-    """The gradient of the distances of pairs: each moves both of its rows."""
+    """Return the gradient of the distances of pairs, by both rows of each."""
     at = jnp.triu_indices(x.shape[0], 1)
     square = jnp.zeros((x.shape[0],) * 2, g.dtype)
     g, found = (square.at[at].set(v) + square.at[at].set(v).T for v in (g, found))

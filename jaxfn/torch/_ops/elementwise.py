@@ -1,4 +1,4 @@
-"""Operations on each element alone."""
+"""Operations on single elements."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ rows(
 
 @row("aten.sign", elementwise=True)
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; 0 for nan, as torch has it."""
+    """Return -1, 0 or 1; 0 for nan, as torch does."""
     if x.dtype == bool:
         return x
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -81,12 +81,12 @@ def sign(x: Any) -> Any:
 
 @row("aten.round.default", "aten.round.decimals", elementwise=True)
 def round_(x: Any, *, decimals: int = 0) -> Any:
-    """To this many decimals, halves to even, as torch computes it."""
+    """Round to this many decimals, halves to even, by torch's formula."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     if decimals == 0:
         return jnp.round(x)
-    if x.dtype.itemsize < 4:  # computed in float32
+    if x.dtype.itemsize < 4:  # torch computes in float32
         x = x.astype(jnp.float32)
     scale = jnp.asarray(10.0 ** abs(decimals), x.dtype)
     if decimals > 0:
@@ -154,13 +154,13 @@ rows(
     },
     promote="out",
     elementwise=True,
-    narrow=True,
+    half_precision=True,
 )
 
 
 @row("aten.div", promote="out", elementwise=True)
 def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """The quotient; rounded down or towards zero on demand."""
+    """Divide; `rounding_mode` may round the quotient down or towards zero."""
     x, y = jnp.asarray(x), jnp.asarray(y)
     if rounding_mode is None:
         return x / y
@@ -171,7 +171,7 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
-    # As torch: by the remainder, so that 0.3 // 0.1 is 2; x / 0 as the division has it.
+    # Torch computes it from the remainder: 0.3 // 0.1 is 2. For y = 0 it returns x / y.
     rest = lax.rem(x, y)
     whole = (x - rest) / y
     whole = jnp.where((rest != 0) & ((rest < 0) != (y < 0)), whole - 1, whole)
@@ -183,18 +183,18 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 @row("aten.pow", promote="out", elementwise=True)
 def power(x: Any, y: Any) -> Any:
-    """X ** y."""
+    """Return x ** y."""
     x, y = _same(jnp.asarray(x), jnp.asarray(y))
     if not jnp.issubdtype(x.dtype, jnp.signedinteger):
         return jnp.power(x, y)
-    # With a negative exponent an integer is 0, if it is not 1 or -1 itself.
+    # In torch, an integer to a negative power is 0, unless it is 1 or -1.
     found = jnp.power(x, jnp.abs(y))
     return jnp.where((y < 0) & (jnp.abs(x) != 1), 0, found)
 
 
 @row("aten.pow.Tensor_Scalar", elementwise=True, typed=True)
 def power_scalar(out: Any, x: Any, y: Any) -> Any:
-    """X ** y for a number: by products where it is a small integer, as torch does."""
+    """Return x ** y for a number; torch multiplies if it is a small integer."""
     x = lax.convert_element_type(x, out.dtype) if out.dtype != x.dtype else x
     if isinstance(y, (int, float)) and not isinstance(y, bool):
         if y == 0.5:
@@ -231,7 +231,7 @@ rows(
     {
         "aten.alias aten.clone aten.detach_copy aten.lift_fresh_copy aten.lift_fresh "
         "aten.lift aten.contiguous aten.resolve_conj aten.resolve_neg aten._to_copy "
-        # The type of the result makes the cast.
+        # `checked` makes the cast: it knows the dtype of the result.
         "aten.to prims.convert_element_type": lambda x, *_, **__: x,
     },
     elementwise=True,
@@ -239,5 +239,5 @@ rows(
 row("aten.copy", elementwise=True)(
     lambda x, source, *_, **__: jnp.broadcast_to(jnp.asarray(source), jnp.shape(x))
 )
-# The write into an input that ends a graph has no effect in JAX.
+# A graph that changes an input ends with a write into it, which has no effect in JAX.
 row("aten.copy_")(lambda x, source, *_: source)

@@ -15,7 +15,7 @@ from jaxfn.torch._ops.row import highest, lowest, row
 
 
 def _mask_at(indices: Sequence[Any], operation: str) -> int | None:
-    """Which index is a mask; None if none is."""
+    """Return which index is a mask; None if none is."""
     given = [i for i, x in enumerate(indices) if x is not None]
     if not any(indices[i].dtype in (jnp.bool_, jnp.uint8) for i in given):
         return None
@@ -30,10 +30,9 @@ def _all_of_none(indices: Sequence[Any]) -> tuple[Any, ...]:
 
 @row("aten.index")
 def index(x: Any, indices: Sequence[Any]) -> Any:
-    """Elements at these positions; None is all of a dimension.
+    """Return the elements at these positions; None is all of a dimension.
 
-    What a mask picks has no shape while it is traced: the array and the mask go on
-    together.
+    The result of a mask has no shape in a trace. The array and the mask stand for it.
     """
     mask_at = _mask_at(indices, "index")
     if mask_at is None:
@@ -47,7 +46,7 @@ def index(x: Any, indices: Sequence[Any]) -> Any:
 def index_put(
     x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any
 ) -> Any:
-    """`values` written (or added) at these positions."""
+    """Write (or add) `values` at these positions."""
     mask_at = _mask_at(indices, "index_put")
     if mask_at is not None:
         return _put_where(x, mask_at, indices[mask_at], values, accumulate)
@@ -57,10 +56,10 @@ def index_put(
 
 
 def _put_where(x: Any, axis: int, mask: Any, values: Any, accumulate: bool) -> Any:
-    """`values` where the mask, which starts at this dimension, is true."""
+    """Write `values` under a mask whose dimensions begin at `axis`."""
     mask = mask.astype(bool)
     tail = x.ndim - axis - mask.ndim
-    # Behind the picked positions, one dimension for them, come those of the tail.
+    # The first dimension of values is for all selected positions. The tail follows it.
     if values.ndim > tail:
         if values.shape[: values.ndim - tail] != (1,):
             raise masked.refusal("index_put", "an array of values, one for each")
@@ -72,27 +71,27 @@ def _put_where(x: Any, axis: int, mask: Any, values: Any, accumulate: bool) -> A
 
 @row("aten.index_select")
 def index_select(x: Any, dim: int, at: Any) -> Any:
-    """Some positions of a dimension."""
+    """Return some positions of a dimension."""
     if x.ndim == 0:
         return x
     return jnp.take(x, jnp.atleast_1d(at), axis=dim)
 
 
 def _number(x: Any) -> Any:
-    """Truth values as numbers, which can be added: a sum that is not 0 is true."""
+    """Return integers for bools, as sums need; a sum that is not 0 is true."""
     return x.astype(jnp.int32) if x.dtype == bool else x
 
 
 @row("aten.put")
 def put(x: Any, at: Any, values: Any, accumulate: bool = False) -> Any:
-    """Values at positions of the flat array."""
+    """Write values at positions of the flat array."""
     x, values = _number(x), _number(values).reshape(-1)
     flat = x.reshape(-1).at[at.reshape(-1)]
     return (flat.add(values) if accumulate else flat.set(values)).reshape(x.shape)
 
 
 def _grid(dim: int, at: Any) -> tuple[Any, ...]:
-    """Indices of each element of `at`, with `at` itself in one dimension."""
+    """Return indices of each element of `at`, with `at` itself in one dimension."""
     return tuple(
         at if d == dim else lax.broadcasted_iota(jnp.int32, at.shape, d)
         for d in range(at.ndim)
@@ -101,12 +100,12 @@ def _grid(dim: int, at: Any) -> tuple[Any, ...]:
 
 @row("aten.gather")
 def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
-    """For each element of `at` one along a dimension."""
+    """Return for each element of `at` the element at that position of a dimension."""
     if x.ndim == 0:
         return jnp.broadcast_to(x, at.shape)
     if at.ndim == 0:
         return x[jnp.atleast_1d(at)].reshape(())
-    if at.size == 0:  # then torch takes any number of dimensions
+    if at.size == 0:  # then torch accepts any number of dimensions
         return jnp.zeros(at.shape, x.dtype)
     dim %= x.ndim
     others = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (x, at)]
@@ -117,7 +116,7 @@ def gather(x: Any, dim: int, at: Any, **_: Any) -> Any:
 
 def _scatter(x: Any, dim: int, at: Any, source: Any, how: str) -> Any:
     shape = x.shape
-    if at.size == 0:  # then torch takes any number of dimensions
+    if at.size == 0:  # then torch accepts any number of dimensions
         return x
     if x.ndim == 0 or at.ndim == 0:
         x, at = jnp.atleast_1d(x), jnp.atleast_1d(at)
@@ -140,13 +139,13 @@ _REDUCTIONS = {
 def scatter(
     x: Any, dim: int, at: Any, source: Any, *, reduce: str | None = None
 ) -> Any:
-    """`source` joined with what is where `at` says along a dimension."""
+    """Combine `source` with the elements at positions `at` of a dimension."""
     return _scatter(_number(x), dim, at, source, _REDUCTIONS[reduce])
 
 
 @row("aten.scatter_add")
 def scatter_add(x: Any, dim: int, at: Any, source: Any) -> Any:
-    """`source` added there."""
+    """Add `source` to the elements at positions `at` of a dimension."""
     return _scatter(_number(x), dim, at, source, "add")
 
 
@@ -154,7 +153,7 @@ def scatter_add(x: Any, dim: int, at: Any, source: Any) -> Any:
 def scatter_reduce(
     x: Any, dim: int, at: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """`source` joined there with what is there, or with itself alone."""
+    """Combine `source` with those elements, or without them (not `include_self`)."""
     if x.dtype == jnp.bool_:
         x, source = x.astype(jnp.int32), source.astype(jnp.int32)
         reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
@@ -179,13 +178,13 @@ def scatter_reduce(
 
 @row("aten.masked_select")
 def masked_select(x: Any, mask: Any) -> Any:
-    """The elements where the mask is true."""
+    """Return the elements for which the mask is true."""
     return masked.pick(*jnp.broadcast_arrays(x, mask))
 
 
 @row("aten.nonzero_static")
 def nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
-    """The positions of so many elements that are not zero."""
+    """Return the positions of the first `size` elements that are not zero."""
     if x.ndim == 0 or size == 0:
         return jnp.zeros((size, x.ndim), int)
     return jnp.argwhere(x, size=size, fill_value=fill_value)
@@ -193,7 +192,7 @@ def nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
 
 @row("aten.masked_scatter")
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
-    """The first elements of `source`, in order, where the mask is true."""
+    """Write the first elements of `source`, in order, where the mask is true."""
     x, mask = jnp.broadcast_arrays(x, mask)
     if source.size == 0:  # the mask is false everywhere, or torch refuses it
         return x
@@ -204,7 +203,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
 
 @row("aten.masked_scatter_backward", typed=True)
 def masked_scatter_backward(out: Any, g: Any, mask: Any, sizes: Any) -> Any:
-    """The gradient of `source`: what is under the mask, in order; then zeros."""
+    """Return the gradient of `source`: the elements under the mask, then zeros."""
     del sizes
     size, mask = math.prod(out.shape), jnp.broadcast_to(mask, g.shape).reshape(-1)
     at = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
@@ -225,7 +224,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> Any:
-    """Where elements belong in ordered rows."""
+    """Return the positions of elements in ordered rows."""
     del out_int32
     if sorter is not None:
         ordered = jnp.take_along_axis(ordered, sorter, -1)
@@ -238,5 +237,5 @@ def searchsorted(
 
 @row("aten.bucketize")
 def bucketize(x: Any, boundaries: Any, *, right: bool = False, **_: Any) -> Any:
-    """Where elements belong among boundaries."""
+    """Return the positions of elements among boundaries."""
     return searchsorted(boundaries, jnp.asarray(x), right=right)

@@ -1,4 +1,4 @@
-"""Factors of matrices, and what is computed by them."""
+"""Factors of matrices, and their uses."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def _h(x: Any) -> Any:
 
 
 def _of_lower(x: Any) -> Any:
-    """The Hermitian matrix with this lower triangle. torch reads one triangle only."""
+    """Return the Hermitian matrix with this lower triangle, which alone torch reads."""
     lower = jnp.tril(x)
     return lower + _h(jnp.tril(lower, -1))
 
 
 def _info(x: Any) -> Any:
-    """0 where a factorisation worked; JAX gives nan where torch has an error."""
+    """Return 0 for a success, else 1: JAX's result is nan if torch has an error."""
     return jnp.any(jnp.isnan(x), axis=(-2, -1)).astype(jnp.int32)
 
 
 @row("aten.linalg_cholesky_ex")
 def cholesky_ex(x: Any, *, upper: bool = False, **_: Any) -> Any:
-    """The triangular factor, and whether there is one."""
+    """Return the triangular factor, and 0 if it exists."""
     full = _of_lower(_h(x) if upper else x)
     factor = jnp.tril(lax.linalg.cholesky(full, symmetrize_input=False))
     return (_h(factor) if upper else factor), _info(factor)
@@ -36,12 +36,12 @@ def cholesky_ex(x: Any, *, upper: bool = False, **_: Any) -> Any:
 
 @row("aten.cholesky")
 def cholesky(x: Any, upper: bool = False) -> Any:
-    """The triangular factor."""
+    """Return the triangular factor."""
     return cholesky_ex(x, upper=upper)[0]
 
 
 def _triangular(a: Any, b: Any, **how: Any) -> Any:
-    """Solve with a triangle; torch broadcasts matrices."""
+    """Solve with a triangular matrix. Torch broadcasts the two operands."""
     lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
     return lax.linalg.triangular_solve(a, b, **how)
@@ -49,7 +49,7 @@ def _triangular(a: Any, b: Any, **how: Any) -> Any:
 
 @row("aten.cholesky_solve")
 def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
-    """Solve with a matrix whose factor is known."""
+    """Solve with a matrix whose triangular factor is known."""
     lower, how = _h(factor) if upper else factor, {"left_side": True, "lower": True}
     b = _triangular(lower, b, **how)
     return _triangular(lower, b, transpose_a=True, conjugate_a=True, **how)
@@ -57,7 +57,7 @@ def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
 
 @row("aten.cholesky_inverse")
 def cholesky_inverse(factor: Any, upper: bool = False) -> Any:
-    """The inverse of a matrix whose factor is known."""
+    """Return the inverse of a matrix whose triangular factor is known."""
     eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
     return cholesky_solve(eye, factor, upper)
 
@@ -66,7 +66,7 @@ def cholesky_inverse(factor: Any, upper: bool = False) -> Any:
 def solve_triangular(
     a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
-    """Solve with a triangle."""
+    """Solve with a triangular matrix."""
     return _triangular(
         a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular
     )
@@ -80,7 +80,7 @@ def triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> Any:
-    """The same under its old name, with the triangle."""
+    """Solve like `solve_triangular`, its newer name, and return the matrix too."""
     how = {"lower": not upper, "unit_diagonal": unitriangular}
     return _triangular(a, b, left_side=True, transpose_a=transpose, **how), a
 
@@ -99,14 +99,14 @@ def _solve(a: Any, b: Any, left: bool) -> Any:
 
 
 def _lu(a: Any) -> tuple[Any, Any]:
-    """Both factors in one matrix, and pivots that count from 1."""
+    """Return both factors in one matrix, and pivots that count from 1."""
     lu, pivots, _ = lax.linalg.lu(a)
     return lu, pivots + 1
 
 
 @row("aten._linalg_solve_ex")
 def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    """The solution, the factors, and whether there is one."""
+    """Return the solution, the factors, and 0 if there is a solution."""
     del check_errors
     lu, pivots = _lu(a)
     return _solve(a, b, left), lu, pivots, _info(lu)
@@ -114,7 +114,7 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
 
 @row("aten.linalg_inv_ex")
 def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
-    """The inverse, and whether there is one."""
+    """Return the inverse, and 0 if it exists."""
     del check_errors
     found = jnp.linalg.inv(a)
     return found, _info(found)
@@ -125,7 +125,7 @@ rows(
         "aten.linalg_matrix_exp": lambda x: jsl.expm(
             x.astype(jnp.promote_types(x.dtype, jnp.float32))
         ).astype(x.dtype),
-        # The determinants come with the factors.
+        # Torch also returns the factors, for its derivatives.
         "aten._linalg_det": lambda a: (jnp.linalg.det(a), *_lu(a)),
         "aten._linalg_slogdet": lambda a: (*jnp.linalg.slogdet(a), *_lu(a)),
         "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
@@ -136,7 +136,7 @@ rows(
 
 @row("aten.linalg_lu_factor_ex")
 def lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """Both factors in one matrix, the pivots, and whether there are any."""
+    """Return both factors in one matrix, the pivots, and 0 if they exist."""
     del check_errors
     _check_pivot(pivot)
     lu, pivots = _lu(a)
@@ -152,7 +152,7 @@ def _check_pivot(pivot: bool) -> None:
 def lu_unpack(
     lu: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Any:
-    """The permutation and both factors; nothing in place of what is not asked for."""
+    """Return the permutation and both factors; empty arrays for unwanted ones."""
     m, n = lu.shape[-2:]
     k = min(m, n)
     order = lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
@@ -166,7 +166,7 @@ def lu_unpack(
 
 @row("aten.linalg_lu")
 def lu(a: Any, *, pivot: bool = True) -> Any:
-    """The permutation and both factors."""
+    """Return the permutation and both factors."""
     _check_pivot(pivot)
     return lu_unpack(*_lu(a))
 
@@ -183,7 +183,7 @@ def lu_solve(
 
 @row("aten._linalg_eigh")
 def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
-    """Eigenvalues and vectors of a Hermitian matrix, of which one triangle is read."""
+    """Return eigenvalues and vectors of a Hermitian matrix, read from one triangle."""
     del compute_v
     values, vectors = jnp.linalg.eigh(_of_lower(x if uplo.upper() == "L" else _h(x)))
     return values, vectors
@@ -191,7 +191,7 @@ def eigh(x: Any, uplo: str = "L", compute_v: bool = True) -> Any:
 
 @row("aten.linalg_matrix_sqrth")
 def matrix_sqrth(x: Any) -> Any:
-    """The square root of a positive definite matrix."""
+    """Return the square root of a positive definite matrix."""
     values, vectors = eigh(x)
     roots = jnp.sqrt(jnp.maximum(values, 0))
     return (vectors * roots[..., None, :]) @ _h(vectors)
@@ -199,16 +199,16 @@ def matrix_sqrth(x: Any) -> Any:
 
 @row("aten._linalg_svd", typed=True)
 def svd(out: Any, x: Any, full_matrices: bool = False, *_: Any, **__: Any) -> Any:
-    """Singular vectors and values."""
+    """Return singular vectors and values."""
     u, s, vh = jnp.linalg.svd(x, full_matrices=full_matrices)
-    if out[0] is not None and out[0].shape != u.shape:  # only values are asked for
+    if out[0] is not None and out[0].shape != u.shape:  # only the values are wanted
         u, vh = (jnp.zeros(t.shape, t.dtype) for t in (out[0], out[2]))
     return u, s, vh
 
 
 @row("aten.linalg_qr", typed=True)
 def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
-    """An orthogonal and a triangular factor."""
+    """Return an orthogonal and a triangular factor."""
     if mode == "r":
         return jnp.zeros(out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
     q, r = jnp.linalg.qr(x, mode=mode)
@@ -217,7 +217,7 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Any:
 
 @row("aten.linalg_pinv.atol_rtol_tensor")
 def pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """The inverse on what is no smaller than a tolerance."""
+    """Return the pseudo-inverse; singular values below a tolerance count as 0."""
     if hermitian:
         x = _of_lower(x)
     u, s, vh = jnp.linalg.svd(x, full_matrices=False)

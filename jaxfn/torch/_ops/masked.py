@@ -1,7 +1,7 @@
-"""What a boolean mask picks: the whole array and the mask, as JAX needs shapes.
+"""The result of a boolean mask: the whole array and the mask, as JAX needs shapes.
 
-Such a value may be computed with element by element, reduced to one number, and
-written back under the same mask. Anything else is refused.
+Elementwise operations, reductions to one number and writes under the same mask accept
+such a value. Any other operation refuses it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Masked:
     """`whole[mask]`.
 
     Attributes:
-        whole: the array; its first dimensions are those of the mask.
-        mask: what is picked.
-        key: equal for masks that are computed alike.
+        whole: The array; its first dimensions are those of the mask.
+        mask: The mask.
+        key: Equal for masks that are computed alike.
     """
 
     whole: Any
@@ -31,11 +31,11 @@ class Masked:
     key: Any
 
     def refusal(self, use: str) -> TorchRefusal:
-        """For a use that needs the shape."""
-        return refusal("x[mask]", f"what the mask picked is {use}")
+        """Return the refusal of a use that needs the shape."""
+        return refusal("x[mask]", f"the result of the mask is {use}")
 
     def filled(self, value: Any) -> Any:
-        """The array with a value where nothing is picked."""
+        """Return the whole array, with a value for elements outside of the mask."""
         lead = self.mask.shape + (1,) * (self.whole.ndim - self.mask.ndim)
         return jnp.where(
             self.mask.reshape(lead), self.whole, jnp.asarray(value, self.whole.dtype)
@@ -44,21 +44,21 @@ class Masked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Count:
-    """How many entries a mask picked, as a size and as a number.
+    """The number of entries that a mask selects, as a size and as a number.
 
     Attributes:
-        of: what was picked.
+        of: The result of the mask.
     """
 
     of: Masked
 
     def number(self) -> Any:
-        """As an array without dimensions."""
+        """Return it as an array without dimensions."""
         return jnp.sum(self.of.mask)
 
 
 def refusal(operation: str, what: str) -> TorchRefusal:
-    """For a read or write whose shape depends on values."""
+    """Return the refusal of a read or write whose shape depends on values."""
     return TorchRefusal(
         operation=operation,
         reason=f"{what}, and its shape depends on values.",
@@ -68,17 +68,17 @@ def refusal(operation: str, what: str) -> TorchRefusal:
 
 
 def pick(x: Any, mask: Any) -> Masked:
-    """`x[mask]`."""
+    """Return `x[mask]`."""
     return Masked(x, mask.astype(bool), None)
 
 
 def has_masked(x: Any) -> bool:
-    """Whether there is something that a mask picked."""
+    """Return whether there is a result of a mask in a pytree."""
     return any(type(leaf) in (Masked, Count) for leaf in jax.tree.leaves(x))
 
 
 def run(step: Any, args: Any, kwargs: Any) -> Any:
-    """One operation on what a mask picked, or on how many that is."""
+    """Run one operation on the result of a mask, or on its number of entries."""
     name = step.name.split(".")[1]
     if name in ("sym_size", "sym_numel"):
         return _size(step, name, *args)
@@ -102,7 +102,7 @@ def run(step: Any, args: Any, kwargs: Any) -> Any:
         return _scattered(step, *args)
     if name in _REDUCTIONS and _reduces_all(args, kwargs):
         return _reduced(step, name, args[0])
-    raise refusal(step.name, "it is applied to what a mask picked")
+    raise refusal(step.name, "it is applied to the result of a mask")
 
 
 def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
@@ -111,15 +111,15 @@ def _size(step: Any, name: str, x: Masked, dim: int = 0) -> Any:
     if name == "sym_size" and dim > 0:
         return rest[dim - 1]
     if name == "sym_numel" and rest:
-        raise refusal(step.name, "it is asked how much a mask picked")
+        raise refusal(step.name, "it reads the size of the result of a mask")
     return Count(x)
 
 
 def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
-    """What has as many entries as a mask picked, all alike."""
+    """Return an array of equal entries, as many as a mask selects."""
     first, *rest = args[at]
     if not isinstance(first, Count) or not all(type(n) is int for n in rest):
-        raise refusal(step.name, "its size is what a mask picked")
+        raise refusal(step.name, "its size is that of the result of a mask")
     like, x = first.of, args[0]
     lead = like.mask.shape
     if name == "expand":
@@ -127,7 +127,7 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
             x = _under(step, x, like)
         elif x.ndim == len(args[at]):
             if x.shape[0] != 1:
-                raise refusal(step.name, "it meets an array")
+                raise refusal(step.name, "it combines an array with x[mask]")
             x = x.reshape((1,) * len(lead) + x.shape[1:])
         own = x.shape[x.ndim - len(rest) :] if x.ndim >= len(rest) else rest
         rest = [m if n == -1 else n for m, n in zip(own, rest, strict=True)]
@@ -139,7 +139,7 @@ def _sized(step: Any, name: str, args: Any, kwargs: Any, at: int) -> Masked:
     return Masked(whole.astype(step.out.dtype), like.mask, like.key)
 
 
-# Where operations that give equal entries have the size of their result.
+# The place of the size among the arguments of operations whose entries are equal.
 _SIZES: dict[str, int] = {
     **dict.fromkeys(["empty", "full", "ones", "zeros"], 0),
     "expand": 1,
@@ -147,9 +147,9 @@ _SIZES: dict[str, int] = {
 
 
 def _under(step: Any, x: Masked, like: Masked) -> Any:
-    """The whole array, if the same mask picked from it."""
+    """Return the whole array, if it has the same mask as the other operand."""
     if x.key != like.key:
-        raise refusal(step.name, "two masks meet")
+        raise refusal(step.name, "it combines the results of two masks")
     return x.whole
 
 
@@ -158,12 +158,12 @@ def _elementwise(step: Any, args: Any, kwargs: Any, like: Masked) -> Any:
         if isinstance(x, Masked):
             return _under(step, x, like)
         if isinstance(x, jax.Array) and x.ndim > like.whole.ndim - like.mask.ndim:
-            raise refusal(step.name, "it meets an array")
+            raise refusal(step.name, "it combines an array with x[mask]")
         return x
 
     args, kwargs = jax.tree.map(whole, (args, kwargs))
     out = dataclasses.replace(step.out, shape=like.whole.shape)
-    # A cast has no effect of its own: the type of the result does it.
+    # Operations that cast only return x: the last line casts.
     result = jnp.asarray(step.row(out, step.common, *args, **kwargs))
     result = jnp.broadcast_to(result, like.whole.shape)
     return Masked(result.astype(step.out.dtype), like.mask, like.key)
@@ -173,9 +173,9 @@ def _written(step: Any, args: Any) -> Any:
     x, indices, values, *rest = args
     accumulate = bool(rest and rest[0])
     if len(indices) != 1 or not isinstance(values, Masked) or has_masked([x, indices]):
-        raise refusal(step.name, "it is written at other positions")
+        raise refusal(step.name, "x[mask] is written at other positions")
     if step.args[1][0] is None or values.key != step.mask_key:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     lead = values.mask.shape + (1,) * (x.ndim - values.mask.ndim)
     new = values.whole.astype(x.dtype)
     return jnp.where(values.mask.reshape(lead), x + new if accumulate else new, x)
@@ -183,15 +183,15 @@ def _written(step: Any, args: Any) -> Any:
 
 def _scattered(step: Any, x: Any, mask: Any, source: Masked) -> Any:
     if source.key != step.mask_key or source.mask.shape != x.shape:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     return jnp.where(mask, source.whole.astype(x.dtype), x)
 
 
 def _gathered(step: Any, g: Any, mask: Any, sizes: Any) -> Masked:
-    """The gradient of what was written under a mask."""
+    """Return the gradient of values that were written under a mask."""
     of = sizes[0].of
     if len(sizes) > 1 or of.key != step.mask_key or of.mask.shape != g.shape:
-        raise refusal(step.name, "it is written under another mask")
+        raise refusal(step.name, "x[mask] is written under another mask")
     return Masked(g.astype(step.out.dtype), mask, of.key)
 
 

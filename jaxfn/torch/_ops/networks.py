@@ -1,4 +1,4 @@
-"""Layers of networks: convolutions, norms, attention, sampling."""
+"""Layers of networks: convolutions and norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convolution(
     groups: int,
     *_: Any,
 ) -> Any:
-    """A convolution, or its transpose."""
+    """Return a convolution, or its transpose."""
     n = w.ndim - 2
     batched = x.ndim == n + 2
     x = x if batched else x[None]
@@ -31,7 +31,7 @@ def convolution(
         repeated(v, n) for v in (stride, padding, dilation, output_padding)
     )
     if transposed:
-        # The gradient of a convolution: spread input, flipped and regrouped weights.
+        # It is the gradient of a convolution: dilate x; flip and regroup the weights.
         c, per, *size = w.shape
         w = w.reshape(groups, c // groups, per, *size)
         w = jnp.flip(jnp.swapaxes(w, 1, 2), tuple(range(3, 3 + n)))
@@ -66,7 +66,7 @@ def _conv(
 
 @row("aten.convolution_backward")
 def convolution_backward(g: Any, x: Any, w: Any, bias_sizes: Any, *how: Any) -> Any:
-    """The gradients of a convolution."""
+    """Return the gradients of a convolution."""
     *options, mask = how
 
     def forward(x: Any, w: Any) -> Any:
@@ -85,7 +85,7 @@ def convolution_backward(g: Any, x: Any, w: Any, bias_sizes: Any, *how: Any) -> 
 
 @row("aten.native_layer_norm")
 def layer_norm(x: Any, shape: Any, w: Any, b: Any, eps: float) -> Any:
-    """The normed array, the mean and the inverse deviation."""
+    """Return the normalised array, the mean and the inverse deviation."""
     return _normed(x, tuple(range(x.ndim - len(shape), x.ndim)), w, b, eps)
 
 
@@ -102,7 +102,7 @@ def _normed(x: Any, at: Any, w: Any, b: Any, eps: float) -> Any:
 def group_norm(
     x: Any, w: Any, b: Any, n: int, c: int, hw: int, groups: int, eps: float
 ) -> Any:
-    """The array, normed in groups of channels, with means and deviations."""
+    """Return the array, normalised in groups of channels, with means and deviations."""
     shape = n, groups, c // groups * hw
     y, middle, inverse = _normed(x.reshape(shape), (2,), None, None, eps)
     channels = (1, c, *(1,) * (x.ndim - 2))
@@ -121,7 +121,7 @@ def _batch_norm(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: float) -> Any:
 
 
 def _moments(x: Any) -> tuple[Any, Any]:
-    """The mean and the variance of each channel."""
+    """Return the mean and the variance of each channel."""
     at = tuple(d for d in range(x.ndim) if d != 1)
     return jnp.mean(x, at), jnp.var(x, at)
 
@@ -130,7 +130,7 @@ def _moments(x: Any) -> tuple[Any, Any]:
 def batch_norm_no_stats(
     x: Any, w: Any, b: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """Normed by the batch's own mean and variance."""
+    """Normalise by the batch's own mean and variance."""
     del training, momentum
     return _batch_norm(x, w, b, *_moments(x), eps)
 
@@ -140,7 +140,7 @@ def batch_norm(
     out: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """Normed by the batch's mean and variance, or by given ones."""
+    """Normalise by the batch's mean and variance, or by `mean` and `var`."""
     if training:
         return _batch_norm(x, w, b, *_moments(x), eps)
     y, *_ = _batch_norm(x, w, b, mean, var, eps)
@@ -159,7 +159,7 @@ def batch_norm_functional(
     x: Any, w: Any, b: Any, mean: Any, var: Any, training: bool, momentum: float,
     eps: float,
 ) -> Any:  # fmt: skip
-    """The same, with new running means and variances."""
+    """Normalise as `batch_norm`, and return new running means and variances."""
     if not training:
         y, *_ = _batch_norm(x, w, b, mean, var, eps)
         none = jnp.zeros((0,), x.dtype)

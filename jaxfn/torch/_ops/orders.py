@@ -12,7 +12,7 @@ from jaxfn.torch._ops.row import row
 
 
 def _sorted(x: Any, dim: int, descending: bool = False) -> tuple[Any, Any]:
-    """In order, and where each was: equal ones as they came, and nan is greatest."""
+    """Sort, and return the old positions too. It is stable, and nan is greatest."""
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     at = jnp.argsort(x, axis=dim, stable=True, descending=descending)
@@ -21,7 +21,7 @@ def _sorted(x: Any, dim: int, descending: bool = False) -> tuple[Any, Any]:
 
 @row("aten.sort.default", typed=True, lazy=True)
 def sort(out: Any, x: Any, dim: int = -1, descending: bool = False) -> Any:
-    """In order along a dimension, and where each was."""
+    """Sort along a dimension, and return the old positions too."""
     if out[1] is not None or x.ndim == 0:
         return _sorted(x, dim, descending)
     return jnp.sort(x, axis=dim, descending=descending), None
@@ -38,7 +38,7 @@ row("aten.sort.stable", typed=True, lazy=True)(
 def topk(
     x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Any:
-    """The k greatest (or least) along a dimension, and where they are."""
+    """Return the k greatest (or least) along a dimension, and their positions."""
     del sorted
     found = _sorted(x, dim, largest)
     if x.ndim == 0:
@@ -47,9 +47,9 @@ def topk(
 
 
 def _nth(x: Any, dim: int, keepdim: bool, which: Callable[[Any, int], Any]) -> Any:
-    """The element of this rank along a dimension, and where it is.
+    """Return the element of this rank along a dimension, and its position.
 
-    `which` gives the rank from the number of nan, which are last, and the size.
+    `which` computes the rank from the number of nan, which are last, and the size.
     """
     if x.ndim == 0:
         return _sorted(x, dim)
@@ -61,13 +61,13 @@ def _nth(x: Any, dim: int, keepdim: bool, which: Callable[[Any, int], Any]) -> A
 
 @row("aten.kthvalue")
 def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """The k-th least along a dimension, and where it is."""
+    """Return the k-th least along a dimension, and its position."""
     return _nth(x, dim, keepdim, lambda *_: jnp.asarray(k - 1))
 
 
 @row("aten.median.dim")
 def median(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    """The lower middle along a dimension, or its first nan, and where it is."""
+    """Return the lower median along a dimension, or its first nan, and its position."""
     return _nth(
         x, dim, keepdim, lambda n, size: jnp.where(n > 0, size - n, (size - 1) // 2)
     )
@@ -75,7 +75,7 @@ def median(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 @row("aten.nanmedian.dim")
 def nanmedian(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    """The lower middle of the numbers that are not nan, and where it is."""
+    """Return the lower median of the numbers that are not nan, and its position."""
     return _nth(x, dim, keepdim, lambda n, size: jnp.maximum(size - n - 1, 0) // 2)
 
 

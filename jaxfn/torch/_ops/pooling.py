@@ -1,4 +1,4 @@
-"""Pooling: what windows of images have."""
+"""Pooling: maxima and means of windows of images."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def _batched(x: Any, n: int) -> tuple[Any, bool]:
 def _positions(
     size: int, out: int, k: int, stride: int, pad: int, dilation: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each window the positions in it, and which of them exist."""
+    """Return the positions in each window, and which of them exist."""
     at = np.arange(out)[:, None] * stride - pad + np.arange(k) * dilation
     return np.clip(at, 0, size - 1), (at >= 0) & (at < size)
 
 
 def _greatest(x: Any, places: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
-    """The greatest of each window, and where it is; the last dimensions are pooled."""
+    """Return the maximum of each window of the last dimensions, and its position."""
     n = len(places)
     flat, valid = np.zeros((), np.int64), np.ones((), bool)
     for d, (at, ok) in enumerate(places):
-        # Windows lie along the first n dimensions, their elements along the others.
+        # The first n dimensions count windows, the others the elements of a window.
         shape = [1] * (2 * n)
         shape[d], shape[n + d] = at.shape
         flat = flat * x.shape[2 + d] + at.reshape(shape)
@@ -53,7 +53,7 @@ def max_pool(
     n: int, out: Any, x: Any, kernel: Any, stride: Any = (), padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-    """The greatest of windows, and where it is."""
+    """Return the maximum of each window, and its position."""
     del ceil_mode
     x, batched = _batched(x, n)
     how = [repeated(v, n) for v in (kernel, stride or kernel, padding, dilation)]
@@ -62,7 +62,7 @@ def max_pool(
 
 
 def adaptive_max_pool(x: Any, sizes: Sequence[int]) -> Any:
-    """The greatest of so many windows, which differ in size."""
+    """Return the maximum of each window, for a given number of windows."""
     x, batched = _batched(x, len(sizes))
     places = []
     for size, n in zip(x.shape[2:], sizes, strict=True):
@@ -74,7 +74,7 @@ def adaptive_max_pool(x: Any, sizes: Sequence[int]) -> Any:
 
 
 def max_pool_backward(n: int, g: Any, x: Any, *how: Any) -> Any:
-    """The gradient goes to where the greatest was."""
+    """Return the gradient, which goes to the position of each maximum."""
     at = how[-1]
     lead = math.prod(x.shape[: x.ndim - n])
     flat = jnp.zeros((lead, math.prod(x.shape[x.ndim - n :])), g.dtype)
@@ -86,7 +86,7 @@ def avg_pool(
     n: int, out: Any, x: Any, kernel: Any, stride: Any = (), padding: Any = 0,
     ceil_mode: bool = False, include_pad: bool = True, divisor: int | None = None,
 ) -> Any:  # fmt: skip
-    """The mean of windows."""
+    """Return the mean of each window."""
     del ceil_mode
     x, batched = _batched(x, n)
     kernel, stride, padding = (
@@ -97,7 +97,7 @@ def avg_pool(
     for size, windows, k, s, p in sizes:
         start = np.arange(windows) * s - p
         stop = np.minimum(start + k, size + p)
-        # With the padding, or without; never what lies behind both.
+        # Count the padding or not, but never elements beyond it.
         inside = np.minimum(stop, size) - np.maximum(start, 0)
         count = count[..., None] * (stop - start if include_pad else inside)
         pads.append((p, max((windows - 1) * s + k - p - size, 0)))
@@ -109,12 +109,12 @@ def avg_pool(
 
 
 def avg_pool_backward(n: int, g: Any, x: Any, *how: Any) -> Any:
-    """The gradient is spread over the window."""
+    """Return the gradient, which is spread over each window."""
     return by_vjp(lambda x: avg_pool(n, g, x, *how), (x,), g)[0]
 
 
 def adaptive_avg_pool(x: Any, sizes: Sequence[int]) -> Any:
-    """The mean over so many windows."""
+    """Return the mean of each window, for a given number of windows."""
     first = x.ndim - len(sizes)
     for d, n in enumerate(sizes, first):
         size = x.shape[d]
@@ -128,7 +128,7 @@ def adaptive_avg_pool(x: Any, sizes: Sequence[int]) -> Any:
 
 
 def adaptive_avg_pool_backward(n: int, g: Any, x: Any) -> Any:
-    """The gradient is spread over the window; the axes before the last n are not."""
+    """Return the gradient, spread over windows of the last n axes."""
     return by_vjp(lambda x: adaptive_avg_pool(x, g.shape[-n:]), (x,), g)[0]
 
 

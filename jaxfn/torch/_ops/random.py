@@ -65,7 +65,7 @@ rows(
 def normal(
     out: Any, x: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any, key: Any, **__: Any
 ) -> Any:
-    """Normal numbers of one mean and deviation."""
+    """Draw normal numbers of one mean and deviation."""
     del x
     return mean + std * _normal(out, key)
 
@@ -80,7 +80,7 @@ def normal(
 def normal_of(
     out: Any, mean: Any = 0.0, std: Any = 1.0, *_: Any, key: Any, **__: Any
 ) -> Any:
-    """Normal numbers, each of its own mean and deviation."""
+    """Draw normal numbers, each of its own mean and deviation."""
     return mean + std * _normal(out, key)
 
 
@@ -112,7 +112,7 @@ rows(
 def multinomial(
     p: Any, count: int, replacement: bool = False, *, key: Any, **_: Any
 ) -> Any:
-    """Positions, drawn by weight."""
+    """Draw positions by weight."""
     logits, shape = jnp.log(p), (*p.shape[:-1], count)
     if replacement:
         return jax.random.categorical(key, logits[..., None, :], -1, shape)
@@ -122,7 +122,7 @@ def multinomial(
 
 @row("aten.native_dropout", typed=True)
 def native_dropout(out: Any, x: Any, p: float, train: Any, *, key: Any) -> Any:
-    """Zeros at random, the rest scaled up; and where something is left."""
+    """Set random elements to zero and scale the others; return which are not zero."""
     del out
     if train is False or p == 0:
         return x, jnp.ones(x.shape, bool)

@@ -13,7 +13,7 @@ from jaxfn.torch._ops.row import reduce_axes, row, rows
 
 
 def _over(fn: Any) -> Any:
-    """The row of a function of some dimensions."""
+    """Return the row of a function that reduces dimensions."""
 
     def reduced(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return fn(x, axis=reduce_axes(x, dim), keepdims=keepdim and x.ndim > 0)
@@ -22,7 +22,7 @@ def _over(fn: Any) -> Any:
 
 
 def _wide_over(fn: Any) -> Any:
-    """The same, computed in the dtype of the result."""
+    """Return such a row that computes in the dtype of the result."""
 
     def reduced(out: Any, x: Any, *how: Any, **options: Any) -> Any:
         options.pop("dtype", None)
@@ -53,7 +53,7 @@ rows(
 
 
 def _at(fn: Any) -> Any:
-    """Where the greatest (or least) is; the first of equal ones, or of nan."""
+    """Return the row for the position of the first maximum (or minimum), or nan."""
 
     def where(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         if x.ndim == 0:
@@ -68,7 +68,7 @@ rows(
     {
         "aten.argmax": argmax,
         "aten.argmin": argmin,
-        # The greatest (or least) along a dimension, and where it is.
+        # The maximum (or minimum) along a dimension, and its position.
         "aten.max.dim": lambda *how, **k: (amax(*how, **k), argmax(*how, **k)),
         "aten.min.dim": lambda *how, **k: (amin(*how, **k), argmin(*how, **k)),
     }
@@ -79,7 +79,7 @@ rows(
 def var_mean(
     x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> Any:
-    """The variance, divided by the number less `correction`, and the mean."""
+    """Return the variance, with divisor n - `correction`, and the mean."""
     at, keep = reduce_axes(x, dim), keepdim and x.ndim > 0
     middle = jnp.mean(x, axis=at, keepdims=True)
     total = jnp.sum(jnp.abs(x - middle) ** 2, axis=at, keepdims=keep)
@@ -120,7 +120,7 @@ rows(
 
 
 def _best_so_far(fn: Any, x: Any, dim: int) -> Any:
-    """The greatest (or least) so far, and where it was: the last of equal ones."""
+    """Return the running maximum (or minimum), and the last position of each."""
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     dim %= x.ndim
@@ -136,14 +136,14 @@ row("aten.cummin")(partial(_best_so_far, lax.cummin))
 
 @row("aten._softmax", typed=True)
 def softmax(out: Any, x: Any, dim: int, *_: Any) -> Any:
-    """Exponentials that sum to one along a dimension."""
+    """Return exponentials that sum to one along a dimension."""
     x = x.astype(out.dtype)
     return jax.nn.softmax(x, axis=dim) if x.ndim else jnp.ones_like(x)
 
 
 @row("aten._log_softmax", typed=True)
 def log_softmax(out: Any, x: Any, dim: int, *_: Any) -> Any:
-    """The logarithm of softmax."""
+    """Return the logarithm of softmax."""
     x = x.astype(out.dtype)
     return jax.nn.log_softmax(x, axis=dim) if x.ndim else jnp.zeros_like(x)
 
@@ -152,7 +152,7 @@ def log_softmax(out: Any, x: Any, dim: int, *_: Any) -> Any:
 def vector_norm(
     out: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
 ) -> Any:
-    """The norm of this order of vectors."""
+    """Return the norm of this order."""
     size = jnp.abs(x).astype(out.dtype)
     norm = partial(jnp.linalg.vector_norm, ord=ord)
     return norm(size) if x.ndim == 0 else _over(norm)(size, dim, keepdim)
@@ -160,5 +160,5 @@ def vector_norm(
 
 @row("aten.dist")
 def dist(x: Any, y: Any, p: Any = 2) -> Any:
-    """The norm of the difference."""
+    """Return the norm of the difference."""
     return jnp.linalg.vector_norm(jnp.abs(x - y), ord=p)

@@ -1,4 +1,4 @@
-"""What a row of the table is."""
+"""A row of the table."""
 
 from __future__ import annotations
 
@@ -16,30 +16,27 @@ class Row:
     """How JAX computes one operation of torch.
 
     Attributes:
-        fn: of the operands; with `typed` the type of the result comes first.
-        promote: the dtype to which tensor operands are brought first: that of the
-            result ("out"), that in which torch compares them ("common"), or none.
-        elementwise: does it work on each element alone? Then it also works on what a
-            mask has picked; and if it is brought to the dtype of a result in half
-            precision, it is computed in float32, as torch does, where a number such as
-            0.3 keeps its digits.
-        narrow: or is it computed in half precision there?
-        typed: does `fn` get the type of the result?
-        lazy: may it leave out what is not asked for of several results? The type of
-            such a one is None then.
+        fn: Function of the operands. If `typed`, the type of the result comes first.
+        promote: The dtype to which tensor operands are cast first: that of the result
+            ("out"), that in which torch compares them ("common"), or none.
+        elementwise: Whether it works on single elements, so the result of a mask may be
+            an operand. For a result in half precision it computes in float32, as torch.
+        half_precision: Compute in half precision instead of float32.
+        typed: Whether `fn` gets the type of the result.
+        lazy: Whether it may omit results that nothing uses. Their types are None.
     """
 
     fn: Callable[..., Any]
     promote: str | None = None
     elementwise: bool = False
-    narrow: bool = False
+    half_precision: bool = False
     typed: bool = False
     lazy: bool = False
 
     def __call__(self, out: Any, common: Any, *args: Any, **kwargs: Any) -> Any:
-        """The result for these operands, whose type `checked` then makes right."""
+        """Return the result for these operands; `checked` casts it."""
         dtype = common if self.promote == "common" else getattr(out, "dtype", None)
-        wide = self.elementwise and self.promote == "out" and not self.narrow
+        wide = self.elementwise and self.promote == "out" and not self.half_precision
         if wide and dtype in _HALVES:
             dtype = np.dtype(np.float32)
         if self.promote is not None and dtype is not None:
@@ -63,7 +60,7 @@ def _to(x: Any, dtype: Any) -> Any:
 
 
 def _fits(x: Any, dtype: Any) -> bool:
-    """Can this dtype hold the number? An integer dtype can't hold 0.5."""
+    """Return whether a dtype can hold a number: an integer dtype can't hold 0.5."""
     if isinstance(x, complex):
         return jnp.issubdtype(dtype, jnp.complexfloating)
     if isinstance(x, float):
@@ -75,7 +72,7 @@ def _fits(x: Any, dtype: Any) -> bool:
 
 
 ROWS: dict[str, Row] = {}
-"""The table: names with an overload ("aten.add.Tensor"), or without one."""
+"""The table, by names with an overload ("aten.add.Tensor") or without one."""
 
 
 def row(*names: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -97,7 +94,7 @@ def rows(table: dict[str, Callable[..., Any]], **how: Any) -> None:
 
 
 def find(name: str) -> Row | None:
-    """The row of an operation, by its full name or that without overload."""
+    """Return the row of an operation, by its full name or the one without overload."""
     if name in ROWS:
         return ROWS[name]
     base = ".".join(name.split(".")[:2])
@@ -105,28 +102,28 @@ def find(name: str) -> Row | None:
 
 
 def lowest(dtype: Any) -> Any:
-    """The least number of a dtype."""
+    """Return the least number of a dtype."""
     return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
 
 
 def highest(dtype: Any) -> Any:
-    """The greatest number of a dtype."""
+    """Return the greatest number of a dtype."""
     return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
 
 
 def repeated(sizes: Any, n: int) -> list[int]:
-    """`n` sizes of windows; torch takes one for all dimensions."""
+    """Return `n` sizes of windows; torch accepts one for all dimensions."""
     sizes = [sizes] if isinstance(sizes, int) else list(sizes)
     return sizes * n if len(sizes) == 1 else sizes
 
 
 def by_vjp(forward: Callable[..., Any], primals: Sequence[Any], g: Any) -> Any:
-    """The gradients by `primals` of a row that is smooth."""
+    """Return the gradients by `primals` of a smooth row."""
     return jax.vjp(forward, *primals)[1](g)
 
 
 def reduce_axes(x: Any, dim: Any) -> tuple[int, ...]:
-    """JAX's axes for torch's `dim`, from the front. None and () mean all."""
+    """Return JAX's axes for torch's `dim`, not negative. None and () mean all."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(x.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)

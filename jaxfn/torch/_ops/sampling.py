@@ -1,4 +1,4 @@
-"""Values at places between the elements: grid_sample, upsampling."""
+"""Values at positions between the elements: grid_sample, upsampling."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxfn.torch._ops.row import by_vjp, row, rows
 
 
 def _steps(x: Any, n: int) -> Any:
-    """0 to n - 1, in the precision in which torch computes positions."""
+    """Return 0 to n - 1, in the precision in which torch computes positions."""
     return jnp.arange(n, dtype=jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _wide(x: Any) -> Any:
-    """The array in that precision."""
+    """Return the array in the precision in which torch computes positions."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:
-    """Where each new position lies between two old ones."""
+    """Return the two neighbours of each new position, and its distance to the first."""
     size, i = x.shape[d], _steps(x, out)
     if align:
         at = i * ((size - 1) / (out - 1) if out > 1 else 0.0)
@@ -35,7 +35,7 @@ def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, An
 
 
 def _rounded(x: Any, out: Any) -> Any:
-    """The nearest integers where these are wanted."""
+    """Round to integers if the result has an integer dtype."""
     if not jnp.issubdtype(out.dtype, jnp.integer):
         return x
     limits = jnp.iinfo(out.dtype)
@@ -43,7 +43,7 @@ def _rounded(x: Any, out: Any) -> Any:
 
 
 def _scales(n: int, scales: Any, more: Any) -> list[Any]:
-    """One for each dimension: torch gives a list, single numbers, or none."""
+    """Return a scale for each dimension. Torch passes a list, numbers or none."""
     if scales is None:
         return [None] * n
     return list(scales) if isinstance(scales, (list, tuple)) else [scales, *more]
@@ -53,7 +53,7 @@ def _scales(n: int, scales: Any, more: Any) -> list[Any]:
 def upsample_linear(
     out: Any, x: Any, size: Any, align: bool, scales: Any = None, *more: Any
 ) -> Any:
-    """Another size, by what lies between neighbours."""
+    """Resize by linear interpolation between neighbours."""
     del size
     n, x = x.ndim - 2, _wide(x)
     sizes = zip(out.shape[2:], _scales(n, scales, more), strict=True)
@@ -68,7 +68,7 @@ def upsample_linear(
 def upsample_nearest(
     out: Any, x: Any, size: Any, scales: Any = None, *more: Any
 ) -> Any:
-    """Another size, by the nearest in front."""
+    """Resize by the nearest element below."""
     del size
     sizes = zip(out.shape[2:], _scales(x.ndim - 2, scales, more), strict=True)
     for d, (n, scale) in enumerate(sizes, 2):
@@ -84,7 +84,7 @@ def _upsample_backward(forward: Any) -> Any:
         like = jax.ShapeDtypeStruct(tuple(shape), g.dtype)
         goal = jax.ShapeDtypeStruct(g.shape, g.dtype)
 
-        def run(x: Any) -> Any:  # in more digits, if x has few
+        def run(x: Any) -> Any:  # in float32, if x has less precision
             return forward(goal, x, None, *how)
 
         wide = jax.eval_shape(run, like).dtype
@@ -94,7 +94,7 @@ def _upsample_backward(forward: Any) -> Any:
 
 
 def _cubic(part: Any) -> list[Any]:
-    """The weights of four neighbours."""
+    """Return the weights of four neighbours."""
     a = -0.75
 
     def near(t: Any) -> Any:
@@ -110,7 +110,7 @@ def _cubic(part: Any) -> list[Any]:
 def upsample_bicubic(
     out: Any, x: Any, size: Any, align: bool, scales: Any = None, *more: Any
 ) -> Any:
-    """Another size, by the cubic through four neighbours."""
+    """Resize by cubic interpolation between four neighbours."""
     del size
     x = _wide(x)
     sizes = zip(out.shape[2:], _scales(2, scales, more), strict=True)
@@ -141,7 +141,7 @@ rows(
 )
 
 
-# ---- at positions between those of an image
+# ---- at given positions of an image
 
 
 def _unnormalised(at: Any, size: int, align: bool) -> Any:
@@ -149,7 +149,7 @@ def _unnormalised(at: Any, size: int, align: bool) -> Any:
 
 
 def _inside(at: Any, size: int, padding: int, align: bool) -> Any:
-    """Positions outside, brought inside by the chosen rule."""
+    """Move positions outside of the image inside, by the chosen rule."""
     if padding == 0:
         return at
     if padding == 1:
@@ -166,14 +166,14 @@ def _inside(at: Any, size: int, padding: int, align: bool) -> Any:
 
 @row("aten.grid_sampler_2d")
 def grid_sampler(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
-    """An image at these positions: bilinear (0) or nearest (1)."""
+    """Return an image at these positions: bilinear (0) or nearest (1)."""
     if mode == 2:
         raise NotImplementedError("bicubic sampling")
     u, v = (
         _inside(_unnormalised(grid[..., d], size, align), size, padding, align)
         for d, size in ((0, x.shape[3]), (1, x.shape[2]))
     )
-    if mode == 1:  # halves to even, which map_coordinates rounds away from 0
+    if mode == 1:  # torch rounds halves to even; map_coordinates, away from 0
         u, v = jnp.round(u), jnp.round(v)
     # All channels of an image are sampled at the same positions.
     plane = jax.vmap(partial(map_coordinates, order=1 - mode), (0, None))
@@ -182,7 +182,7 @@ def grid_sampler(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any
 
 @row("aten.grid_sampler_2d_backward")
 def grid_sampler_backward(g: Any, x: Any, grid: Any, *how: Any) -> Any:
-    """The gradients of sampling."""
+    """Return the gradients of sampling."""
     *options, mask = how
     found = by_vjp(lambda x, grid: grid_sampler(x, grid, *options), (x, grid), g)
     return tuple(v if need else None for v, need in zip(found, mask, strict=True))

@@ -1,4 +1,4 @@
-"""Operations that move elements and compute nothing."""
+"""Operations that move elements and compute no values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxfn.torch._ops.row import row, rows
 
 @row("aten.view", "aten.view_copy", "aten.reshape", typed=True)
 def view(out: Any, x: Any, size: Any, *_: Any) -> Any:
-    """Another shape; or the same bits as another dtype."""
+    """Return another shape, or the same bits as another dtype."""
     if not isinstance(size, (list, tuple)):
         return view_dtype(x, out)
     return jnp.reshape(x, out.shape)
 
 
 def view_dtype(x: Any, out: Any) -> Any:
-    """The bits of x as another dtype: the last dimension grows or shrinks."""
+    """Return the bits of x as another dtype: the last dimension grows or shrinks."""
     if x.dtype == bool:
         x = x.astype(jnp.uint8)
     old, new = x.dtype.itemsize, np.dtype(out.dtype).itemsize
@@ -34,7 +34,7 @@ def view_dtype(x: Any, out: Any) -> Any:
 
 @row("aten.resize", typed=True)
 def resize(out: Any, x: Any, *_: Any, **__: Any) -> Any:
-    """The same elements in another shape; more of them have no value in torch."""
+    """Return the same elements in another shape."""
     if x.size != np.prod(out.shape, dtype=int):
         raise NotImplementedError("resize to another number of elements")
     return jnp.reshape(x, out.shape)
@@ -73,7 +73,7 @@ rows(
 
 @row("aten.cat", typed=True)
 def cat(out: Any, xs: Sequence[Any], dim: int = 0) -> Any:
-    """Side by side along a dimension; empty vectors don't count."""
+    """Concatenate along a dimension; empty vectors don't count."""
     rank = len(out.shape)
     kept = [x for x in xs if x.ndim == rank and not (x.shape == (0,) and rank != 1)]
     if not kept:
@@ -82,7 +82,7 @@ def cat(out: Any, xs: Sequence[Any], dim: int = 0) -> Any:
 
 
 def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
-    """Where a slice starts and ends, from the front."""
+    """Return the start and the end of a slice, not negative."""
     begin, stop, _ = slice(start, end).indices(size)
     return begin, max(begin, stop)
 
@@ -91,7 +91,7 @@ def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
 def slice_(
     x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Some positions along a dimension."""
+    """Return a slice of a dimension."""
     begin, stop = bounds(x.shape[dim], start, end)
     return lax.slice_in_dim(x, begin, stop, step, dim % x.ndim)
 
@@ -100,7 +100,7 @@ def slice_(
 def slice_scatter(
     x: Any, y: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """`y` at some positions along a dimension."""
+    """Write `y` into a slice of a dimension."""
     begin, stop = bounds(x.shape[dim], start, end)
     at = (slice(None),) * (dim % x.ndim)
     return x.at[(*at, slice(begin, stop, step))].set(y.astype(x.dtype))
@@ -108,7 +108,7 @@ def slice_scatter(
 
 @row("aten.select", "aten.select_copy")
 def select(x: Any, dim: int, index: Any) -> Any:
-    """One position of a dimension."""
+    """Return one position of a dimension."""
     return (
         lax.index_in_dim(x, index, dim % x.ndim, keepdims=False)
         if isinstance(index, int)
@@ -118,7 +118,7 @@ def select(x: Any, dim: int, index: Any) -> Any:
 
 @row("aten.diagonal")
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The diagonal of two dimensions, last."""
+    """Return the diagonal of two dimensions as the last dimension."""
     return jnp.diagonal(x, offset, dim1, dim2)
 
 
@@ -135,14 +135,14 @@ def _at_diagonal(shape: Any, offset: int, dim1: int, dim2: int) -> Any:
 def diagonal_scatter(
     x: Any, y: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Any:
-    """`y` on the diagonal of two dimensions."""
+    """Write `y` to the diagonal of two dimensions."""
     moved = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
     at, _, _ = _at_diagonal(moved.shape, offset, -2, -1)
     return jnp.moveaxis(moved.at[at].set(y.astype(x.dtype)), (-2, -1), (dim1, dim2))
 
 
 def _strided(x: Any, size: Any, stride: Any, offset: int | None) -> Any:
-    """The elements of the flat array at these strides, to read or write."""
+    """Return the elements of the flat array at these strides, to read or write."""
     at = np.full((), offset or 0)
     for n, s in zip(size, stride, strict=True):
         at = at[..., None] + np.arange(n) * s
@@ -151,7 +151,7 @@ def _strided(x: Any, size: Any, stride: Any, offset: int | None) -> Any:
 
 @row("aten.as_strided", "aten.as_strided_copy")
 def as_strided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
-    """Elements of the flat array at these strides."""
+    """Return the elements of the flat array at these strides."""
     return _strided(x, size, stride, offset).get()
 
 
@@ -159,14 +159,14 @@ def as_strided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any
 def as_strided_scatter(
     x: Any, y: Any, size: Any, stride: Any, offset: int | None = None
 ) -> Any:
-    """`y` at these strides of the flat array."""
+    """Write `y` to the elements of the flat array at these strides."""
     written = _strided(x, size, stride, offset).set(y.astype(x.dtype))
     return written.reshape(x.shape)
 
 
 @row("aten.split_with_sizes")
 def split_with_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
-    """Pieces of these sizes."""
+    """Return pieces of these sizes."""
     at = np.cumsum([0, *sizes])
     return tuple(
         lax.slice_in_dim(x, int(a), int(b), axis=dim % x.ndim)
@@ -176,7 +176,7 @@ def split_with_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
 
 @row("aten.split", "aten.split_copy")
 def split(x: Any, size: int, dim: int = 0) -> Any:
-    """Pieces of one size; the last may be smaller."""
+    """Return pieces of one size; the last may be smaller."""
     n = x.shape[dim]
     return split_with_sizes(
         x, [min(size, n - i) for i in range(0, n, max(size, 1))] or [0], dim
@@ -185,13 +185,13 @@ def split(x: Any, size: int, dim: int = 0) -> Any:
 
 @row("aten.unbind_copy")
 def unbind(x: Any, dim: int = 0) -> Any:
-    """The positions of a dimension, each on its own."""
+    """Return each position of a dimension."""
     return tuple(jnp.moveaxis(x, dim, 0))
 
 
 @row("aten.unfold")
 def unfold(x: Any, dim: int, size: int, step: int) -> Any:
-    """Windows along a dimension, last."""
+    """Return windows along a dimension; the last dimension counts in a window."""
     if x.ndim == 0:
         return x.reshape((1,))[:size]
     dim %= x.ndim
@@ -207,13 +207,13 @@ def _padding(pad: Sequence[int], rank: int) -> list[tuple[int, int]]:
 
 @row("aten.constant_pad_nd")
 def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Any:
-    """A constant around; negative widths cut."""
+    """Pad with a constant; negative widths cut."""
     widths = [(a, b, 0) for a, b in _padding(pad, x.ndim)]
     return lax.pad(x, jnp.asarray(value).astype(x.dtype), widths)
 
 
 def _edges(x: Any, pad: Sequence[int]) -> Any:
-    """The outermost elements around; negative widths cut."""
+    """Pad with the outermost elements; negative widths cut."""
     pairs = _padding(pad, x.ndim)
     x = jnp.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], mode="edge")
     return x[tuple(slice(max(-a, 0), min(b, 0) or None) for a, b in pairs)]
@@ -224,6 +224,6 @@ def _edges(x: Any, pad: Sequence[int]) -> Any:
     "aten.replication_pad3d_backward",
 )  # fmt: skip
 def replication_pad_backward(g: Any, x: Any, pad: Sequence[int]) -> Any:
-    """The gradient of an array with its outermost elements around."""
+    """Return the gradient of padding with the outermost elements."""
     like = jax.ShapeDtypeStruct(x.shape, g.dtype)
     return jax.linear_transpose(lambda x: _edges(x, pad), like)(g)[0]

@@ -43,27 +43,27 @@ rows(
 
 @row("aten.polygamma", elementwise=True)
 def polygamma(n: int, x: Any) -> Any:
-    """The derivative of digamma of this order."""
+    """Return the derivative of digamma of order n."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = x.astype(jnp.float32)
     if n == 0:
         return _digamma(x)
     if n > 1:
         return jsp.polygamma(n, x)
-    # JAX's is wrong below 0, where the reflection holds, with y = 1 - x:
+    # JAX's result is wrong below 0. There the reflection formula helps, with y = 1 - x:
     #     polygamma(1, x) + polygamma(1, y) = (pi / sin(pi x))^2
     low = x < 0.5
     upper = jsp.polygamma(1, jnp.where(low, 1 - x, x))
-    # sin(pi x) by the distance to the nearest integer, so that it loses no digits.
+    # The distance to the nearest integer has all digits, unlike pi x.
     sine = jnp.sin(jnp.pi * (x - jnp.round(x)))
     return jnp.where(low, (jnp.pi / sine) ** 2 - upper, upper)
 
 
 @row("aten.special_erfcx", promote="out", elementwise=True)
 def erfcx(x: Any) -> Any:
-    """exp(x²) erfc(x): by its own series where the factors leave the range.
+    """Return exp(x²) erfc(x), by a continued fraction if a factor leaves the range.
 
-    Above 2, by a continued fraction from the far end (Abramowitz and Stegun 7.1.14).
+    For x > 2, it begins at the far end (Abramowitz and Stegun 7.1.14).
     """
     near = jnp.minimum(x, 2.0)
     far = jnp.maximum(x, 2.0)

@@ -1,9 +1,10 @@
 """From the Python of a torch rule to a program in JAX.
 
-What happens, with the module of each step:
+The steps, each with its module. There is one path for each outcome of the conditions
+on values::
 
     trace(run, examples):                         # tracer
-        for each way in which conditions on values come out:    # branches
+        for each path:                            # branches
             call run on tensors without values    # intercept watches it, and aliasing
             make its graph; then one without writes and views   # _base.experimental
             look up each operation of the graph   # lower, in the table of _ops
@@ -12,8 +13,8 @@ What happens, with the module of each step:
         choose a branch by its conditions
         return program(arrays, key)               # program: operation by operation
 
-`tracked_forward` is around a forward whose derivative torch records. What a rule
-meets that launches Triton kernels is in `_triton`, on which this room stands.
+`tracked_forward` wraps a forward that torch differentiates. `_triton`, on which this
+package builds, handles rules that launch Triton kernels.
 """
 
 from jaxfn.torch._trace.branches import BranchTree

@@ -1,9 +1,8 @@
 """What a rule may do with the memory of tensors, while it is traced.
 
-JAX arrays have no memory that a rule could look at. Torch's second pass makes values
-of views and writes, and gets three things wrong in silence that are seen to here:
-strides are taken for those of a contiguous tensor, windows (`unfold`) are written as
-their sum, and elements that share a place are written once each.
+JAX arrays have no memory. Torch's second pass replaces views and writes by values, and
+gets three things wrong without an error, which are handled here: strides of tensors
+that are not contiguous, windows (`unfold`), and elements that share a place.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ REBOUND = {
     torch.Tensor.resize_as_: "y.resize_as_(…)",
     torch.Tensor.as_strided_: "y.as_strided_(…)",
 }
-"""What gives a tensor another memory, and what it is called."""
+"""Functions that give a tensor another memory, and their names in messages."""
 
 
 ADDRESSES = {
@@ -37,11 +36,11 @@ ADDRESSES = {
     torch.Tensor.untyped_storage: "x.untyped_storage()",
     torch.Tensor.__dlpack__: "x.__dlpack__()",
 }
-"""What asks where a tensor lies, and what it is called."""
+"""Functions that read the address of a tensor, and their names in messages."""
 
 
 def address(operation: str, place: str) -> TorchRefusal:
-    """The refusal for it."""
+    """Return the refusal of one of `ADDRESSES`."""
     return TorchRefusal(
         operation=operation,
         reason="it asks for the memory of a tensor, and JAX arrays have none.",
@@ -51,7 +50,7 @@ def address(operation: str, place: str) -> TorchRefusal:
 
 
 def rebound(operation: str, place: str) -> TorchRefusal:
-    """The refusal for it."""
+    """Return the refusal of one of `REBOUND`."""
     return TorchRefusal(
         operation=operation,
         reason="it gives a tensor another memory, which JAX arrays don't have.",
@@ -61,7 +60,7 @@ def rebound(operation: str, place: str) -> TorchRefusal:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that an operation writes to."""
+    """Return the tensors that an operation writes to."""
     found: list[Any] = []
     for i, spec in enumerate(experimental.schema_of(func).arguments):
         if spec.alias_info is not None and spec.alias_info.is_write:
@@ -71,24 +70,24 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 class Memory:
-    """Looks at each operation of a trace before it runs.
+    """A check of each operation of a trace, before it runs.
 
-    It knows of each view whether it came from a tensor that is closed over, or from
-    windows. To neither may a rule write.
+    A rule must not write to closed-over tensors or to windows, nor to their views.
+    Therefore it tracks the origin of each view.
     """
 
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Any, str]] = {}
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result of an operation, or a refusal."""
+        """Return the result of an operation, or refuse it."""
         if func.overloadpacket is _aten.set_:
             raise rebound("y.set_(…)", _place())
         if func.overloadpacket in _STATISTICS:
             _check_statistics(func, args)
         if func is _aten.as_strided.default and experimental.is_fake(args[0]):
             return self._viewed(func, args, _strided(*args, **kwargs))
-        # Before it runs: while tracing, torch does write to tensors with values.
+        # Check before it runs: while tracing, torch does write to tensors with values.
         written = _written(func, args, kwargs)
         for x in written:
             self._check_write(func, x)
@@ -98,7 +97,7 @@ class Memory:
         return found
 
     def _viewed(self, func: Any, args: Any, result: Any) -> Any:
-        """The same result, noted if it is a view of what a rule may not write to."""
+        """Return the result, noted if it is a view that a rule must not write to."""
         if _is_view(func):
             origin = _WINDOWS if func is _aten.unfold.default else self._origin(args)
             if origin:
@@ -107,7 +106,7 @@ class Memory:
         return result
 
     def _origin(self, args: Any) -> str:
-        """Where the tensor comes from that a view is taken of."""
+        """Return the origin of the tensor that a view is taken of."""
         x = args[0] if args else None
         if isinstance(x, torch.Tensor) and not experimental.is_fake(x):
             return _CLOSED_OVER
@@ -126,7 +125,7 @@ class Memory:
         if origin == _WINDOWS or _shares_places(x):
             raise TorchRefusal(
                 operation=str(func),
-                reason="it writes to windows of a tensor, or where elements share "
+                reason="it writes to windows of a tensor, or to elements that share "
                 "a place.",
                 way_out=f"Write to the tensor itself, by index. Or: {OR_HOST}",
                 where=_place(),
@@ -141,7 +140,7 @@ _STATISTICS = (
 )
 
 
-# These write to what they get, and their types don't say so.
+# These operations write to their arguments, although their schemas don't say so.
 def _check_statistics(func: Any, args: Any) -> None:
     mean, training = args[3], args[5]
     if mean is not None and training:
@@ -154,8 +153,8 @@ def _check_statistics(func: Any, args: Any) -> None:
 
 
 def _is_view(func: Any) -> bool:
-    """Is the result a view?"""
-    # A rule may write to what torch makes of a constant.
+    """Return whether the result is a view that a rule must not write to."""
+    # Torch copies a constant by lift_fresh, so a rule may write to the result.
     returns = experimental.schema_of(func).returns
     is_alias = any(spec.alias_info is not None for spec in returns)
     return is_alias and func is not _aten.lift_fresh.default
@@ -166,7 +165,7 @@ def _place() -> str:
 
 
 def _strided(x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
-    """The same elements, counted in a contiguous tensor."""
+    """Return the same elements, counted in a contiguous tensor."""
     offset = x.storage_offset() if offset is None else offset
     root = experimental.whole_of(x)
     order = sorted(range(root.ndim), key=lambda d: (-root.stride(d), -root.shape[d]))
@@ -175,7 +174,7 @@ def _strided(x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
     if not whole.is_contiguous() or root.storage_offset() or n != root.numel():
         raise TorchRefusal(
             operation="as_strided",
-            reason="it reads by strides what is no whole tensor.",
+            reason="it reads by strides from memory that is no whole tensor.",
             way_out=f"Write x.contiguous().as_strided(…), or index it. Or: {OR_HOST}",
             where=_place(),
         )
@@ -183,7 +182,7 @@ def _strided(x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
 
 
 def _shares_places(x: Any) -> bool:
-    """May two elements lie at one place? Sizes that are not known don't tell."""
+    """Return whether two elements may share a place; False if sizes are unknown."""
     if not all(type(n) is int for n in (*x.shape, *x.stride())):
         return False
     reach = 0
@@ -196,7 +195,7 @@ def _shares_places(x: Any) -> bool:
 
 
 class ParameterGradGuard:
-    """Around a trace: `grad` of these tensors is as it was, or it is a refusal."""
+    """A context around a trace that restores `grad` of these tensors."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._before = [(t, t.grad) for t in tensors if t.is_leaf]
@@ -218,8 +217,8 @@ class ParameterGradGuard:
         if self._restore():
             raise TorchRefusal(
                 operation="backward()",
-                reason="it adds gradients to tensors that are not arguments (as to the "
-                "parameters of a module), which would be lost.",
+                reason="it adds gradients to tensors that are not arguments (for "
+                "example, parameters of a module), and they would be lost.",
                 way_out="Pass them to apply, and return their gradients. " + HOST,
                 where=place,
             )

@@ -1,4 +1,4 @@
-"""All paths through a rule whose Python has conditions on values."""
+"""The paths through a rule whose Python has conditions on values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxfn.torch._trace.program import TracedProgram, Type
 
 @dataclasses.dataclass(slots=True)
 class Branch:
-    """A condition, and what follows.
+    """A condition and its two branches.
 
     Attributes:
-        condition: gives one bool.
-        then: the paths where it holds.
-        other: the paths where it does not.
+        condition: The program of one bool.
+        then: The paths for True.
+        other: The paths for False.
     """
 
     condition: TracedProgram
@@ -33,14 +33,14 @@ class RaiseLeaf:
     """The end of a path on which the rule raises.
 
     Args:
-        error: what it raised.
+        error: The error.
     """
 
     def __init__(self, error: Exception) -> None:
         self._kind, self._args = type(error), error.args
 
     def error(self) -> Exception:
-        """The same error again."""
+        """Return a new copy of the error."""
         try:
             return self._kind(*self._args)
         except Exception:  # noqa: BLE001  (an exception may need other arguments)
@@ -53,18 +53,19 @@ Node = Branch | TracedProgram | RaiseLeaf
 class BranchTree:
     """The program of a rule, with all its paths.
 
-    Where the rule raises, there is nothing to return, and JAX can't raise: results are
-    nan there if values were traced, and the call fails if they are known.
+    On a path on which the rule raises, there are no results, and compiled code can't
+    raise. If values are traced, the results are nan there; if they are known, the call
+    raises.
 
     Args:
-        root: where the paths begin.
-        n_inputs: how many arrays it takes.
-        note: what the trace found out.
+        root: The first node.
+        n_inputs: The number of arrays that it takes.
+        note: What `trace` got from its `note`.
 
     Attributes:
-        outputs: for each result a number: below `n_inputs` it is that input, the same
-            number is the same result; None for no result.
-        types: of the results.
+        outputs: A number for each result; None for no result. A number below `n_inputs`
+            is that input; results with the same number are the same.
+        types: The types of the results.
     """
 
     def __init__(self, root: Node, n_inputs: int, note: Any) -> None:
@@ -76,15 +77,14 @@ class BranchTree:
         if raises and not any(t and _is_inexact(t.dtype) for t in self.types):
             raise TorchRefusal(
                 operation="raise",
-                reason="it raises where values are wrong, and there is no float "
-                "result that could be nan to show that.",
+                reason="it raises for some values. Compiled code can't raise, and no "
+                "result is a float, which could be nan instead.",
             )
         for path in self.paths[1:]:
             if path.types != self.types:
                 raise TorchRefusal(
                     operation="bool(tensor)",
-                    reason="results have other shapes or dtypes where the condition "
-                    "comes out otherwise.",
+                    reason="the results of its two branches differ in shape or dtype.",
                 )
         self.outputs = _joined(self.paths, n_inputs)
 
@@ -94,7 +94,7 @@ class BranchTree:
         return [launch for path in self.paths for launch in path.launches]
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
-        """The results for these arrays."""
+        """Return the results for these arrays."""
         if isinstance(self.root, TracedProgram):
             return self.root(arrays, key)
         return self._from(self.root, arrays, key)

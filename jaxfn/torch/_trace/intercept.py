@@ -1,4 +1,4 @@
-"""What is watched while a rule's Python runs on tensors without values."""
+"""Interception of torch calls while a rule's Python runs on tensors without values."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings
 
 
 class NeedsRead(BaseException):
-    """A rule asked which inputs are differentiated, and nobody knows yet.
+    """A rule read which inputs are differentiated, and that is not known yet.
 
-    No Exception, so that a rule does not catch it.
+    It is no Exception, because rules may catch those.
     """
 
 
 class LaunchSeen(BaseException):
     """A rule launched a kernel, and was not traced as on a GPU.
 
-    No Exception, so that a rule does not catch it.
+    It is no Exception, because rules may catch those.
     """
 
 
-_NEEDS = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
+_REQUIRES_GRAD = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
 
 
 MOST_CONDITIONS = 16
-"""How many conditions on values one path may have."""
+"""The greatest number of conditions on values on one path."""
 
 
 class BranchDecisions:
-    """How the conditions on values come out, on one path through a rule.
+    """The outcomes of the conditions on values, on one path through a rule.
 
     Args:
-        begin: how the first ones come out; all others hold.
+        begin: The outcomes of the first ones. The others are True.
     """
 
     def __init__(self, begin: Sequence[bool]) -> None:
@@ -60,12 +60,12 @@ class BranchDecisions:
         self.conditions: list[Any] = []
 
     def __call__(self, condition: Any) -> bool:
-        """How this one comes out."""
-        if len(self.conditions) == MOST_CONDITIONS:  # it may be a loop without end
+        """Return the outcome of the next condition."""
+        if len(self.conditions) == MOST_CONDITIONS:  # it may be an endless loop
             raise TorchRefusal(
                 operation="bool(tensor)",
-                reason="what comes next depends on the value of a tensor, and there "
-                "are no values while JAX traces (more than "
+                reason="the next step depends on the value of a tensor, and a trace "
+                "has no values (jaxfn traces at most "
                 f"{MOST_CONDITIONS} such conditions on one path).",
                 way_out=f"Write it with torch.where. Or: {OR_HOST}",
             )
@@ -90,17 +90,17 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-# Torch runs nodes of its graph with this mode off, as it does all that it calls itself.
+# These run nodes of torch's graph. Torch turns this mode off for all that it calls.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 
 
 class Watch(TorchFunctionMode):
-    """Sees each call of torch that the rule's Python makes.
+    """A mode that gets each call of torch that the rule's Python makes.
 
     Args:
-        inputs: the tensors that the rule may ask for `requires_grad`.
-        known: is it known which of them are differentiated?
-        choices: how conditions on values come out.
+        inputs: The tensors whose `requires_grad` the rule may read.
+        known: Whether it is known which of them are differentiated.
+        choices: The outcomes of conditions on values.
         gpu: The GPU on which tensors seem to be, or None.
     """
 
@@ -124,21 +124,21 @@ class Watch(TorchFunctionMode):
         caller = sys._getframe(1)
         if caller.f_code is TrackedForward.__torch_function__.__code__:
             caller = caller.f_back or caller
-        if func in _NEEDS:
-            return self._needs(func, args, is_users(caller.f_code.co_filename))
+        if func in _REQUIRES_GRAD:
+            return self._requires_grad(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
-            return func(*args, **(kwargs or {}))  # what is asked of results, and such
+            return func(*args, **(kwargs or {}))  # jaxfn's own queries
         if self._gpu is not None:
             by_user = is_users(caller.f_code.co_filename)
-            shown = self._gpu.shown(func, args, by_user=by_user)
-            if shown is not NOT_SHOWN:
-                return shown
+            answer = self._gpu.shown(func, args, by_user=by_user)
+            if answer is not NOT_SHOWN:
+                return answer
             args, kwargs = self._gpu.moved(func, args, kwargs or {})
         place = place_now(caller)
         self.last, self.place = getattr(func, "__name__", str(func)), place
         if func in aliasing.REBOUND and args:
             raise aliasing.rebound(aliasing.REBOUND[func], place)
-        # Torch itself asks for addresses too, but for this one only if a user does.
+        # Torch reads addresses too. It calls __dlpack__ only if a user asks for it.
         is_asked = func is torch.Tensor.__dlpack__ or is_users(
             caller.f_code.co_filename
         )
@@ -157,7 +157,7 @@ class Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Torch's own derivative, seen in the rules of other Functions too."""
+        """Let torch differentiate, with this mode on in other Functions' rules."""
         hooks = [
             node.register_prehook(lambda *_: self._enter())
             for node in experimental.nodes_of(args[0])
@@ -169,7 +169,7 @@ class Watch(TorchFunctionMode):
                 hook.remove()
 
     def _enter(self) -> None:
-        # Torch itself takes it off again, with all of its state, after each node.
+        # No exit is needed: after each node, torch restores its own state.
         self.__enter__()
 
     def _condition(self, func: Any, args: Any, kwargs: Any) -> bool:
@@ -177,12 +177,12 @@ class Watch(TorchFunctionMode):
             condition = _CONDITIONS[func](*args, **kwargs)
             if condition.numel() == 1:
                 try:
-                    return bool(condition)  # of a constant
+                    return bool(condition)  # it is a constant
                 except experimental.needs_values():
                     return self._choices(condition)
         return func(*args, **kwargs)
 
-    def _needs(self, func: Any, args: Any, by_user: bool) -> Any:
+    def _requires_grad(self, func: Any, args: Any, by_user: bool) -> Any:
         if by_user and any(args[0] is x for x in self._inputs):
             raise NeedsRead
         return func(*args)
@@ -198,19 +198,19 @@ def _is_0d_mask(args: Any) -> bool:
     )
 
 
-# torch asks for the value of a mask that is one number.
+# Torch itself would read the value of a mask without dimensions.
 def _set_where(x: Any, mask: Any, value: Any) -> None:
     value = torch.as_tensor(value, dtype=x.dtype)
     x.copy_(torch.where(mask, value, x))
 
 
 class RandomDraws(TorchDispatchMode):
-    """Counts random draws, and tells them apart by the state of the generator.
+    """A mode that numbers random draws, by the state of the generator.
 
-    So a rule that saves the state and sets it again draws the same numbers again.
+    A rule that saves the state and restores it therefore draws the same numbers again.
 
     Args:
-        seed: where the states begin; None where draws are refused.
+        seed: The first state; None refuses draws.
         note: Function that is called with each result.
     """
 
@@ -244,7 +244,7 @@ class RandomDraws(TorchDispatchMode):
         if self._seed is None:
             raise TorchRefusal(
                 operation=str(func),
-                reason="it draws random numbers, and JAX's need a key.",
+                reason="it draws random numbers, which need a key in JAX.",
                 way_out="Pass random=True to from_torch: apply then takes a PRNG key "
                 "as its first argument.",
                 where=place,
@@ -264,20 +264,20 @@ class Path:
     """One run of a rule's Python.
 
     Args:
-        run: from tensors to tensors (or None).
-        begin: how the first conditions on values come out.
-        seed: where the draws begin; None refuses them.
-        known: is it known which inputs are differentiated?
-        as_gpu: Whether its tensors look as on a GPU, and its launches are recorded.
+        run: From tensors to tensors (or None).
+        begin: The outcomes of the first conditions on values.
+        seed: The first state of the generator; None refuses draws.
+        known: Whether it is known which inputs are differentiated.
+        as_gpu: Whether tensors seem to be on a GPU, and launches become operations.
 
     Attributes:
-        surroundings: What is around it if it looks as on a GPU, or None.
-        choices: the conditions that were met.
-        draws: the draws that were made.
-        raised: what the rule raised on this path, after a condition.
-        last: the name of the last function of torch that was called.
-        place: where that was.
-        backward_at: where tensor.backward() was called, if it was.
+        surroundings: The context of a run as on a GPU, or None.
+        choices: The conditions of this path.
+        draws: The numbers of its random draws.
+        raised: The error that the rule raised after a condition, if any.
+        last: The name of the last function of torch that was called.
+        place: The line of that call.
+        backward_at: The line of the call of tensor.backward(), if any.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class Path:
         self.last = self.place = self.backward_at = ""
 
     def __call__(self, *tensors: Any) -> list[Any]:
-        """The conditions, and then the results; for the first pass."""
+        """Return the conditions, then the results, for the first pass."""
         gpu = note = None
         here: Any = experimental.launches_caught(self._launched)
         if self.surroundings is not None:
@@ -319,7 +319,7 @@ class Path:
                 self.last, self.place = watch.last, watch.place
                 self.backward_at = watch.backward_at
                 self.draws = draws.found
-            if self._has_launched:  # and caught what that raised
+            if self._has_launched:  # even if the rule caught LaunchSeen
                 raise LaunchSeen
             return [*self.choices.conditions, *found]
 
@@ -330,9 +330,9 @@ class Path:
 
 @contextlib.contextmanager
 def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
-    """While this lasts, a condition on a number goes both ways, as one on a tensor.
+    """Let a condition on a number branch, like one on a tensor.
 
-    Such a number comes from `x.item()`: while JAX traces it has no value.
+    Such a number comes from `x.item()`, and has no value in a trace.
     """
     original = torch.SymBool.__bool__
 
@@ -342,7 +342,7 @@ def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
         except experimental.needs_values():
             caller: Any = sys._getframe(depth)
             if not is_users(caller.f_code.co_filename):
-                raise  # torch itself asks, of a size for example
+                raise  # torch itself asks, for example about a size
             return choices(torch.scalar_tensor(condition, dtype=torch.bool))
 
     def is_not_zero(number: Any) -> bool:
@@ -358,14 +358,14 @@ def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
 
 
 def _is_users_own(error: Exception) -> bool:
-    """Was it raised by a line of the rule itself, and not by torch?"""
+    """Return whether a line of the rule raised it, or a check of torch's arguments."""
     if isinstance(error, (TorchRefusal, *experimental.needs_values())):
         return False
     return raised_by_user(error) or raised_by_statement(error)
 
 
 def _own(x: Any) -> Any:
-    # A real tensor is a constant of the graph: it must come from an operation.
+    # A real tensor becomes a constant of the graph, which must have an operation.
     if isinstance(x, torch.Tensor) and not experimental.is_fake(x):
         return x.detach().clone()
     return x

@@ -29,16 +29,16 @@ def build(
     *,
     wanted: slice = slice(None),
 ) -> TracedProgram:
-    """The program of a graph that writes nothing.
+    """Return the program of a graph without writes.
 
     Args:
-        module: what the second pass gave.
-        draws: which draw each random operation is, in order.
-        n_inputs: how many inputs it has.
-        wanted: which of the results.
+        module: The graph of the second pass.
+        draws: The number of each random draw, in order.
+        n_inputs: The number of inputs.
+        wanted: The slice of the results that the program returns.
 
     Raises:
-        TorchRefusal: an operation that the table does not have.
+        TorchRefusal: The table lacks an operation, or JAX can't hold a value.
     """
     return _Builder(module, list(draws), n_inputs, wanted).program()
 
@@ -54,7 +54,7 @@ class _Builder:
         self._wanted = wanted
         self._module, self._draws, self._n_inputs = module, draws, n_inputs
         self._refs: dict[Any, Any] = {}
-        # Numbers for equal computations: an expression of them is told by its own.
+        # Equal computations have the same number, which stands for them in others.
         self._known: dict[Any, int] = {}
         self._keys: dict[int, int] = {
             i: self._number(("input", i)) for i in range(n_inputs)
@@ -79,7 +79,7 @@ class _Builder:
         for n in nodes:
             if n.op == "call_function" and n in self._used:
                 if str(n.target) == "aten._conj.default" and _is_complex(n.args[0]):
-                    # torch's derivative by a number: it is one still, of no precision.
+                    # Autograd conjugates Python scalars. Fold it: it stays a scalar.
                     self._refs[n] = n.args[0].conjugate()
                     continue
                 self._step(n)
@@ -88,8 +88,8 @@ class _Builder:
         if self._drawn != len(self._draws):
             raise TorchRefusal(
                 operation="random draws",
-                reason=f"torch's trace lost count of them ({self._drawn} of "
-                f"{len(self._draws)}).",
+                reason=f"torch's trace has {self._drawn} of them, and the rule made "
+                f"{len(self._draws)}.",
             )
         types = [_type(n.meta["val"]) if n is not None else None for n in outputs]
         return TracedProgram(
@@ -113,12 +113,12 @@ class _Builder:
         if experimental.is_fake(value):
             raise TorchRefusal(
                 operation="a tensor that is no argument",
-                reason="it was made in another trace and kept (by functools.cache, for "
-                "example), and has no values.",
+                reason="it was made in another trace (and cached by functools.cache, "
+                "for example), so it has no values.",
                 way_out="Make it in the rule each time.",
                 where=experimental.place_of(user),
             )
-        # Refuses now what JAX can't hold.
+        # Call it now for its refusal of values that JAX can't hold.
         to_jax(value, where=experimental.place_of(user))
         self._refs[node] = Ref(self._n_inputs + len(self._constants))
         self._keys[self._refs[node]] = self._number(("constant", id(value)))
@@ -169,7 +169,7 @@ class _Builder:
         return self._number(key if draw is None else (*key, len(self._steps)))
 
     def _asked_for(self, node: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The types of several results; None for one that nothing depends on."""
+        """Return the types of several results; None for those that nothing uses."""
         users = [n for n in node.users if n in self._used]
         if any(n.target is not operator.getitem for n in users):
             return out
@@ -207,7 +207,7 @@ _SAME_AS_BEFORE = {
 
 
 def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
-    """The nodes on which the outputs depend."""
+    """Return the nodes on which the outputs depend."""
     used = {n for n in outputs if n is not None}
     for n in reversed(nodes):
         if n in used:
@@ -219,8 +219,8 @@ def _unknown(name: str) -> str:
     if name.startswith(("aten.", "prims.", "number.", "getitem")):
         return "jaxfn's table does not have it."
     return (
-        "it is registered by torch.library, and what it computes or launches can't be "
-        "seen."
+        "it is registered by torch.library, so jaxfn can't see which operations it "
+        "computes or launches."
     )
 
 
@@ -248,7 +248,7 @@ def _type(value: Any) -> Any:
 
 
 def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
-    """Refuse a number that int64 holds and int32 does not, if it is used as one."""
+    """Refuse an integer operand that fits into int64 and not into int32."""
     schema = experimental.schema_of(node.target)
     big = []
     for i, spec in enumerate(() if schema is None else schema.arguments):
@@ -279,7 +279,7 @@ def _is_complex(x: Any) -> bool:
 
 
 def _common(node: Any) -> Any:
-    """The dtype to which torch brings the two operands of an operation."""
+    """Return the dtype to which torch casts the two operands of an operation."""
     operands = [
         x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in node.args[:2]
     ]

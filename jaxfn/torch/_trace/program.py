@@ -1,8 +1,8 @@
 """A traced graph as a list of steps, and its evaluation in JAX.
 
-The safety rule: each result is cast to the dtype and checked against the shape that
-torch's own trace had. That gives torch's promotion exactly, and turns a wrong row of
-the table into an error.
+One rule makes it safe: jaxfn casts each result to the dtype in torch's trace, and
+compares its shape. So promotion is exactly torch's, and a wrong row of the table is an
+error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from jaxfn.torch._triton import launch_of
 
 
 class Ref(int):
-    """The place of a value among those of a program."""
+    """The index of a value among those of a program."""
 
 
 @dataclasses.dataclass(slots=True)
 class Type:
-    """What a step gives, as torch's trace knows it.
+    """The type of a tensor in torch's trace.
 
     Attributes:
-        shape: of the tensor; None where it depends on values.
-        dtype: of the tensor, JAX's.
+        shape: Its shape; None if it depends on values.
+        dtype: Its dtype, JAX's.
     """
 
     shape: tuple[int, ...] | None
@@ -43,16 +43,16 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: of the operation and its overload, such as "aten.add.Tensor".
-        row: what computes it in JAX.
-        args: its arguments, with `Ref` in place of computed values.
-        kwargs: the same.
-        out: its type; a tuple of them for several results; None for a number.
-        common: the dtype in which torch compares the operands.
-        where: the line of the user's file.
-        key: equal for two steps that compute the same.
-        draw: which random draw it is; None for an operation that draws nothing.
-        mask_key: the key of what it indexes with, if that is one array.
+        name: Its name with the overload, for example "aten.add.Tensor".
+        row: The row that computes it in JAX.
+        args: Its arguments, with a `Ref` for each computed value.
+        kwargs: Its keyword arguments, in the same form.
+        out: The type of its result; a tuple for several results; None for a number.
+        common: The dtype in which torch compares the operands.
+        where: The line of the user's file.
+        key: Equal for two steps that compute the same.
+        draw: The number of its random draw; None if it draws nothing.
+        mask_key: The key of its index, if that is one array.
     """
 
     name: str
@@ -72,13 +72,13 @@ class TracedProgram:
     """A graph in terms of JAX.
 
     Attributes:
-        n_inputs: how many arrays it takes.
-        constants: real tensors that it reads.
-        steps: its operations, in order.
-        outputs: for each result a `Ref`, or None.
-        types: of the results.
-        draws: does it draw random numbers?
-        keys: of the results, equal for two that are computed alike.
+        n_inputs: The number of arrays that it takes.
+        constants: The real tensors that it reads.
+        steps: Its operations, in order.
+        outputs: A `Ref` for each result, or None.
+        types: The types of the results.
+        draws: Whether it draws random numbers.
+        keys: The keys of the results, equal for two that are computed alike.
     """
 
     n_inputs: int
@@ -96,7 +96,7 @@ class TracedProgram:
 
     @property
     def is_dynamic(self) -> bool:
-        """Does the shape of a value depend on other values?"""
+        """Whether the shape of a value depends on other values."""
         return any(
             isinstance(t, Type) and t.shape is None
             for step in self.steps
@@ -104,7 +104,7 @@ class TracedProgram:
         )
 
     def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
-        """The results for these arrays."""
+        """Return the results for these arrays."""
         values = [*arrays, *[to_jax(t) for t in self.constants]]
         for step in self.steps:
             values.append(_run(step, values, key))
@@ -142,7 +142,7 @@ def _run(step: Operation, values: list[Any], key: Any) -> Any:
 
 
 def _failed(step: Operation, error: Exception) -> TorchRefusal:
-    """The refusal for what a kernel raised, or its compiler."""
+    """Return the refusal for an error of a kernel or its compiler."""
     return TorchRefusal(
         operation=f"kernel `{launch_of(step.row).name}`",
         reason=str(error),
@@ -152,7 +152,7 @@ def _failed(step: Operation, error: Exception) -> TorchRefusal:
 
 
 def _unfit(step: Operation, error: Exception) -> TorchRefusal:
-    """The refusal for what a row raised."""
+    """Return the refusal for an error of a row."""
     out = step.out if isinstance(step.out, tuple) else (step.out,)
     if any(isinstance(t, Type) and t.shape is None for t in out):
         return TorchRefusal(
@@ -169,7 +169,7 @@ def _unfit(step: Operation, error: Exception) -> TorchRefusal:
 
 
 def checked(step: Operation, found: Any) -> Any:
-    """A result in the types that torch's trace had."""
+    """Return a result in the types of torch's trace."""
     if isinstance(step.out, tuple):
         return tuple(
             x if x is None or t is None else _cast(step, x, t)
@@ -200,18 +200,18 @@ def _cast(step: Operation, x: Any, want: Type) -> Any:
     return cast(x, want.dtype)
 
 
-# What is too large for float8 becomes the greatest number, but nan in torch 2.11.
+# A number too large for float8 becomes the greatest one, but nan in torch 2.11.
 _HAS_GREATEST = not bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float().isnan())
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` in another dtype, as torch casts."""
+    """Cast `x` as torch does."""
     if x.dtype == dtype:
         return x
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = x.real
     if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
-        # torch's wrap around in a small integer dtype; XLA's stop at its bounds.
+        # Values outside of a small integer dtype wrap in torch; XLA clips them.
         wide = jax.dtypes.canonicalize_dtype(np.int64)
         x = jax.lax.convert_element_type(x, wide)
     if dtype == jnp.float8_e4m3fn and _HAS_GREATEST:

@@ -24,9 +24,9 @@ from jaxfn.torch._trace.lower import build
 
 TensorFunction = Callable[[Sequence[Any]], list[Any]]
 MOST_PATHS = 16
-"""How many paths through a rule are traced before it is refused."""
+"""The greatest number of paths through a rule."""
 MOST_NODES = 8_000
-"""And how many operations they may have together."""
+"""The greatest number of operations on all paths together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class TensorSpec:
     """An input to trace with.
 
     Attributes:
-        shape: of the tensor.
-        dtype: of the tensor, torch's.
-        requires_grad: what torch would show there.
+        shape: The shape of the tensor.
+        dtype: Its dtype, torch's.
+        requires_grad: Its `requires_grad`.
     """
 
     shape: tuple[int, ...]
@@ -50,36 +50,36 @@ def trace(
     *,
     seed: int | None = None,
     known: bool = True,
-    keep: Sequence[Any] = (),
+    parameters: Sequence[Any] = (),
     note: Callable[[], Any] = lambda: None,
     as_gpu: bool = False,
 ) -> BranchTree:
-    """The program of `run` for inputs of these types.
+    """Return the program of `run` for inputs of these types.
 
     Args:
-        run: from tensors to tensors (or None).
-        examples: the types of the inputs.
-        seed: tells the draws apart; None refuses them.
-        known: is it known which inputs are differentiated?
-        keep: real tensors whose `grad` the rule must not change.
-        note: is called after each run; what it returns must be the same on all paths.
-        as_gpu: Whether tensors look as on a GPU, and launches of kernels are recorded.
+        run: From tensors to tensors (or None).
+        examples: The types of the inputs.
+        seed: The seed of the random draws; None refuses them.
+        known: Whether it is known which inputs are differentiated.
+        parameters: Real tensors whose `grad` the rule must not change.
+        note: Function that is called after each run, with the same result on all paths.
+        as_gpu: Whether tensors seem to be on a GPU, and launches become operations.
 
     Raises:
-        TorchRefusal: what stands in the way.
-        NeedsRead: `known` is False, and the rule asked.
+        TorchRefusal: The rule can't run in JAX.
+        NeedsRead: `known` is False, and the rule read it.
         LaunchSeen: `as_gpu` is False, and the rule launched a kernel.
     """
-    kept = ParameterGradGuard(keep)
+    guard = ParameterGradGuard(parameters)
     draws = torch.random.fork_rng(devices=[])
-    with experimental.LOCK, draws, kept, experimental.eased():
+    with experimental.LOCK, draws, guard, experimental.eased():
         how = {"known": known, "as_gpu": as_gpu}
-        tracer = _Tracer(run, examples, seed, note, kept, symbolic=False, **how)
+        tracer = _Tracer(run, examples, seed, note, guard, symbolic=False, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
             first = error
-        tracer = _Tracer(run, examples, seed, note, kept, symbolic=True, **how)
+        tracer = _Tracer(run, examples, seed, note, guard, symbolic=True, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
@@ -87,9 +87,9 @@ def trace(
 
 
 class _Tracer:
-    """Traces all paths through a rule: one for each way its conditions come out.
+    """A tracer of all paths through a rule, one for each outcome of its conditions.
 
-    A path is kept, or the whole is refused.
+    If it refuses one path, it refuses the rule.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _Tracer:
         examples: Sequence[TensorSpec],
         seed: int | None,
         note: Callable[[], Any],
-        kept: ParameterGradGuard,
+        guard: ParameterGradGuard,
         *,
         known: bool,
         symbolic: bool,
@@ -106,12 +106,12 @@ class _Tracer:
     ) -> None:
         self._run, self._examples, self._seed = run, examples, seed
         self._note, self._known, self._symbolic = note, known, symbolic
-        self._kept, self._as_gpu = kept, as_gpu
+        self._guard, self._as_gpu = guard, as_gpu
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
 
     def tree(self) -> BranchTree:
-        """All paths."""
+        """Trace all paths."""
         root = self._from((), 0)
         if not self._notes:
             raise self._error
@@ -122,21 +122,21 @@ class _Tracer:
         )
 
     def _from(self, begin: tuple[bool, ...], known: int) -> Node:
-        """All paths that begin with these choices; both sides of the later ones.
+        """Trace all paths that begin with these choices.
 
         Args:
-            begin: how the first conditions come out.
-            known: of so many of them the other side is looked at elsewhere.
+            begin: The outcomes of the first conditions.
+            known: The number of conditions whose other side is traced elsewhere.
         """
         path = Path(
             self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
         )
-        module = self._record(path)
+        module = self._graph(path)
         taken, n = path.choices.taken, len(path.choices.conditions)
         self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
         twins = self._twins(module, path)
         for i, twin in twins.items():
-            if taken[i] != taken[twin]:  # nothing can go this way
+            if taken[i] != taken[twin]:  # this path is impossible
                 self._check_bounds(path)
                 return self._from((*taken[:i], taken[twin]), known)
         self._paths += 1
@@ -156,7 +156,7 @@ class _Tracer:
             raise _too_many(path)
 
     def _end(self, module: Any, path: Path) -> Node:
-        """What comes at the end of this path."""
+        """Return the end of this path."""
         if path.raised is not None:
             self._error = path.raised
             return RaiseLeaf(path.raised)
@@ -167,7 +167,7 @@ class _Tracer:
         return build(module, path.draws, len(self._examples), wanted=wanted)
 
     def _twins(self, module: Any, path: Path) -> dict[int, int]:
-        """For conditions that an earlier one settles, as it is the same: which."""
+        """Return conditions that equal an earlier one, each with that earlier one."""
         n = len(path.choices.conditions)
         if n < 2:
             return {}
@@ -180,11 +180,10 @@ class _Tracer:
         if note is not None and _key(note) != _key(self._notes[0]):
             raise TorchRefusal(
                 operation="bool(tensor)",
-                reason="what is returned or saved has another form where the condition "
-                "comes out otherwise.",
+                reason="its branches return or save values of different structure.",
             )
 
-    def _record(self, path: Path) -> Any:
+    def _graph(self, path: Path) -> Any:
         fakes = experimental.Fakes(symbolic=self._symbolic)
         inputs = [
             fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
@@ -192,8 +191,8 @@ class _Tracer:
         ]
         try:
             with torch.no_grad():
-                module = experimental.record(path, inputs, fakes)
-            self._kept.check(path.backward_at or path.place)
+                module = experimental.trace(path, inputs, fakes)
+            self._guard.check(path.backward_at or path.place)
             return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
@@ -226,13 +225,13 @@ def _too_many(path: Path) -> TorchRefusal:
 
 
 def _refused(error: Exception) -> TorchRefusal:
-    """The refusal for what torch raised."""
+    """Return the refusal for an error of torch."""
     if "does not require grad and does not have a grad_fn" in str(error):
         return TorchRefusal(
             operation="autograd.grad",
-            reason="its graph does not begin in this rule: what another rule records, "
+            reason="its graph does not begin in this rule. The graph of another rule "
             "ends with that rule.",
-            way_out="Compute it again in this rule, from what is saved.",
+            way_out="Compute it again in this rule, from saved tensors.",
             where=place_of(error.__traceback__),
         )
     unused = of_unused(error)
@@ -241,8 +240,8 @@ def _refused(error: Exception) -> TorchRefusal:
     if "custom (non-ATen) operator" in str(error):
         return TorchRefusal(
             operation="an operation of torch.library",
-            reason="it writes to its arguments, and what it computes or launches can't "
-            "be seen.",
+            reason="it writes to its arguments, and jaxfn can't see which operations "
+            "it computes or launches.",
             way_out="Call the function itself, without torch.library.",
             where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
         )
@@ -282,8 +281,8 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
     }
     return TorchRefusal(
         operation=words.get(last, last or "an operation"),
-        reason="what comes next depends on the value of a tensor, and there are no "
-        "values while JAX traces.",
+        reason="the next step depends on the value of a tensor, and a trace has no "
+        "values.",
         where=place_of(error.__traceback__) or place,
         way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
     )

@@ -1,4 +1,4 @@
-"""Around a forward whose derivative torch records: nothing is cut off from it."""
+"""A mode for a forward that torch differentiates: no operation cuts the derivative."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxfn.torch._base import (
 _DETACHED = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 _DETACHED_IN_PLACE = (torch.Tensor.detach_, torch.detach_)
 _COPIES = (torch.tensor, torch.Tensor.new_tensor)
-# What torch shows of a tensor that forward computed.
+# Torch's answers for a tensor that forward computed.
 _SHOWN = {
     torch.Tensor.requires_grad.__get__: False,
     torch.Tensor.is_leaf.__get__: True,
@@ -28,21 +28,21 @@ _DERIVATIVES = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backw
 
 
 class TrackedForward(TorchFunctionMode):
-    """Around a forward whose derivative is recorded.
+    """A mode for a forward that torch differentiates.
 
-    Torch runs forward without recording it. So `detach`, `x.data` and `no_grad` change
-    nothing there, and they must not cut anything off from a derivative here. But where
-    forward itself takes a derivative they do, and that is refused.
+    Torch runs forward without autograd. There `detach`, `x.data` and `no_grad` change
+    nothing, so they must not cut the derivative here. They do count in a derivative
+    that forward itself takes, which is refused.
 
     Args:
-        inputs: the tensors that forward gets.
+        inputs: The tensors that forward gets.
     """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
         self._inputs = inputs
-        # A nested Function runs its forward with recording off. What it switches on
-        # there ends there.
+        # A nested Function runs its forward with autograd off. If it turns it on, that
+        # ends with it.
         self._switched_on = 0
 
     def __torch_function__(
@@ -53,11 +53,11 @@ class TrackedForward(TorchFunctionMode):
             return self._set_grad_enabled(*args)
         caller = sys._getframe(1)
         if torch.is_inference_mode_enabled():
-            reason = "torch records nothing in that mode"
+            reason = "autograd is off in that mode"
             raise _refusal("torch.inference_mode", reason, "use no_grad", caller)
         if func in _DERIVATIVES or experimental.in_forward_mode():
-            reason = "in a derivative that forward takes, detach and no_grad count"
-            way = "take it in backward, of what is saved, or write it as a formula"
+            reason = "detach and no_grad count in a derivative that forward takes"
+            way = "take it in backward, from saved tensors, or write it as a formula"
             raise _refusal("a derivative in forward", reason, way, caller)
         x = args[0] if args else kwargs.get("input")
         if func in _SHOWN and is_users(caller.f_code.co_filename):

@@ -1,6 +1,6 @@
 """Triton kernels that a torch rule launches, while the rule is traced.
 
-What happens, with the module of each step:
+The steps, each with its module::
 
     with Surroundings().here():             # surroundings
         run the rule on tensors without values; meanwhile
@@ -11,9 +11,9 @@ What happens, with the module of each step:
             its results are copied into what the kernel writes
     row(number)(arrays)                     # operation: in JAX, by jaxfn._triton
 
-A class is traced like this if one of its rules names a kernel. jaxfn traces any other
-class plainly first, and like this only if it launches a kernel or can't be traced. It
-does not import Triton: if no one else has imported it, nothing launches a kernel.
+jaxfn traces a class like this if one of its rules names a kernel. It traces any other
+class plainly first, and like this only if a rule launches a kernel or can't be traced.
+It does not import Triton: if no one else has imported it, nothing launches a kernel.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views

@@ -1,7 +1,7 @@
-"""The memory of tensors without values: flat tensors, and where others lie in them.
+"""The memory of tensors without values: flat tensors, and the places of others in them.
 
-A kernel sees memory. So it gets each storage once, whole, and each tensor as a place in
-it. Then slices, transposes and several names for one memory are exact.
+A kernel works on memory. So it gets each storage once, whole, and each tensor as a
+place in it. Slices, transposes and several names for one memory are therefore exact.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _WAY_OUT = "Pass x.contiguous() to the kernel."
 
 
 class Storages:
-    """Knows for each storage a tensor that fills it, and gives it as a flat one."""
+    """The storages of a trace, each with a tensor that fills it."""
 
     def __init__(self) -> None:
         self._whole: dict[int, Any] = {}
 
     def note(self, result: Any) -> None:
-        """Remember what an operation made, if it fills its storage."""
+        """Remember the result of an operation, if it fills its storage."""
         for x in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(x, torch.Tensor) and _fills(x):
                 self._whole.setdefault(_number(x), x)
 
     def flat(self, x: Any) -> Any:
-        """The storage of this tensor as a tensor of one dimension, of its dtype.
+        """Return the storage of this tensor as a flat tensor of its dtype.
 
         Raises:
-            TorchRefusal: no tensor is known that fills the storage.
+            TorchRefusal: No known tensor fills the storage.
         """
         whole = experimental.whole_of(x)
         whole = whole if _fills(whole) else self._whole.get(_number(x))
@@ -57,7 +57,7 @@ class Storages:
         return flat.view(x.dtype)
 
 
-# With x64 off, JAX has int32 for torch's int64: bits can't be read as another dtype.
+# If x64 is off, JAX has int32 for torch's int64. Then memory can't change its dtype.
 def _has_own_size(x: Any) -> bool:
     return x.element_size() < 8
 
@@ -67,7 +67,7 @@ def _number(x: Any) -> int:
 
 
 def _fills(x: Any) -> bool:
-    """Does every element of its storage belong to this tensor, once?"""
+    """Return whether every element of its storage belongs to this tensor, once."""
     return (
         x.storage_offset() == 0
         and experimental.storage_bytes(x) == x.numel() * x.element_size()
@@ -76,17 +76,17 @@ def _fills(x: Any) -> bool:
 
 
 def _in_order(x: Any) -> Any:
-    """The tensor with its dimensions as they lie in memory."""
+    """Return the tensor with its dimensions in the order of memory."""
     order = sorted(range(x.ndim), key=lambda d: (-x.stride(d), -x.shape[d]))
     return x if order == list(range(x.ndim)) else x.permute(order)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredView:
-    """How a saved tensor is made again of the flat storage that is saved for it.
+    """The place of a saved tensor in its storage, which is saved instead.
 
-    A kernel in backward may read beyond a view, by strides that forward has noted; and
-    what it writes to one saved tensor, others in the same memory must show.
+    A kernel in backward may read beyond a view, by strides that forward has saved. And
+    a write to one saved tensor must be visible in others in the same memory.
 
     Attributes:
         shape: Sizes of the tensor.
@@ -101,14 +101,14 @@ class StoredView:
     group: int
 
     def view(self, flat: Any) -> Any:
-        """The tensor, in this storage."""
+        """Return the tensor, in this storage."""
         return flat.as_strided(self.shape, self.stride, self.offset)
 
 
 def stored_views(
     tensors: dict[int, Any], storages: Storages
 ) -> dict[int, tuple[StoredView, Any]]:
-    """For tensors that are not all of their memory: each as a view of the flat storage.
+    """Return saved tensors that do not fill their memory, as views of flat storages.
 
     Args:
         tensors: The tensors that are saved, by number.

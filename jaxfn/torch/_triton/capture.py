@@ -1,4 +1,4 @@
-"""Launches of the Python that is traced here, as operations of its graph."""
+"""Kernel launches of a rule that is traced, as operations of its graph."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 @contextlib.contextmanager
 def caught(capture: Capture) -> Iterator[None]:
-    """While this lasts, `capture` records launches of this thread; none happens."""
+    """Let `capture` get the launches of this thread, instead of the kernels."""
 
     def run(kernel: Any, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if warmup:
-            raise _refusal(kernel, "kernel.warmup compiles it to look at it.")
+            raise _refusal(kernel, "kernel.warmup compiles it without a launch.")
         capture(kernel, args, kwargs, grid)
 
     with (
@@ -56,11 +56,11 @@ def caught(capture: Capture) -> Iterator[None]:
         yield
 
 
-# A rule may compute with the configuration that was chosen. On a GPU it is chosen when
-# the program runs, if the rule does not ask.
+# A rule may compute with the best configuration. If it does not read that, the GPU
+# chooses one when the program runs.
 @contextlib.contextmanager
 def _told_when_asked(capture: Capture) -> Iterator[None]:
-    """While this lasts, `capture` hears when this thread reads a `best_config`."""
+    """Tell `capture` when this thread reads a `best_config`."""
     kind = triton.name("Autotuner")
     what, owner = "best_config", threading.get_ident()
     before = kind.__dict__.get(what)
@@ -83,13 +83,13 @@ def _told_when_asked(capture: Capture) -> Iterator[None]:
 
 
 class Capture:
-    """Makes an operation of each launch.
+    """A function that makes an operation of each launch.
 
     Args:
         storages: The storages of the tensors of this trace.
 
     Attributes:
-        launches: What was launched, in order.
+        launches: The launches, in order.
     """
 
     def __init__(self, storages: Storages) -> None:
@@ -98,12 +98,12 @@ class Capture:
         self._last: dict[int, Launch] = {}
 
     def pin(self, tuner: Any) -> None:
-        """Let the last launch of a tuned kernel be of its first configuration alone."""
+        """Restrict the last launch of a tuned kernel to its first configuration."""
         if id(tuner) in self._last:
             self._last[id(tuner)].pin()
 
     def __call__(self, kernel: Any, args: Any, kwargs: Any, grid: Any) -> None:
-        """Record one launch."""
+        """Make an operation of one launch."""
         place = place_now(sys._getframe(1))
         experimental.note_place(place)
         try:
@@ -126,16 +126,16 @@ class Capture:
                 flat.tensors[i].copy_(value)
 
     def _tuned(self, kernel: Any, launch: Launch, chosen: Binding) -> None:
-        """Do what an autotuner does with the configuration that it has chosen."""
+        """Set `best_config` and call the hook, as an autotuner does after a choice."""
         kernel.best_config = chosen.config  # rules may ask
         self._last[id(kernel)] = launch
         if chosen.hook is not None:
-            launch.pin()  # for another configuration, the hook might do something else
+            launch.pin()  # the hook might act differently for another configuration
             chosen.hook({**chosen.arguments, **chosen.config.all_kwargs()})
 
 
 def _launch(found: list[Binding], flat: _Flat, place: str) -> Launch:
-    """The launch of these configurations; its tensors go into `flat`."""
+    """Return the launch of these configurations; its tensors go into `flat`."""
     first = found[0]
     shared, own = split(found)
     common = {
@@ -166,15 +166,15 @@ def _launch(found: list[Binding], flat: _Flat, place: str) -> Launch:
 
 
 def _check(launch: Launch, tensors: list[Any]) -> None:
-    """Refuse what can't be compiled, and what needs memory as wide as torch's."""
+    """Refuse a kernel that does not compile, or that needs torch's own widths."""
     try:
         launch.effects  # noqa: B018  (it compiles the kernel)
-        narrow = [
+        narrowed = [
             i
             for i, (x, t) in enumerate(zip(tensors, launch.buffers, strict=True))
             if x.element_size() > t.dtype.itemsize
         ]
-        recasts = narrow and _as_in_torch(launch, narrow).effects.recasts
+        recasts = narrowed and _as_in_torch(launch, narrowed).effects.recasts
     except KernelError as error:
         raise _refusal(launch.kernel, str(error), "Correct the kernel") from error
     if recasts:
@@ -186,18 +186,18 @@ def _check(launch: Launch, tensors: list[Any]) -> None:
         )
 
 
-def _as_in_torch(launch: Launch, narrow: list[int]) -> Launch:
-    """The same launch with all bits in the buffers that JAX made narrow."""
+def _as_in_torch(launch: Launch, narrowed: list[int]) -> Launch:
+    """Return the launch with torch's own dtypes in the narrowed buffers."""
 
     def wide(dtype: Any) -> np.dtype:
         return np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
 
     buffers = list(launch.buffers)
-    for i in narrow:
+    for i in narrowed:
         buffers[i] = jax.ShapeDtypeStruct(buffers[i].shape, wide(buffers[i].dtype))
     arguments = {
         name: Pointer(x.buffer, x.offset, wide(x.dtype))
-        if isinstance(x, Pointer) and x.buffer in narrow
+        if isinstance(x, Pointer) and x.buffer in narrowed
         else x
         for name, x in launch.arguments.items()
     }
@@ -215,7 +215,7 @@ class _Flat:
         self.tensors: list[Any] = []
 
     def pointer(self, x: Any) -> Pointer:
-        """The place of a tensor in its buffer."""
+        """Return the place of a tensor in its buffer."""
         number = experimental.storage_number(x)
         if self._dtypes.setdefault(number, x.dtype) != x.dtype:
             raise TorchRefusal(
@@ -233,7 +233,7 @@ class _Flat:
         return Pointer(self._at[number], x.storage_offset(), to_jax_dtype(x.dtype))
 
     def add(self, x: Any) -> int:
-        """The number of a new buffer."""
+        """Add a buffer, and return its number."""
         self.tensors.append(x)
         return len(self.tensors) - 1
 
@@ -270,14 +270,14 @@ def _has_tensor(x: Any) -> bool:
 
 
 def _constant(kernel: Any, name: str, x: Any) -> Any:
-    """The value of an argument that differs between configurations."""
+    """Return the value of an argument that differs between configurations."""
     if isinstance(x, (torch.Tensor, *_NUMBERS)):
         raise _refusal(kernel, f"argument `{name}` differs between configurations.")
     return x
 
 
 def _known(kernel: Any, grid: Any) -> Any:
-    """The same grid, refused if it is made of values of tensors."""
+    """Return the grid; refuse one that depends on the values of tensors."""
     if callable(grid):
         return lambda meta: _known(kernel, grid(meta))
     sizes = grid if isinstance(grid, (tuple, list)) else (grid,)

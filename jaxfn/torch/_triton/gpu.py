@@ -1,4 +1,4 @@
-"""What torch and Triton show a rule, as if its tensors were on a GPU."""
+"""A pretended GPU: the answers of torch and Triton to a rule."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SHOWN = {
 }
 _STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 NOT_SHOWN = object()
-"""What `GpuLook.shown` gives for what it has no answer to."""
+"""The result of `GpuLook.shown` for a function that does not ask for a device."""
 
 
 def is_loaded() -> bool:
-    """Whether anything can launch a Triton kernel: whether Triton is imported."""
+    """Return whether Triton is imported, without which nothing launches a kernel."""
     return "triton" in sys.modules
 
 
 class GpuLook:
-    """A GPU to look at: the one that JAX has, or else a common one.
+    """The GPU that rules see: the one that JAX has, or else a common one.
 
-    If JAX has no GPU, kernels run one program after the other. The number of
-    multiprocessors is small then: many rules launch a program for each.
+    If JAX has no GPU, the programs of a kernel run one after the other. Many rules use
+    one for each multiprocessor, so their number is small then.
     """
 
     def __init__(self) -> None:
@@ -45,13 +45,13 @@ class GpuLook:
         self.name = getattr(gpu, "device_kind", "NVIDIA H100 (none is here)")
 
     def shown(self, func: Any, args: Any, *, by_user: bool) -> Any:
-        """What a tensor shows; `NOT_SHOWN` for what does not ask for its device."""
+        """Return what a tensor reports, or `NOT_SHOWN`."""
         if func in _STAYS:
             return args[0]
         return _SHOWN.get(func, NOT_SHOWN) if by_user else NOT_SHOWN
 
     def moved(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The same arguments, without a GPU in them."""
+        """Return the same arguments, with the CPU for a GPU."""
         if func is torch.device:
             return args, kwargs
         kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
@@ -63,7 +63,7 @@ class GpuLook:
 
     @contextlib.contextmanager
     def shows(self) -> Iterator[None]:
-        """While this lasts, torch.cuda and Triton's driver answer for it."""
+        """Let torch.cuda and Triton's driver answer for this GPU."""
         with contextlib.ExitStack() as stack:
             for name, answer in self._answers().items():
                 if name in vars(torch.cuda):

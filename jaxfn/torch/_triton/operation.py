@@ -1,4 +1,4 @@
-"""A launch as one operation of torch, which changes nothing, and in JAX."""
+"""A kernel launch as an operation without side effects: in torch and in JAX."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _LIBRARY.define("launch(Tensor[] buffers, int number) -> Tensor[]")
 
 
 def number_of(launch: Launch) -> int:
-    """A number for a launch, under which it is known as long as it lives."""
+    """Return the number of a launch, valid while the launch lives."""
     number = next(_NUMBERS)
     _LAUNCHES[number] = launch
     return number
 
 
 def written(flat: Sequence[Any], number: int) -> list[Any]:
-    """The new contents of what launch `number` writes, as one operation."""
+    """Return the new contents of the buffers that launch `number` writes."""
     return torch.ops.jaxfn.launch(list(flat), number)
 
 
 def row(number: int) -> Callable[..., list[jax.Array]]:
-    """The launch in JAX, as a row of the table of operations."""
-    held = _LAUNCHES[number]
+    """Return the launch in JAX, as a function for a row of the table."""
+    launch = _LAUNCHES[number]
 
     def run(buffers: Sequence[Any], number: int) -> list[jax.Array]:
         del number
-        return run_launch(held, buffers)
+        return run_launch(launch, buffers)
 
-    run.__dict__["launch"] = held
+    run.__dict__["launch"] = launch
     return run
 
 
 def _without_values(buffers: Sequence[Any], number: int) -> list[Any]:
-    # No empty_like: for a constant, torch would take what happens to be in memory there
-    # for the result.
+    # Not empty_like: torch would take the garbage in the memory of a constant's empty
+    # copy for the result.
     return [
         torch.empty(buffers[i].shape, dtype=buffers[i].dtype)
         for i in _LAUNCHES[number].writes
@@ -52,25 +52,26 @@ def _without_values(buffers: Sequence[Any], number: int) -> list[Any]:
 
 
 def _with_values(buffers: Sequence[Any], number: int) -> list[Any]:
-    """The results for constants of a rule, of which torch knows the values."""
-    held = _LAUNCHES[number]
+    """Return the results for constants, whose values torch knows."""
+    launch = _LAUNCHES[number]
     arrays = [
-        to_numpy(x).astype(t.dtype) for x, t in zip(buffers, held.buffers, strict=True)
+        to_numpy(x).astype(t.dtype)
+        for x, t in zip(buffers, launch.buffers, strict=True)
     ]
-    found = zip(held.writes, run_on_host(held, arrays), strict=True)
+    found = zip(launch.writes, run_on_host(launch, arrays), strict=True)
     return [from_numpy(y, buffers[i].dtype) for i, y in found]
 
 
 def _no_derivative(ctx: Any, *grads: Any) -> Any:
     del grads
-    held = _LAUNCHES[ctx.number]
+    launch = _LAUNCHES[ctx.number]
     raise TorchRefusal(
-        operation=f"the derivative of kernel `{held.name}`",
-        reason="a kernel has no derivative but what backward of its Function computes, "
-        "and here the derivative of a rule is taken that launches it.",
+        operation=f"the derivative of kernel `{launch.name}`",
+        reason="a kernel has no derivative except the backward of its Function, and "
+        "this is the derivative of a rule that launches it.",
         way_out="Launch it in a Function of its own that has a backward, or write the "
-        "rule without kernels. torch gives no gradient here, and does not say so.",
-        where=held.place,
+        "rule without kernels. PyTorch gives no gradient here, without an error.",
+        where=launch.place,
     )
 
 

@@ -1,4 +1,4 @@
-"""What is around a rule while it is traced, if it may launch kernels."""
+"""The context of a rule that may launch kernels, while it is traced."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxfn.torch._triton.gpu import GpuLook
 
 
 class Surroundings:
-    """A context around one run of a rule: tensors look as on a GPU.
+    """A context around one run of a rule: tensors seem to be on a GPU.
 
     Attributes:
-        gpu: The GPU that is shown.
+        gpu: The GPU that rules see.
         storages: The storages of the tensors of this run.
-        launches: What was launched; who builds the program takes it over by number.
+        launches: The launches; the program refers to them by number.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """While this lasts, launches of this thread are caught."""
+        """Catch launches of this thread."""
         from jaxfn.torch._triton import capture
 
         act = capture.Capture(self.storages)
@@ -44,21 +44,21 @@ _NOW = threading.local()
 
 
 def storages_now() -> Storages | None:
-    """The storages of the rule that runs in this thread, if it looks like on a GPU."""
+    """Return the storages of the rule in this thread, if it runs as on a GPU."""
     return getattr(_NOW, "storages", None)
 
 
 def launch_of(row: Any) -> Any:
-    """The launch that a row of the table runs; None for any other row."""
+    """Return the launch that a row of the table runs; None for any other row."""
     return getattr(row.fn, "launch", None)
 
 
 def launch_row(name: str, number: Any) -> Any:
-    """How JAX runs a launch; None for any other operation.
+    """Return the function that runs a launch in JAX; None for other operations.
 
     Args:
         name: Name of the operation.
-        number: Its second argument: for a launch, its number.
+        number: Its second argument; for a launch, its number.
     """
     if name != "jaxfn.launch.default":
         return None
