@@ -66,7 +66,7 @@ def partitioned(
         >>> jax.jit(jax.grad(lambda w: Norm.apply(x, w).sum()))(w).tolist()
         [0.6000000238418579, 0.800000011920929]
 
-    Source: https://docs.jax.dev/en/latest/jax.experimental.custom_partitioning.html
+    Source: https://openxla.org/shardy/getting_started_jax
     """
     if not callable(fn):
         raise errors.RuleTypeError(

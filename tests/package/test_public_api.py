@@ -131,6 +131,7 @@ def test_jax_own_decorators_are_used_in_few_places():
                 users[node.func.attr].add(path.name)
 
     assert users["custom_vjp"] == {"engines.py"}
-    # A kernel of Triton is refused a derivative, in call.py.
-    assert users["custom_jvp"] == {"engines.py", "batching.py", "scans.py", "call.py"}
+    # Kernels refuse to be differentiated, in the last two.
+    engine = {"engines.py", "batching.py", "scans.py"}
+    assert users["custom_jvp"] == {*engine, "call.py", "_partitioned.py"}
     assert users["custom_vmap"] == {"batching.py"}

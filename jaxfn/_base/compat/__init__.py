@@ -16,21 +16,19 @@ decorators.
 # fmt: off
 from jax.experimental.custom_partitioning import custom_partitioning
 from jaxfn._base.compat.decorators import (
-    FORWARD_MODE_REFUSAL, NEEDS_VALUES, SCAN_DROPS_JVP, SYMBOLIC_ZEROS,
-    hide_frames, is_refused_solve, lacks_transpose, place_of,
-    set_debug_info, with_hidden_frames,
+    FORWARD_MODE_REFUSAL, NEEDS_VALUES, SCAN_DROPS_JVP, SYMBOLIC_ZEROS, hide_frames,
+    is_refused_solve, lacks_transpose, place_of, set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
-    COMPILE_QUICKLY, constants, evaluate, has_transpose, is_batched_by_jax,
-    make_jaxpr, open_jaxpr, scan_counts,
+    COMPILE_QUICKLY, constants, evaluate, has_transpose, is_batched_by_jax, make_jaxpr,
+    open_jaxpr, scan_counts,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import PAIRED, Recording, is_constant
 from jaxfn._base.compat.staged import Failed, Staged, is_reference, makes_references
 from jaxfn._base.compat.traces import (
-    ConcreteArray, in_forward_mode, in_jet, in_kernel, is_abstract,
-    is_differentiated, is_final, is_leaked, is_lost, is_staging, is_tracer,
-    is_transforming, known_value,
+    ConcreteArray, in_forward_mode, in_jet, in_kernel, is_abstract, is_differentiated,
+    is_final, is_leaked, is_lost, is_staging, is_tracer, is_transforming, known_value,
 )
 from jaxfn._base.compat.values import (
     SymbolicZero, as_array, as_tangent, has_type, is_sharded, is_sharded_otherwise,
