@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -187,6 +188,16 @@ def test_a_rule_that_does_not_fit(rule, replicated, message):
 def test_something_else_than_a_function():
     with pytest.raises(TypeError, match="partitioned got int: expected a function"):
         jaxfn.partitioned(3, "b -> b")
+
+
+def test_jaxs_own_custom_partitioning_has_no_rules():
+    # The page of measurements says so.
+    split = custom_partitioning(jnp.sin)
+    split.def_partition(lambda *_: None, sharding_rule="n -> n")
+    x = jnp.ones((2, 3))
+    for f in (jax.vmap(split), jax.grad(lambda x: split(x).sum())):
+        with pytest.raises(NotImplementedError, match="rule for 'custom_partitioning'"):
+            f(x)
 
 
 def test_what_does_not_divide_is_not_split():

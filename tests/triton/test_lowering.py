@@ -208,3 +208,28 @@ def test_tensor_descriptors_need_a_newer_jax_triton(monkeypatch):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         with pytest.raises(NotImplementedError, match="`described`.*descriptors"):
             f(x)
+
+
+@needs_plugin
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap])
+def test_jax_tritons_own_call_has_no_rules(transform):
+    # The page of measurements says so, beside what triton_call and from_torch do.
+    import jax_triton
+
+    def double(x):
+        out = "out_shape" if call._is_old(jax_triton.triton_call) else "out_type"
+        given = {out: like(x), "n": x.size, "a": 1.0, "BLOCK": 16}
+        found = jax_triton.triton_call(
+            x, x, kernel=axpy_of_two, grid=1, compute_capability=90, **given
+        )
+        return found.sum()
+
+    with pytest.raises(NotImplementedError, match="does not support"):
+        jax.make_jaxpr(transform(double))(X)
+
+
+@triton.jit
+def axpy_of_two(x, y, z, n: tl.constexpr, a: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = a * tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n)
+    tl.store(z + i, v, mask=i < n)
