@@ -174,7 +174,7 @@ def test_a_gradient_of_what_devices_share_is_summed_in_backward(sums):
     if sums:
         assert gradient(jnp.arange(4.0), 3.0) == 2 * 1 + 2 + 3
     else:
-        with pytest.raises(ValueError, match=r"In backward, sum what differs"):
+        with pytest.raises(ValueError, match=r"In backward, sum the part that differs"):
             gradient(jnp.arange(4.0), 3.0)
 
 

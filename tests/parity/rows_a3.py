@@ -189,7 +189,7 @@ def _(fw):
         ValueError,
         "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable with a "
         "value that is not an output",
-        "Mark what you return",
+        "Mark the returned arrays",
     )
 
 
