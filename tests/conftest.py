@@ -84,8 +84,9 @@ NEEDS = {
     "tests/torch/kernels/test_packages.py": ("torch", "triton", "liger_kernel", "fla"),
     "jaxfn/_triton": ("triton",),  # tests/package/test_triton_extra.py: without
     "tests/triton": ("triton",),
-    "notebooks/08_pytorch_unmodified.ipynb": ("torch", "entmax"),
-    "notebooks/09_from_torch_to_jax.ipynb": ("torch", "libcst"),
+    "notebooks/04_both_rules_in_a_library.ipynb": ("optimistix",),
+    "notebooks/06_from_pytorch_to_jax.ipynb": ("torch", "entmax", "libcst"),
+    "notebooks/07_a_kernel_with_a_gradient.ipynb": ("torch", "triton", "liger_kernel"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),
     "tests/gpu/comparison.py": ("torch",),
     "tests/gpu/norm.py": ("torch",),

@@ -28,7 +28,7 @@ COINED_NAMES = {
 COINED_PHRASES = {
     r"kinds? of calls?": "signature",
     r"statics": "static arguments",
-    r"moving (?!average)": "differentiable",
+    r"moving (argument|array|input|leaf|leaves|output)s?": "differentiable",
     r"what (forward|backward) (left|kept)( behind)?": "saved tensors, residuals",
     r"and such": "name them",
     r", say[,.;:)]": "for example",
