@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -146,6 +147,20 @@ def test_inside_shard_map_and_outside_of_jit():
         out_specs=P("data"),
     )
     np.testing.assert_allclose(jax.jit(mapped)(x, w), norm(x, w), rtol=1e-5)
+
+
+def test_a_pallas_kernel_is_not_gathered():
+    def double(x_ref, out_ref):
+        out_ref[...] = 2 * x_ref[...]
+
+    def launch(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(double, out_shape=shape, interpret=True)(x)
+
+    x, _ = placed("data", P("data", None), AxisType.Auto)
+    split = jaxfn.partitioned(launch, "b n -> b n")
+    np.testing.assert_allclose(jax.jit(split)(x), 2 * np.asarray(x))
+    assert not collectives(split, x)
 
 
 def test_on_one_device():
