@@ -82,10 +82,3 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 def _nbytes(aval: Any) -> int:
     return getattr(aval, "size", 0) * getattr(aval.dtype, "itemsize", 0)
-
-
-def is_of_kernel(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is of a kernel's derivative."""
-    while error is not None and not isinstance(error, KernelDerivativeError):
-        error = error.__cause__ or error.__context__
-    return error is not None

@@ -98,6 +98,24 @@ def test_second_derivatives_are_skipped_and_said(cls):
     assert f"kernels have no derivative ({kind} `" in row.message
 
 
+def test_both_rules_by_kernels():
+    class Both(Cube):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            ctx.save_for_forward(x)
+            return cube(x)
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            return cube_grad(*ctx.saved_tensors, tangent)
+
+    report = jaxfn.check(Both, X)
+    assert report.ok, str(report)
+    skipped = {r.check for r in report.results if "kernels have no" in r.message}
+    assert skipped >= {"backward of backward", "backward of jvp"}
+
+
 @each
 def test_a_wrong_rule_is_still_found(cls):
     class Wrong(cls):

@@ -12,7 +12,7 @@ from jaxfn._check.case import Case
 from jaxfn._check.compile import Call, Program
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
-from jaxfn._kernels import is_of_kernel, kernels
+from jaxfn._kernels import KernelDerivativeError, kernels
 
 SURROGATE = (
     "a surrogate, without a reference: a second derivative goes through the rules, and "
@@ -67,7 +67,8 @@ class Second:
         n = len(case.at)
         given = case.cts(case.rng()) if self.kind == "backward" else case.xs[:n]
         first = jax.make_jaxpr(_first(case, case.f, self.kind))(*case.xs, *given)
-        found = kernels(first, inside_rules=is_of_kernel(error))
+        is_ours = isinstance(error, KernelDerivativeError)
+        found = kernels(first, inside_rules=is_ours)
         return ", ".join(dict.fromkeys(f"{k.kind} `{k.name}`" for k in found))
 
     def _compared(self, case: Case) -> Outcome:
