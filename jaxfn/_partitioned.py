@@ -19,7 +19,11 @@ _Axes = dict[str, tuple[str, ...]]
 
 
 def partitioned(
-    fn: Callable[..., Any], rule: str, *, replicated: Collection[str] = ()
+    fn: Callable[..., Any],
+    rule: str,
+    *,
+    replicated: Collection[str] = (),
+    summed: Collection[str] = (),
 ) -> Callable[..., Any]:
     """Let each device run a function on its part of sharded arrays.
 
@@ -31,10 +35,11 @@ def partitioned(
         fn: Function of arrays that returns an array or a tuple of arrays. It works for
             parts of the arrays as well as for whole ones.
         rule: Names of the dimensions of each argument, an arrow, and those of each
-            output: `"b n, n -> b n"`. Dimensions with one name have one size. If an
-            output lacks a name, it is a sum over this dimension, and jaxfn adds up the
-            results of the devices.
+            output: `"b n, n -> b n"`. Dimensions with one name have one size.
         replicated: Names of dimensions that are never split: `fn` needs all of them.
+        summed: Names of dimensions over which `fn` sums, so that an output lacks them.
+            Each device sums over its part, and jaxfn adds up these sums. Every output
+            without the name must be such a sum: no mean, and no maximum.
 
     Returns:
         The function, under `jax.jit`, `jax.vmap` and automatic sharding. It has no
@@ -52,7 +57,7 @@ def partitioned(
         ...     return jax.vjp(norm, x, w)[1](grad)
         >>> forward = jaxfn.partitioned(norm, "b n, n -> b n", replicated=("n",))
         >>> backward = jaxfn.partitioned(
-        ...     norm_grad, "b n, n, b n -> b n, n", replicated=("n",)
+        ...     norm_grad, "b n, n, b n -> b n, n", replicated=("n",), summed=("b",)
         ... )
         >>> class Norm(jaxfn.Function):
         ...     @staticmethod
@@ -73,7 +78,8 @@ def partitioned(
             f"partitioned got {type_name(fn)}: expected a function. Pass the function "
             "itself, and its arguments to what partitioned returns."
         )
-    parsed = _Rule.parse(getattr(fn, "__name__", type_name(fn)), rule, replicated)
+    name = getattr(fn, "__name__", type_name(fn))
+    parsed = _Rule.parse(name, rule, replicated, summed)
     run = _without_derivative(parsed.name, _batched(fn, parsed))
 
     @functools.wraps(fn)
@@ -100,26 +106,35 @@ class _Rule:
     replicated: frozenset[str]
 
     @classmethod
-    def parse(cls, name: str, rule: str, replicated: Collection[str]) -> _Rule:
+    def parse(
+        cls, name: str, rule: str, replicated: Collection[str], summed: Collection[str]
+    ) -> _Rule:
         """Read a rule, and check it as far as that is possible without arrays."""
         sides = [
             tuple(tuple(part.split()) for part in side.split(","))
             for side in rule.split("->")
         ]
-        if len(sides) != 2 or isinstance(replicated, str):
+        said = f"partitioned of `{name}` got the rule {rule!r}"
+        if len(sides) != 2 or isinstance(replicated, str) or isinstance(summed, str):
             raise errors.RuleValueError(
-                f"partitioned of `{name}` got the rule {rule!r} and "
-                f"replicated={replicated!r}: expected one arrow, as in "
-                '"b n, n -> b n", and a tuple of names.'
+                f'{said}: expected one arrow, as in "b n, n -> b n", and tuples of '
+                f"names, got replicated={replicated!r} and summed={summed!r}."
             )
         known = {x for dims in sides[0] for x in dims}
         new = {x for dims in sides[1] for x in dims} - known - set(replicated)
         twice = [dims for side in sides for dims in side if len({*dims}) < len(dims)]
         if new or twice or not set(replicated) <= known | {*sum(sides[1], ())}:
             raise errors.RuleValueError(
-                f"partitioned of `{name}` got the rule {rule!r} and "
-                f"replicated={tuple(replicated)}: expected each name once in an array; "
-                "a name that no argument has must be replicated."
+                f"{said} and replicated={tuple(replicated)}: expected each name once "
+                "in an array; a name that no argument has must be replicated."
+            )
+        free = known - set(replicated)
+        missing = sorted({x for x in free for dims in sides[1] if x not in dims})
+        if missing != sorted(summed):
+            raise errors.RuleValueError(
+                f"{said} and summed={tuple(summed)}: an output lacks {missing}. If "
+                "each such output is a sum over this dimension, name it in summed. "
+                "Otherwise name it in replicated, so that it is never split."
             )
         return cls(name, sides[0], sides[1], frozenset(replicated))
 
@@ -139,7 +154,7 @@ class _Rule:
         sides = (self.arguments, self.outputs)
         return " -> ".join(", ".join(map(" ".join, side)) for side in sides)
 
-    def summed(self) -> tuple[str, ...]:
+    def reductions(self) -> tuple[str, ...]:
         """Return the names that no output has."""
         kept = {x for dims in self.outputs for x in dims} | self.replicated
         return tuple(
@@ -193,7 +208,13 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         outputs = jax.eval_shape(fn, *args)
         is_tuple = isinstance(outputs, (tuple, list))
-        rule.check(args, outputs if is_tuple else (outputs,))
+        arrays = outputs if is_tuple else (outputs,)
+        if not all(hasattr(x, "shape") for x in arrays):
+            raise errors.RuleTypeError(
+                f"`{rule.name}` returned {type_name(outputs)}: partitioned expected an "
+                "array or a tuple of arrays."
+            )
+        rule.check(args, arrays)
         found = _on_devices(fn, rule)(*args)
         return found if is_tuple else found[0]
 
@@ -246,7 +267,7 @@ def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         partition,
         infer_sharding_from_operands=infer,
         sharding_rule=rule.text(),
-        reduction_factors=rule.summed(),
+        reduction_factors=rule.reductions(),
         need_replication_factors=tuple(sorted(rule.replicated)),
     )
     return split

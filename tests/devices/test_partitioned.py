@@ -48,7 +48,9 @@ def twice(x, w, grad):  # wrong on purpose: which rule ran?
 
 
 forward = jaxfn.partitioned(norm, "b n, n -> b n", replicated=("n",))
-backward = jaxfn.partitioned(twice, "b n, n, b n -> b n, n", replicated=("n",))
+backward = jaxfn.partitioned(
+    twice, "b n, n, b n -> b n, n", replicated=("n",), summed=("b",)
+)
 
 
 class Norm(jaxfn.Function):
@@ -132,7 +134,7 @@ def test_results_stay_split():
 
 def test_a_sum_over_a_dimension_that_no_output_has():
     x, _ = placed("data", P("data", None), AxisType.Auto)
-    total = jaxfn.partitioned(lambda x: x.sum(0), "b n -> n")
+    total = jaxfn.partitioned(lambda x: x.sum(0), "b n -> n", summed=("b",))
     np.testing.assert_allclose(jax.jit(total)(x), np.asarray(x).sum(0), rtol=1e-5)
     assert collectives(total, x) == {"all-reduce": 1}
 
@@ -190,7 +192,8 @@ def test_a_derivative_is_refused():
         ("b n -> b n", (), "has arguments of shapes (3, 4), (4,)"),
         ("b n, b -> b n", (), "has arguments of shapes (3, 4), (4,)"),
         ("b n, n -> n b", (), "has outputs of shapes (3, 4)"),
-        ("b n, n -> b n, n", (), "has outputs of shapes (3, 4)"),
+        ("b n, n -> b n, b n", (), "has outputs of shapes (3, 4)"),
+        ("b n, n -> n", (), "an output lacks ['b']"),
     ],
 )
 def test_a_rule_that_does_not_fit(rule, replicated, message):
@@ -198,6 +201,24 @@ def test_a_rule_that_does_not_fit(rule, replicated, message):
         jaxfn.partitioned(norm, rule, replicated=replicated)(
             jnp.ones((3, 4)), jnp.ones(4)
         )
+
+
+def test_a_sum_must_be_said():
+    # A mean or a maximum over parts would be wrong, and looks the same.
+    with pytest.raises(
+        ValueError, match="is a sum over this dimension, name it in summ"
+    ):
+        jaxfn.partitioned(lambda x: x.mean(0), "b n -> n")
+    x, _ = placed("data", P("data", None), AxisType.Auto)
+    mean = jaxfn.partitioned(lambda x: x.mean(0), "b n -> n", replicated=("b",))
+    np.testing.assert_allclose(jax.jit(mean)(x), np.asarray(x).mean(0), rtol=1e-5)
+    with pytest.raises(ValueError, match="an output lacks"):
+        jaxfn.partitioned(jnp.sin, "b n -> b n", summed=("b",))
+
+
+def test_something_else_than_arrays():
+    with pytest.raises(TypeError, match="returned dict: partitioned expected an array"):
+        jaxfn.partitioned(lambda x: {"a": x}, "b -> b")(jnp.ones(3))
 
 
 def test_something_else_than_a_function():
@@ -220,7 +241,7 @@ def test_what_does_not_divide_is_not_split():
     from jaxfn._partitioned import _Rule
 
     x, _ = placed("data", P("data", None), AxisType.Auto)
-    rule = _Rule.parse("f", "b n -> n", ())
+    rule = _Rule.parse("f", "b n -> n", (), ("b",))
     uneven = jax.ShapeDtypeStruct((12, 4), x.dtype, sharding=x.sharding)
     assert rule.axes(x.sharding.mesh, [x], rule.arguments) == {"b": ("data",)}
     assert rule.axes(x.sharding.mesh, [uneven], rule.arguments) == {}
