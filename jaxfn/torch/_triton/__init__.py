@@ -14,10 +14,13 @@ What happens, with the module of each step:
 A class is traced like this if one of its rules names a kernel. jaxfn traces any other
 class plainly first, and like this only if it launches a kernel or can't be traced. It
 does not import Triton: if no one else has imported it, nothing launches a kernel.
+
+`running` runs a rule on tensors with values, without a GPU.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
+from jaxfn.torch._triton.running import KernelRuns, running
 from jaxfn.torch._triton.surroundings import (
     Surroundings,
     launch_of,

@@ -16,7 +16,13 @@ _WAY_OUT = "Pass x.contiguous() to the kernel."
 
 
 class Storages:
-    """Knows for each storage a tensor that fills it, and gives it as a flat one."""
+    """Knows for each storage a tensor that fills it, and gives it as a flat one.
+
+    Attributes:
+        have_values: Whether its tensors have values.
+    """
+
+    have_values = False
 
     def __init__(self) -> None:
         self._whole: dict[int, Any] = {}
