@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -164,7 +165,9 @@ class Inference:
             return UNKNOWN
         ndims = {f.ndim for f in seen}
         only = seen[0] if len({f.shapes for f in seen}) == 1 else ExprType(seen[0].kind)
-        return only if len(ndims) == 1 else ExprType(seen[0].kind)
+        if len(ndims) > 1:
+            return ExprType(seen[0].kind)
+        return dataclasses.replace(only, dense=all(f.dense for f in seen))
 
     def _stored(self, store: Any, function: Any, name: str) -> ExprType:
         kind, value = store

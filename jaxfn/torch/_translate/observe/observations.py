@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
+from jaxfn.torch._translate.observe.launches import Launches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,8 @@ class ExprType:
         shapes: Shapes of the tensor, in all runs.
         value: Value of a number, if it was the same in all runs.
         owned: Whether the result of this call shared no memory with the arguments.
+        dense: Whether the tensor was always contiguous; of a tuple, whether its tensors
+            shared no memory.
     """
 
     kind: str
@@ -31,6 +35,7 @@ class ExprType:
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
     owned: bool = False
+    dense: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -59,6 +64,7 @@ class ExprType:
             shapes[:8],
             self.value if self.value == other.value else None,
             self.owned and other.owned,
+            self.dense and other.dense,
         )
 
 
@@ -67,9 +73,15 @@ TENSOR = ExprType("tensor")
 
 
 class Observations:
-    """The observed type of each expression."""
+    """The observed type of each expression.
+
+    Attributes:
+        launches: What launches of Triton kernels did.
+        on_gpu: Whether tensors looked as on a GPU.
+    """
 
     def __init__(self) -> None:
+        self.launches, self.on_gpu = Launches(), False
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
 
@@ -83,6 +95,10 @@ class Observations:
         node = self._nodes[i]
         self._note(node, fact(value))
         return value
+
+    def launch(self, i: int, function: Any) -> Any:
+        """Note what a function launches when this call calls it."""
+        return self.launches.watched(self._nodes[i], function)
 
     def watch(self, i: int, function: Any) -> Any:
         """Note whether a function's result shares memory with its arguments."""
@@ -112,7 +128,8 @@ class Observations:
 def fact(value: Any) -> ExprType:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return ExprType("tensor", dtype, (tuple(value.shape),))
+        dense = value.layout is torch.strided and value.is_contiguous()
+        return ExprType("tensor", dtype, (tuple(value.shape),), dense=dense)
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     for kind in (bool, int, float, complex, str):
@@ -122,7 +139,8 @@ def fact(value: Any) -> ExprType:
         return ExprType("none")
     if isinstance(value, (tuple, list)):
         numbers = all(isinstance(x, (int, float)) for x in value)
-        return ExprType("seq", value=tuple(value) if numbers else None)
+        found = tuple(value) if numbers else None
+        return ExprType("seq", value=found, dense=_are_apart(value))
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")
@@ -131,6 +149,12 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
+
+
+def _are_apart(values: Any) -> bool:
+    """Return whether tensors of a tuple share no memory."""
+    bounds = sorted(_memory(list(values)) or ())
+    return all(a[1] <= b[0] for a, b in itertools.pairwise(bounds))
 
 
 def _memory(value: Any) -> list[tuple[int, int]] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe import is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.rewrite.environment import only_prepares
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst
 
@@ -51,6 +52,8 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
         bare = not called and not call.args
         call = call.with_changes(args=[*call.args, *args])
         return decorator.with_changes(decorator=call.func if bare else call)
+    if only_prepares(target.value):
+        return None
     if not _is_transparent(rewriter, original):
         rewriter.problem(f"the decorator {code(node)}")
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.rewrite.environment import answer
 from jaxfn.torch._translate.source import Referent, key_of, literal
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
@@ -33,11 +34,21 @@ PAIRS = ("values", "indices")
 class References(Rewriting):
     """A transformer of names and attributes."""
 
-    def visit_Call(self, node: Any) -> None:
+    def visit_Call(self, node: Any) -> bool:
+        if self._is_answered(node):
+            return False
         self.called.add(node.func)
         self.writes.masks.plan_reduction(node)
         if self.is_torchs(node.func):
             self.dropped.update(a.value for a in node.args if _is_meaningless(a))
+        return True
+
+    def _is_answered(self, node: Any) -> bool:
+        """Return whether it asks the machine, and note what the answer was."""
+        found = answer(self, node)
+        if found is not None:
+            self.answers[node] = found
+        return found is not None
 
     def is_torchs(self, func: Any) -> bool:
         """Return whether it is a function of torch, or a method of a tensor."""
@@ -50,6 +61,8 @@ class References(Rewriting):
         return self._named(original_node, updated_node)
 
     def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self.answers:
+            return self.answers[original_node]
         if original_node in self.unit.references:
             return self._named(original_node, updated_node)
         updated = updated_node.with_changes(attr=original_node.attr)
@@ -90,7 +103,7 @@ class References(Rewriting):
             return self._requires_grad(original, updated)
         if name == "device":
             return cst.Name("None")
-        template = ATTRIBUTES.get(name)
+        template = "True" if name == "is_cuda" and self.on_gpu else ATTRIBUTES.get(name)
         if template is None:
             self.problem(f"Tensor.{name}")
             return updated

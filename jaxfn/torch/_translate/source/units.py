@@ -13,6 +13,11 @@ from jaxfn.torch._translate.source.files import (
     SourceFiles,
     key_of,
 )
+from jaxfn.torch._translate.source.kernels import (
+    definition_of,
+    is_kernel,
+    with_literals,
+)
 from jaxfn.torch._translate.source.pullbacks import Pullbacks
 from jaxfn.torch._translate.syntax import (
     NoImports,
@@ -70,6 +75,11 @@ class Unit:
         cls = self.value
         return isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
 
+    @property
+    def is_kernel(self) -> bool:
+        """Return whether it is a kernel of Triton, which stays as it is."""
+        return is_kernel(self.value)
+
     def line(self, node: Any) -> int:
         """Return the line of a statement in its file."""
         return self.source.line(node)
@@ -85,6 +95,7 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
     """Return the units of these classes, and of all that they use."""
     units: dict[Any, Unit] = {}
     left = [(*library.of(root), root) for root in roots]
+    first = [(source.name, path) for source, path, _ in left]
     while left and len(units) < _MOST:
         source, path, value = left.pop(0)
         if (source.name, path) in units:
@@ -98,6 +109,7 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
             assert target.source is not None
             unit.uses.append(key_of(target))
             left.append((target.source, target.path, target.value))
+    units = with_literals(units, first)
     _rename(list(units.values()))
     return units
 
@@ -106,6 +118,9 @@ def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
     node = source.definition(path)
     if node is None:
         return None
+    if is_kernel(value) and len(path) == 1:
+        node = definition_of(source, path, value)
+        return Unit(source, path, node, value, path[0], {})
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
     if "autograd.grad" in code(node):
@@ -189,10 +204,12 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
         self._scopes.pop()
 
     def _enter(self, node: Any) -> None:
-        self._aside += 1
+        # The decorators of a kernel are a part of it.
+        self._aside += not (self._unit.is_kernel and isinstance(node, cst.Decorator))
 
     def _leave(self, original_node: Any) -> None:
-        self._aside -= 1
+        is_decorator = isinstance(original_node, cst.Decorator)
+        self._aside -= not (self._unit.is_kernel and is_decorator)
 
     visit_Decorator = visit_Annotation = _enter
     leave_Decorator = leave_Annotation = _leave
