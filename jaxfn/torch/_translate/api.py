@@ -12,11 +12,12 @@ from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.observe import (
     InstrumentedOriginal,
     Observations,
+    answered,
     quiet,
     run,
 )
 from jaxfn.torch._translate.rewrite import Rewriter, Untranslated, kernel, without_devices
-from jaxfn.torch._translate.source import SourceFiles, Unit, collect
+from jaxfn.torch._translate.source import SourceFiles, Unit, collect, reachable, refer
 from jaxfn.torch._translate.syntax import cst, dotted, is_line
 from jaxfn.torch._translate.verify import (
     Progress,
@@ -48,10 +49,16 @@ def translate(
     functions = [a for a in given if is_user_function(a)]
     objects = [type(a) for a in given if is_user_object(a)]
     objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
-    units = collect(library, [*classes, *functions, *objects])
-    facts = Observations()
+    roots = [*classes, *functions, *objects]
+    units, facts = collect(library, roots), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
+    if facts.on_gpu:
+        for unit in units.values():
+            if not unit.is_kernel:
+                unit.node = answered(unit, facts)
+                refer(library, unit)
+        units = reachable(units, list(units)[: len(roots)])
     program = Analysis(units, facts)
     source, left = _written(library, program, classes, whole=whole)
     left.extend(

@@ -241,10 +241,12 @@ class Aliasing(abc.ABC):
         for arg, memory in zip(node.args, args, strict=True):
             if arg.keyword is not None:
                 by_name[arg.keyword.value] = memory
-        self._calls(node, summary.writes, lambda name: by_name.get(name, every))
+        # A parameter that is not given has its default, which is no tensor.
+        rest = every if any(arg.star for arg in node.args) else NOTHING
+        self._calls(node, summary.writes, lambda name: by_name.get(name, rest))
         found = NOTHING
         for name in summary.returns:
-            found |= {OTHER} if name == OTHER else by_name.get(name, every)
+            found |= {OTHER} if name == OTHER else by_name.get(name, rest)
         return found | self._fresh(node)
 
 

@@ -222,7 +222,7 @@ class Flow(Aliasing):
             names is not None
             and names[0] == "ctx"
             and names[1] not in ("saved_tensors", "needs_input_grad")
-            and self._infer.of(node).kind not in (*FLAT, "callable")
+            and self._infer.of(node).kind not in (*FLAT, "callable", "unknown")
             for node in find(function, cst.Attribute)
             if (names := dotted(node)) is not None and len(names) == 2
         )

@@ -61,6 +61,10 @@ class Inference:
         """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
 
+    def is_passed_through(self, function: Any, decorator: Any) -> bool:
+        """Return whether a decorator handed all on as it was, in all runs."""
+        return self._facts.is_passed_through(function, decorator)
+
     def function(self, node: Any) -> Any:
         """Return the function around a node."""
         return self._scopes.around.get(node)
@@ -149,7 +153,10 @@ class Inference:
         while function is not None:
             uses = self._scopes.names.get(function, {}).get(name)
             if uses is not None and uses.stores:
-                return self._uses(uses, function, name)
+                found = self._uses(uses, function, name)
+                # It was None, and no run has reached this place.
+                is_other = found.kind == "none" and self._facts.on_gpu
+                return TENSOR if is_other else found
             function = self._scopes.around.get(function)
         return UNKNOWN
 
@@ -183,9 +190,12 @@ class Inference:
         annotation = param.annotation
         if annotation is not None:
             target = self._unit.references.get(annotation.annotation)
-            if target is not None and target.name == "torch.Tensor":
-                return TENSOR
             text = code(annotation.annotation)
+            tensors = ("torch.Tensor", "torch.LongTensor")
+            if target is not None and target.name in tensors:
+                return TENSOR
+            if self._facts.on_gpu and text.startswith(("torch.Tensor |", "torch.LongT")):
+                return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)
         own = self._unit.is_function_class and function.name.value in _RULES
@@ -267,7 +277,7 @@ class Inference:
     def _result(self, name: str, node: Any, args: Any) -> ExprType:
         if name in _NUMBERS:
             return _INT
-        if name == "size":
+        if name in ("size", "stride"):
             return _INT if args else _SEQ
         for names, found in _RESULTS.items():
             if name in names.split():

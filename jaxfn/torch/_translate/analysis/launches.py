@@ -49,7 +49,7 @@ class LaunchPlans:
         kernel = call.func.value
         target = self._unit.references.get(kernel)
         value = getattr(target, "value", None)
-        if is_kernel(value) and (fact is None or fact.kernel is value):
+        if is_kernel(value) and (fact is None or _is_around(value, fact.kernel)):
             return self._filled(call, value, fact)
         if fact is None:
             return None
@@ -92,7 +92,7 @@ class LaunchPlans:
                     f"`{code(node)}` was not contiguous, and arrays in JAX are: a "
                     "kernel sees memory"
                 )
-        if "out" in given:
+        if "out" in given and "out" not in written:
             plan.problem = "the parameter `out` has a name that triton_call uses"
         return plan
 
@@ -119,6 +119,13 @@ class LaunchPlans:
             if len(names) == 1 and not arg.star:
                 found[names[0]] = arg.value
         return found
+
+
+def _is_around(outer: Any, kernel: Any) -> bool:
+    """Return whether a kernel, perhaps with heuristics around it, launches another."""
+    while outer is not kernel and hasattr(outer, "fn"):
+        outer = outer.fn
+    return outer is kernel
 
 
 def _is_plain(node: Any) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 
 _STORES = {"store", "atomic_add", "atomic_max", "atomic_min", "atomic_xchg"}
 _STORES |= {"atomic_cas", "atomic_and", "atomic_or", "atomic_xor"}
+_POINTERS = {"make_block_ptr", "make_tensor_descriptor", "advance", "where", "to"}
+_POINTERS |= {"multiple_of", "max_contiguous", "broadcast_to", "reshape", "cast"}
 
 
 def written_in(kernel: Any, seen: tuple[Any, ...] = ()) -> set[str]:
@@ -24,7 +26,9 @@ def written_in(kernel: Any, seen: tuple[Any, ...] = ()) -> set[str]:
         return set()
     tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     stores = _Stores(function.__globals__, (*seen, kernel))
-    stores.sources = {a.arg: {a.arg} for a in tree.args.args}
+    constants = [a.arg for a in tree.args.args if "constexpr" in ast.dump(a)]
+    names = [a.arg for a in tree.args.args if a.arg not in constants]
+    stores.sources = {name: {name} for name in names}
     for _ in range(3):  # until loops and branches have handed on their pointers
         for statement in tree.body:
             stores.visit(statement)
@@ -40,12 +44,22 @@ class _Stores(ast.NodeVisitor):
         self.written: set[str] = set()
 
     def _of(self, node: Any) -> set[str]:
-        """Return the parameters of which a value is made, loaded values apart."""
+        """Return the parameters to which a value may point."""
         if isinstance(node, ast.Name):
             return self.sources.get(node.id, set())
-        if isinstance(node, ast.Call) and _name(node.func) == "load":
-            return set()
-        return set().union(*map(self._of, ast.iter_child_nodes(node)))
+        parts: list[Any] = []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.IfExp):
+            parts = [node.body, node.orelse]
+        elif isinstance(node, ast.Call) and _name(node.func) in _POINTERS:
+            parts = [*node.args, *(k.value for k in node.keywords)]
+            parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        elif isinstance(node, (ast.Tuple, ast.List)):
+            parts = node.elts
+        elif isinstance(node, ast.Subscript):
+            parts = [node.value]
+        return set().union(*map(self._of, parts))
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)

@@ -1,4 +1,4 @@
-"""`torch.empty` that only launches fill: a shape and dtype is enough for these.
+"""`torch.empty` and zeros that launches fill: a shape and dtype is enough for these.
 
 `Y = torch.empty_like(X)` becomes `Y = jax.ShapeDtypeStruct(X.shape, X.dtype)` if the
 first use of its elements is a launch that writes to it. Names are followed statement by
@@ -21,7 +21,8 @@ from jaxfn.torch._translate.syntax import (
     stored_names,
 )
 
-_EMPTY = {"empty", "empty_like", "new_empty"}
+# A launch gets zeros for a shape.
+_EMPTY = {"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"}
 _ASKED = {"shape", "dtype", "ndim", "device", "size", "stride", "numel", "dim"}
 _ASKED |= {"is_contiguous", "nelement", "ndimension", "element_size"}
 _ARRAY = "an array"

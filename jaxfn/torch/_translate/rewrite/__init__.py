@@ -4,8 +4,7 @@
 marks), `references` (names), `calls`, and `rewriter` (statements). `keys` adds a key
 for random draws. `statements` and `assignments` turn writes into new bindings, `heads`
 translates decorators and annotations, `devices` removes devices, `promotion` repairs
-dtypes. `launches` makes calls of `jaxfn.triton_call`, `kernels` carries kernels over,
-`environment` answers what code asks of the machine.
+dtypes. `launches` makes calls of `jaxfn.triton_call`, `kernels` carries kernels over.
 """
 
 from jaxfn.torch._translate.rewrite.base import Untranslated

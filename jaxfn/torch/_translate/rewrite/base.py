@@ -42,8 +42,6 @@ class Rewriting(cst.CSTTransformer):
         self.writes = Writes(unit, program)
         self.draws = program.draws[unit.key]
         self.launches, self.structs = program.launches[unit.key], program.structs(unit)
-        self.on_gpu = program.facts.on_gpu
-        self.answers: dict[Any, Any] = {}
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()

@@ -8,7 +8,6 @@ from typing import Any
 from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
 from jaxfn.torch._translate.rewrite import promotion
-from jaxfn.torch._translate.rewrite.environment import is_other_tensor
 from jaxfn.torch._translate.rewrite.launches import problem_of, struct_of
 from jaxfn.torch._translate.rewrite.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
@@ -39,12 +38,9 @@ class Calls(References):
         if isinstance(node.value, cst.Call) and index in ("0", "1", "-1", "-2"):
             self.parts[node.value] = int(index) % 2
 
-    def visit_Attribute(self, node: Any) -> bool:
-        if self._is_answered(node):
-            return False
+    def visit_Attribute(self, node: Any) -> None:
         if isinstance(node.value, cst.Call) and node.attr.value in PAIRS:
             self.parts[node.value] = PAIRS.index(node.attr.value)
-        return True
 
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
         if original_node.value in self.paired:
@@ -69,8 +65,6 @@ class Calls(References):
         target = self.unit.references.get(original_node.func)
         if original_node in self.heads:
             return updated_node  # of a block, which is rewritten later
-        if original_node in self.answers:
-            return self.answers[original_node]
         plan = self.launches.of(original_node)
         if plan is not None:
             problem = problem_of(self, original_node, plan)
@@ -129,8 +123,6 @@ class Calls(References):
     def _builtin(self, original: Any, updated: Any, name: str) -> Any:
         """Rewrite a builtin; some ask a tensor for its value or type."""
         kinds = [self.infer.of(a.value).kind for a in original.args]
-        if is_other_tensor(self, original):
-            return cst.Name("False")
         if "device" in kinds:
             self.problem(f"{name}() of a device: JAX has other devices")
         tensors = [kind == "tensor" for kind in kinds]
@@ -246,7 +238,7 @@ class Calls(References):
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
             if found is not None and original in self.structs.made:
-                found = struct_of(found) or found
+                found = struct_of(found)
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"

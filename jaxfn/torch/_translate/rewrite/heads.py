@@ -8,7 +8,6 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe import is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.rewrite.environment import only_prepares
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst
 
@@ -19,6 +18,11 @@ _SAME = {
     "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
     "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
 }
+_AMP = {
+    torch.amp.custom_fwd: 'jaxfn.amp.custom_fwd(device_type="cuda")',
+    torch.amp.custom_bwd: 'jaxfn.amp.custom_bwd(device_type="cuda")',
+}
+"""Partial calls of these, by which packages name their device."""
 _NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
@@ -52,7 +56,10 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
         bare = not called and not call.args
         call = call.with_changes(args=[*call.args, *args])
         return decorator.with_changes(decorator=call.func if bare else call)
-    if only_prepares(target.value):
+    amp = getattr(target.value, "func", None)
+    if amp in _AMP:
+        return decorator.with_changes(decorator=cst.parse_expression(_AMP[amp]))
+    if rewriter.infer.is_passed_through(original, target.value):
         return None
     if not _is_transparent(rewriter, original):
         rewriter.problem(f"the decorator {code(node)}")

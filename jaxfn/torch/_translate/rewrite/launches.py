@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.syntax import code, cst, fill, zeros_made
+from jaxfn.torch._translate.syntax import code, cst, dotted, fill, keywords
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _NO_SPACE = cst.AssignEqual(
@@ -24,6 +24,8 @@ def problem_of(rewriter: Rewriting, call: Any, plan: Any) -> str:
     if len(set(names)) < len(names):
         return "it writes to one array through two pointers"
     for name, node in plan.written.items():
+        if name == "out" and node not in rewriter.structs.given:
+            return "the parameter `out` has a name that triton_call uses"
         reason = rewriter.writes.decision(node).reason
         if reason:
             return f"it writes to `{name}`, and {reason}"
@@ -44,7 +46,7 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     comma = old.args[0].comma if len(old.args) > 1 else _COMMA
     given = rewriter.structs.given
     out = ", ".join(
-        f'"{name}": {_struct(node, node in given, name in plan.optional)}'
+        f'"{name}": {_struct(node, node in given, _may_be_none(rewriter, plan, name))}'
         for name, node in plan.written.items()
     )
     args = [
@@ -65,6 +67,17 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     names = [cst.Element(node) for node in plan.written.values()]
     target = names[0].value if len(names) == 1 else cst.Tuple(names, lpar=[], rpar=[])
     return [cst.Assign([cst.AssignTarget(target)], call)]
+
+
+def _may_be_none(rewriter: Rewriting, plan: Any, name: str) -> bool:
+    stores = rewriter.infer.stores(plan.written[name])
+    values = [value for _, value in stores if isinstance(value, cst.BaseExpression)]
+    return name in plan.optional or any(map(_has_none, values))
+
+
+def _has_none(value: Any) -> bool:
+    arms = [value.body, value.orelse] if isinstance(value, cst.IfExp) else [value]
+    return any(dotted(arm) == ["None"] for arm in arms)
 
 
 def _named(name: str, value: Any, comma: Any) -> Any:
@@ -95,12 +108,12 @@ def _elements(value: Any, count: int) -> list[Any]:
 
 
 def struct_of(made: Any) -> Any:
-    """Return the shape and dtype of zeros, in their place; None if it is not clear."""
-    found = zeros_made(made)
-    if found is None:
-        return None
-    like, shape, dtype = found
-    if like is not None:
-        return fill("jax.ShapeDtypeStruct(x.shape, x.dtype)", {"x": like})
-    values = {"shape": shape, "dtype": dtype or cst.Name("float")}
-    return fill("jax.ShapeDtypeStruct(shape, dtype)", values)
+    """Return the shape and dtype of zeros that are made, in their place."""
+    given, kinds = [a.value for a in made.args], keywords(made)
+    places = given[: len(given) - len(kinds)]
+    dtype = kinds.get("dtype", places[1] if len(places) > 1 else None)
+    values = {"x": places[0], "dtype": dtype or cst.Name("float")}
+    if code(made.func) == "jnp.zeros":
+        return fill("jax.ShapeDtypeStruct(x, dtype)", values)
+    text = "jax.ShapeDtypeStruct(x.shape, dtype)"
+    return fill(text if dtype else "jax.ShapeDtypeStruct(x.shape, x.dtype)", values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.rewrite.environment import answer
 from jaxfn.torch._translate.source import Referent, key_of, literal
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
@@ -34,21 +33,11 @@ PAIRS = ("values", "indices")
 class References(Rewriting):
     """A transformer of names and attributes."""
 
-    def visit_Call(self, node: Any) -> bool:
-        if self._is_answered(node):
-            return False
+    def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
         self.writes.masks.plan_reduction(node)
         if self.is_torchs(node.func):
             self.dropped.update(a.value for a in node.args if _is_meaningless(a))
-        return True
-
-    def _is_answered(self, node: Any) -> bool:
-        """Return whether it asks the machine, and note what the answer was."""
-        found = answer(self, node)
-        if found is not None:
-            self.answers[node] = found
-        return found is not None
 
     def is_torchs(self, func: Any) -> bool:
         """Return whether it is a function of torch, or a method of a tensor."""
@@ -61,8 +50,6 @@ class References(Rewriting):
         return self._named(original_node, updated_node)
 
     def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
-        if original_node in self.answers:
-            return self.answers[original_node]
         if original_node in self.unit.references:
             return self._named(original_node, updated_node)
         updated = updated_node.with_changes(attr=original_node.attr)
@@ -85,6 +72,14 @@ class References(Rewriting):
             )
         return updated
 
+    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
+        """Let keys be what `x.dtype` is: `jnp.float32` itself is a class."""
+        target = self.unit.references.get(original_node.key)
+        if type(getattr(target, "value", None)).__name__ != "dtype":
+            return updated_node
+        key = cst.parse_expression(f"jnp.dtype({code(updated_node.key)})")
+        return updated_node.with_changes(key=key)
+
     def _is_doubtful(self, node: Any) -> bool:
         """Return whether it could be an attribute of a tensor."""
         if self.infer.of(node.value).kind not in ("unknown", "mixed"):
@@ -103,7 +98,7 @@ class References(Rewriting):
             return self._requires_grad(original, updated)
         if name == "device":
             return cst.Name("None")
-        template = "True" if name == "is_cuda" and self.on_gpu else ATTRIBUTES.get(name)
+        template = ATTRIBUTES.get(name)
         if template is None:
             self.problem(f"Tensor.{name}")
             return updated

@@ -7,7 +7,6 @@ from typing import Any
 from jaxfn.torch._translate.analysis import view_of, writes_of
 from jaxfn.torch._translate.rewrite import heads, statements
 from jaxfn.torch._translate.rewrite.calls import Calls
-from jaxfn.torch._translate.rewrite.environment import is_device_context
 from jaxfn.torch._translate.rewrite.heads import annotation
 from jaxfn.torch._translate.rewrite.keys import WithKey
 from jaxfn.torch._translate.source import is_for_onnx
@@ -109,8 +108,7 @@ class Rewriter(Calls):
         if not self._is_device_type(original_node):
             return updated_node
         only = original_node.comparisons[0]
-        here = "cuda" if self.on_gpu else "cpu"
-        same = only.comparator.evaluated_value == here
+        same = only.comparator.evaluated_value == "cpu"
         return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
 
     def _is_device_type(self, node: Any) -> bool:
@@ -157,9 +155,6 @@ class Rewriter(Calls):
 
     def visit_With(self, node: Any) -> None:
         self.heads.update(item.item for item in node.items)
-
-    def visit_WithItem(self, node: Any) -> bool:
-        return not is_device_context(self, node)
 
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)

@@ -19,7 +19,6 @@ from jaxfn.torch._translate.rewrite.assignments import (
     index_text,
 )
 from jaxfn.torch._translate.rewrite.base import Rewriting, commented
-from jaxfn.torch._translate.rewrite.environment import is_device_context
 from jaxfn.torch._translate.rewrite.keys import split
 from jaxfn.torch._translate.rewrite.launches import launched
 from jaxfn.torch._translate.syntax import (
@@ -143,8 +142,6 @@ def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     for old, new in zip(original.items, updated.items, strict=True):
         node = old.item.func if isinstance(old.item, cst.Call) else old.item
         target = rewriter.unit.references.get(node)
-        if is_device_context(rewriter, old):
-            continue
         if target is None or target.kind != "torch":
             kept.append(new)
         elif not _is_gone(target.name, old.item):

@@ -12,5 +12,5 @@ from jaxfn.torch._translate.source.files import (
     key_of,
     literal,
 )
-from jaxfn.torch._translate.source.kernels import is_kernel
-from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx
+from jaxfn.torch._translate.source.kernels import is_kernel, reachable
+from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx, refer

@@ -65,20 +65,25 @@ def _with_triton(source: SourceFile, node: Any, kernel: Any) -> Any:
     return node.with_changes(decorators=decorators)
 
 
-def with_literals(units: Mapping[Any, Unit], roots: list[Any]) -> dict[Any, Unit]:
-    """Write constants beside kernels as their values, and drop what only they used.
+def with_literals(units: dict[Any, Unit]) -> dict[Any, Unit]:
+    """Write constants beside kernels as their values.
 
     Packages compute them from the GPU, the platform and versions when they are
     imported.
     """
     if not any(is_kernel(unit.value) for unit in units.values()):
-        return dict(units)
+        return units
     for unit in units.values():
         text = literal(unit.value)
         if text is not None and _is_computed(unit.node):
             made = cst.parse_statement(f"{unit.path[-1]} = {text}")
             unit.source.origins[made] = unit.node
             unit.node, unit.references, unit.uses = made, {}, []
+    return units
+
+
+def reachable(units: Mapping[Any, Unit], roots: list[Any]) -> dict[Any, Unit]:
+    """Return the units that the first ones use, directly or not."""
     kept: dict[Any, Unit] = {}
     left = list(roots)
     while left:

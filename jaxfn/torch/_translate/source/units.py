@@ -16,6 +16,7 @@ from jaxfn.torch._translate.source.files import (
 from jaxfn.torch._translate.source.kernels import (
     definition_of,
     is_kernel,
+    reachable,
     with_literals,
 )
 from jaxfn.torch._translate.source.pullbacks import Pullbacks
@@ -32,6 +33,7 @@ from jaxfn.torch._translate.syntax import (
     stored_names,
 )
 
+_MOST_WITH_KERNELS = 400
 _MOST = 60  # definitions of a translation; more are a package, not a Function
 
 
@@ -94,9 +96,10 @@ class Unit:
 def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
     """Return the units of these classes, and of all that they use."""
     units: dict[Any, Unit] = {}
-    left = [(*library.of(root), root) for root in roots]
+    kernels = 0
+    left: list[Any] = [(*library.of(root), root) for root in roots]
     first = [(source.name, path) for source, path, _ in left]
-    while left and len(units) < _MOST:
+    while left and len(units) < (_MOST if kernels == 0 else _MOST_WITH_KERNELS):
         source, path, value = left.pop(0)
         if (source.name, path) in units:
             continue
@@ -104,14 +107,19 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
         if unit is None:
             continue
         units[unit.key] = unit
-        unit.node.visit(_References(library, unit))
-        for target in unit.units():
-            assert target.source is not None
-            unit.uses.append(key_of(target))
-            left.append((target.source, target.path, target.value))
-    units = with_literals(units, first)
+        kernels += unit.is_kernel
+        refer(library, unit)
+        left += [(t.source, t.path, t.value) for t in unit.units()]
+    units = reachable(with_literals(units), first)
     _rename(list(units.values()))
     return units
+
+
+def refer(library: SourceFiles, unit: Unit) -> None:
+    """Find the meaning of the names in a unit, and the units that it uses."""
+    unit.references, unit.aside = {}, set()
+    unit.node.visit(_References(library, unit))
+    unit.uses = [key_of(target) for target in unit.units()]
 
 
 def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
@@ -182,8 +190,11 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
     def visit_FunctionDef(self, node: Any) -> bool:
         if is_for_onnx(node):
             return False
+        loops = stored_names(node.decorators) if self._unit.is_kernel else set()
+        self._scopes.append(loops)
         for decorator in node.decorators:
             decorator.visit(self)
+        self._scopes.pop()
         for inner in node.body.body if isinstance(node.body, cst.IndentedBlock) else ():
             _note_imports(inner, self._unit.source)
         for param in cst_params(node.params):
