@@ -16,7 +16,12 @@ from jaxfn.torch._translate.observe import (
     quiet,
     run,
 )
-from jaxfn.torch._translate.rewrite import Rewriter, Untranslated, kernel, without_devices
+from jaxfn.torch._translate.rewrite import (
+    Rewriter,
+    Untranslated,
+    kernel,
+    without_devices,
+)
 from jaxfn.torch._translate.source import SourceFiles, Unit, collect, reachable, refer
 from jaxfn.torch._translate.syntax import cst, dotted, is_line
 from jaxfn.torch._translate.verify import (

@@ -20,10 +20,10 @@ does not import Triton: if no one else has imported it, nothing launches a kerne
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
-from jaxfn.torch._triton.running import KernelRuns, running
 from jaxfn.torch._triton.surroundings import (
     Surroundings,
     launch_of,
     launch_row,
     storages_now,
 )
+from jaxfn.torch._triton.with_values import KernelRuns, running

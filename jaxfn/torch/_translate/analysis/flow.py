@@ -25,7 +25,6 @@ from jaxfn.torch._translate.syntax import (
     names_read,
 )
 
-
 _SAVED = ["ctx", "saved_tensors"]
 
 

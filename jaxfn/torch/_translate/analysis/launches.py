@@ -63,7 +63,7 @@ class LaunchPlans:
         if fact is None:
             maybe = written_in(kernel)
             effects = {n: {"written"} for n in given if n in maybe}
-            kinds = {n: self._infer.of(given[n]).kind for n in effects}
+            kinds = {n: self._infer.owner(given[n]).kind for n in effects}
             written = {n for n in effects if kinds[n] in ("tensor", "unknown", "mixed")}
             plan.optional = {n for n in written if kinds[n] != "tensor"}
         else:
@@ -81,11 +81,13 @@ class LaunchPlans:
                 plan.problem = f"it writes to `{name}` in some launches only"
             elif name not in given:
                 plan.problem = f"it writes to `{name}`, which is not named here"
-        plan.written = {n: given[n] for n in kernel.arg_names if n in written & {*given}}
+        plan.written = {
+            n: given[n] for n in kernel.arg_names if n in written & {*given}
+        }
         for name, node in plan.written.items():
             if not isinstance(node, cst.Name) and not plan.problem:
                 plan.problem = f"it writes to `{name}`, which is no plain name here"
-        for name, node in given.items():
+        for node in given.values():
             seen = self._infer.of(node)
             if seen.is_tensor and seen.shapes and not seen.dense and not plan.problem:
                 plan.problem = (

@@ -82,7 +82,9 @@ class Structs:
     def _orelse(self, node: Any, values: Values) -> Values:
         if node is None:
             return dict(values)
-        return self._block([node] if isinstance(node, cst.If) else node.body.body, values)
+        return self._block(
+            [node] if isinstance(node, cst.If) else node.body.body, values
+        )
 
     def _small(self, small: Any, values: Values) -> Values:
         if isinstance(small, cst.Expr):

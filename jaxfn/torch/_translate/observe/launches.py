@@ -76,7 +76,7 @@ class Launches:
         if chosen.hook is not None:
             fact.problem = fact.problem or _HOOK
         given = {k: v for k, v in chosen.arguments.items() if _is_tensor(v)}
-        apart = _apart(launch, given)
+        apart = _apart(launch)
         if apart is not launch and not _are_same(launch, apart, given):
             fact.problem = fact.problem or _OVERLAP
         for name, value in chosen.arguments.items():
@@ -92,7 +92,7 @@ def _is_tensor(x: Any) -> bool:
     return isinstance(x, torch.Tensor)
 
 
-def _apart(launch: Launch, given: dict[str, Any]) -> Launch:
+def _apart(launch: Launch) -> Launch:
     """Return the launch with memory of its own for each tensor, as in JAX."""
     pointers = {k: x for k, x in launch.arguments.items() if isinstance(x, Pointer)}
     if len({x.buffer for x in pointers.values()}) == len(pointers):

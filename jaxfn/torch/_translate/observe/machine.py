@@ -42,7 +42,9 @@ class _Answers(cst.CSTTransformer):
         self._numbers: list[str] = []
 
     def on_visit(self, node: Any) -> bool:
-        if isinstance(node, (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)):
+        if isinstance(
+            node, (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
+        ):
             return False
         if isinstance(node, cst.If) and isinstance(node.orelse, cst.If):
             self._chained.add(node.orelse)
@@ -86,6 +88,8 @@ class _Answers(cst.CSTTransformer):
         target = self._unit.references.get(getattr(node, "func", None))
         if target is not None and target.name in _ALONE:
             return _ALONE[target.name]
+        if target is not None and target.name == "torch.device":
+            return "None"
         root = node
         while not self._asks(root):
             if not isinstance(root, (cst.Attribute, cst.Call)):
@@ -124,7 +128,9 @@ class _Answers(cst.CSTTransformer):
 
     def _is_fixed(self, node: Any) -> bool:
         """Return whether an argument is written out, or names a device."""
-        if self._facts.of(node).kind == "device" or code(node).endswith(".device.index"):
+        if self._facts.of(node).kind == "device" or code(node).endswith(
+            ".device.index"
+        ):
             return True
         target = self._unit.references.get(node)
         if target is not None and target.kind in ("import", "builtin"):
@@ -140,14 +146,14 @@ class _Answers(cst.CSTTransformer):
         if any(".device" in code(arg.value) for arg in getattr(node, "args", ())):
             return None
         try:
-            found = eval(code(node), dict(self._unit.source.namespace))  # noqa: S307
+            found = eval(code(node), dict(self._unit.source.namespace))
         except Exception:  # noqa: BLE001  (it is another platform's)
             return None
         plain = found is None or isinstance(found, (bool, int, float, str))
         return literal(found) if plain else None
 
     def _is_other_tensor(self, call: Any) -> bool:
-        """Return whether it asks if a tensor is of a class that JAX has nothing like."""
+        """Return whether it asks if a tensor is of a class that JAX lacks."""
         if code(call.func) != "isinstance" or len(call.args) != 2:
             return False
         target = self._unit.references.get(call.args[1].value)
@@ -159,7 +165,7 @@ class _Answers(cst.CSTTransformer):
     # ---- what the answers decide
 
     def _value(self, node: Any) -> Any:
-        """Return the value of an expression of answers; NotImplemented if it is none."""
+        """Return the value of an answer; NotImplemented for other expressions."""
         return ast.literal_eval(code(node)) if node in self._known else NotImplemented
 
     def _fold(self, value: Any) -> Any:
@@ -172,7 +178,7 @@ class _Answers(cst.CSTTransformer):
         if not any(part in self._known for part in parts):
             return updated_node
         try:
-            return self._fold(bool(eval(code(updated_node), {})))  # noqa: S307
+            return self._fold(bool(eval(code(updated_node), {})))
         except Exception:  # noqa: BLE001  (other names)
             return updated_node
 
@@ -215,6 +221,11 @@ class _Answers(cst.CSTTransformer):
         lines = [cst.EmptyLine(comment=cst.Comment(n)) for n in self._numbers]
         self._numbers = []
         leading = [*updated_node.leading_lines, *lines]
+        if (
+            is_line(updated_node, cst.Assert)
+            and self._value(updated_node.body[0].test) is True
+        ):
+            return cst.RemoveFromParent()
         return updated_node.with_changes(leading_lines=leading)
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
@@ -234,7 +245,9 @@ class _Answers(cst.CSTTransformer):
             return True
         kinds = {self._facts.of(arg.value).kind for arg in call.args}
         text = [code(arg.value) for arg in call.args]
-        return kinds == {"device"} or [t.endswith((".device", ".device.index")) for t in text] == [True]
+        return kinds == {"device"} or [
+            t.endswith((".device", ".device.index")) for t in text
+        ] == [True]
 
     def leave_With(self, original_node: Any, updated_node: Any) -> Any:
         pairs = zip(original_node.items, updated_node.items, strict=True)

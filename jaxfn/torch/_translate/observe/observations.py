@@ -153,7 +153,7 @@ class Observations:
         """Note whether a function's result shares memory with its arguments."""
         node = self._nodes[i]
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
             before = _memory((args, kwargs, _reachable(function)))
             found = function(*args, **kwargs)
             after = _memory(found)
@@ -163,7 +163,7 @@ class Observations:
             self._note(node.func, ExprType("callable", owned=owned))
             return found
 
-        return call
+        return watched_call
 
     def _note(self, node: Any, found: ExprType) -> None:
         old = self._found.get(node)

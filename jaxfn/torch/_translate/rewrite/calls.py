@@ -78,7 +78,7 @@ class Calls(References):
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
-            owner = self.infer.of(func.value)
+            owner = self.infer.owner(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
@@ -165,7 +165,7 @@ class Calls(References):
 
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
-        fact = self.infer.of(func.value)
+        fact = self.infer.owner(func.value)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
@@ -205,7 +205,7 @@ class Calls(References):
                 continue
             of = old.value.func if isinstance(old.value, cst.Call) else old.value
             is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.of(of.value) if is_part else UNKNOWN
+            owner = self.infer.owner(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)

@@ -7,6 +7,7 @@ from typing import Any
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.syntax import code, cst, dotted, fill, keywords
 
+_WIDTH = 70
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _NO_SPACE = cst.AssignEqual(
     whitespace_before=cst.SimpleWhitespace(""),
@@ -62,11 +63,28 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
             args += [_named(n, p, comma) for n, p in zip(names, parts, strict=True)]
         elif not (before.value in given and before.value in plan.written.values()):
             args.append(_named(names[0], arg.value, arg.comma))
-    args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-    call = new.with_changes(func=cst.parse_expression("jaxfn.triton_call"), args=args)
+    call = _laid_out(new, args)
     names = [cst.Element(node) for node in plan.written.values()]
     target = names[0].value if len(names) == 1 else cst.Tuple(names, lpar=[], rpar=[])
     return [cst.Assign([cst.AssignTarget(target)], call)]
+
+
+def _laid_out(call: Any, args: list[Any]) -> Any:
+    """Return the call, with a line for each argument if one line is too short."""
+    args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    func = cst.parse_expression("jaxfn.triton_call")
+    found = call.with_changes(func=func, args=args)
+    text = code(found)
+    if "\n" in text or len(text) < _WIDTH:
+        return found
+    line = cst.ParenthesizedWhitespace(
+        indent=True, last_line=cst.SimpleWhitespace("    ")
+    )
+    comma = cst.Comma(whitespace_after=line)
+    last = cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True))
+    args = [arg.with_changes(comma=comma) for arg in args]
+    args[-1] = args[-1].with_changes(comma=last)
+    return found.with_changes(args=args, whitespace_before_args=line)
 
 
 def _may_be_none(rewriter: Rewriting, plan: Any, name: str) -> bool:

@@ -60,7 +60,7 @@ class References(Rewriting):
             return updated.with_changes(attr=cst.Name("saved_tensors"))
         if original_node in self.called or original_node in self.dropped:
             return updated
-        owner = self.infer.of(original_node.value)
+        owner = self.infer.owner(original_node.value)
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":

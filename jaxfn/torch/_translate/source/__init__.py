@@ -2,7 +2,8 @@
 
 `files` parses a module and finds out what its names refer to. From the Function,
 `collect` follows these references to every class, helper and constant that it uses.
-Each is a `Unit`. `kernels` finds the text of Triton kernels. First, `pullbacks` rewrites `torch.autograd.grad` to `torch.func.vjp`.
+Each is a `Unit`. `kernels` finds the text of Triton kernels. First, `pullbacks`
+rewrites `torch.autograd.grad` to `torch.func.vjp`.
 """
 
 from jaxfn.torch._translate.source.files import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfn.torch._base import experimental
 from jaxfn.torch._translate.source.files import SourceFile, literal
@@ -16,9 +16,6 @@ from jaxfn.torch._translate.syntax import (
     is_line,
     scope_statements,
 )
-
-if TYPE_CHECKING:
-    from jaxfn.torch._translate.source.units import Unit
 
 
 def is_kernel(value: Any) -> bool:
@@ -39,6 +36,18 @@ def definition_of(source: SourceFile, path: tuple[str, ...], kernel: Any) -> Any
     same = [s for s in options if _plain(s) in getattr(inner, "src", "")]
     found = (same or options or [source.definition(path)])[-1]
     return _with_triton(source, found, kernel)
+
+
+def alias_of(source: SourceFile, name: str, value: Any) -> Any:
+    """Return `name = tl.name` for a function of Triton that a file gives a name."""
+    last = getattr(value, "__name__", "")
+    if not getattr(value, "__module__", "").startswith("triton."):
+        return None
+    for module, found in source.namespace.items():
+        is_module = getattr(found, "__name__", "").startswith("triton.")
+        if is_module and getattr(found, last, None) is value:
+            return cst.parse_statement(f"{name} = {module}.{last}")
+    return None
 
 
 def _plain(function: Any) -> str:
@@ -65,7 +74,7 @@ def _with_triton(source: SourceFile, node: Any, kernel: Any) -> Any:
     return node.with_changes(decorators=decorators)
 
 
-def with_literals(units: dict[Any, Unit]) -> dict[Any, Unit]:
+def with_literals(units: dict[Any, Any]) -> dict[Any, Any]:
     """Write constants beside kernels as their values.
 
     Packages compute them from the GPU, the platform and versions when they are
@@ -82,9 +91,9 @@ def with_literals(units: dict[Any, Unit]) -> dict[Any, Unit]:
     return units
 
 
-def reachable(units: Mapping[Any, Unit], roots: list[Any]) -> dict[Any, Unit]:
+def reachable(units: Mapping[Any, Any], roots: list[Any]) -> dict[Any, Any]:
     """Return the units that the first ones use, directly or not."""
-    kept: dict[Any, Unit] = {}
+    kept: dict[Any, Any] = {}
     left = list(roots)
     while left:
         key = left.pop(0)

@@ -14,6 +14,7 @@ from jaxfn.torch._translate.source.files import (
     key_of,
 )
 from jaxfn.torch._translate.source.kernels import (
+    alias_of,
     definition_of,
     is_kernel,
     reachable,
@@ -126,6 +127,10 @@ def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
     node = source.definition(path)
     if node is None:
         return None
+    alias = alias_of(source, path[-1], value)
+    if alias is not None:
+        source.origins[alias] = node
+        return Unit(source, path, alias, value, path[-1], {})
     if is_kernel(value) and len(path) == 1:
         node = definition_of(source, path, value)
         return Unit(source, path, node, value, path[0], {})
