@@ -37,7 +37,8 @@ def triton_call(
         out: For each pointer that the kernel writes to, by the name of the parameter, a
             `jax.ShapeDtypeStruct`. The kernel gets zeros of this shape. If it updates
             an array, pass the array too, among the arguments; the result is the array
-            after the update, and the array itself stays as it is.
+            after the update, and the array itself stays as it is. None for a pointer
+            that is None in this call, and so is its result.
         **arguments: The other arguments by the names of the kernel's parameters, and
             options of Triton's launches: `num_warps`, `num_stages` and others.
 
@@ -88,12 +89,12 @@ def triton_call(
             "run. Leave it out, and do its work before the call."
         )
     made = _launch(found, arrays, _place())
-    _check_outputs(made, list(arrays), out)
+    _check_outputs(made, list(arrays), [k for k, x in out.items() if x is not None])
     buffers = [jnp.ravel(x) for x in arrays.values()]
     names = list(arrays)
     written = zip(made.writes, launch(made, buffers), strict=True)
     results = {names[i]: x.reshape(arrays[names[i]].shape) for i, x in written}
-    outputs = tuple(results[key] for key in out)
+    outputs = tuple(results.get(key) for key in out)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
@@ -145,7 +146,13 @@ def _arrays(
                 "argument."
             )
     for key, value in out.items():
-        arrays[key] = _initial(key, value, arrays, arguments)
+        if value is not None:
+            arrays[key] = _initial(key, value, arrays, arguments)
+        elif given.setdefault(key, None) is not None:
+            raise TypeError(
+                f"triton_call got None as `out[{key!r}]` and an array as `{key}`: "
+                "expected None for both, or a jax.ShapeDtypeStruct."
+            )
     for key, value in arrays.items():
         if generated.element_type(value.dtype) is None:
             raise TypeError(
@@ -209,7 +216,7 @@ def _launch(
     )
 
 
-def _check_outputs(made: Launch, names: list[str], out: dict[str, Any]) -> None:
+def _check_outputs(made: Launch, names: list[str], out: list[str]) -> None:
     """Check that `out` names the arrays that the kernel writes to."""
     if not made.effects.are_known and set(out) != set(names):
         raise ValueError(

@@ -37,9 +37,11 @@ from jaxfn.torch._compare.tensors import (
     tensor,
     tensors_in,
 )
+from jaxfn.torch._triton import KernelRuns
 
 T = TypeVar("T")
 Arrays = Sequence[np.ndarray]
+_NO_DERIVATIVE = "a kernel has no derivative (on a GPU, PyTorch silently gives none)"
 
 
 class OriginalError(RuntimeError):
@@ -60,7 +62,7 @@ class Original:
 
     def __init__(self, cls: Any, arguments: CommonArguments, seed: int) -> None:
         self.cls, self.name, self._seed = cls, cls.__name__, seed
-        self._arguments = arguments
+        self._arguments, self._kernels = arguments, KernelRuns()
         # Whether differentiated inputs are leaves, and int32 arrays become int64.
         self._how = (True, False)
 
@@ -107,7 +109,10 @@ class Original:
             free = [tensor(ct).requires_grad_() for ct in cts]
             # A rule may write to its cotangents, but not to a leaf: pass clones.
             pairs = paired(result, [ct.clone() for ct in free])
+            before = self._kernels.launches
             first = gradients(pairs, leaves, again=True)
+            if self._kernels.launches > before:
+                raise RuntimeError(_NO_DERIVATIVE)
             parts = [
                 (g, tensor(v))
                 for g, v in zip(first, along, strict=True)
@@ -161,13 +166,17 @@ class Original:
 
     def _tried(self, run: Callable[[], T]) -> T:
         """Run; if it raises, retry with int64 indices, or without leaves."""
+
+        def quietly() -> T:
+            with self._quietly():
+                return run()
+
         before, first = self._how, None
         ways = [before, *(w for w in itertools.product((True, False), repeat=2))]
         for way in dict.fromkeys(ways):
             self._how = way
             try:
-                with self._quietly():
-                    return run()
+                return self._kernels(quietly)
             except Exception as error:  # noqa: BLE001  (rules raise what they like)
                 first = first or error
         self._how = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -11,11 +12,17 @@ from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.observe import (
     InstrumentedOriginal,
     Observations,
+    answered,
     quiet,
     run,
 )
-from jaxfn.torch._translate.rewrite import Rewriter, Untranslated, without_devices
-from jaxfn.torch._translate.source import SourceFiles, Unit, collect
+from jaxfn.torch._translate.rewrite import (
+    Rewriter,
+    Untranslated,
+    kernel,
+    without_devices,
+)
+from jaxfn.torch._translate.source import SourceFiles, Unit, collect, reachable, refer
 from jaxfn.torch._translate.syntax import cst, dotted, is_line
 from jaxfn.torch._translate.verify import (
     Progress,
@@ -24,6 +31,7 @@ from jaxfn.torch._translate.verify import (
     is_user_object,
     of_class,
 )
+from jaxfn.torch._triton import KernelRuns, running
 
 
 def translate(
@@ -46,12 +54,22 @@ def translate(
     functions = [a for a in given if is_user_function(a)]
     objects = [type(a) for a in given if is_user_object(a)]
     objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
-    units = collect(library, [*classes, *functions, *objects])
-    facts = Observations()
+    roots = [*classes, *functions, *objects]
+    units, facts = collect(library, roots), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
+    if facts.on_gpu:
+        for unit in units.values():
+            if not unit.is_kernel:
+                unit.node = answered(unit, facts)
+                refer(library, unit)
+        units = reachable(units, list(units)[: len(roots)])
     program = Analysis(units, facts)
     source, left = _written(library, program, classes, whole=whole)
+    left.extend(
+        Untranslated(name, name, "a launch by code that is not translated")
+        for name in facts.launches.elsewhere
+    )
     values = [unit.value for unit in units.values()]
     left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:
@@ -91,9 +109,10 @@ def is_user_function(value: Any) -> bool:
 def _learn(
     units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
 ) -> Observations:
+    kernels = KernelRuns()
     with quiet():
         try:
-            run(cls, args)
+            kernels(lambda: run(cls, args))
         except Exception as error:
             # After the first sentence, torch's message may have a hundred lines.
             said = str(error).split("\n")[0].split(". ")[0]
@@ -112,8 +131,11 @@ def _learn(
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
-        run(seen, given)
-    return original.facts
+        facts = original.facts
+        facts.on_gpu = kernels.on_gpu
+        with running(facts.launches.note) if kernels.on_gpu else nullcontext():
+            run(seen, given)
+    return facts
 
 
 def _written(
@@ -124,6 +146,11 @@ def _written(
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in program.units.values():
+        if unit.is_kernel:
+            statement, missing = kernel(unit, program)
+            parts.append((unit, [statement]))
+            left.extend(missing)
+            continue
         rewriter = Rewriter(unit, program, constants)
         found = cst.Module([unit.node]).visit(rewriter)
         found = without_devices(found, rewriter.devices)

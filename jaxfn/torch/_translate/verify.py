@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import itertools
+import linecache
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -36,8 +37,11 @@ def load(source: str, name: str = "translated") -> Any:
     """Return the translation as a module."""
     module, before = types.ModuleType(name), sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look up their module when they are defined
+    # Triton reads the text of its kernels.
+    file = f"<{name} {hash(source)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
     try:
-        exec(compile(source, f"<{name}>", "exec"), vars(module))
+        exec(compile(source, file, "exec"), vars(module))
     finally:
         del sys.modules[name]
         if before is not None:

@@ -14,6 +14,8 @@ The steps, each with its module::
 jaxfn traces a class like this if one of its rules names a kernel. It traces any other
 class plainly first, and like this only if a rule launches a kernel or can't be traced.
 It does not import Triton: if no one else has imported it, nothing launches a kernel.
+
+`running` runs a rule on tensors with values, without a GPU.
 """
 
 from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
@@ -24,3 +26,4 @@ from jaxfn.torch._triton.surroundings import (
     launch_row,
     storages_now,
 )
+from jaxfn.torch._triton.with_values import KernelRuns, running

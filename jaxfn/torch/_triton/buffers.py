@@ -16,7 +16,13 @@ _WAY_OUT = "Pass x.contiguous() to the kernel."
 
 
 class Storages:
-    """The storages of a trace, each with a tensor that fills it."""
+    """The storages of a trace, each with a tensor that fills it.
+
+    Attributes:
+        have_values: Whether its tensors have values.
+    """
+
+    have_values = False
 
     def __init__(self) -> None:
         self._whole: dict[int, Any] = {}

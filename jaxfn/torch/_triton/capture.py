@@ -117,8 +117,12 @@ class Capture:
         chosen = found[launch.variants.index(launch.usable[0])]
         if chosen.config is not None:
             self._tuned(kernel, launch, chosen)
-        if 0 in chosen.grid:
-            return
+        if 0 not in chosen.grid:
+            self._done(kernel, chosen, launch, flat)
+
+    def _done(self, kernel: Any, chosen: Binding, launch: Launch, flat: _Flat) -> None:
+        """Take the launch over."""
+        del kernel, chosen
         self.launches.append(launch)
         if launch.writes:
             new = operation.written(flat.tensors, operation.number_of(launch))
@@ -226,9 +230,9 @@ class _Flat:
             )
         if number not in self._at:
             flat = self._storages.flat(x)
-            if not experimental.is_fake(x):  # a constant must come from an operation
+            if not (self._storages.have_values or experimental.is_fake(x)):
                 self.constants.add(len(self.tensors))
-                flat = flat.detach().clone()
+                flat = flat.detach().clone()  # it must come from an operation
             self._at[number] = self.add(flat)
         return Pointer(self._at[number], x.storage_offset(), to_jax_dtype(x.dtype))
 

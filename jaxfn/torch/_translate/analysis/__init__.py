@@ -2,7 +2,8 @@
 
 `infer` guesses the type of expressions that no run has reached. `aliasing` and `flow`
 follow which names share memory, `liveness` which are read later. From these, `writes`
-decides whether a write may become a new value. `masks` plans `jnp.where`, `random`
+decides whether a write may become a new value. `launches` plans launches of Triton
+kernels, `structs` the arrays that they fill. `masks` plans `jnp.where`, `random`
 gives keys to random draws. `program` has the analysis of all units.
 """
 

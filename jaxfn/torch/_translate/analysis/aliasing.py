@@ -38,8 +38,13 @@ _KEEPERS |= {"save_for_forward"}
 class Aliasing(abc.ABC):
     """The memory of names and of expressions."""
 
-    def __init__(self, infer: Inference, summary: Callable[[Any], Any]) -> None:
-        self._infer, self._summary = infer, summary
+    def __init__(
+        self,
+        infer: Inference,
+        summary: Callable[[Any], Any],
+        launch: Callable[[Any], Any],
+    ) -> None:
+        self._infer, self._summary, self._launch = infer, summary, launch
         self._env: dict[str, Memory] = {}
         self._assumed: Mapping[str, bool] = {}
 
@@ -163,6 +168,11 @@ class Aliasing(abc.ABC):
 
     def _call(self, node: Any) -> Memory:
         args = [self._eval(a.value) for a in node.args]
+        launch = self._launch(node)
+        if launch is not None:
+            for written in launch.written.values():
+                self._write(written, self._eval(written), root_of(written))
+            return NOTHING
         every = frozenset().union(*args)
         func = node.func
         target = self._infer.target(func)
@@ -231,10 +241,12 @@ class Aliasing(abc.ABC):
         for arg, memory in zip(node.args, args, strict=True):
             if arg.keyword is not None:
                 by_name[arg.keyword.value] = memory
-        self._calls(node, summary.writes, lambda name: by_name.get(name, every))
+        # A parameter that is not given has its default, which is no tensor.
+        rest = every if any(arg.star for arg in node.args) else NOTHING
+        self._calls(node, summary.writes, lambda name: by_name.get(name, rest))
         found = NOTHING
         for name in summary.returns:
-            found |= {OTHER} if name == OTHER else by_name.get(name, every)
+            found |= {OTHER} if name == OTHER else by_name.get(name, rest)
         return found | self._fresh(node)
 
 

@@ -18,11 +18,14 @@ from jaxfn.torch._translate.analysis.liveness import Liveness, defined, outcome
 from jaxfn.torch._translate.syntax import (
     cst,
     cst_params,
+    dotted,
     find,
     loads,
     local_names,
     names_read,
 )
+
+_SAVED = ["ctx", "saved_tensors"]
 
 
 @dataclasses.dataclass
@@ -66,6 +69,7 @@ class Flow(Aliasing):
         function: The tree of the function.
         infer: Types of its expressions.
         summary: Returns another function's summary, by the expression that is called.
+        launch: Returns the plan of a call that launches a kernel, else None.
         may_write: Returns whether the function may write to a parameter.
         assumed: Values of conditions, one case after the other.
     """
@@ -75,11 +79,14 @@ class Flow(Aliasing):
         function: Any,
         infer: Inference,
         summary: Callable[[Any], Any],
+        launch: Callable[[Any], Any],
         may_write: Callable[[str], bool],
         assumed: Sequence[Mapping[str, bool]] = ({},),
     ) -> None:
-        super().__init__(infer, summary)
+        super().__init__(infer, summary, launch)
         self._may_write = may_write
+        once = _times_saved_is_read(function.body.body) == 1
+        self._owns_saved = once and not self._keeps_tensors(function)
         self.writes: dict[Any, Write] = {}
         self.problems: dict[Any, str] = {}
         self.summary = Summary(set(), set())
@@ -188,7 +195,7 @@ class Flow(Aliasing):
     def _assign(self, node: Any) -> None:
         values = getattr(node.value, "elements", None)
         if values is None:
-            parts, value = [], self._eval(node.value)
+            parts, value = self._saved(node), self._eval(node.value)
         else:  # in `a, b = b, a` all are read before the first is bound
             parts = [self._eval(v.value) for v in values]
             value = NOTHING.union(*parts)
@@ -199,6 +206,25 @@ class Flow(Aliasing):
                     self._bind(element.value, part, node)
             else:
                 self._bind(target.target, value, node)
+
+    def _saved(self, node: Any) -> list[Memory]:
+        """Return memory of each saved tensor, if backward alone can reach it."""
+        elements = getattr(node.targets[0].target, "elements", ())
+        alone = self._owns_saved and dotted(node.value) == _SAVED
+        if not (alone and self._infer.of(node.value).dense):
+            return []
+        return [frozenset({("saved", i)}) for i in range(len(elements))]
+
+    def _keeps_tensors(self, function: Any) -> bool:
+        """Return whether it may read a tensor from an attribute of ctx."""
+        return any(
+            names is not None
+            and names[0] == "ctx"
+            and names[1] not in ("saved_tensors", "needs_input_grad")
+            and self._infer.of(node).kind not in (*FLAT, "callable", "unknown")
+            for node in find(function, cst.Attribute)
+            if (names := dotted(node)) is not None and len(names) == 2
+        )
 
     def _augmented(self, node: Any) -> None:
         value = self._eval(node.value)
@@ -256,9 +282,24 @@ class Flow(Aliasing):
                 write.back = True
             else:
                 write.reason = f"{name} may share the memory that it writes to"
-        for name in _elsewhere(small, write.node):
+        # What a kernel reads through another pointer was compared while it ran.
+        launched = isinstance(small, cst.Expr) and self._launch(small.value)
+        for name in () if launched else _elsewhere(small, write.node):
             if self._env.get(name, NOTHING) & write.memory:
                 write.reason = f"{name} is read in the same statement"
+
+
+def _times_saved_is_read(body: Iterable[Any]) -> int:
+    """Return how often one path reads what was saved, attributes of ctx included."""
+    times = 0
+    for statement in body:
+        if isinstance(statement, cst.If):
+            arms = [statement.body.body, _orelse(statement.orelse)]
+            times += max(map(_times_saved_is_read, arms))
+        else:
+            found = [dotted(n) for n in find(statement, cst.Attribute)]
+            times += found.count(_SAVED)
+    return times
 
 
 def _elsewhere(statement: Any, node: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -56,9 +57,22 @@ class Inference:
             self._busy.discard(node)
         return UNKNOWN if found.kind == "busy" and not self._busy else found
 
+    def owner(self, node: Any) -> ExprType:
+        """Return the type of what has an attribute here, or a method.
+
+        If it was None in all runs, and none has reached this place, it is a tensor.
+        """
+        found = self.of(node)
+        was_none = found.kind == "none" and self._facts.on_gpu
+        return TENSOR if was_none else found
+
     def target(self, node: Any) -> Any:
         """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
+
+    def is_passed_through(self, function: Any, decorator: Any) -> bool:
+        """Return whether a decorator handed all on as it was, in all runs."""
+        return self._facts.is_passed_through(function, decorator)
 
     def function(self, node: Any) -> Any:
         """Return the function around a node."""
@@ -148,23 +162,28 @@ class Inference:
         while function is not None:
             uses = self._scopes.names.get(function, {}).get(name)
             if uses is not None and uses.stores:
-                return self._uses(uses, function, name)
+                return self._uses(uses, function, node)
             function = self._scopes.around.get(function)
         return UNKNOWN
 
-    def _uses(self, uses: NameUses, function: Any, name: str) -> ExprType:
+    def _uses(self, uses: NameUses, function: Any, node: Any) -> ExprType:
         """Return the type of a name, from other uses or from what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
+        if len({f.ndim for f in seen}) > 1 and self._facts.on_gpu:
+            near = [self._facts.of(n) for n in _between(uses.events, node)]
+            seen = [f for f in near if f.kind != "unknown"] or seen
         if not seen:
-            seen = [self._stored(store, function, name) for store in uses.stores]
+            seen = [self._stored(store, function, node.value) for store in uses.stores]
         seen = [f for f in seen if f.kind != "busy"]
         kinds = {f.kind for f in seen}
         if len(kinds) != 1:
             return UNKNOWN
         ndims = {f.ndim for f in seen}
         only = seen[0] if len({f.shapes for f in seen}) == 1 else ExprType(seen[0].kind)
-        return only if len(ndims) == 1 else ExprType(seen[0].kind)
+        if len(ndims) > 1:
+            return ExprType(seen[0].kind)
+        return dataclasses.replace(only, dense=all(f.dense for f in seen))
 
     def _stored(self, store: Any, function: Any, name: str) -> ExprType:
         kind, value = store
@@ -180,9 +199,14 @@ class Inference:
         annotation = param.annotation
         if annotation is not None:
             target = self._unit.references.get(annotation.annotation)
-            if target is not None and target.name == "torch.Tensor":
-                return TENSOR
             text = code(annotation.annotation)
+            tensors = ("torch.Tensor", "torch.LongTensor")
+            if target is not None and target.name in tensors:
+                return TENSOR
+            if self._facts.on_gpu and text.startswith(
+                ("torch.Tensor |", "torch.LongT")
+            ):
+                return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)
         own = self._unit.is_function_class and function.name.value in _RULES
@@ -218,7 +242,7 @@ class Inference:
         owner = self._unit.references.get(node.value)
         if owner is not None and owner.kind == "import":
             return self._constant(getattr(owner.value, node.attr.value, None))
-        if self.of(node.value).is_tensor:
+        if self.owner(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
                 return TENSOR
@@ -255,7 +279,7 @@ class Inference:
             kind = _BUILTINS.get(target.name)
             return UNKNOWN if kind is None else ExprType(kind)
         if isinstance(node.func, cst.Attribute):
-            owner = self.of(node.func.value)
+            owner = self.owner(node.func.value)
             if owner.is_tensor:
                 return self._result(node.func.attr.value, node, node.args)
             return _BUSY if owner.kind == "busy" else UNKNOWN
@@ -264,7 +288,7 @@ class Inference:
     def _result(self, name: str, node: Any, args: Any) -> ExprType:
         if name in _NUMBERS:
             return _INT
-        if name == "size":
+        if name in ("size", "stride"):
             return _INT if args else _SEQ
         for names, found in _RESULTS.items():
             if name in names.split():
@@ -273,6 +297,19 @@ class Inference:
             of = self.of(args[0].value)
             return TENSOR if of.is_tensor else _SEQ
         return TENSOR
+
+
+def _between(events: list[Any], node: Any) -> list[Any]:
+    """Return the reads of a name between the assignments around one of them."""
+    if node not in events:
+        return []
+    groups: list[list[Any]] = [[]]
+    for event in events:
+        if event is None:
+            groups.append([])
+        else:
+            groups[-1].append(event)
+    return next(group for group in groups if node in group)
 
 
 def _is_saved(node: Any) -> bool:

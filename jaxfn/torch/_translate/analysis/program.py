@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxfn.torch._translate.analysis.flow import Flow
 from jaxfn.torch._translate.analysis.infer import Inference
+from jaxfn.torch._translate.analysis.launches import LaunchPlans
 from jaxfn.torch._translate.analysis.liveness import assumptions
 from jaxfn.torch._translate.analysis.random import DrawAnalysis
+from jaxfn.torch._translate.analysis.structs import Structs
 from jaxfn.torch._translate.observe import Observations
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst, cst_params, dotted, members
@@ -24,8 +26,13 @@ class Analysis:
     """The units of a translation, and the analysis of each."""
 
     def __init__(self, units: Mapping[Any, Unit], facts: Observations) -> None:
-        self.units = units
+        self.units, self.facts = units, facts
         self.inference = {key: Inference(unit, facts) for key, unit in units.items()}
+        self.launches = {
+            key: LaunchPlans(unit, self.inference[key], facts)
+            for key, unit in units.items()
+        }
+        self._has_kernels = any(unit.is_kernel for unit in units.values())
         self._flows: dict[Any, Flow | None] = {}
         self.draws = {
             key: DrawAnalysis(unit, self.inference[key]) for key, unit in units.items()
@@ -43,10 +50,18 @@ class Analysis:
                 function,
                 infer,
                 lambda func: self._summary(unit, func),
-                lambda name: _may_write(unit, function, name),
+                self.launches[unit.key].of,
+                lambda name: self._has_kernels or _may_write(unit, function, name),
                 assumptions(function),
             )
         return self._flows[function]
+
+    def structs(self, unit: Unit) -> Structs:
+        """Return the calls of `torch.empty` that only launches fill."""
+        node, plan = unit.node, self.launches[unit.key].of
+        is_def = isinstance(node, cst.FunctionDef) and not unit.is_kernel
+        functions = [node] if is_def else list(members(node).values())
+        return Structs(functions, self.inference[unit.key], plan)
 
     def _summary(self, unit: Unit, func: Any) -> Any:
         """Return the summary of a function that is called, and its parameters."""

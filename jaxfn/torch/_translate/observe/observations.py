@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
+from jaxfn.torch._translate.observe.launches import Launches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,8 @@ class ExprType:
         shapes: Shapes of the tensor, in all runs.
         value: Value of a number, if it was the same in all runs.
         owned: Whether the result of this call shared no memory with the arguments.
+        dense: Whether the tensor was always contiguous; of a tuple, whether its tensors
+            shared no memory.
     """
 
     kind: str
@@ -31,6 +36,7 @@ class ExprType:
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
     owned: bool = False
+    dense: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -59,6 +65,7 @@ class ExprType:
             shapes[:8],
             self.value if self.value == other.value else None,
             self.owned and other.owned,
+            self.dense and other.dense,
         )
 
 
@@ -67,11 +74,19 @@ TENSOR = ExprType("tensor")
 
 
 class Observations:
-    """The observed type of each expression."""
+    """The observed type of each expression.
+
+    Attributes:
+        launches: What launches of Triton kernels did.
+        on_gpu: Whether tensors looked as on a GPU.
+    """
 
     def __init__(self) -> None:
+        self.launches, self.on_gpu = Launches(), False
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
+        self._calls: list[Any] = []
+        self._passing: dict[int, bool] = {}
 
     def number(self, node: Any) -> int:
         """Return a number for an expression."""
@@ -84,11 +99,61 @@ class Observations:
         self._note(node, fact(value))
         return value
 
+    def same(self, new: Any, old: Any) -> None:
+        """Let a new expression have the type of an old one."""
+        if old in self._found:
+            self._found[new] = self._found[old]
+        self.launches.same(new, old)
+
+    def outer(self, i: int, *decorators: Any) -> Any:
+        """Return a decorator around others, which tells whether they hand all on."""
+
+        def around(function: Any) -> Any:
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self._calls.append(None)
+                try:
+                    found = function(*args, **kwargs)
+                finally:
+                    inner = self._calls.pop()
+                passed = inner is not None and _is_same((args, kwargs, found), inner)
+                self._note(self._nodes[i], ExprType("callable", owned=passed))
+                for d in map(id, decorators):
+                    self._passing[d] = self._passing.get(d, True) and passed
+                return found
+
+            return call
+
+        return around
+
+    def inner(self, function: Any) -> Any:
+        """Return a function that reports its call to the decorator `outer`."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            place = len(self._calls) - 1
+            found = function(*args, **kwargs)
+            if place >= 0:
+                self._calls[place] = args, kwargs, found
+            return found
+
+        return call
+
+    def is_passed_through(self, function: Any, decorator: Any) -> bool:
+        """Return whether decorators handed all on as it was, in all runs."""
+        found = self.of(function)
+        never = found.kind == "unknown"
+        return self._passing.get(id(decorator), False) if never else found.owned
+
+    def launch(self, i: int, function: Any) -> Any:
+        """Note what a function launches when this call calls it."""
+        return self.launches.watched(self._nodes[i], function)
+
     def watch(self, i: int, function: Any) -> Any:
         """Note whether a function's result shares memory with its arguments."""
         node = self._nodes[i]
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
             before = _memory((args, kwargs, _reachable(function)))
             found = function(*args, **kwargs)
             after = _memory(found)
@@ -98,7 +163,7 @@ class Observations:
             self._note(node.func, ExprType("callable", owned=owned))
             return found
 
-        return call
+        return watched_call
 
     def _note(self, node: Any, found: ExprType) -> None:
         old = self._found.get(node)
@@ -112,7 +177,8 @@ class Observations:
 def fact(value: Any) -> ExprType:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return ExprType("tensor", dtype, (tuple(value.shape),))
+        dense = value.layout is torch.strided and value.is_contiguous()
+        return ExprType("tensor", dtype, (tuple(value.shape),), dense=dense)
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     for kind in (bool, int, float, complex, str):
@@ -122,7 +188,8 @@ def fact(value: Any) -> ExprType:
         return ExprType("none")
     if isinstance(value, (tuple, list)):
         numbers = all(isinstance(x, (int, float)) for x in value)
-        return ExprType("seq", value=tuple(value) if numbers else None)
+        found = tuple(value) if numbers else None
+        return ExprType("seq", value=found, dense=_are_apart(value))
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")
@@ -131,6 +198,23 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
+
+
+def _is_same(x: Any, y: Any) -> bool:
+    """Return whether it is the same object, or as good as: a contiguous copy."""
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        return x is y or (x.dtype == y.dtype and torch.equal(x, y))
+    if isinstance(x, (tuple, list)) and isinstance(y, (tuple, list)):
+        return len(x) == len(y) and all(map(_is_same, x, y))
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() == y.keys() and all(_is_same(x[k], y[k]) for k in x)
+    return x is y
+
+
+def _are_apart(values: Any) -> bool:
+    """Return whether tensors of a tuple share no memory."""
+    bounds = sorted(_memory(list(values)) or ())
+    return all(a[1] <= b[0] for a, b in itertools.pairwise(bounds))
 
 
 def _memory(value: Any) -> list[tuple[int, int]] | None:

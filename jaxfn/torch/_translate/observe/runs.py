@@ -31,19 +31,23 @@ class InstrumentedOriginal:
                     name = self._names.setdefault(key_of(target), new)
                     self._made[name] = target.value
         for unit in _in_order(units):
-            if isinstance(unit.value, enum.EnumMeta):
-                self._made[self._names[unit.key]] = unit.value  # compared by identity
+            # Members of an enum are compared by identity.
+            if unit.is_kernel or isinstance(unit.value, enum.EnumMeta):
+                self._made[self._names[unit.key]] = unit.value
             else:
                 self._define(unit)
 
     def _space(self, unit: Unit) -> dict[str, Any]:
         name = unit.source.name
         if name not in self._spaces:
-            see, watch = self.facts.see, self.facts.watch
+            facts = self.facts
             self._spaces[name] = {
                 **unit.source.namespace,
-                "__see__": see,
-                "__watch__": watch,
+                "__see__": facts.see,
+                "__watch__": facts.watch,
+                "__launch__": facts.launch,
+                "__outer__": facts.outer,
+                "__inner__": facts.inner,
             }
         return self._spaces[name]
 

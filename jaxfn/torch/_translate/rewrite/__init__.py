@@ -4,9 +4,10 @@
 marks), `references` (names), `calls`, and `rewriter` (statements). `keys` adds a key
 for random draws. `statements` and `assignments` turn writes into new bindings, `heads`
 translates decorators and annotations, `devices` removes devices, `promotion` repairs
-dtypes.
+dtypes. `launches` makes calls of `jaxfn.triton_call`, `kernels` carries kernels over.
 """
 
 from jaxfn.torch._translate.rewrite.base import Untranslated
 from jaxfn.torch._translate.rewrite.devices import without_devices
+from jaxfn.torch._translate.rewrite.kernels import kernel
 from jaxfn.torch._translate.rewrite.rewriter import Rewriter

@@ -41,6 +41,7 @@ class Rewriting(cst.CSTTransformer):
         self.infer = program.inference[unit.key]
         self.writes = Writes(unit, program)
         self.draws = program.draws[unit.key]
+        self.launches, self.structs = program.launches[unit.key], program.structs(unit)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()

@@ -8,6 +8,7 @@ from typing import Any
 from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
 from jaxfn.torch._translate.rewrite import promotion
+from jaxfn.torch._translate.rewrite.launches import problem_of, struct_of
 from jaxfn.torch._translate.rewrite.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
@@ -64,6 +65,12 @@ class Calls(References):
         target = self.unit.references.get(original_node.func)
         if original_node in self.heads:
             return updated_node  # of a block, which is rewritten later
+        plan = self.launches.of(original_node)
+        if plan is not None:
+            problem = problem_of(self, original_node, plan)
+            if problem:
+                self.problem(f"a launch: {problem}")
+            return updated_node
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
@@ -71,7 +78,7 @@ class Calls(References):
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
-            owner = self.infer.of(func.value)
+            owner = self.infer.owner(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
@@ -158,7 +165,7 @@ class Calls(References):
 
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
-        fact = self.infer.of(func.value)
+        fact = self.infer.owner(func.value)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
@@ -198,7 +205,7 @@ class Calls(References):
                 continue
             of = old.value.func if isinstance(old.value, cst.Call) else old.value
             is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.of(of.value) if is_part else UNKNOWN
+            owner = self.infer.owner(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)
@@ -230,6 +237,8 @@ class Calls(References):
             found = self._part(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
+            if found is not None and original in self.structs.made:
+                found = struct_of(found)
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"

@@ -60,7 +60,7 @@ class References(Rewriting):
             return updated.with_changes(attr=cst.Name("saved_tensors"))
         if original_node in self.called or original_node in self.dropped:
             return updated
-        owner = self.infer.of(original_node.value)
+        owner = self.infer.owner(original_node.value)
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":
@@ -71,6 +71,14 @@ class References(Rewriting):
                 "be a tensor (give arguments that reach this line)"
             )
         return updated
+
+    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
+        """Let keys be what `x.dtype` is: `jnp.float32` itself is a class."""
+        target = self.unit.references.get(original_node.key)
+        if type(getattr(target, "value", None)).__name__ != "dtype":
+            return updated_node
+        key = cst.parse_expression(f"jnp.dtype({code(updated_node.key)})")
+        return updated_node.with_changes(key=key)
 
     def _is_doubtful(self, node: Any) -> bool:
         """Return whether it could be an attribute of a tensor."""

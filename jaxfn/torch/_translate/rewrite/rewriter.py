@@ -82,10 +82,24 @@ class Rewriter(Calls):
         if isinstance(test, cst.BooleanOperation):
             self._condition(test.left)
             self._condition(test.right)
-        elif self.infer.of(test).is_tensor:
+        elif self.infer.of(test).is_tensor or self._compares(test):
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
         elif self.infer.of(test).kind == "device":
             self.problem(f"a branch on {code(test)}: JAX has other devices")
+
+    def _compares(self, test: Any) -> bool:
+        """Return whether it is a function of torch that compares values."""
+        if not isinstance(test, cst.Call):
+            return False
+        target = self.unit.references.get(test.func)
+        if target is not None:
+            return target.name in ("torch.equal", "torch.allclose")
+        is_method = isinstance(test.func, cst.Attribute)
+        return (
+            is_method
+            and test.func.attr.value in ("equal", "allclose", "is_nonzero")
+            and self.infer.of(test.func.value).is_tensor
+        )
 
     def visit_UnaryOperation(self, node: Any) -> None:
         if isinstance(node.operator, cst.Not):

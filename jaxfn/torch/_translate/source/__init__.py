@@ -2,7 +2,8 @@
 
 `files` parses a module and finds out what its names refer to. From the Function,
 `collect` follows these references to every class, helper and constant that it uses.
-Each is a `Unit`. First, `pullbacks` rewrites `torch.autograd.grad` to `torch.func.vjp`.
+Each is a `Unit`. `kernels` finds the text of Triton kernels. First, `pullbacks`
+rewrites `torch.autograd.grad` to `torch.func.vjp`.
 """
 
 from jaxfn.torch._translate.source.files import (
@@ -12,4 +13,5 @@ from jaxfn.torch._translate.source.files import (
     key_of,
     literal,
 )
-from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx
+from jaxfn.torch._translate.source.kernels import is_kernel, reachable
+from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx, refer

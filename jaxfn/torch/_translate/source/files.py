@@ -29,7 +29,7 @@ from jaxfn.torch._translate.syntax import (
 
 # LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
-_KEPT = {"numpy", "scipy", "jax", "jaxfn"}
+_KEPT = {"numpy", "scipy", "jax", "jaxfn", "triton"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,16 +112,22 @@ class SourceFile:
 
     def statement(self, name: str) -> Any:
         """Return the import that binds a name, as a statement for it alone."""
-        for top in self.tops.get(name, ()):
-            for small in small_statements(top):
-                if import_of(small, name, self._package()) is not None:
-                    kept = [a for a in small.names if alias_name(a) == name]
-                    only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-                    changes: dict[str, Any] = {"names": [only]}
-                    if isinstance(small, cst.ImportFrom):
-                        changes |= {"lpar": None, "rpar": None}
-                    return cst.SimpleStatementLine([small.with_changes(**changes)])
+        smalls = [s for top in self.tops.get(name, ()) for s in small_statements(top)]
+        for small in sorted(smalls, key=lambda s: not self._has_run(s, name)):
+            if import_of(small, name, self._package()) is not None:
+                kept = [a for a in small.names if alias_name(a) == name]
+                only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                changes: dict[str, Any] = {"names": [only]}
+                if isinstance(small, cst.ImportFrom):
+                    changes |= {"lpar": None, "rpar": None}
+                return cst.SimpleStatementLine([small.with_changes(**changes)])
         return None
+
+    def _has_run(self, small: Any, name: str) -> bool:
+        """Return whether it is the import that has bound a name, of several."""
+        module, inner = import_of(small, name, self._package()) or ("", None)
+        found = getattr(sys.modules.get(module), inner or "", None)
+        return inner is not None and found is self.namespace.get(name)
 
     def _package(self) -> str:
         found = self.namespace.get("__package__")

@@ -13,6 +13,13 @@ from jaxfn.torch._translate.source.files import (
     SourceFiles,
     key_of,
 )
+from jaxfn.torch._translate.source.kernels import (
+    alias_of,
+    definition_of,
+    is_kernel,
+    reachable,
+    with_literals,
+)
 from jaxfn.torch._translate.source.pullbacks import Pullbacks
 from jaxfn.torch._translate.syntax import (
     NoImports,
@@ -27,6 +34,7 @@ from jaxfn.torch._translate.syntax import (
     stored_names,
 )
 
+_MOST_WITH_KERNELS = 400
 _MOST = 60  # definitions of a translation; more are a package, not a Function
 
 
@@ -70,6 +78,11 @@ class Unit:
         cls = self.value
         return isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
 
+    @property
+    def is_kernel(self) -> bool:
+        """Return whether it is a kernel of Triton, which stays as it is."""
+        return is_kernel(self.value)
+
     def line(self, node: Any) -> int:
         """Return the line of a statement in its file."""
         return self.source.line(node)
@@ -84,8 +97,10 @@ class Unit:
 def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
     """Return the units of these classes, and of all that they use."""
     units: dict[Any, Unit] = {}
-    left = [(*library.of(root), root) for root in roots]
-    while left and len(units) < _MOST:
+    kernels = 0
+    left: list[Any] = [(*library.of(root), root) for root in roots]
+    first = [(source.name, path) for source, path, _ in left]
+    while left and len(units) < (_MOST if kernels == 0 else _MOST_WITH_KERNELS):
         source, path, value = left.pop(0)
         if (source.name, path) in units:
             continue
@@ -93,19 +108,32 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
         if unit is None:
             continue
         units[unit.key] = unit
-        unit.node.visit(_References(library, unit))
-        for target in unit.units():
-            assert target.source is not None
-            unit.uses.append(key_of(target))
-            left.append((target.source, target.path, target.value))
+        kernels += unit.is_kernel
+        refer(library, unit)
+        left += [(t.source, t.path, t.value) for t in unit.units()]
+    units = reachable(with_literals(units), first)
     _rename(list(units.values()))
     return units
+
+
+def refer(library: SourceFiles, unit: Unit) -> None:
+    """Find the meaning of the names in a unit, and the units that it uses."""
+    unit.references, unit.aside = {}, set()
+    unit.node.visit(_References(library, unit))
+    unit.uses = [key_of(target) for target in unit.units()]
 
 
 def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
     node = source.definition(path)
     if node is None:
         return None
+    alias = alias_of(source, path[-1], value)
+    if alias is not None:
+        source.origins[alias] = node
+        return Unit(source, path, alias, value, path[-1], {})
+    if is_kernel(value) and len(path) == 1:
+        node = definition_of(source, path, value)
+        return Unit(source, path, node, value, path[0], {})
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
     if "autograd.grad" in code(node):
@@ -167,8 +195,11 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
     def visit_FunctionDef(self, node: Any) -> bool:
         if is_for_onnx(node):
             return False
+        loops = stored_names(node.decorators) if self._unit.is_kernel else set()
+        self._scopes.append(loops)
         for decorator in node.decorators:
             decorator.visit(self)
+        self._scopes.pop()
         for inner in node.body.body if isinstance(node.body, cst.IndentedBlock) else ():
             _note_imports(inner, self._unit.source)
         for param in cst_params(node.params):
@@ -189,10 +220,12 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
         self._scopes.pop()
 
     def _enter(self, node: Any) -> None:
-        self._aside += 1
+        # The decorators of a kernel are a part of it.
+        self._aside += not (self._unit.is_kernel and isinstance(node, cst.Decorator))
 
     def _leave(self, original_node: Any) -> None:
-        self._aside -= 1
+        is_decorator = isinstance(original_node, cst.Decorator)
+        self._aside -= not (self._unit.is_kernel and is_decorator)
 
     visit_Decorator = visit_Annotation = _enter
     leave_Decorator = leave_Annotation = _leave

@@ -9,9 +9,16 @@ from jaxfn.torch._translate.syntax.names import ValuesOnly, store_names, stored
 
 
 class NameUses:
-    """The places at which a function reads a name, and the values that it binds."""
+    """The places at which a function reads a name, and the values that it binds.
+
+    Attributes:
+        loads: The places at which it is read.
+        stores: How it is bound, and to what.
+        events: Reads in the order of the text, and None for each assignment.
+    """
 
     def __init__(self) -> None:
+        self.events: list[Any] = []
         self.loads: list[Any] = []
         self.stores: list[tuple[str, Any]] = []
 
@@ -68,6 +75,11 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
         for target in node.targets:
             self._bind(target.target, node.value)
 
+    def leave_Assign(self, original_node: Any) -> None:
+        for target in original_node.targets:
+            for name in stored(target.target):
+                self._use(name).events.append(None)
+
     def visit_AugAssign(self, node: Any) -> None:
         # An augmented assignment also reads its target.
         for name in stored(node.target):
@@ -92,6 +104,7 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
     def visit_Name(self, node: Any) -> None:
         if node not in self._stored:
             self._use(node.value).loads.append(node)
+            self._use(node.value).events.append(node)
 
 
 def cst_params(params: Any) -> list[Any]:

@@ -175,6 +175,10 @@ class BoundCall:
         """Return the shape in all runs."""
         return self._given[name][0].fact.shape
 
+    def is_dense(self, name: str) -> bool:
+        """Return whether it was contiguous in all runs."""
+        return self._given[name][0].fact.dense
+
     def dtype(self, name: str) -> str | None:
         """Return the dtype in all runs."""
         return self._given[name][0].fact.dtype

@@ -95,6 +95,20 @@ def _to(given: BoundCall) -> str | None:
     return found
 
 
+def _stride(given: BoundCall) -> str | None:
+    """Return the steps of a contiguous array, of which all in JAX are."""
+    ndim, dim = given.ndim("x"), given.literal("dim", "all")
+    if ndim is None or not given.is_dense("x"):
+        return None
+    steps = [
+        " * ".join(f"x.shape[{k}]" for k in range(i + 1, ndim)) or "1"
+        for i in range(ndim)
+    ]
+    if dim == "all":
+        return f"({', '.join(steps)},)"
+    return steps[dim] if isinstance(dim, int) and -ndim <= dim < ndim else None
+
+
 def _type(given: BoundCall) -> str | None:
     return "x.astype(dtype)" if given.kind("dtype") == "dtype" else None
 
@@ -136,6 +150,7 @@ rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
 .numel|.nelement|numel x                         x.size
 .element_size      x                             x.dtype.itemsize
 .is_contiguous     x                             True
+.stride            x dim?                        @_stride
 .is_floating_point|is_floating_point x           jnp.issubdtype(x.dtype, jnp.floating)
 .is_complex|is_complex x                         jnp.iscomplexobj(x)
 broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)

@@ -1,0 +1,264 @@
+"""Functions to translate, one for each thing that a rule does around a launch."""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd import Function
+
+FACTOR: tl.constexpr = tl.constexpr(3.0)
+WARPS = [1, 2] if torch.version.hip is None else [4]
+
+
+@triton.jit
+def times(x, by):
+    return x * by
+
+
+@triton.jit
+def scale_kernel(x, y, n, by, BLOCK: tl.constexpr):
+    """y = by * x."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # a comment that stays
+    tl.store(y + i, times(tl.load(x + i, mask=i < n), by), mask=i < n)
+
+
+@triton.autotune([triton.Config({"BLOCK": 8}, num_warps=w) for w in WARPS], key=["n"])
+@triton.heuristics({"EXACT": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned_kernel(x, y, n, BLOCK: tl.constexpr, EXACT: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i) if EXACT else tl.load(x + i, mask=i < n)
+    tl.store(y + i, v * FACTOR, mask=i < n)
+
+
+@triton.jit
+def two_kernel(x, y, z, n, BLOCK: tl.constexpr, SECOND: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(y + i, v + 1.0, mask=i < n)
+    if SECOND:
+        tl.store(z + i, v * v, mask=i < n)
+
+
+@triton.jit
+def add_kernel(x, n, by, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < n) + by, mask=i < n)
+
+
+@triton.jit
+def rows_kernel(x, y, cols, xr, xc, yr, yc, BLOCK: tl.constexpr):
+    i, j = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + i * xr + j * xc, mask=j < cols)
+    tl.store(y + i * yr + j * yc, v * 2.0, mask=j < cols)
+
+
+@triton.jit
+def twice_kernel(x, y, n):
+    for i in range(n):
+        tl.store(y + i, tl.load(x) * 2.0)
+
+
+def contiguous(function):
+    """A decorator as packages have it."""
+
+    @functools.wraps(function)
+    def wrapper(ctx, *args):
+        args = [x.contiguous() if isinstance(x, torch.Tensor) else x for x in args]
+        with torch.cuda.device(args[0].device.index):
+            return function(ctx, *args)
+
+    return wrapper
+
+
+class Written(Function):
+    """An output that a kernel only writes; backward writes to its gradient."""
+
+    @staticmethod
+    @contiguous
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        scale_kernel[(triton.cdiv(x.numel(), 8),)](x, y, x.numel(), 3.0, BLOCK=8)
+        return y
+
+    @staticmethod
+    @contiguous
+    def backward(ctx, g):
+        scale_kernel[(1,)](g, g, g.numel(), 3.0, BLOCK=16, num_warps=2)
+        return g
+
+
+class Tuned(Function):
+    """An autotuned kernel with a heuristic, whose grid asks for the choice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return launched(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return launched(g.contiguous())
+
+
+def launched(x):
+    n = x.numel()
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    tuned_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, y, n)
+    return y
+
+
+class Two(Function):
+    """Two outputs, one of them for a gradient alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        square = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        second = square is not None
+        two_kernel[(1,)](x, y, square, x.shape[0], BLOCK=16, SECOND=second)
+        ctx.save_for_backward(square)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (square,) = ctx.saved_tensors
+        add_kernel[(1,)](square, square.shape[0], 1.0, BLOCK=16)
+        return g * square
+
+
+class InPlace(Function):
+    """A clone is updated; it is read before and after."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        before = y.sum()
+        add_kernel[(1,)](y, y.numel(), 2.0, BLOCK=16)
+        return y * before
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 0.0
+
+
+class ByRows(Function):
+    """Strides of contiguous tensors, starred or not; a device is asked."""
+
+    @staticmethod
+    def forward(ctx, x):
+        rows, cols = x.shape
+        many = 1
+        if x.device.type == "cuda":
+            many = torch.cuda.get_device_properties(x.device).multi_processor_count
+        elif x.device.type == "xpu":
+            many = torch.xpu.get_device_properties(x.device).gpu_eu_count
+        assert many > 0
+        y = torch.empty_like(x)
+        rows_kernel[(rows,)](
+            x, y, cols, *x.stride(), y.stride(0), y.stride(-1), BLOCK=8
+        )
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+class Transposed(Function):
+    """A kernel gets a view with strides of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x, y = x.t(), torch.empty(x.shape[1], x.shape[0])
+        rows_kernel[(x.shape[0],)](
+            x, y, x.shape[1], x.stride(0), x.stride(1), y.stride(0), 1, BLOCK=8
+        )
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g.t()
+
+
+class LosesAWrite(Function):
+    """Another name shows what the kernel has written."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        part = y[:3]
+        add_kernel[(1,)](y, y.numel(), 2.0, BLOCK=16)
+        return part * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.cat([g, g])
+
+
+class LosesInAHelper(LosesAWrite):
+    """The same; a helper has written."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        added(y, 2.0)
+        return y[:3] * 1
+
+
+def added(y, by):
+    add_kernel[(1,)](y, y.numel(), by, BLOCK=16)
+
+
+class Overlapping(Function):
+    """A kernel reads through one pointer what it has written through another."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        twice_kernel[(1,)](y, y, y.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 0
+
+
+class Chosen(Function):
+    """One of two kernels, which is no name of the file."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        {"scale": scale_kernel}["scale"][(1,)](x, y, x.numel(), 3.0, BLOCK=16)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g
+
+
+class Hooked(Function):
+    """Configurations with a hook."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        hooked_kernel[(1,)](x, y, x.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def zeroed(args):
+    args["y"].zero_()
+
+
+@triton.autotune([triton.Config({"BLOCK": 16}, pre_hook=zeroed)], key=[])
+@triton.jit
+def hooked_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.atomic_add(y + i, tl.load(x + i, mask=i < n), mask=i < n)
