@@ -23,7 +23,8 @@ _TORCH = ("torch.cuda.", "torch.version.", "torch.xpu.", "torch.backends.")
 _TORCH += ("torch.compiler.is_", "torch.distributed.is_")
 _ALONE = {"torch.distributed.get_world_size": "1", "torch.distributed.get_rank": "0"}
 _WORDS = r"torch\.(cuda|version|xpu|npu|mps|backends)\b|__version__|device_capability"
-_WORDS += r"|is_available|get_current_target|environ|find_spec"
+_WORDS += r"|is_available|get_current_target|environ|find_spec|runtime\.driver"
+_WORDS += r"|get_device_properties|multi_?processor_count"
 _CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.device"}
 
 

@@ -207,6 +207,8 @@ class Calls(References):
             is_part = isinstance(of, cst.Attribute)
             owner = self.infer.owner(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
+            if fact.kind == "none":
+                fact = self.infer.owner(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)
             )
