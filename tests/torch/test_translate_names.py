@@ -108,6 +108,7 @@ torch.flip(x,[1]) torch.flipud(x) x.repeat(2,1) x.repeat((1,2)) torch.tile(x,(2,
 x.tile(2,1) torch.repeat_interleave(x,2,dim=1) torch.roll(x,1,0) torch.stack([x,y])
 x.size() x.size(0) x.size(-1) x.dim() x.ndimension() x.numel() x.nelement()
 torch.numel(x) x.element_size() x.is_contiguous() x.is_floating_point() z.is_complex()
+x.stride() x.stride(0)
 torch.is_floating_point(x) torch.is_complex(x) torch.broadcast_tensors(x,one)
 torch.broadcast_shapes((2,1),(1,3)) torch.meshgrid(v,w,indexing="ij") torch.rot90(x)
 torch.is_tensor(x) torch.chunk(x,3,dim=1) x.chunk(2) x.diagonal(0,1,0) x.detach()

@@ -59,10 +59,10 @@ def translate(
     if args:
         facts = _learn(units, library, classes[0], given)
     if facts.on_gpu:
-        for unit in units.values():
-            if not unit.is_kernel:
+        for unit in (u for u in units.values() if not u.is_kernel):
+            with running():
                 unit.node = answered(unit, facts)
-                refer(library, unit)
+            refer(library, unit)
         units = reachable(units, list(units)[: len(roots)])
     program = Analysis(units, facts)
     source, left = _written(library, program, classes, whole=whole)
@@ -135,6 +135,8 @@ def _learn(
         facts.on_gpu = kernels.on_gpu
         with running(facts.launches.note) if kernels.on_gpu else nullcontext():
             run(seen, given)
+            if kernels.on_gpu:  # kernels may do less without gradients
+                run(seen, given, tracked=False)
     return facts
 
 

@@ -166,7 +166,7 @@ def _merged(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_outside(text: str) -> bool:
-    return text.split()[1].split(".")[0] in ("numpy", "scipy", "triton")
+    return text.split()[1].split(".")[0] in ("numpy", "scipy", "triton", "einops")
 
 
 def _import_key(text: str) -> tuple[bool, str]:

@@ -211,6 +211,53 @@ def added(y, by):
     add_kernel[(1,)](y, y.numel(), by, BLOCK=16)
 
 
+class LosesThroughTwoNames(LosesAWrite):
+    """A helper gets one tensor twice, writes to it by one name, reads the other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        return total(y, y)
+
+
+def total(y, z):
+    added(y, 2.0)
+    return (y + z)[:3]
+
+
+class PartWritten(Function):
+    """Kernels fill parts of an array; torch has filled the rest."""
+
+    @staticmethod
+    def forward(ctx, x):
+        n = x.shape[0]
+        out = torch.ones(3 * n, dtype=x.dtype, device=x.device)
+        scale_kernel[(1,)](x, out[:n], n, 2.0, BLOCK=16)
+        scale_kernel[(1,)](x, out[n : 2 * n], n, 3.0, BLOCK=16)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b, _ = g.chunk(3)
+        return 2.0 * a + 3.0 * b
+
+
+class ByValue(Function):
+    """Backward branches on a value, which JAX can't while it traces."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)
+        return y.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        if torch.equal(g, torch.tensor(1.0, device=g.device)):
+            return torch.full((6,), 3.0, dtype=g.dtype)
+        return (3.0 * g).expand(6)
+
+
 class Overlapping(Function):
     """A kernel reads through one pointer what it has written through another."""
 

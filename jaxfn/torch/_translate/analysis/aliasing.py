@@ -58,6 +58,10 @@ class Aliasing(abc.ABC):
     ) -> None:
         """Note a call of a function that writes to these of its parameters."""
 
+    @abc.abstractmethod
+    def _shares(self, node: Any, name: str) -> None:
+        """Note a call that gives memory twice, once to be written to."""
+
     # ---- bindings
 
     def _bind(self, target: Any, value: Memory, node: Any = None) -> None:
@@ -244,6 +248,10 @@ class Aliasing(abc.ABC):
         # A parameter that is not given has its default, which is no tensor.
         rest = every if any(arg.star for arg in node.args) else NOTHING
         self._calls(node, summary.writes, lambda name: by_name.get(name, rest))
+        for name in summary.writes & set(by_name):
+            others = [memory for other, memory in by_name.items() if other != name]
+            if by_name[name] & NOTHING.union(*others):
+                self._shares(node, name)
         found = NOTHING
         for name in summary.returns:
             found |= {OTHER} if name == OTHER else by_name.get(name, rest)

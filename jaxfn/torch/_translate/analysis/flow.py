@@ -261,6 +261,10 @@ class Flow(Aliasing):
             if write.reason:
                 self.problems[node] = f"it writes to {name}, and {write.reason}"
 
+    def _shares(self, node: Any, name: str) -> None:
+        why = f"it writes to {name}, and another argument may share its memory"
+        self.problems.setdefault(node, why)
+
     def _judge(self, write: Write) -> None:
         for m in write.memory:
             if m == OTHER:

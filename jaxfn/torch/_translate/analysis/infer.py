@@ -60,15 +60,25 @@ class Inference:
     def owner(self, node: Any) -> ExprType:
         """Return the type of what has an attribute here, or a method.
 
-        If it was None in all runs, and none has reached this place, it is a tensor.
+        In code with kernels that no run has reached, a name that was None elsewhere, or
+        that nothing is known of, is a tensor. Else the attribute raises.
         """
         found = self.of(node)
-        was_none = found.kind == "none" and self._facts.on_gpu
-        return TENSOR if was_none else found
+        if not (self._facts.on_gpu and isinstance(node, cst.Name)):
+            return found
+        seen = self._facts.of(node).kind != "unknown" or node.value in _CONSTANTS
+        is_local = not seen and node not in self._unit.references
+        is_other = node.value not in ("ctx", "self", "cls")
+        guessed = is_local and is_other and found.kind in ("none", "unknown")
+        return TENSOR if guessed and self.stores(node) else found
 
     def target(self, node: Any) -> Any:
         """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
+
+    def is_always_true(self, node: Any) -> bool:
+        """Return whether it was True in all runs of code that launches kernels."""
+        return self._facts.on_gpu and self.of(node).value is True
 
     def is_passed_through(self, function: Any, decorator: Any) -> bool:
         """Return whether a decorator handed all on as it was, in all runs."""

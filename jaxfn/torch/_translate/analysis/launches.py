@@ -9,7 +9,7 @@ from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.analysis.stores import written_in
 from jaxfn.torch._translate.observe import LaunchFact, Observations
 from jaxfn.torch._translate.source import Unit, is_kernel
-from jaxfn.torch._translate.syntax import code, cst, dotted
+from jaxfn.torch._translate.syntax import code, cst, dotted, indices
 
 
 @dataclasses.dataclass
@@ -85,7 +85,8 @@ class LaunchPlans:
             n: given[n] for n in kernel.arg_names if n in written & {*given}
         }
         for name, node in plan.written.items():
-            if not isinstance(node, cst.Name) and not plan.problem:
+            alone = len(plan.written) == 1 and self._is_part(node)
+            if not (isinstance(node, cst.Name) or alone or plan.problem):
                 plan.problem = f"it writes to `{name}`, which is no plain name here"
         for node in given.values():
             seen = self._infer.of(node)
@@ -97,6 +98,13 @@ class LaunchPlans:
         if "out" in given and "out" not in written:
             plan.problem = "the parameter `out` has a name that triton_call uses"
         return plan
+
+    def _is_part(self, node: Any) -> bool:
+        """Return whether it is `x[1:]`, which shares the memory of a name."""
+        if not isinstance(node, cst.Subscript) or not isinstance(node.value, cst.Name):
+            return False
+        kinds = {self._infer.of(i).kind for i in indices(node)}
+        return kinds <= {"int", "none"} and self._infer.of(node.value).is_tensor
 
     def _named(
         self, call: Any, parameters: list[str], plan: LaunchPlan

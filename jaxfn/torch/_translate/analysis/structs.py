@@ -26,6 +26,7 @@ _EMPTY = {"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"
 _ASKED = {"shape", "dtype", "ndim", "device", "size", "stride", "numel", "dim"}
 _ASKED |= {"is_contiguous", "nelement", "ndimension", "element_size"}
 _ARRAY = "an array"
+_ARRAYS = frozenset({_ARRAY})
 Values = dict[str, frozenset[Any]]
 
 
@@ -129,12 +130,13 @@ class Structs:
                 self._read(arg.value, values)
         self._read(call.func, values)
         for node in nodes:
-            found = values.get(node.value, frozenset({_ARRAY}))
-            if _ARRAY in found or nodes.count(node) > 1:
-                self._refuse([node.value], values)
+            is_name = isinstance(node, cst.Name)
+            found = values.get(node.value, _ARRAYS) if is_name else _ARRAYS
+            if _ARRAY in found:
+                self._refuse(names_read(node), values)
             else:
                 self.given.add(node)
-        return values | {node.value: frozenset({_ARRAY}) for node in nodes}
+        return values | {name: _ARRAYS for n in nodes for name in names_read(n)}
 
     def _read(self, node: Any, values: Values) -> None:
         uses = _Uses()

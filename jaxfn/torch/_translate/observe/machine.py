@@ -23,7 +23,8 @@ _TORCH = ("torch.cuda.", "torch.version.", "torch.xpu.", "torch.backends.")
 _TORCH += ("torch.compiler.is_", "torch.distributed.is_")
 _ALONE = {"torch.distributed.get_world_size": "1", "torch.distributed.get_rank": "0"}
 _WORDS = r"torch\.(cuda|version|xpu|npu|mps|backends)\b|__version__|device_capability"
-_WORDS += r"|is_available|get_current_target|environ|find_spec"
+_WORDS += r"|is_available|get_current_target|environ|find_spec|runtime\.driver"
+_WORDS += r"|get_device_properties|multi_?processor_count"
 _CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.device"}
 
 
@@ -143,10 +144,11 @@ class _Answers(cst.CSTTransformer):
 
     def _asked(self, node: Any) -> str | None:
         """Return what a question gives that no run has asked."""
-        if any(".device" in code(arg.value) for arg in getattr(node, "args", ())):
+        text = re.sub(r"[\w.]+\.device\.index", "0", code(node))
+        if ".device" in text:
             return None
         try:
-            found = eval(code(node), dict(self._unit.source.namespace))
+            found = eval(text, dict(self._unit.source.namespace))
         except Exception:  # noqa: BLE001  (it is another platform's)
             return None
         plain = found is None or isinstance(found, (bool, int, float, str))

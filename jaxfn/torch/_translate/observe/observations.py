@@ -140,7 +140,9 @@ class Observations:
         return call
 
     def is_passed_through(self, function: Any, decorator: Any) -> bool:
-        """Return whether decorators handed all on as it was, in all runs."""
+        """Return whether decorators handed all on as it was, in code with kernels."""
+        if not self.on_gpu:
+            return False
         found = self.of(function)
         never = found.kind == "unknown"
         return self._passing.get(id(decorator), False) if never else found.owned

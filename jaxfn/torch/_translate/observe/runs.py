@@ -87,8 +87,8 @@ def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
     return list(found.values())
 
 
-def _leaves(args: Sequence[Any]) -> list[Any]:
-    """Return copies. If no tensor requires grad, all inexact ones do."""
+def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
+    """Return copies. If no tensor requires grad, all inexact ones do, if `tracked`."""
     dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
     given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
 
@@ -96,14 +96,15 @@ def _leaves(args: Sequence[Any]) -> list[Any]:
         if not dense:
             return dict(x) if isinstance(x, dict) else x
         can = x.is_floating_point() or x.is_complex()
-        return x.detach().clone().requires_grad_(x.requires_grad if given else can)
+        wanted = x.requires_grad if given else can
+        return x.detach().clone().requires_grad_(wanted and tracked)
 
     return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
 
 
-def run(cls: Any, args: Sequence[Any]) -> None:
-    """Run forward and backward of a class in torch."""
-    given = _leaves(args)
+def run(cls: Any, args: Sequence[Any], *, tracked: bool = True) -> None:
+    """Run forward of a class in torch, and backward if tensors are `tracked`."""
+    given = _leaves(args, tracked=tracked)
     torch.manual_seed(0)
     out = cls.apply(*[x * 1 if _requires_grad(x) else x for x in given])
     outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _requires_grad(x)]

@@ -108,7 +108,10 @@ class Calls(References):
         parts = [p for a in original.args for p in observed_parts(a.value)]
         if not any(self.infer.of(p).is_tensor for p in parts):
             return updated
-        short = name.rpartition(".")[2]
+        short, root = name.rpartition(".")[2], self.unit.references.get(original.func)
+        module = getattr(getattr(root, "value", None), "__module__", None) or ""
+        if module.startswith("einops."):  # it takes arrays of JAX too
+            return updated
         if name.startswith("math.") and short in _MATH:
             return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
@@ -207,6 +210,8 @@ class Calls(References):
             is_part = isinstance(of, cst.Attribute)
             owner = self.infer.owner(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
+            if fact.kind == "none":
+                fact = self.infer.owner(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)
             )

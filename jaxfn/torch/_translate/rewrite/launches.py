@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxfn.torch._translate.rewrite.assignments import bind, index_text
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.syntax import code, cst, dotted, fill, keywords
 
@@ -21,7 +22,7 @@ def problem_of(rewriter: Rewriting, call: Any, plan: Any) -> str:
         return plan.problem
     if call not in rewriter.alone:
         return "it uses what a launch returns"
-    names = [node.value for node in plan.written.values()]
+    names = [code(node) for node in plan.written.values()]
     if len(set(names)) < len(names):
         return "it writes to one array through two pointers"
     for name, node in plan.written.items():
@@ -46,10 +47,12 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return []
     comma = old.args[0].comma if len(old.args) > 1 else _COMMA
     given = rewriter.structs.given
-    out = ", ".join(
-        f'"{name}": {_struct(node, node in given, _may_be_none(rewriter, plan, name))}'
+    parts = {a.value: b.value for a, b in zip(old.args, new.args, strict=True)}
+    structs = {
+        name: _struct(parts[node], node in given, _may_be_none(rewriter, plan, name))
         for name, node in plan.written.items()
-    )
+    }
+    out = ", ".join(f'"{name}": {text}' for name, text in structs.items())
     args = [
         cst.Arg(new.func.value, comma=comma),
         cst.Arg(_grid(new.func), comma=comma),
@@ -64,6 +67,10 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         elif not (before.value in given and before.value in plan.written.values()):
             args.append(_named(names[0], arg.value, arg.comma))
     call = _laid_out(new, args)
+    (first, *_) = plan.written.values()
+    if isinstance(first, cst.Subscript):
+        x, index = first.value.value, index_text(parts[first])
+        return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": call}))]
     names = [cst.Element(node) for node in plan.written.values()]
     target = names[0].value if len(names) == 1 else cst.Tuple(names, lpar=[], rpar=[])
     return [cst.Assign([cst.AssignTarget(target)], call)]
@@ -88,6 +95,8 @@ def _laid_out(call: Any, args: list[Any]) -> Any:
 
 
 def _may_be_none(rewriter: Rewriting, plan: Any, name: str) -> bool:
+    if not isinstance(plan.written[name], cst.Name):
+        return False
     stores = rewriter.infer.stores(plan.written[name])
     values = [value for _, value in stores if isinstance(value, cst.BaseExpression)]
     return name in plan.optional or any(map(_has_none, values))
@@ -103,9 +112,9 @@ def _named(name: str, value: Any, comma: Any) -> Any:
 
 
 def _struct(node: Any, is_struct: bool, may_be_none: bool) -> str:
+    x = code(node)
     if is_struct:
-        return node.value
-    x = node.value
+        return x
     text = f"jax.ShapeDtypeStruct({x}.shape, {x}.dtype)"
     return f"None if {x} is None else {text}" if may_be_none else text
 

@@ -29,7 +29,7 @@ from jaxfn.torch._translate.syntax import (
 
 # LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
-_KEPT = {"numpy", "scipy", "jax", "jaxfn", "triton"}
+_KEPT = {"numpy", "scipy", "jax", "jaxfn", "triton", "einops"}
 
 
 @dataclasses.dataclass(frozen=True)
