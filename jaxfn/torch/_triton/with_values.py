@@ -36,7 +36,7 @@ WATCHED = "watched_call"
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 
 
-class LaunchSeen(BaseException):
+class LaunchMet(BaseException):
     """A rule launched a kernel, and was not run as on a GPU.
 
     No Exception, so that a rule does not catch it.
@@ -66,7 +66,7 @@ class KernelRuns:
                     found = run()
                 if not places:
                     return found
-            except LaunchSeen:
+            except LaunchMet:
                 pass
             except Exception as raised:  # noqa: BLE001  (it may want a GPU)
                 error = raised
@@ -86,7 +86,7 @@ class KernelRuns:
 
 @contextlib.contextmanager
 def _refused() -> Iterator[list[str]]:
-    """While this lasts, a launch of this thread raises `LaunchSeen`.
+    """While this lasts, a launch of this thread raises `LaunchMet`.
 
     Yields:
         The lines that launched: a rule may catch anything.
@@ -95,7 +95,7 @@ def _refused() -> Iterator[list[str]]:
 
     def refuse(*_: Any, **__: Any) -> None:
         places.append(place_now(sys._getframe(1)))
-        raise LaunchSeen
+        raise LaunchMet
 
     with experimental.launches_caught(refuse):
         yield places
@@ -168,9 +168,9 @@ class _Look(TorchFunctionMode):
             return self._differentiate(func, args, kwargs)
         if is_ours(name):
             return func(*args, **kwargs)
-        shown = self._gpu.shown(func, args, by_user=is_users(name))
-        if shown is not NOT_SHOWN:
-            return shown
+        found = self._gpu.shown(func, args, by_user=is_users(name))
+        if found is not NOT_SHOWN:
+            return found
         args, kwargs = self._gpu.moved(func, args, kwargs)
         return func(*args, **kwargs)
 

@@ -12,11 +12,11 @@ from jaxfn.torch._translate.syntax import code, cst
 
 def kernel(unit: Unit, program: Analysis) -> tuple[Any, list[Untranslated]]:
     """Return the definition of a kernel, and the names in it that can't be had."""
-    names = _Names(unit, program)
+    names = _KernelNames(unit, program)
     return unit.node.visit(names), names.left
 
 
-class _Names(cst.CSTTransformer):
+class _KernelNames(cst.CSTTransformer):
     def __init__(self, unit: Unit, program: Analysis) -> None:
         super().__init__()
         self._unit, self._program = unit, program
