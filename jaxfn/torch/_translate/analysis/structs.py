@@ -149,7 +149,8 @@ class Structs:
 
 
 def _joined(one: Values, two: Values) -> Values:
-    return {n: one.get(n, two.get(n)) | two.get(n, one.get(n)) for n in one | two}
+    none: frozenset[Any] = frozenset()
+    return {n: one.get(n, none) | two.get(n, none) for n in one | two}
 
 
 class _Uses(cst.CSTVisitor):

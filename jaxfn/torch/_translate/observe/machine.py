@@ -109,7 +109,8 @@ class _Answers(cst.CSTTransformer):
             return None
         if target.kind != "unit":
             return None
-        found = target.source.definition(target.path)
+        source: Any = target.source
+        found = source.definition(target.path)
         is_flag = is_line(found, cst.Assign) or is_line(found, cst.AnnAssign)
         computed = is_flag and dotted(found.body[0].value) is None
         return str(target.value) if computed or not is_flag else None

@@ -42,7 +42,7 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         old: The call in the original.
         new: The same call, whose arguments are translated.
     """
-    plan = rewriter.launches.of(old)
+    plan: Any = rewriter.launches.of(old)
     if not plan.written:
         return []
     comma = old.args[0].comma if len(old.args) > 1 else _COMMA
