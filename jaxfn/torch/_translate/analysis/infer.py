@@ -69,8 +69,9 @@ class Inference:
         seen = self._facts.of(node).kind != "unknown" or node.value in _CONSTANTS
         is_local = not seen and node not in self._unit.references
         is_other = node.value not in ("ctx", "self", "cls")
-        guessed = is_local and is_other and found.kind in ("none", "unknown")
-        return TENSOR if guessed and self.stores(node) else found
+        stores = {how for how, _ in self.stores(node)} & {"value", "item"}
+        guessed = found.kind == "none" or (found.kind == "unknown" and stores)
+        return TENSOR if is_local and is_other and guessed else found
 
     def target(self, node: Any) -> Any:
         """Return the meaning of a name that is not local."""
