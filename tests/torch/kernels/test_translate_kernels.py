@@ -36,6 +36,7 @@ def of(cls, *args):
         (translated.InPlace, (X,)),
         (translated.ByRows, (X.reshape(2, 3),)),
         (translated.PartWritten, (X,)),
+        (translated.IntoOutput, (X,)),
         (functions.Scale, (X,)),
         (functions.ScaleSeparately, (X,)),
         (functions.Square, (X,)),

@@ -13,6 +13,7 @@ from typing import Any
 from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.syntax import (
     cst,
+    cst_params,
     dotted,
     find,
     keywords,
@@ -50,7 +51,8 @@ class Structs:
             refused = len(self._refused)
             self.made, self.given = set(), set()
             for function in functions:
-                self._block(function.body.body, {})
+                names = [p.name.value for p in cst_params(function.params)]
+                self._block(function.body.body, dict.fromkeys(names, _ARRAYS))
 
     # ---- statements
 
