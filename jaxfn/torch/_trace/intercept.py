@@ -24,18 +24,11 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-from jaxfn.torch._triton import NOT_SHOWN, GpuLook, Surroundings
+from jaxfn.torch._triton import NOT_SHOWN, GpuLook, LaunchSeen, Surroundings
 
 
 class NeedsRead(BaseException):
     """A rule read which inputs are differentiated, and that is not known yet.
-
-    It is no Exception, because rules may catch those.
-    """
-
-
-class LaunchSeen(BaseException):
-    """A rule launched a kernel, and was not traced as on a GPU.
 
     It is no Exception, because rules may catch those.
     """

@@ -18,7 +18,13 @@ It does not import Triton: if no one else has imported it, nothing launches a ke
 `running` runs a rule on tensors with values, without a GPU.
 """
 
-from jaxfn.torch._triton.buffers import Storages, StoredView, stored_views
+from jaxfn.torch._triton.buffers import (
+    Storages,
+    StoredView,
+    flat_storage,
+    stored_views,
+)
+from jaxfn.torch._triton.capture import LaunchSeen
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.surroundings import (
     Surroundings,

@@ -134,3 +134,10 @@ def stored_views(
             place = tuple(x.shape), tuple(x.stride()), x.storage_offset()
             found[i] = StoredView(*place, group[0]), flat
     return found
+
+
+def flat_storage(x: Any) -> Any:
+    """Return the whole storage of a tensor with values, as a flat tensor."""
+    whole = x.untyped_storage()
+    count = whole.nbytes() // x.element_size()
+    return torch.empty(0, dtype=x.dtype).set_(whole, 0, (count,), (1,))

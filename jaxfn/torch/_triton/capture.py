@@ -82,6 +82,13 @@ def _told_when_asked(capture: Capture) -> Iterator[None]:
             setattr(kind, what, before)
 
 
+class LaunchSeen(BaseException):
+    """A rule launched a kernel, and tensors did not look as on a GPU.
+
+    It is no Exception, because rules may catch those.
+    """
+
+
 class Capture:
     """A function that makes an operation of each launch.
 

@@ -25,7 +25,8 @@ from jaxfn.torch._base import (
     torch,
 )
 from jaxfn.torch._triton import capture
-from jaxfn.torch._triton.buffers import Storages
+from jaxfn.torch._triton.buffers import Storages, flat_storage
+from jaxfn.torch._triton.capture import LaunchSeen
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 
 T = TypeVar("T")
@@ -34,13 +35,6 @@ WATCHED = "watched_call"
 """Name of a function of ours that calls what a rule calls, for the rule."""
 # Torch runs nodes of its graph without this mode, so a hook enters it for each.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
-
-
-class LaunchMet(BaseException):
-    """A rule launched a kernel, and was not run as on a GPU.
-
-    No Exception, so that a rule does not catch it.
-    """
 
 
 class KernelRuns:
@@ -66,7 +60,7 @@ class KernelRuns:
                     found = run()
                 if not places:
                     return found
-            except LaunchMet:
+            except LaunchSeen:
                 pass
             except Exception as raised:  # noqa: BLE001  (it may want a GPU)
                 error = raised
@@ -86,7 +80,7 @@ class KernelRuns:
 
 @contextlib.contextmanager
 def _refused() -> Iterator[list[str]]:
-    """While this lasts, a launch of this thread raises `LaunchMet`.
+    """While this lasts, a launch of this thread raises `LaunchSeen`.
 
     Yields:
         The lines that launched: a rule may catch anything.
@@ -95,7 +89,7 @@ def _refused() -> Iterator[list[str]]:
 
     def refuse(*_: Any, **__: Any) -> None:
         places.append(place_now(sys._getframe(1)))
-        raise LaunchMet
+        raise LaunchSeen
 
     with experimental.launches_caught(refuse):
         yield places
@@ -142,11 +136,8 @@ class _Whole(Storages):
     have_values = True
 
     def flat(self, x: Any) -> Any:
-        """The whole storage of a tensor, of its dtype."""
-        whole = x.untyped_storage()
-        count = whole.nbytes() // x.element_size()
-        flat = torch.empty(0, dtype=x.dtype)
-        return flat.set_(whole, 0, (count,), (1,))
+        """Return the storage of a tensor."""
+        return flat_storage(x)
 
 
 class _Look(TorchFunctionMode):

@@ -32,6 +32,7 @@ def of(cls, *args):
     [
         (translated.Written, (X,)),
         (translated.Tuned, (X,)),
+        (translated.SavesItsOutput, (X,)),
         (translated.Two, (X,)),
         (translated.InPlace, (X,)),
         (translated.ByRows, (X.reshape(2, 3),)),
@@ -71,6 +72,16 @@ def test_marked(cls, args, reason):
     result = of(cls, *args)
     assert any(reason in str(left) for left in result.left), str(result)
     assert "raise NotImplementedError" in result.source
+
+
+def test_a_second_derivative_that_a_kernel_lacks_is_skipped():
+    (row,) = [
+        row
+        for row in of(translated.SavesItsOutput).comparison.results
+        if row.check == "second derivative"
+    ]
+    assert row.status == "skipped"
+    assert "the port refuses it: The kernel `scale_kernel`" in row.message
 
 
 def test_kernels_stay_word_for_word():

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxfn._triton import Binding, Launch, Pointer, run_on_host
 from jaxfn.torch._base import to_numpy, torch
+from jaxfn.torch._triton import flat_storage
 
 _HOOK = "a kernel whose configurations have a pre_hook"
 _OVERLAP = "the kernel reads through one pointer what it wrote through another"
@@ -110,7 +111,7 @@ def _are_same(launch: Launch, apart: Launch, given: dict[str, Any]) -> bool:
     def after(one: Launch) -> dict[str, np.ndarray]:
         pointers = {k: x for k, x in one.arguments.items() if isinstance(x, Pointer)}
         by_buffer = {x.buffer: given[k] for k, x in pointers.items()}
-        whole = [to_numpy(_storage(by_buffer[i])) for i in range(len(by_buffer))]
+        whole = [to_numpy(flat_storage(by_buffer[i])) for i in range(len(by_buffer))]
         written = dict(zip(one.writes, run_on_host(one, whole), strict=True))
         found = {}
         for name, x in pointers.items():
@@ -130,9 +131,3 @@ def _are_same(launch: Launch, apart: Launch, given: dict[str, Any]) -> bool:
         }
         one, two = after(launch), after(apart)
     return all(np.array_equal(one[k], two[k], equal_nan=True) for k in wanted)
-
-
-def _storage(x: Any) -> Any:
-    whole = x.untyped_storage()
-    count = whole.nbytes() // x.element_size()
-    return torch.empty(0, dtype=x.dtype).set_(whole, 0, (count,), (1,))
