@@ -22,9 +22,9 @@ LINES = {
     ("_explain",): 1_200,
     ("_gradcheck",): 840,
     ("_cli",): 730,
-    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_840,
-    ("torch/_compare", "torch/_translate"): 11_010,
-    ("torch/_triton",): 970,
+    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_833,
+    ("torch/_compare", "torch/_translate"): 11_002,
+    ("torch/_triton",): 981,
     ("_triton",): 3_130,
 }
 

@@ -91,7 +91,7 @@ class Written(Function):
 
 
 class SavesItsOutput(Function):
-    """In a second derivative PyTorch takes the output for a constant; JAX refuses it."""
+    """PyTorch takes the output for a constant in a second derivative."""
 
     @staticmethod
     def forward(ctx, x):
