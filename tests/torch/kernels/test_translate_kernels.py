@@ -74,6 +74,12 @@ def test_marked(cls, args, reason):
     assert "raise NotImplementedError" in result.source
 
 
+def test_a_decorator_that_did_nothing_leaves_a_comment():
+    source = of(translated.Written).source
+    said = "# without @contiguous, which changed no argument and no result here"
+    assert source.count(said) == 2
+
+
 def test_a_second_derivative_that_a_kernel_lacks_is_skipped():
     (row,) = [
         row
@@ -89,7 +95,7 @@ def test_kernels_stay_word_for_word():
     for kernel in (translated.times, translated.scale_kernel):
         assert inspect.getsource(kernel.fn).strip() in source
     assert "torch" not in source
-    assert "contiguous" not in source
+    assert "contiguous(" not in source
     assert "y = jax.ShapeDtypeStruct(x.shape, x.dtype)" in source
     call = [line.strip() for line in source.split("triton_call(")[1].splitlines()]
     assert call[1:8] == [

@@ -27,16 +27,23 @@ _NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
 
-def decorators(rewriter: Rewriting, original: Any) -> list[Any]:
-    """Return the decorators of a class or function that mean something in JAX."""
+def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
+    """Return the decorators of a class or function that mean something in JAX.
+
+    A comment takes the place of a decorator that is gone because it did nothing in the
+    runs: it may do something for other arguments.
+    """
     is_class = isinstance(original, cst.ClassDef)
-    found = []
+    found, lines = [], list(original.lines_after_decorators)
     for decorator in original.decorators:
         text = code(decorator.decorator)
         if not (is_class and text in ("staticmethod", "classmethod")):
             kept = _decorator(rewriter, decorator, original)
-            found.extend([] if kept is None else [kept])
-    return found
+            if isinstance(kept, cst.EmptyLine):
+                lines.append(kept)
+            elif kept is not None:
+                found.append(kept)
+    return {"decorators": found, "lines_after_decorators": lines}
 
 
 def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
@@ -60,7 +67,8 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     if amp in _AMP:
         return decorator.with_changes(decorator=cst.parse_expression(_AMP[amp]))
     if rewriter.infer.is_passed_through(original, target.value):
-        return None
+        said = f"# without @{code(node)}, which changed no argument and no result here"
+        return cst.EmptyLine(comment=cst.Comment(" ".join(said.split())))
     if not _is_transparent(rewriter, original):
         rewriter.problem(f"the decorator {code(node)}")
     return None

@@ -49,12 +49,10 @@ class Rewriter(Calls):
         if is_for_onnx(original_node):
             return cst.RemoveFromParent()
         self.functions.pop()
-        kept = heads.decorators(self, original_node)
-        return updated_node.with_changes(decorators=kept)
+        return updated_node.with_changes(**heads.decorators(self, original_node))
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        kept = heads.decorators(self, original_node)
-        found = updated_node.with_changes(decorators=kept)
+        found = updated_node.with_changes(**heads.decorators(self, original_node))
         if not self.draws.takes_key:
             return found
         return found.visit(WithKey(self.draws.key, self.draws.has_setup))
