@@ -485,3 +485,35 @@ class SetterThenRead(Function):
         y2 = y.clone()
         y2 -= 1
         return out + y2 * 0
+
+
+def write_into(x, out):
+    out.copy_(2 * x)
+
+
+WRITERS = {"into": write_into}
+
+
+class WriterFromDict(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        WRITERS["into"](x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+class WriterInLambda(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        write = lambda: write_into(x, y)
+        write()
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g

@@ -66,10 +66,6 @@ def translate(
         units = reachable(units, list(units)[: len(roots)])
     program = Analysis(units, facts)
     source, left = _written(library, program, classes, whole=whole)
-    left.extend(
-        Untranslated(name, name, "a launch by code that is not translated")
-        for name in facts.launches.elsewhere
-    )
     values = [unit.value for unit in units.values()]
     left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:

@@ -56,6 +56,7 @@ def test_translated_and_equal(cls, args):
         (translated.Transposed, (X.reshape(2, 3),), "was not contiguous"),
         (translated.LosesAWrite, (X,), "part may share the memory"),
         (translated.LosesInAHelper, (X,), "y may share the memory"),
+        (translated.LosesThroughADict, (X,), "it writes to the argument y"),
         (translated.LosesThroughTwoNames, (X,), "may share its memory"),
         (translated.ByValue, (X,), "a branch on the values of a tensor"),
         (translated.Overlapping, (X,), "reads through one pointer what it wrote"),

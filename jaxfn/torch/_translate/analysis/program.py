@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxfn.torch._translate.analysis.flow import Flow
 from jaxfn.torch._translate.analysis.infer import Inference
@@ -13,11 +13,14 @@ from jaxfn.torch._translate.analysis.random import DrawAnalysis
 from jaxfn.torch._translate.analysis.structs import Structs
 from jaxfn.torch._translate.observe import Observations
 from jaxfn.torch._translate.source import Unit, key_of
-from jaxfn.torch._translate.syntax import code, cst, cst_params, dotted, members
-
-if TYPE_CHECKING:
-    pass
-
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    cst_params,
+    dotted,
+    find,
+    members,
+)
 
 _RULES = ("backward", "vjp", "jvp")
 
@@ -32,6 +35,7 @@ class Analysis:
             key: LaunchPlans(unit, self.inference[key], facts)
             for key, unit in units.items()
         }
+        self._passed_on = _passed_on(units)
         self._has_kernels = any(unit.is_kernel for unit in units.values())
         self._flows: dict[Any, Flow | None] = {}
         self.draws = {
@@ -51,10 +55,23 @@ class Analysis:
                 infer,
                 lambda func: self._summary(unit, func),
                 self.launches[unit.key].of,
-                lambda name: self._has_kernels or _may_write(unit, function, name),
+                lambda name: self._may_write(unit, function, name),
                 assumptions(function),
             )
         return self._flows[function]
+
+    def _may_write(self, unit: Unit, function: Any, name: str) -> bool:
+        """Return whether a function may write to a parameter."""
+        if unit.key in self._passed_on and not unit.is_function_class:
+            return False  # some callers can't be seen
+        if self._has_kernels or not unit.is_function_class:
+            return True  # its callers decide
+        if function.name.value in _RULES:
+            return True
+        if function.name.value != "forward":
+            return function.name.value != "setup_context"
+        marks = f"ctx.mark_dirty({name})"
+        return marks in code(function.body)
 
     def structs(self, unit: Unit) -> Structs:
         """Return the calls of `torch.empty` that only launches fill."""
@@ -101,13 +118,14 @@ def _is_static(function: Any) -> bool:
     return any(dotted(d.decorator) == ["staticmethod"] for d in function.decorators)
 
 
-def _may_write(unit: Unit, function: Any, name: str) -> bool:
-    """Return whether a function may write to a parameter."""
-    if not unit.is_function_class:
-        return True  # its callers decide
-    if function.name.value in _RULES:
-        return True
-    if function.name.value != "forward":
-        return function.name.value != "setup_context"
-    marks = f"ctx.mark_dirty({name})"
-    return marks in code(function.body)
+def _passed_on(units: Mapping[Any, Unit]) -> set[Any]:
+    """Return the units that code uses without a call that the analysis can follow."""
+    found = set()
+    for unit in units.values():
+        calls = {call.func for call in find(unit.node, cst.Call)}
+        for inner in find(unit.node, cst.Lambda):
+            calls -= {call.func for call in find(inner, cst.Call)}
+        for node, target in unit.references.items():
+            if target.kind == "unit" and node not in calls:
+                found.add(key_of(target))
+    return found

@@ -34,16 +34,11 @@ class LaunchFact:
 
 
 class Launches:
-    """The launches of all runs.
-
-    Attributes:
-        elsewhere: Names of kernels that no expression of the translation launched.
-    """
+    """The launches of all runs."""
 
     def __init__(self) -> None:
         self._found: dict[Any, LaunchFact] = {}
         self._now: list[Any] = []
-        self.elsewhere: dict[str, None] = {}
 
     def of(self, node: Any) -> LaunchFact | None:
         """Return what the launches of a call did; None if it launched nothing."""
@@ -69,8 +64,7 @@ class Launches:
     def note(self, kernel: Any, chosen: Binding, launch: Launch) -> None:
         """Note one launch."""
         if not self._now or self._now[-1] is None:
-            self.elsewhere[launch.name] = None
-            return
+            return  # by code that is not translated, and so is marked
         fact = self._found.setdefault(self._now[-1], LaunchFact(kernel))
         if fact.kernel is not kernel:
             fact.problem = fact.problem or "several kernels are launched here"
