@@ -77,7 +77,7 @@ def test_marked(cls, args, reason):
 
 def test_a_decorator_that_did_nothing_leaves_a_comment():
     source = of(translated.Written).source
-    said = "# without @contiguous, which changed no argument and no result here"
+    said = "# without @contiguous, which changed nothing when tried"
     assert source.count(said) == 2
 
 

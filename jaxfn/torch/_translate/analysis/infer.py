@@ -35,10 +35,15 @@ _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
 
 class Inference:
-    """The types of a unit's expressions."""
+    """The types of a unit's expressions.
+
+    Attributes:
+        on_gpu: Whether the original launches kernels.
+    """
 
     def __init__(self, unit: Unit, facts: Observations) -> None:
         self._unit, self._facts = unit, facts
+        self.on_gpu = facts.on_gpu
         self._scopes = Scopes()
         unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
@@ -64,7 +69,7 @@ class Inference:
         that nothing is known of, is a tensor. Else the attribute raises.
         """
         found = self.of(node)
-        if not (self._facts.on_gpu and isinstance(node, cst.Name)):
+        if not (self.on_gpu and isinstance(node, cst.Name)):
             return found
         seen = self._facts.of(node).kind != "unknown" or node.value in _CONSTANTS
         is_local = not seen and node not in self._unit.references
@@ -79,11 +84,7 @@ class Inference:
 
     def is_always_true(self, node: Any) -> bool:
         """Return whether it was True in all runs of code that launches kernels."""
-        return self._facts.on_gpu and self.of(node).value is True
-
-    def is_passed_through(self, function: Any, decorator: Any) -> bool:
-        """Return whether a decorator handed all on as it was, in all runs."""
-        return self._facts.is_passed_through(function, decorator)
+        return self.on_gpu and self.of(node).value is True
 
     def function(self, node: Any) -> Any:
         """Return the function around a node."""
@@ -181,7 +182,7 @@ class Inference:
         """Return the type of a name, from other uses or from what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
-        if len({f.ndim for f in seen}) > 1 and self._facts.on_gpu:
+        if len({f.ndim for f in seen}) > 1 and self.on_gpu:
             near = [self._facts.of(n) for n in _between(uses.events, node)]
             seen = [f for f in near if f.kind != "unknown"] or seen
         if not seen:
@@ -214,9 +215,7 @@ class Inference:
             tensors = ("torch.Tensor", "torch.LongTensor")
             if target is not None and target.name in tensors:
                 return TENSOR
-            if self._facts.on_gpu and text.startswith(
-                ("torch.Tensor |", "torch.LongT")
-            ):
+            if self.on_gpu and text.startswith(("torch.Tensor |", "torch.LongT")):
                 return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_for_onnx, key_of
-from jaxfn.torch._translate.syntax import NoImports, Targets, code, cst, dotted
+from jaxfn.torch._translate.syntax import NoImports, Targets, cst, dotted
 
 # These look at their caller's frame, so nothing may wrap them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
@@ -72,7 +72,7 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         updated = super().on_leave(original_node, updated_node)
         if isinstance(original_node, cst.FunctionDef):
             kept = [d for d in updated.decorators if self._stays(d)]
-            return updated.with_changes(decorators=self._watching(original_node, kept))
+            return updated.with_changes(decorators=kept)
         if not isinstance(original_node, _SEEN):
             return updated
         target = self._unit.references.get(original_node)
@@ -106,34 +106,11 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
             func=self._call("__watch__", original, updated.func)
         )
 
-    def _watching(self, function: Any, decorators: list[Any]) -> list[Any]:
-        """Return decorators between two that tell whether these hand all on."""
-        places = [i for i, d in enumerate(decorators) if self._is_own(d)]
-        if not places:
-            return decorators
-        number = self._facts.number(function)
-        names = [code(_function_of(decorators[i])) for i in places]
-        outer = f"__outer__({number}, {', '.join(names)})"
-        first = cst.Decorator(cst.parse_expression(outer))
-        i = places[0]
-        last = cst.Decorator(cst.Name("__inner__"))
-        return [*decorators[:i], first, *decorators[i:], last]
-
-    def _is_own(self, decorator: Any) -> bool:
-        """Return whether a package has made it, and it is called by a name."""
-        target = self._unit.references.get(_function_of(decorator))
-        return target is not None and target.kind in ("unit", "lost", "value")
-
     def _stays(self, decorator: Any) -> bool:
         node = decorator.decorator
         node = node.func if isinstance(node, cst.Call) else node
         target = self._unit.references.get(node)
         return not (target is not None and is_compiler(target.name))
-
-
-def _function_of(decorator: Any) -> Any:
-    node = decorator.decorator
-    return node.func if isinstance(node, cst.Call) else node
 
 
 def is_compiler(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -85,8 +84,6 @@ class Observations:
         self.launches, self.on_gpu = Launches(), False
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
-        self._calls: list[Any] = []
-        self._passing: dict[int, bool] = {}
 
     def number(self, node: Any) -> int:
         """Return a number for an expression."""
@@ -104,48 +101,6 @@ class Observations:
         if old in self._found:
             self._found[new] = self._found[old]
         self.launches.same(new, old)
-
-    def outer(self, i: int, *decorators: Any) -> Any:
-        """Return a decorator around others, which tells whether they hand all on."""
-
-        def around(function: Any) -> Any:
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                self._calls.append(None)
-                try:
-                    found = function(*args, **kwargs)
-                finally:
-                    inner = self._calls.pop()
-                passed = inner is not None and _is_same((args, kwargs, found), inner)
-                self._note(self._nodes[i], ExprType("callable", owned=passed))
-                for d in map(id, decorators):
-                    self._passing[d] = self._passing.get(d, True) and passed
-                return found
-
-            return call
-
-        return around
-
-    def inner(self, function: Any) -> Any:
-        """Return a function that reports its call to the decorator `outer`."""
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            place = len(self._calls) - 1
-            found = function(*args, **kwargs)
-            if place >= 0:
-                self._calls[place] = args, kwargs, found
-            return found
-
-        return call
-
-    def is_passed_through(self, function: Any, decorator: Any) -> bool:
-        """Return whether decorators handed all on as it was, in code with kernels."""
-        if not self.on_gpu:
-            return False
-        found = self.of(function)
-        never = found.kind == "unknown"
-        return self._passing.get(id(decorator), False) if never else found.owned
 
     def launch(self, i: int, function: Any) -> Any:
         """Note what a function launches when this call calls it."""
@@ -200,17 +155,6 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
-
-
-def _is_same(x: Any, y: Any) -> bool:
-    """Return whether it is the same object, or as good as: a contiguous copy."""
-    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
-        return x is y or (x.dtype == y.dtype and torch.equal(x, y))
-    if isinstance(x, (tuple, list)) and isinstance(y, (tuple, list)):
-        return len(x) == len(y) and all(map(_is_same, x, y))
-    if isinstance(x, dict) and isinstance(y, dict):
-        return x.keys() == y.keys() and all(_is_same(x[k], y[k]) for k in x)
-    return x is y
 
 
 def _are_apart(values: Any) -> bool:

@@ -46,8 +46,6 @@ class InstrumentedOriginal:
                 "__see__": facts.see,
                 "__watch__": facts.watch,
                 "__launch__": facts.launch,
-                "__outer__": facts.outer,
-                "__inner__": facts.inner,
             }
         return self._spaces[name]
 

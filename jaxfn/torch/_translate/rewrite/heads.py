@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe import is_compiler
+from jaxfn.torch._translate.observe import hands_on, is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst
@@ -30,8 +30,8 @@ _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
     """Return the decorators of a class or function that mean something in JAX.
 
-    A comment takes the place of a decorator that is gone because it did nothing in the
-    runs: it may do something for other arguments.
+    A comment takes the place of a decorator that is gone because it changed no argument
+    and no result when it was tried: it may change others.
     """
     is_class = isinstance(original, cst.ClassDef)
     found, lines = [], list(original.lines_after_decorators)
@@ -66,12 +66,24 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     amp = getattr(target.value, "func", None)
     if amp in _AMP:
         return decorator.with_changes(decorator=cst.parse_expression(_AMP[amp]))
-    if rewriter.infer.is_passed_through(original, target.value):
-        said = f"# without @{code(node)}, which changed no argument and no result here"
+    function = _decorated(rewriter, original)
+    if rewriter.infer.on_gpu and hands_on(
+        rewriter.unit, decorator, function, original.name.value
+    ):
+        said = f"# without @{code(node)}, which changed nothing when tried"
         return cst.EmptyLine(comment=cst.Comment(" ".join(said.split())))
-    if not _is_transparent(rewriter, original):
+    if not _is_transparent(function, original):
         rewriter.problem(f"the decorator {code(node)}")
     return None
+
+
+def _decorated(rewriter: Rewriting, original: Any) -> Any:
+    """Return the function or class that the decorators made."""
+    value = rewriter.unit.value
+    if isinstance(original, cst.FunctionDef) and isinstance(value, type):
+        value = vars(value).get(original.name.value)
+        value = getattr(value, "__func__", value)
+    return value
 
 
 def _full(target: Any) -> str:
@@ -83,12 +95,8 @@ def _full(target: Any) -> str:
     return target.name
 
 
-def _is_transparent(rewriter: Rewriting, original: Any) -> bool:
+def _is_transparent(value: Any, original: Any) -> bool:
     """Return whether the decorator returned the function, or only compiled it."""
-    value = rewriter.unit.value
-    if isinstance(original, cst.FunctionDef) and isinstance(value, type):
-        value = vars(value).get(original.name.value)
-        value = getattr(value, "__func__", value)
     if isinstance(value, torch.jit.ScriptFunction):
         return True
     found = getattr(value, "__code__", None)
