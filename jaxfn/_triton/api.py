@@ -36,9 +36,10 @@ def triton_call(
             `jax.ShapeDtypeStruct` for arrays.
         out: For each pointer that the kernel writes to, by the name of the parameter, a
             `jax.ShapeDtypeStruct`. The kernel gets zeros of this shape. If it updates
-            an array, pass the array too, among the arguments; the result is the array
-            after the update, and the array itself stays as it is. None for a pointer
-            that is None in this call, and so is its result.
+            an array, or does so for some values of its flags, pass the array too, among
+            the arguments; the result is the array after the launch, and the array
+            itself stays as it is. None for a pointer that is None in this call, and so
+            is its result.
         **arguments: The other arguments by the names of the kernel's parameters, and
             options of Triton's launches: `num_warps`, `num_stages` and others.
 
@@ -53,8 +54,9 @@ def triton_call(
         TypeError: An argument is missing or has a wrong type; or the result was
             differentiated.
         KeyError: A keyword is neither a parameter of the kernel nor an option.
-        ValueError: `out` names a parameter that the kernel does not write to, or leaves
-            out one that it writes to; or the grid depends on values of arrays.
+        ValueError: `out` names a parameter that is no argument and that the kernel does
+            not write to, or leaves out one that it writes to; or the grid depends on
+            values of arrays.
         NotImplementedError: The kernel or its autotuner has hooks.
         RuntimeError: Triton can't compile the kernel for these arguments. Or, on a CPU,
             the kernel uses an address outside its arrays; in compiled functions this is
@@ -89,11 +91,13 @@ def triton_call(
             "run. Leave it out, and do its work before the call."
         )
     made = _launch(found, arrays, _place())
-    _check_outputs(made, list(arrays), [k for k, x in out.items() if x is not None])
+    wanted = [key for key, x in out.items() if x is not None]
+    _check_outputs(made, list(arrays), wanted, arguments)
     buffers = [jnp.ravel(x) for x in arrays.values()]
     names = list(arrays)
-    written = zip(made.writes, launch(made, buffers), strict=True)
-    results = {names[i]: x.reshape(arrays[names[i]].shape) for i, x in written}
+    results = {key: arrays[key] for key in wanted}  # the kernel may leave some
+    for i, x in zip(made.writes, launch(made, buffers), strict=True):
+        results[names[i]] = x.reshape(arrays[names[i]].shape)
     outputs = tuple(results.get(key) for key in out)
     return outputs[0] if len(outputs) == 1 else outputs
 
@@ -216,8 +220,14 @@ def _launch(
     )
 
 
-def _check_outputs(made: Launch, names: list[str], out: list[str]) -> None:
-    """Check that `out` names the arrays that the kernel writes to."""
+def _check_outputs(
+    made: Launch, names: list[str], out: list[str], arguments: dict[str, Any]
+) -> None:
+    """Check that `out` names the arrays that the kernel writes to.
+
+    Of the arrays that are arguments too it may name others, because some kernels write
+    to an array only if a flag says so.
+    """
     if not made.effects.are_known and set(out) != set(names):
         raise ValueError(
             f"The code of the kernel `{made.name}` does not tell to which arrays it "
@@ -232,7 +242,7 @@ def _check_outputs(made: Launch, names: list[str], out: list[str]) -> None:
                 "the array."
             )
     for key in out:
-        if key not in written:
+        if key not in written and key not in arguments:
             raise ValueError(
                 f"The kernel `{made.name}` does not write to `{key}`, which `out` "
                 f"names. It writes to: {', '.join(written) or 'nothing'}."

@@ -42,7 +42,7 @@ def axpy(x, y, z, n, a, BLOCK: tl.constexpr):
 def run(x, y, a=2.0, kernel=axpy, **arguments):
     """a x + y by a kernel."""
     given = {"x": x, "y": y, "n": x.size, "a": a, "BLOCK": 8, **arguments}
-    return jaxfn.triton_call(kernel, by_block, out={"z": like(x)}, **given)
+    return jaxfn.triton_call(kernel, by_block, **{"out": {"z": like(x)}, **given})
 
 
 @triton.jit
@@ -385,12 +385,19 @@ def test_kernels_of_other_languages(monkeypatch):
     error_of(kernel=triton.jit(counted.fn), match="`counted` was made.*TRITON_INTERPR")
 
 
+def test_an_array_that_the_kernel_leaves_as_it_is_comes_back():
+    z, x = run(X, X, out={"z": like(X), "x": like(X)})
+    np.testing.assert_array_equal(z, 3 * X)
+    np.testing.assert_array_equal(x, X)
+
+
 def test_wrong_outputs():
     error_of(
         error=ValueError, match="writes to `z`, which `out` leaves out", z=X, out={}
     )
-    both = {"z": like(X), "x": like(X)}
-    error_of(error=ValueError, match="does not write to `x`.*It writes to: z", out=both)
+    more = {"z": like(X), "y": like(X)}
+    said = "does not write to `y`.*It writes to: z"
+    error_of(error=ValueError, match=said, out=more, y=...)
     error_of(match="as `out`: expected a dict", out=like(X))
     error_of(match=r"got an array as `out\['z'\]`", out={"z": X})
     error_of(match=r"got 3 as `out\['z'\]`: expected a jax.ShapeDty", out={"z": 3})

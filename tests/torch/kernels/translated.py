@@ -73,6 +73,54 @@ def contiguous(function):
     return wrapper
 
 
+def doubling(function):
+    @functools.wraps(function)
+    def wrapper(ctx, *args):
+        return 2 * function(ctx, *args)
+
+    return wrapper
+
+
+def in_float32(function):
+    @functools.wraps(function)
+    def wrapper(ctx, *args):
+        return function(ctx, *[x.to(torch.float32) for x in args])
+
+    return wrapper
+
+
+def remembering_shapes(function):
+    """A decorator that takes tensors of one shape for one tensor."""
+    found = {}
+
+    @functools.wraps(function)
+    def wrapper(ctx, *args):
+        key = tuple(x.shape for x in args)
+        if key not in found:
+            found[key] = function(ctx, *args)
+        return found[key]
+
+    return wrapper
+
+
+def nameless(function):
+    """A decorator from which nothing leads to the function."""
+    return lambda *args: function(*args)
+
+
+def remembering(function):
+    """A decorator that returns the last result again for the same arguments."""
+    last = []
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        if not last or any(a is not b for a, b in zip(args, last[0], strict=True)):
+            last[:] = [args, function(*args)]
+        return last[1]
+
+    return wrapper
+
+
 class Written(Function):
     """An output that a kernel only writes; backward writes to its gradient."""
 
@@ -88,6 +136,105 @@ class Written(Function):
     def backward(ctx, g):
         scale_kernel[(1,)](g, g, g.numel(), 3.0, BLOCK=16, num_warps=2)
         return g
+
+
+class Tripled(Function):
+    """The gradient of three times x."""
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3.0 * g
+
+
+class Doubled(Tripled):
+    @staticmethod
+    @doubling
+    def forward(ctx, x):
+        return scaled(x)
+
+
+class InFloat32(Tripled):
+    @staticmethod
+    @in_float32
+    def forward(ctx, x):
+        return scaled(x)
+
+
+class RemembersShapes(Tripled):
+    @staticmethod
+    @remembering_shapes
+    def forward(ctx, x):
+        return scaled(x)
+
+
+class Nameless(Tripled):
+    @staticmethod
+    @nameless
+    def forward(ctx, x):
+        return scaled(x)
+
+
+class Unreached(Tripled):
+    """A decorated helper that no run reaches."""
+
+    @staticmethod
+    def forward(ctx, x, offset=None):
+        y = scaled(x)
+        if offset is not None:
+            y = y + total_of(offset)
+        return y
+
+
+@remembering
+def total_of(offset: torch.Tensor) -> torch.Tensor:
+    return offset.sum()
+
+
+def scaled(x):
+    y = torch.empty_like(x)
+    scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)
+    return y
+
+
+class Flagged(Function):
+    """A kernel writes to one of its arrays only if a flag says so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, z = with_square(x, False)
+        ctx.save_for_backward(z)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (z,) = ctx.saved_tensors
+        y, square = with_square(g, True)
+        return y - 1.0 + square + z
+
+
+def with_square(x, second):
+    y, z = torch.empty_like(x), torch.ones_like(x)
+    two_kernel[(1,)](x, y, z, x.numel(), BLOCK=16, SECOND=second)
+    return y, z
+
+
+def kind():
+    return "cuda" if torch.cuda.is_available() else "xpu"
+
+
+class AsksOnce(Tripled):
+    """A name has the answer of the machine."""
+
+    @staticmethod
+    def forward(ctx, x):
+        device = kind()
+        if device == "cuda":
+            count = torch.cuda.get_device_properties(x.device).multi_processor_count
+        elif device == "xpu":
+            count = torch.xpu.get_device_properties(x.device).gpu_subslice_count
+        y = torch.empty(count, *x.shape, device=x.device)
+        scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)
+        return y[0] * 1
 
 
 class SavesItsOutput(Function):

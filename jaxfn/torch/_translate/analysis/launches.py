@@ -20,12 +20,14 @@ class LaunchPlan:
         names: For each argument of the call, the parameters that it gives.
         written: The expressions that the kernel writes to, by parameter, in order.
         optional: Parameters among these that may be None.
+        maybe: Parameters among these to which some launches don't write.
         problem: The reason that it can't be translated; empty if it can.
     """
 
     names: list[list[str]] = dataclasses.field(default_factory=list)
     written: dict[str, Any] = dataclasses.field(default_factory=dict)
     optional: set[str] = dataclasses.field(default_factory=set)
+    maybe: set[str] = dataclasses.field(default_factory=set)
     problem: str = ""
 
 
@@ -77,9 +79,9 @@ class LaunchPlans:
             written -= {n for n in written if dotted(given.get(n)) == ["None"]}
             plan.optional = {n for n in written if "none" in effects[n]}
         for name in written:
-            if "read" in effects[name]:
-                plan.problem = f"it writes to `{name}` in some launches only"
-            elif name not in given:
+            if fact is None or "read" in effects[name]:
+                plan.maybe.add(name)
+            if name not in given:
                 plan.problem = f"it writes to `{name}`, which is not named here"
         plan.written = {
             n: given[n] for n in kernel.arg_names if n in written & {*given}

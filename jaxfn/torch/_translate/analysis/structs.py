@@ -131,10 +131,10 @@ class Structs:
             if arg.value not in nodes:
                 self._read(arg.value, values)
         self._read(call.func, values)
-        for node in nodes:
+        for name, node in plan.written.items():
             is_name = isinstance(node, cst.Name)
             found = values.get(node.value, _ARRAYS) if is_name else _ARRAYS
-            if _ARRAY in found:
+            if _ARRAY in found or name in plan.maybe:
                 self._refuse(names_read(node), values)
             else:
                 self.given.add(node)

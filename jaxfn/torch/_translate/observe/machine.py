@@ -17,7 +17,7 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_kernel, literal
-from jaxfn.torch._translate.syntax import code, cst, dotted, is_line
+from jaxfn.torch._translate.syntax import Scopes, code, cst, dotted, is_line
 
 _TORCH = ("torch.cuda.", "torch.version.", "torch.xpu.", "torch.backends.")
 _TORCH += ("torch.compiler.is_", "torch.distributed.is_")
@@ -41,6 +41,9 @@ class _Answers(cst.CSTTransformer):
         self._known: set[Any] = set()
         self._chained: set[Any] = set()
         self._numbers: list[str] = []
+        self._scopes = Scopes()
+        unit.node.visit(self._scopes)
+        self._names: dict[tuple[Any, str], Any] = {}
 
     def on_visit(self, node: Any) -> bool:
         if isinstance(
@@ -77,7 +80,7 @@ class _Answers(cst.CSTTransformer):
         """Return the text of what a question gave; None if it is none."""
         value = self._facts.of(node)
         if isinstance(node, cst.Name):
-            return self._constant(node)
+            return self._local(node) or self._constant(node)
         if isinstance(node, cst.Attribute) and node.attr.value in ("type", "is_cuda"):
             owner = self._facts.of(node.value)
             if node.attr.value == "type" and owner.kind == "device":
@@ -101,6 +104,30 @@ class _Answers(cst.CSTTransformer):
         if value.value is None and value.kind == "unknown" and root is node:
             return self._asked(node)
         return None if value.value is None else literal(value.value)
+
+    def _local(self, node: Any) -> str | None:
+        """Return the answer that a name of a function is bound to, and nothing else."""
+        around = self._scopes.around
+        function = around.get(node)
+        while function is not None and not self._stores(function, node.value):
+            function = around.get(function)
+        found = self._names.get((function, node.value))
+        return None if found is None else code(found)
+
+    def _stores(self, function: Any, name: str) -> list[Any]:
+        uses = self._scopes.names.get(function, {}).get(name)
+        return [] if uses is None else [value for _, value in uses.stores]
+
+    def leave_Assign(self, original_node: Any, updated_node: Any) -> Any:
+        target, value = original_node.targets[0].target, updated_node.value
+        function = self._scopes.around.get(original_node)
+        is_name = function is not None and isinstance(target, cst.Name)
+        if not is_name or value not in self._known:
+            return updated_node
+        if self._stores(function, target.value) != [original_node.value]:
+            return updated_node
+        self._names[function, target.value] = value
+        return cst.RemoveFromParent()
 
     def _constant(self, node: Any) -> str | None:
         """Return the value of a flag that its module has computed."""

@@ -7,13 +7,16 @@ from jaxfn.torch._translate.table.row import BoundCall
 def _pad(given: BoundCall) -> str | None:
     """Torch's list begins at the last axis; JAX's widths at the first."""
     sizes, ndim = given.elements("pad"), given.ndim("x")
-    if sizes is None or ndim is None or len(sizes) % 2:
+    if sizes is None or len(sizes) % 2:
         return None
-    widths = ["(0, 0)"] * ndim
-    for i in range(len(sizes) // 2):
-        widths[ndim - 1 - i] = f"({sizes[2 * i]}, {sizes[2 * i + 1]})"
+    last = [f"({a}, {b})" for a, b in zip(sizes[::2], sizes[1::2], strict=True)][::-1]
+    if ndim is None:
+        widths = f"[*[(0, 0)] * (x.ndim - {len(last)}), {', '.join(last)}]"
+    else:
+        none = ["(0, 0)"] * (ndim - len(last))
+        widths = f"({', '.join([*none, *last])},)"
     value = ", constant_values=value" if given.has("value") else ""
-    return f"jnp.pad(x, ({', '.join(widths)},){value})"
+    return f"jnp.pad(x, {widths}{value})"
 
 
 _REDUCED = {"mean": "-jnp.mean({})", "sum": "-jnp.sum({})", "none": "-{}[:, 0]"}
