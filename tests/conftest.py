@@ -126,6 +126,10 @@ def pytest_addoption(parser):
         "--programs", type=int, help="how many random programs tests/laws/ runs"
     )
     parser.addoption(
+        "--share",
+        help="2/3: of all tests but notebooks, the second third, chosen by their names",
+    )
+    parser.addoption(
         "--programs-seed", type=int, default=0, help="the number of the first of them"
     )
 
@@ -157,12 +161,12 @@ NORMAL_NOTEBOOKS = ("01_first_function",)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    if config.option.full and not config.option.rest:
-        return
-    cells = Counter()
-    is_left = {item: is_left_out(item, cells) for item in items}
-    kept = [item for item in items if is_left[item] == config.option.rest]
-    left = [item for item in items if is_left[item] != config.option.rest]
+    cells, kept, left = Counter(), [], []
+    for item in items:
+        chosen = config.option.full and not config.option.rest
+        chosen = chosen or is_left_out(item, cells) == config.option.rest
+        chosen = chosen and is_in_share(item, config.option.share)
+        (kept if chosen else left).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
 
@@ -190,6 +194,15 @@ def is_left_out(item, cells):
     # Not by turns, which might take all that have one value of some parameter.
     by_chance = zlib.crc32(item.nodeid.encode()) % thinned.args[0] == 0
     return not by_chance and cells[test] > 1
+
+
+def is_in_share(item, share):
+    """Is it in a share such as "2/3"?"""
+    if share is None or item.path.suffix == ".ipynb":
+        return True
+    number, _, count = share.partition("/")
+    # Backwards, so that it is independent of the choice of thinned cells.
+    return zlib.crc32(item.nodeid[::-1].encode()) % int(count) == int(number) - 1
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -266,6 +266,15 @@ def test_explain_says_what_is_refused():
     assert place(loop) in str(report)
 
 
+def test_explain_traces_tensors_like_arrays():
+    cls = refused(lambda ctx, x: x * x, lambda ctx, g: g * 2)
+    x = np.ones(2, "float32")
+    by_array = jaxfn.torch.explain(cls, jnp.asarray(x))
+    by_tensor = jaxfn.torch.explain(cls, torch.from_numpy(x))
+    assert str(by_tensor) == str(by_array)
+    assert by_tensor.backward.operations
+
+
 def test_host_call_that_draws():
     made = from_torch(refused(draws), fallback="host")
     with warnings.catch_warnings():

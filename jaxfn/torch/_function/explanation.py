@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxfn.torch._base import TorchRefusal
+from jaxfn.torch._base import TorchRefusal, to_numpy, torch
 from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.function import Bridge, is_array
 from jaxfn.torch._function.traced_forward import traced_forward
@@ -80,7 +80,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
 
     Args:
         cls: The torch class.
-        *args: The arguments of its `apply`, with JAX arrays, without a key.
+        *args: The arguments of its `apply`, with JAX arrays or tensors, without a key.
         random: Whether it may draw random numbers.
 
     Returns:
@@ -102,7 +102,7 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         (True, {'aten.mul.Tensor': 2})
     """
     bridge = Bridge(cls, Settings("never", random=random))
-    call = TorchCall(args, is_array)
+    call = TorchCall([_as_array(x) for x in args], is_array)
     call.arrays = [jnp.asarray(x) for x in call.arrays]
     needs_input_grad = tuple(
         top is not None and jnp.issubdtype(call.arrays[top].dtype, jnp.inexact)
@@ -120,6 +120,12 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     except TorchRefusal as refusal:
         backward = _refused("backward", refusal)
     return TorchExplanation(cls.__name__, forward, backward)
+
+
+def _as_array(x: Any) -> Any:
+    """Return a tensor as an array, so that it is traced, and no constant."""
+    is_dense = isinstance(x, torch.Tensor) and x.layout is torch.strided
+    return jnp.asarray(to_numpy(x)) if is_dense else x
 
 
 def _refused(rule: str, refusal: TorchRefusal) -> RuleGraph:

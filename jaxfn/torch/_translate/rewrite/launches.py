@@ -52,11 +52,10 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         name: _struct(parts[node], node in given, _may_be_none(rewriter, plan, name))
         for name, node in plan.written.items()
     }
-    out = ", ".join(f'"{name}": {text}' for name, text in structs.items())
     args = [
         cst.Arg(new.func.value, comma=comma),
         cst.Arg(_grid(new.func), comma=comma),
-        _named("out", cst.parse_expression(f"{{{out}}}"), comma),
+        _named("out", _outputs(structs), comma),
     ]
     for before, arg, names in zip(old.args, new.args, plan.names, strict=True):
         if arg.star == "**":
@@ -74,6 +73,23 @@ def launched(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     names = [cst.Element(node) for node in plan.written.values()]
     target = names[0].value if len(names) == 1 else cst.Tuple(names, lpar=[], rpar=[])
     return [cst.Assign([cst.AssignTarget(target)], call)]
+
+
+def _outputs(structs: dict[str, str]) -> Any:
+    """Return the dict of outputs, with a line for each if one line is too short."""
+    parts = [f'"{name}": {text}' for name, text in structs.items()]
+    found: Any = cst.parse_expression(f"{{{', '.join(parts)}}}")
+    if len(code(found)) < _WIDTH:
+        return found
+    space, line = cst.SimpleWhitespace, cst.ParenthesizedWhitespace
+    inner = line(indent=True, last_line=space(" " * 8))
+    outer = line(indent=True, last_line=space(" " * 4))
+    elements = [
+        e.with_changes(comma=cst.Comma(whitespace_after=inner)) for e in found.elements
+    ]
+    elements[-1] = elements[-1].with_changes(comma=cst.Comma(whitespace_after=outer))
+    brace = cst.LeftCurlyBrace(whitespace_after=inner)
+    return found.with_changes(elements=elements, lbrace=brace)
 
 
 def _laid_out(call: Any, args: list[Any]) -> Any:
