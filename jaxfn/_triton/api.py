@@ -36,10 +36,9 @@ def triton_call(
             `jax.ShapeDtypeStruct` for arrays.
         out: For each pointer that the kernel writes to, by the name of the parameter, a
             `jax.ShapeDtypeStruct`. The kernel gets zeros of this shape. If it updates
-            an array, or does so for some values of its flags, pass the array too, among
-            the arguments; the result is the array after the launch, and the array
-            itself stays as it is. None for a pointer that is None in this call, and so
-            is its result.
+            an array, or may do so, pass the array too, among the arguments. The result
+            is the array after the launch; the array itself stays as it is. None for a
+            pointer that is None in this call, and so is its result.
         **arguments: The other arguments by the names of the kernel's parameters, and
             options of Triton's launches: `num_warps`, `num_stages` and others.
 
@@ -54,8 +53,8 @@ def triton_call(
         TypeError: An argument is missing or has a wrong type; or the result was
             differentiated.
         KeyError: A keyword is neither a parameter of the kernel nor an option.
-        ValueError: `out` names a parameter that is no argument and that the kernel does
-            not write to, or leaves out one that it writes to; or the grid depends on
+        ValueError: `out` leaves out a parameter that the kernel writes to, or names one
+            that is no argument and that it does not write to. Or the grid depends on
             values of arrays.
         NotImplementedError: The kernel or its autotuner has hooks.
         RuntimeError: Triton can't compile the kernel for these arguments. Or, on a CPU,
@@ -95,7 +94,7 @@ def triton_call(
     _check_outputs(made, list(arrays), wanted, arguments)
     buffers = [jnp.ravel(x) for x in arrays.values()]
     names = list(arrays)
-    results = {key: arrays[key] for key in wanted}  # the kernel may leave some
+    results = {key: arrays[key] for key in wanted}  # some depend on flags
     for i, x in zip(made.writes, launch(made, buffers), strict=True):
         results[names[i]] = x.reshape(arrays[names[i]].shape)
     outputs = tuple(results.get(key) for key in out)
@@ -223,11 +222,7 @@ def _launch(
 def _check_outputs(
     made: Launch, names: list[str], out: list[str], arguments: dict[str, Any]
 ) -> None:
-    """Check that `out` names the arrays that the kernel writes to.
-
-    Of the arrays that are arguments too it may name others, because some kernels write
-    to an array only if a flag says so.
-    """
+    """Check that `out` names what the kernel writes to, and else only arguments."""
     if not made.effects.are_known and set(out) != set(names):
         raise ValueError(
             f"The code of the kernel `{made.name}` does not tell to which arrays it "

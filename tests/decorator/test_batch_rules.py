@@ -10,6 +10,8 @@ import jaxfn
 from jaxfn._base.errors import ClosedOverError
 from tests.build import SCALE, function, scale
 
+pytestmark = pytest.mark.thinned(2)
+
 X = jnp.ones(8)
 
 

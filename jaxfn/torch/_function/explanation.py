@@ -102,8 +102,9 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         (True, {'aten.mul.Tensor': 2})
     """
     bridge = Bridge(cls, Settings("never", random=random))
-    call = TorchCall([_as_array(x) for x in args], is_array)
-    call.arrays = [jnp.asarray(x) for x in call.arrays]
+    given = [to_numpy(x) if isinstance(x, torch.Tensor) else x for x in args]
+    call = TorchCall(given, is_array)
+    call.arrays = list(map(jnp.asarray, call.arrays))
     needs_input_grad = tuple(
         top is not None and jnp.issubdtype(call.arrays[top].dtype, jnp.inexact)
         for top in call.tops
@@ -120,12 +121,6 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     except TorchRefusal as refusal:
         backward = _refused("backward", refusal)
     return TorchExplanation(cls.__name__, forward, backward)
-
-
-def _as_array(x: Any) -> Any:
-    """Return a tensor as an array, so that it is traced, and no constant."""
-    is_dense = isinstance(x, torch.Tensor) and x.layout is torch.strided
-    return jnp.asarray(to_numpy(x)) if is_dense else x
 
 
 def _refused(rule: str, refusal: TorchRefusal) -> RuleGraph:
