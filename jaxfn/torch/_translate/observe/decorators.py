@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,14 @@ from jaxfn.torch._triton import running
 
 _NUMBERS = {"int": 2, "float": 0.5, "bool": True, "str": "a"}
 _DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.int32)
+_SHAPES = ((3, 7), (3,), (2, 3, 7), (1, 2, 3, 7))
 
 
 def hands_on(unit: Unit, decorator: Any, function: Any, name: str) -> bool:
     """Return whether a decorator hands on arguments and results as they are.
 
-    It is called four times, as on a GPU, with tensors of several dtypes for all
-    parameters that need a value.
+    It is called as on a GPU, with tensors of several shapes and dtypes for all
+    parameters that need a value. Calls that raise an error tell nothing.
 
     Args:
         unit: Unit in which the decorator stands.
@@ -30,31 +32,31 @@ def hands_on(unit: Unit, decorator: Any, function: Any, name: str) -> bool:
         function: What the decorators made of a function.
         name: Name of this function.
     """
+    inner = inspect.unwrap(function)
+    if getattr(getattr(inner, "__code__", None), "co_name", "") != name:
+        return False  # what the decorator made does not lead to the function
     calls: list[Any] = []
+    handed: list[bool] = []
     with contextlib.suppress(Exception), torch.no_grad(), running():
-        inner = inspect.unwrap(function)
-        if inner.__code__.co_name != name:
-            return False  # what the decorator made does not lead to the function
         names = {**unit.source.namespace, **unit.closure}
-        decorate = eval(code(decorator.decorator), names)
-        noting = decorate(_noting(inner, calls))
-        for number, dtype in enumerate(_DTYPES, 1):
-            given = _arguments(inner, number, dtype)
-            found = noting(*given)
-            args, kwargs, result = calls[-1]
-            handed = _is_same(given, list(args)) and not kwargs
-            if len(calls) != number or not handed or not _is_same(found, result):
-                return False
-        return True
-    return False
+        noting = eval(code(decorator.decorator), names)(_noting(inner, calls))
+        for number, (shape, dtype) in enumerate(itertools.product(_SHAPES, _DTYPES)):
+            given = _arguments(inner, number, shape, dtype)
+            calls.clear()
+            with contextlib.suppress(Exception):
+                found = noting(*given)
+                handed.append(len(calls) == 1 and _is_same([*given, found], calls[0]))
+    return bool(handed) and all(handed)
 
 
 def _noting(function: Any, calls: list[Any]) -> Callable[..., Any]:
     """Return a function that is called like another one, and notes its calls."""
 
+    numbers = itertools.count()
+
     def noting(*args: Any, **kwargs: Any) -> Any:
-        result = torch.full((2, 5), float(len(calls)))
-        calls.append((args, kwargs, result))
+        result = torch.full((2, 5), float(next(numbers)))
+        calls.append([*args, *kwargs.values(), result])
         return result
 
     functools.update_wrapper(noting, function)
@@ -63,7 +65,9 @@ def _noting(function: Any, calls: list[Any]) -> Callable[..., Any]:
     return noting
 
 
-def _arguments(function: Any, number: int, dtype: Any) -> list[Any]:
+def _arguments(
+    function: Any, number: int, shape: tuple[int, ...], dtype: Any
+) -> list[Any]:
     """Return arguments for the parameters without a default."""
     found: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -79,7 +83,7 @@ def _arguments(function: Any, number: int, dtype: Any) -> list[Any]:
         elif kind in _NUMBERS:
             found.append(_NUMBERS[kind])
         else:
-            found.append(torch.full((3, 7), 10 * number + len(found)).to(dtype))
+            found.append(torch.full(shape, 10 * number + len(found)).to(dtype))
     return found
 
 
