@@ -51,7 +51,6 @@ def hands_on(unit: Unit, decorator: Any, function: Any, name: str) -> bool:
 
 def _noting(function: Any, calls: list[Any]) -> Callable[..., Any]:
     """Return a function that is called like another one, and notes its calls."""
-
     numbers = itertools.count()
 
     def noting(*args: Any, **kwargs: Any) -> Any:

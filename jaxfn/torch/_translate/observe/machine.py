@@ -25,6 +25,7 @@ _ALONE = {"torch.distributed.get_world_size": "1", "torch.distributed.get_rank":
 _WORDS = r"torch\.(cuda|version|xpu|npu|mps|backends)\b|__version__|device_capability"
 _WORDS += r"|is_available|get_current_target|environ|find_spec|runtime\.driver"
 _WORDS += r"|get_device_properties|multi_?processor_count"
+_PASSED_OVER = (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
 _CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.device"}
 
 
@@ -46,9 +47,7 @@ class _Answers(cst.CSTTransformer):
         self._names: dict[tuple[Any, str], Any] = {}
 
     def on_visit(self, node: Any) -> bool:
-        if isinstance(
-            node, (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
-        ):
+        if isinstance(node, _PASSED_OVER):
             return False
         if isinstance(node, cst.If) and isinstance(node.orelse, cst.If):
             self._chained.add(node.orelse)
@@ -81,12 +80,12 @@ class _Answers(cst.CSTTransformer):
         value = self._facts.of(node)
         if isinstance(node, cst.Name):
             return self._local(node) or self._constant(node)
-        if isinstance(node, cst.Attribute) and node.attr.value in ("type", "is_cuda"):
-            owner = self._facts.of(node.value)
-            if node.attr.value == "type" and owner.kind == "device":
-                return literal(value.value)
-            if node.attr.value == "is_cuda" and owner.is_tensor:
-                return "True"
+        owner = self._facts.of(getattr(node, "value", None))
+        asked = node.attr.value if isinstance(node, cst.Attribute) else ""
+        if asked == "type" and owner.kind == "device":
+            return literal(value.value)
+        if asked == "is_cuda" and owner.is_tensor:
+            return "True"
         if isinstance(node, cst.Call) and self._is_other_tensor(node):
             return "False"
         target = self._unit.references.get(getattr(node, "func", None))
@@ -198,26 +197,19 @@ class _Answers(cst.CSTTransformer):
         """Return the value of an answer; NotImplemented for other expressions."""
         return ast.literal_eval(code(node)) if node in self._known else NotImplemented
 
-    def _fold(self, value: Any) -> Any:
-        found = cst.parse_expression(repr(value))
-        self._known.add(found)
-        return found
-
-    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
-        parts = [updated_node.left, *(c.comparator for c in updated_node.comparisons)]
+    def _computed(self, original_node: Any, updated_node: Any) -> Any:
+        """Return the value of an operation on answers, and on what is written out."""
+        parts = [p for c in updated_node.children for p in (c, *c.children)]
         if not any(part in self._known for part in parts):
             return updated_node
         try:
-            return self._fold(bool(eval(code(updated_node), {})))
+            found = cst.parse_expression(repr(eval(code(updated_node), {})))
         except Exception:  # noqa: BLE001  (other names)
             return updated_node
+        self._known.add(found)
+        return found
 
-    def leave_UnaryOperation(self, original_node: Any, updated_node: Any) -> Any:
-        value = self._value(updated_node.expression)
-        is_not = isinstance(updated_node.operator, cst.Not)
-        if value is NotImplemented or not is_not:
-            return updated_node
-        return self._fold(not value)
+    leave_UnaryOperation = leave_Comparison = _computed
 
     def leave_BooleanOperation(self, original_node: Any, updated_node: Any) -> Any:
         ends = isinstance(updated_node.operator, cst.Or)  # the value that decides
@@ -251,10 +243,8 @@ class _Answers(cst.CSTTransformer):
         lines = [cst.EmptyLine(comment=cst.Comment(n)) for n in self._numbers]
         self._numbers = []
         leading = [*updated_node.leading_lines, *lines]
-        if (
-            is_line(updated_node, cst.Assert)
-            and self._value(updated_node.body[0].test) is True
-        ):
+        is_assert = is_line(updated_node, cst.Assert)
+        if is_assert and self._value(updated_node.body[0].test) is True:
             return cst.RemoveFromParent()
         return updated_node.with_changes(leading_lines=leading)
 
@@ -273,11 +263,9 @@ class _Answers(cst.CSTTransformer):
         target = self._unit.references.get(call.func)
         if target is not None and target.name in _CONTEXTS:
             return True
-        kinds = {self._facts.of(arg.value).kind for arg in call.args}
-        text = [code(arg.value) for arg in call.args]
-        return kinds == {"device"} or [
-            t.endswith((".device", ".device.index")) for t in text
-        ] == [True]
+        devices = [self._facts.of(arg.value).kind == "device" for arg in call.args]
+        named = code(call).endswith((".device)", ".device.index)"))
+        return (named and len(devices) == 1) or (any(devices) and all(devices))
 
     def leave_With(self, original_node: Any, updated_node: Any) -> Any:
         pairs = zip(original_node.items, updated_node.items, strict=True)
