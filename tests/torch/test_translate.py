@@ -77,6 +77,10 @@ WRITTEN = [
     ("return x.sub(x.sub(1))", ["return x - (x - 1)"]),
     ("return x.pow(2).pow(0.5)", ["return (x**2) ** 0.5"]),
     ("return x.neg().pow(2)", ["return (-x) ** 2"]),
+    (
+        "return x.div(2, rounding_mode='floor')",
+        ["return jnp.floor_divide(x, 2)"],
+    ),
     ("return F.gelu(x)", ["return jax.nn.gelu(x, approximate=False)"]),
     ("with torch.no_grad():\n    y = x * 2\nreturn y", ["y = x * 2", "return y"]),
     ("return x * math.sqrt(x.size(-1))", ["return x * math.sqrt(x.shape[-1])"]),

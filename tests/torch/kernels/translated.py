@@ -181,7 +181,7 @@ class Unreached(Tripled):
     def forward(ctx, x, offset=None):
         y = scaled(x)
         if offset is not None:
-            y = y + total_of(offset)
+            y = y + (total_of(offset) + 1).div(2, rounding_mode="floor")
         return y
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -30,6 +31,7 @@ _RESULTS = {
 _BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
 _BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
 _BUILTINS |= {"range": "other", "set": "other"}
+_TENSORS = ("torch.Tensor", "torch.LongTensor")
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
@@ -212,8 +214,7 @@ class Inference:
         if annotation is not None:
             target = self._unit.references.get(annotation.annotation)
             text = code(annotation.annotation)
-            tensors = ("torch.Tensor", "torch.LongTensor")
-            if target is not None and target.name in tensors:
+            if target is not None and target.name in _TENSORS:
                 return TENSOR
             if self.on_gpu and text.startswith(("torch.Tensor |", "torch.LongT")):
                 return TENSOR
@@ -285,6 +286,8 @@ class Inference:
             known = head in ("torch", "torch.nn.functional", "torch.linalg")
             known = known or head in ("torch.special", "torch.fft")
             return self._result(name, node, node.args[1:]) if known else UNKNOWN
+        if target is not None and target.kind == "unit" and self.on_gpu:
+            return TENSOR if _returns_tensor(target.value) else UNKNOWN
         if target is not None and target.kind == "builtin":
             kind = _BUILTINS.get(target.name)
             return UNKNOWN if kind is None else ExprType(kind)
@@ -320,6 +323,12 @@ def _between(events: list[Any], node: Any) -> list[Any]:
         else:
             groups[-1].append(event)
     return next(group for group in groups if node in group)
+
+
+def _returns_tensor(function: Any) -> bool:
+    """Return whether the annotations of a function say so."""
+    notes = getattr(inspect.unwrap(function), "__annotations__", {})
+    return notes.get("return") in (torch.Tensor, torch.LongTensor, *_TENSORS)
 
 
 def _is_saved(node: Any) -> bool:

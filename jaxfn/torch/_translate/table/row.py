@@ -102,7 +102,7 @@ class TableRow:
                 if p.only is not None or not (p.optional or p.star):
                     return f"a call without {p.name}"
                 continue
-            if p.only is not None and code(given[0].value) != p.only:
+            if p.only is not None and _written(given[0].value) != p.only:
                 return f"this {p.name}"
             kind = given[0].fact.kind
             if (p.name, kind) in (("dim", "bool"), ("correction", "none")):
@@ -110,6 +110,12 @@ class TableRow:
             if p.kind is not None and not given[0].may_be(p.kind):
                 return f"{p.name}, which is not known to be of kind {p.kind}"
         return BoundCall(self, found, result)
+
+
+def _written(node: Any) -> str:
+    """Return the text of a value, as rows have it: with double quotes."""
+    is_string = isinstance(node, cst.SimpleString)
+    return f'"{node.evaluated_value}"' if is_string else code(node)
 
 
 @dataclasses.dataclass(frozen=True)
