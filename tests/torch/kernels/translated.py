@@ -201,19 +201,18 @@ class Flagged(Function):
 
     @staticmethod
     def forward(ctx, x):
-        y, z = with_square(x, False)
-        ctx.save_for_backward(z)
+        y, _ = with_square(x, False)
         return y
 
     @staticmethod
     def backward(ctx, g):
-        (z,) = ctx.saved_tensors
         y, square = with_square(g, True)
-        return y - 1.0 + square + z
+        return y - 1.0 + square
 
 
 def with_square(x, second):
-    y, z = torch.empty_like(x), torch.ones_like(x)
+    y = torch.empty_like(x)
+    z = torch.empty_like(x)
     two_kernel[(1,)](x, y, z, x.numel(), BLOCK=16, SECOND=second)
     return y, z
 
@@ -228,9 +227,9 @@ class AsksOnce(Tripled):
     @staticmethod
     def forward(ctx, x):
         device = kind()
-        if device == "cuda":
+        if not device != "cuda":  # noqa: SIM202
             count = torch.cuda.get_device_properties(x.device).multi_processor_count
-        elif not device != "xpu":  # noqa: SIM202
+        elif "xpu" == device:  # noqa: SIM300
             count = torch.xpu.get_device_properties(x.device).gpu_subslice_count
         y = torch.empty(count, *x.shape, device=x.device)
         scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)

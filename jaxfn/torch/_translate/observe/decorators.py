@@ -16,7 +16,7 @@ from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._triton import running
 
 _NUMBERS = {"int": 2, "float": 0.5, "bool": True, "str": "a"}
-_DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.int32)
+_DTYPES = (torch.float32, torch.bfloat16, torch.int32)
 _SHAPES = ((3, 7), (3,), (2, 3, 7), (1, 2, 3, 7))
 
 
