@@ -227,10 +227,12 @@ class AsksOnce(Tripled):
     @staticmethod
     def forward(ctx, x):
         device = kind()
-        if not device != "cuda":  # noqa: SIM202
-            count = torch.cuda.get_device_properties(x.device).multi_processor_count
-        elif "xpu" == device:  # noqa: SIM300
+        if not device != "xpu":  # noqa: SIM202
             count = torch.xpu.get_device_properties(x.device).gpu_subslice_count
+        elif "xpu" == device:  # noqa: SIM300
+            count = torch.xpu.get_device_properties(x.device).gpu_eu_count
+        elif device == "cuda":
+            count = torch.cuda.get_device_properties(x.device).multi_processor_count
         y = torch.empty(count, *x.shape, device=x.device)
         scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)
         return y[0] * 1
