@@ -53,14 +53,14 @@ def _noting(function: Any, calls: list[Any]) -> Callable[..., Any]:
     """Return a function that is called like another one, and notes its calls."""
     numbers = itertools.count()
 
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def note(*args: Any, **kwargs: Any) -> Any:
         result = torch.full((2, 5), float(next(numbers)))
         calls.append([*args, *kwargs.values(), result])
         return result
 
-    functools.update_wrapper(noting, function)
+    noting: Any = functools.wraps(function)(note)
     del noting.__wrapped__  # a package may have an entry for the function in a table
-    noting.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    noting.__signature__ = inspect.signature(function)
     return noting
 
 
