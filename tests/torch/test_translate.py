@@ -78,6 +78,10 @@ WRITTEN = [
     ("return x.pow(2).pow(0.5)", ["return (x**2) ** 0.5"]),
     ("return x.neg().pow(2)", ["return (-x) ** 2"]),
     (
+        "if x.ndim:\n    assert x.is_contiguous() and x.is_contiguous()\nreturn x * 2",
+        ["if x.ndim:", "pass", "return x * 2"],
+    ),
+    (
         "return x.div(2, rounding_mode='floor')",
         ["return jnp.floor_divide(x, 2)"],
     ),

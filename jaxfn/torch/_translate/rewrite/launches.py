@@ -94,7 +94,7 @@ def _outputs(structs: dict[str, str]) -> Any:
 
 def _laid_out(call: Any, args: list[Any]) -> Any:
     """Return the call, with a line for each argument if one line is too short."""
-    args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    args[-1] = args[-1].with_changes(comma=call.args[-1].comma)
     func = cst.parse_expression("jaxfn.triton_call")
     found = call.with_changes(func=func, args=args)
     text = code(found)
