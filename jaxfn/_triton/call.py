@@ -145,7 +145,7 @@ def _warn_of_interpreter(place: str) -> None:
     _WARNED.set()
     file, _, line = place.rpartition(":")
     warnings.warn_explicit(
-        "On a CPU, Triton kernels run in an interpreter: a thousand times slower than "
+        "On a CPU, Triton kernels run in an interpreter: far slower than when "
         "compiled, for tests. On a GPU, jax-triton compiles them. (To hide this: "
         'warnings.filterwarnings("ignore", category=jaxfn.InterpreterWarning).)',
         InterpreterWarning,
