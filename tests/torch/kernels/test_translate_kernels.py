@@ -41,6 +41,8 @@ def of(cls, *args):
         (translated.Unreached, (X,)),
         (translated.Flagged, (X,)),
         (translated.AsksOnce, (X,)),
+        (translated.AsksTwice, (X,)),
+        (translated.Checked, (X.reshape(1, 2, 3),)),
         (functions.Scale, (X,)),
         (functions.ScaleSeparately, (X,)),
         (functions.Square, (X,)),
@@ -66,7 +68,7 @@ def test_translated_and_equal(cls, args):
         (translated.Chosen, (X,), "a kernel that has no name here"),
         (translated.Hooked, (X,), "pre_hook"),
         (translated.Doubled, (X,), "the decorator doubling"),
-        (translated.InFloat32, (X,), "the decorator in_float32"),
+        (translated.Widened, (X,), "the decorator widening"),
         (translated.RemembersShapes, (X,), "the decorator remembering_shapes"),
         (translated.Nameless, (X,), "the decorator nameless"),
         (functions.InPlace, (X,), "y may share the memory"),
@@ -86,6 +88,22 @@ def test_a_decorator_that_did_nothing_leaves_a_comment():
     source = of(translated.Written).source
     said = "# without @contiguous, which changed nothing when tried"
     assert source.count(said) == 2
+
+
+def test_a_number_of_the_machine_keeps_its_name():
+    lines = [line.strip() for line in of(translated.AsksTwice).source.splitlines()]
+    said = "# 4: torch.cuda.get_device_properties(x.device).multi_processor_count"
+    assert lines[lines.index("count = 4") - 1] == said
+
+
+def test_outputs_have_a_line_each_if_one_is_too_short():
+    lines = [line.strip() for line in of(translated.Flagged).source.splitlines()]
+    place = lines.index("out={")
+    assert lines[place + 1 : place + 4] == [
+        '"y": y,',
+        '"z": jax.ShapeDtypeStruct(squared_output.shape, squared_output.dtype),',
+        "},",
+    ]
 
 
 def test_a_second_derivative_that_a_kernel_lacks_is_skipped():

@@ -81,10 +81,24 @@ def doubling(function):
     return wrapper
 
 
-def in_float32(function):
+def widening(function):
+    """A decorator that changes arguments of one dtype."""
+
     @functools.wraps(function)
     def wrapper(ctx, *args):
-        return function(ctx, *[x.to(torch.float32) for x in args])
+        given = [x.float() if x.dtype == torch.float16 else x for x in args]
+        return function(ctx, *given)
+
+    return wrapper
+
+
+def checking(function):
+    """A decorator that accepts one number of axes and one dtype."""
+
+    @functools.wraps(function)
+    def wrapper(ctx, x):
+        assert (x.ndim, x.dtype) == (3, torch.float32)
+        return function(ctx, x)
 
     return wrapper
 
@@ -153,9 +167,18 @@ class Doubled(Tripled):
         return scaled(x)
 
 
-class InFloat32(Tripled):
+class Widened(Tripled):
+    """Any number of arguments."""
+
     @staticmethod
-    @in_float32
+    @widening
+    def forward(ctx, *xs):
+        return scaled(xs[0])
+
+
+class Checked(Tripled):
+    @staticmethod
+    @checking
     def forward(ctx, x):
         return scaled(x)
 
@@ -212,9 +235,9 @@ class Flagged(Function):
 
 def with_square(x, second):
     y = torch.empty_like(x)
-    z = torch.empty_like(x)
-    two_kernel[(1,)](x, y, z, x.numel(), BLOCK=16, SECOND=second)
-    return y, z
+    squared_output = torch.empty_like(x)
+    two_kernel[(1,)](x, y, squared_output, x.numel(), BLOCK=16, SECOND=second)
+    return y, squared_output
 
 
 def kind():
@@ -236,6 +259,19 @@ class AsksOnce(Tripled):
         y = torch.empty(count, *x.shape, device=x.device)
         scale_kernel[(1,)](x, y, x.numel(), 3.0, BLOCK=16)
         return y[0] * 1
+
+
+class AsksTwice(Tripled):
+    """Names that an answer is bound to, and more; a number keeps its name."""
+
+    @staticmethod
+    def forward(ctx, x):
+        first = second = kind()
+        is_gpu = torch.cuda.is_available()
+        is_gpu &= x.shape[0] > 100
+        count = torch.cuda.get_device_properties(x.device).multi_processor_count
+        y = scaled(x) if first == "cuda" and not is_gpu else x
+        return y * (count // count) if second == "cuda" else x
 
 
 class SavesItsOutput(Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -287,7 +286,7 @@ class Inference:
             known = known or head in ("torch.special", "torch.fft")
             return self._result(name, node, node.args[1:]) if known else UNKNOWN
         if target is not None and target.kind == "unit" and self.on_gpu:
-            return TENSOR if _returns_tensor(target.value) else UNKNOWN
+            return TENSOR if _returns_tensor(target) else UNKNOWN
         if target is not None and target.kind == "builtin":
             kind = _BUILTINS.get(target.name)
             return UNKNOWN if kind is None else ExprType(kind)
@@ -325,10 +324,10 @@ def _between(events: list[Any], node: Any) -> list[Any]:
     return next(group for group in groups if node in group)
 
 
-def _returns_tensor(function: Any) -> bool:
-    """Return whether the annotations of a function say so."""
-    notes = getattr(inspect.unwrap(function), "__annotations__", {})
-    return notes.get("return") in (torch.Tensor, torch.LongTensor, *_TENSORS)
+def _returns_tensor(target: Any) -> bool:
+    """Return whether the annotation of a function says so."""
+    returns = getattr(target.source.definition(target.path), "returns", None)
+    return returns is not None and code(returns.annotation) in _TENSORS
 
 
 def _is_saved(node: Any) -> bool:

@@ -16,7 +16,7 @@ from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._triton import running
 
 _NUMBERS = {"int": 2, "float": 0.5, "bool": True, "str": "a"}
-_DTYPES = (torch.float32, torch.bfloat16, torch.int32)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32)
 _SHAPES = ((3, 7), (3,), (2, 3, 7), (1, 2, 3, 7))
 
 
@@ -42,6 +42,8 @@ def hands_on(unit: Unit, decorator: Any, function: Any, name: str) -> bool:
         noting = eval(code(decorator.decorator), names)(_noting(inner, calls))
         for number, (shape, dtype) in enumerate(itertools.product(_SHAPES, _DTYPES)):
             given = _arguments(inner, number, shape, dtype)
+            if not any(isinstance(x, torch.Tensor) for x in given):
+                return False
             calls.clear()
             with contextlib.suppress(Exception):
                 found = noting(*given)
@@ -67,14 +69,17 @@ def _noting(function: Any, calls: list[Any]) -> Callable[..., Any]:
 def _arguments(
     function: Any, number: int, shape: tuple[int, ...], dtype: Any
 ) -> list[Any]:
-    """Return arguments for the parameters without a default."""
+    """Return arguments for the parameters without a default, and two for `*args`."""
     found: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():
         kind = getattr(parameter.annotation, "__name__", parameter.annotation)
-        if parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.KEYWORD_ONLY,
-            parameter.VAR_KEYWORD,
+        is_many = parameter.kind is parameter.VAR_POSITIONAL
+        by_position = parameter.kind in (
+            parameter.POSITIONAL_ONLY,
+            parameter.POSITIONAL_OR_KEYWORD,
+        )
+        if not is_many and (
+            not by_position or parameter.default is not parameter.empty
         ):
             continue
         if name == "ctx":
@@ -82,7 +87,8 @@ def _arguments(
         elif kind in _NUMBERS:
             found.append(_NUMBERS[kind])
         else:
-            found.append(torch.full(shape, 10 * number + len(found)).to(dtype))
+            for _ in range(1 + is_many):
+                found.append(torch.full(shape, 10 * number + len(found)).to(dtype))
     return found
 
 

@@ -17,7 +17,15 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_kernel, literal
-from jaxfn.torch._translate.syntax import Scopes, code, cst, dotted, is_line
+from jaxfn.torch._translate.syntax import (
+    NameUses,
+    Scopes,
+    code,
+    cst,
+    dotted,
+    find,
+    is_line,
+)
 
 _TORCH = ("torch.cuda.", "torch.version.", "torch.xpu.", "torch.backends.")
 _TORCH += ("torch.compiler.is_", "torch.distributed.is_")
@@ -25,6 +33,7 @@ _ALONE = {"torch.distributed.get_world_size": "1", "torch.distributed.get_rank":
 _WORDS = r"torch\.(cuda|version|xpu|npu|mps|backends)\b|__version__|device_capability"
 _WORDS += r"|is_available|get_current_target|environ|find_spec|runtime\.driver"
 _WORDS += r"|get_device_properties|multi_?processor_count"
+_DECIDING = (bool, str, type(None))
 _PASSED_OVER = (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
 _CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.device"}
 
@@ -108,24 +117,26 @@ class _Answers(cst.CSTTransformer):
         """Return the answer that a name of a function is bound to, and nothing else."""
         around = self._scopes.around
         function = around.get(node)
-        while function is not None and not self._stores(function, node.value):
+        while function is not None and not self._uses(function, node.value).stores:
             function = around.get(function)
         found = self._names.get((function, node.value))
         return None if found is None else code(found)
 
-    def _stores(self, function: Any, name: str) -> list[Any]:
-        uses = self._scopes.names.get(function, {}).get(name)
-        return [] if uses is None else [value for _, value in uses.stores]
+    def _uses(self, function: Any, name: str) -> NameUses:
+        return self._scopes.names.get(function, {}).get(name, NameUses())
 
     def leave_Assign(self, original_node: Any, updated_node: Any) -> Any:
-        target, value = original_node.targets[0].target, updated_node.value
+        target, value = original_node.targets[0].target, self._value(updated_node.value)
         function = self._scopes.around.get(original_node)
-        is_name = function is not None and isinstance(target, cst.Name)
-        if not is_name or value not in self._known:
+        is_alone = isinstance(target, cst.Name) and len(original_node.targets) == 1
+        if function is None or not is_alone or find(self._unit.node, cst.Nonlocal):
             return updated_node
-        if self._stores(function, target.value) != [original_node.value]:
+        # A number keeps its name, which says what it is.
+        uses = self._uses(function, target.value)
+        is_only = [v for _, v in uses.stores] == [original_node.value]
+        if uses.is_augmented or not is_only or not isinstance(value, _DECIDING):
             return updated_node
-        self._names[function, target.value] = value
+        self._names[function, target.value] = updated_node.value
         return cst.RemoveFromParent()
 
     def _constant(self, node: Any) -> str | None:
@@ -203,7 +214,9 @@ class _Answers(cst.CSTTransformer):
         if not any(part in self._known for part in parts):
             return updated_node
         try:
-            found = cst.parse_expression(repr(eval(code(updated_node), {})))
+            found = cst.parse_expression(
+                repr(eval(code(updated_node), {"__builtins__": {}}))
+            )
         except Exception:  # noqa: BLE001  (other names)
             return updated_node
         self._known.add(found)

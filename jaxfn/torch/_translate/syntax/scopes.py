@@ -15,12 +15,14 @@ class NameUses:
         loads: The places at which it is read.
         stores: How it is bound, and to what.
         events: Reads in the order of the text, and None for each assignment.
+        is_augmented: Whether an augmented assignment changes it.
     """
 
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.loads: list[Any] = []
         self.stores: list[tuple[str, Any]] = []
+        self.is_augmented = False
 
 
 class Scopes(ValuesOnly, cst.CSTVisitor):
@@ -84,6 +86,7 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
         # An augmented assignment also reads its target.
         for name in stored(node.target):
             self._use(name).loads.append(node.target)
+            self._use(name).is_augmented = True
         self._stored.add(node.target)
 
     def visit_AnnAssign(self, node: Any) -> None:
