@@ -98,7 +98,7 @@ def _laid_out(call: Any, args: list[Any]) -> Any:
     func = cst.parse_expression("jaxfn.triton_call")
     found = call.with_changes(func=func, args=args)
     text = code(found)
-    if "\n" in text or len(text) < _WIDTH:
+    if "\n" in code(call) or ("\n" not in text and len(text) < _WIDTH):
         return found
     line = cst.ParenthesizedWhitespace(
         indent=True, last_line=cst.SimpleWhitespace("    ")
