@@ -43,6 +43,7 @@ def of(cls, *args):
         (translated.AsksOnce, (X,)),
         (translated.AsksTwice, (X,)),
         (translated.Checked, (X.reshape(1, 2, 3),)),
+        (translated.Many, (X,)),
         (functions.Scale, (X,)),
         (functions.ScaleSeparately, (X,)),
         (functions.Square, (X,)),

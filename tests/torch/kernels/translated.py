@@ -176,6 +176,13 @@ class Widened(Tripled):
         return scaled(xs[0])
 
 
+class Many(Tripled):
+    @staticmethod
+    @contiguous
+    def forward(ctx, *xs):
+        return scaled(xs[0])
+
+
 class Checked(Tripled):
     @staticmethod
     @checking
