@@ -94,7 +94,7 @@ def triton_call(
     _check_outputs(made, list(arrays), wanted, arguments)
     buffers = [jnp.ravel(x) for x in arrays.values()]
     names = list(arrays)
-    results = {key: arrays[key] for key in wanted}  # some depend on flags
+    results = {key: arrays[key] for key in wanted}  # a launch may leave some
     for i, x in zip(made.writes, launch(made, buffers), strict=True):
         results[names[i]] = x.reshape(arrays[names[i]].shape)
     outputs = tuple(results.get(key) for key in out)

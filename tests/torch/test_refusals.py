@@ -275,6 +275,12 @@ def test_explain_traces_tensors_like_arrays():
     assert by_tensor.backward.operations
 
 
+def test_explain_takes_a_sparse_tensor_as_it_is():
+    cls = refused(lambda ctx, x, a: x * 2, lambda ctx, g: (g * 2, None))
+    sparse = torch.eye(2).to_sparse()
+    assert jaxfn.torch.explain(cls, jnp.ones(2), sparse).ok
+
+
 def test_host_call_that_draws():
     made = from_torch(refused(draws), fallback="host")
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxfn.torch._base import TorchRefusal, to_numpy, torch
+from jaxfn.torch._base import TorchRefusal, to_jax, torch
 from jaxfn.torch._function.call import Settings, TorchCall
 from jaxfn.torch._function.function import Bridge, is_array
 from jaxfn.torch._function.traced_forward import traced_forward
@@ -102,7 +102,8 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
         (True, {'aten.mul.Tensor': 2})
     """
     bridge = Bridge(cls, Settings("never", random=random))
-    given = [to_numpy(x) if isinstance(x, torch.Tensor) else x for x in args]
+    dense = [getattr(x, "layout", None) is torch.strided for x in args]
+    given = [to_jax(x) if d else x for x, d in zip(args, dense, strict=True)]
     call = TorchCall(given, is_array)
     call.arrays = list(map(jnp.asarray, call.arrays))
     needs_input_grad = tuple(
