@@ -315,6 +315,37 @@ def test_a_backward_that_can_not_be_transposed_is_no_failure():
     assert "jvp" in [r.check for r in claimed.failures], str(claimed)
 
 
+def guarded(ctx, grad):
+    """Have no transpose in JAX, since it hides NaN in the gradient."""
+    return jnp.nan_to_num(grad) * jnp.cos(ctx.saved_tensors[0])
+
+
+@pytest.mark.parametrize("jvp", [False, True])
+def test_a_hessian_that_only_jit_can_compute_is_noted(jvp):
+    rules = {"setup_context": saving(), "forward": jnp.sin, "backward": guarded}
+    if jvp:
+        rules["jvp"] = lambda ctx, t: t * jnp.cos(ctx.saved_tensors[0])
+    fun = function(**rules)
+    report = jaxfn.check(fun, V)
+    assert report.ok, str(report)
+    result = next(r for r in report.results if r.check == "jvp of backward")
+    note = f"only under jit: outside, `{fun.__name__}.backward` can't be transposed"
+    assert result.message.startswith(note) != jvp
+    assert result.status == "ok"
+
+    # The note is true.
+    def f(x):
+        return fun.apply(x).sum()
+
+    expected = jnp.diag(-jnp.sin(V))
+    assert jnp.allclose(jax.jit(jax.hessian(f))(V), expected, atol=1e-6)
+    if jvp:
+        assert jnp.allclose(jax.hessian(f)(V), expected, atol=1e-6)
+    else:
+        with pytest.raises(ValueError, match="can't be transposed"):
+            jax.hessian(f)(V)
+
+
 @pytest.mark.parametrize(
     ("error", "refused"),
     [

@@ -92,7 +92,26 @@ class Second:
         elif not outcome.ok and case.surrogate:
             raise Skip(SURROGATE)
         where = f"slope of the {WHAT[kind]}s along a random direction: {outcome.where}"
-        return dataclasses.replace(outcome, where=where)
+        note = self._only_compiled(case) if outcome.ok else ""
+        return dataclasses.replace(outcome, where=where, note=note)
+
+    def _only_compiled(self, case: Case) -> str:
+        """Say why JAX refuses this derivative outside of jit; empty if it does not.
+
+        jax.jvp of jax.vjp also gives the tangents of the outputs. Without a jvp, they
+        need the transpose of backward. jit leaves them out, because nothing uses them.
+        """
+        if self.kind != "backward" or self.mode != "forward" or "jvp" in case.passed:
+            return ""
+
+        def tangents(xs: Arrays, ts: Arrays) -> Arrays:
+            return jax.jvp(lambda *xs: jax.vjp(case.f, *xs)[0], xs, ts)[1]
+
+        try:
+            jax.jit(tangents).lower(case.xs, case.xs)
+        except Exception as error:  # noqa: BLE001  (whatever it is, JAX refuses)
+            return f"only under jit: outside, {str(error).partition(':')[0]}"
+        return ""
 
 
 WHAT = {"backward": "gradient", "jvp": "tangent"}
