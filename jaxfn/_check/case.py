@@ -292,6 +292,7 @@ def _sources(fun: Any) -> dict[str, str]:
     if isinstance(fun, custom_function):
         own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
         own |= set(fun._torch_rules)
+        own |= {"generate_jvp_rule"} if fun._jax_rules.derive_jvp else set()
     elif isinstance(fun, type) and issubclass(fun, Function):
         names = ("backward", "vjp", "jvp", "generate_jvp_rule")
         own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}

@@ -18,6 +18,8 @@ from jaxfn._function import Function, apply_batched
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+S = TypeVar("S")
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
@@ -45,7 +47,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     other kind. Then, as in JAX, nondiff_argnums must name static arguments.
 
     Args:
-        fun: The function.
+        fun: The function. Without it, the other arguments make a decorator.
         nondiff_argnums: Positions of arguments that take no part in differentiation. In
             JAX-style rules they come first, as in JAX. Static values need no entry.
         nondiff_argnames: Names of such arguments.
@@ -53,7 +55,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         backward: Rule `backward(ctx, *grads)`.
         jvp: Rule `jvp(ctx, *tangents)`.
         vmap: Rule `vmap(info, in_dims, *args)`.
-        generate_jvp_rule: Whether forward mode transposes `backward`.
+        generate_jvp_rule: Whether forward mode transposes the reverse rule, `bwd` or
+            `backward`.
 
     Attributes:
         fun: The function without rules.
@@ -96,6 +99,15 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         >>> float(jax.grad(cube)(2.0))
         12.0
 
+        Forward mode by the transpose of a reverse rule:
+
+        >>> @jaxfn.custom_function(generate_jvp_rule=True)
+        ... def twice(x):
+        ...     return 2 * x
+        >>> twice.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+        >>> float(jax.jacfwd(twice)(1.0))
+        2.0
+
     Source: https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html
     """
 
@@ -114,17 +126,33 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         functools.update_wrapper(self, fun)
         self.fun = fun
         nondiff = positions(fun, nondiff_argnums, nondiff_argnames)
-        self._jax_rules = JaxRules(fun, nondiff)
+        self._jax_rules = JaxRules(fun, nondiff, (), generate_jvp_rule)
         rules = {
             "setup_context": setup_context,
             "backward": backward,
             "jvp": jvp,
             "vmap": vmap,
-            "generate_jvp_rule": generate_jvp_rule or None,
         }
-        self._torch_rules: dict[str, Any] = {
+        self._torch_rules: dict[str, Callable[..., Any]] = {
             name: rule for name, rule in rules.items() if rule is not None
         }
+
+    @overload
+    def __new__(
+        cls, fun: Callable[P, R], *args: Any, **options: Any
+    ) -> custom_function[P, R]: ...
+
+    @overload
+    def __new__(
+        cls, **options: Any
+    ) -> Callable[[Callable[Q, S]], custom_function[Q, S]]: ...
+
+    @functools.wraps(__init__, assigned=())  # the signature
+    def __new__(cls, fun: Any = None, *args: Any, **options: Any) -> Any:
+        # Options alone make a decorator, as they do in jax.jit.
+        return (
+            functools.partial(cls, **options) if fun is None else super().__new__(cls)
+        )
 
     # ---- rules in JAX's terms
 
@@ -203,6 +231,12 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         have, call = self._jax_rules, jax_own.Call(method, args, options)
         new = dataclasses.replace(have, calls=(*have.calls, call))
         # Check before anything changes: a refused definition must have no effect.
+        if new.derive_jvp and new.has_forward:
+            raise errors.RuleError(
+                f"`{new.name}` has generate_jvp_rule=True and got {call}: expected a "
+                "reverse rule to derive the jvp from, and no other jvp. Set "
+                "generate_jvp_rule=False, or leave the forward rule out."
+            )
         if new.is_combined:
             known = ", ".join(dict.fromkeys(map(str, have.calls)))
             raise errors.RuleError(
@@ -274,11 +308,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             **self._torch_rules,
             "forward": self.fun,
         }
-        # A flag (generate_jvp_rule) is an attribute of the class as it is.
-        members: dict[str, Any] = {
-            name: rule if isinstance(rule, bool) else staticmethod(rule)
-            for name, rule in rules.items()
-        }
+        members: dict[str, Any] = {k: staticmethod(rule) for k, rule in rules.items()}
+        members["generate_jvp_rule"] = self._jax_rules.derive_jvp
         members["__module__"] = getattr(self.fun, "__module__", __name__)
         return type(self._jax_rules.name, (Function,), members)
 

@@ -79,7 +79,7 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
     is_split = d.is_split(places)
     if is_split:
         d, args = d.on_arrays(places), tuple(lists)
-    if d.vjp is not None and d.jvp is not None:
+    if d.has_both:
         arrays, tree = tree_util.tree_flatten(args)
         both = Both(d, places, tree, arrays, is_split=is_split)
         return call_engine(both.rules, arrays)
@@ -108,6 +108,8 @@ def _undeclared(d: JaxRules, args: tuple[Any, ...]) -> errors.RuleTypeError:
 class Both:
     """One call of a function that has both kinds of derivative, as `Rules`.
 
+    The forward derivative has a rule, or is the transpose of bwd.
+
     Args:
         d: The rules, whose fwd and bwd get whole arguments.
         places: The arguments. (The rules outlive the call, and must not hold arrays.)
@@ -131,7 +133,12 @@ class Both:
         rules, name = lambda: self.rules, self._fwd_name
         fwd = OnePass(self._run, self._residuals, rules, rule=name).fwd
         self.rules = Rules(
-            name=d.name, primal=self._primal, fwd=fwd, bwd=self._pull, jvp=self._push
+            name=d.name,
+            primal=self._primal,
+            fwd=fwd,
+            bwd=self._pull,
+            jvp=None if d.jvp is None else self._push,
+            derive_jvp=d.derive_jvp,
         )
 
     def _primal(self, arrays: Arrays) -> Outputs:

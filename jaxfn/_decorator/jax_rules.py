@@ -31,11 +31,13 @@ class JaxRules:
         fun: The function.
         nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
         calls: All calls that defined something, in their order.
+        derive_jvp: Whether forward mode transposes bwd (generate_jvp_rule).
     """
 
     fun: Rule
     nondiff: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
+    derive_jvp: bool = False
 
     @property
     def name(self) -> str:
@@ -93,6 +95,11 @@ class JaxRules:
         return any(c.decorator is decorator for c in self.foreign)
 
     @property
+    def has_both(self) -> bool:
+        """Whether there are rules of both kinds; bwd may stand for both."""
+        return self.vjp is not None and (self.jvp is not None or self.derive_jvp)
+
+    @property
     def is_combined(self) -> bool:
         """Whether there are both kinds, one by a call that only JAX understands.
 
@@ -102,7 +109,8 @@ class JaxRules:
         last = {c.method: c for c in self.calls}.values()
         kinds = (jax.custom_vjp, jax.custom_jvp)
         foreign = [c for c in last if c.is_foreign and c.decorator in kinds]
-        return bool(foreign) and self.has_reverse and self.has_forward
+        has_forward = self.has_forward or self.derive_jvp
+        return bool(foreign) and self.has_reverse and has_forward
 
     # ---- by JAX's decorators
 
@@ -171,7 +179,7 @@ class JaxRules:
     def is_split(self, places: Places) -> bool:
         """Return whether JAX gets only the arrays of this call (`on_arrays`)."""
         has_own_jvp = self.jvp is not None and not self._has_foreign(jax.custom_jvp)
-        if has_own_jvp and self.nondiff:
+        if self.nondiff and (has_own_jvp or self.has_both):
             return True
         # If there is only a reverse rule, JAX refuses a tracer in nondiff_argnums.
         nondiff = tree_util.tree_leaves(places.nondiff)
@@ -187,10 +195,12 @@ class JaxRules:
         """
         fun, vjp, jvp, batch = self.fun, self.vjp, self.jvp, self.batch
         calls = [c for c in self.foreign if c.decorator is not custom_vmap]
+        if vjp is not None and not self.has_both:
+            vjp = vjp._replace(args=places.vjp(*vjp.args, name=self.name))
+        if vjp is not None:
+            calls.append(vjp)
         if jvp is not None:
-            if vjp is not None:
-                calls.append(vjp)
-            else:
+            if vjp is None:
                 # A tracer in nondiff_argnums has no derivative, as in jax.custom_jvp.
                 nondiff = {
                     i: jax.lax.stop_gradient(x) if compat.is_tracer(x) else x
@@ -198,15 +208,13 @@ class JaxRules:
                 }
                 places = dataclasses.replace(places, nondiff=nondiff)
             calls.append(jvp._replace(args=places.jvps(jvp.method, jvp.args)))
-        elif vjp is not None:
-            calls.append(vjp._replace(args=places.vjp(*vjp.args, name=self.name)))
         if batch is not None:
             calls.append(batch._replace(args=(places.batch(*batch.args),)))
         elif self._has_foreign(custom_vmap):
             fun = self.primal
         on_arrays = named(lambda *xs: fun(*places.whole(xs)), self.fun)
         on_arrays.__name__ = self.name
-        return JaxRules(on_arrays, (), tuple(calls))
+        return JaxRules(on_arrays, (), tuple(calls), self.derive_jvp)
 
 
 def positions(

@@ -208,7 +208,7 @@ def _of_decorated(
     engine = _engine(
         reverse=rules.has_reverse,
         forward=rules.has_forward,
-        derived=False,
+        derived=rules.has_reverse and rules.derive_jvp,
         batch=rules.batch is not None or "vmap" in function._torch_rules,
         words=("bwd of defvjp", "the rule of defjvp", "the batch rule"),
         decorated=True,

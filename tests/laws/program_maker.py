@@ -151,7 +151,7 @@ class Maker:
         engines = list(ENGINES)
         if self.style == "jax decorator":
             refused = self.want.linear or self.want.transposed or self.want.branch
-            engines[-1:] = [] if refused else ["batch"]
+            engines += [] if refused else ["batch"]
         if self.want.linear or not self.want.reverse:
             engines.remove("backward")
         if self.in_scope and self.style == "jax decorator":

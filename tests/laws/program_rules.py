@@ -322,7 +322,9 @@ def _vmap(m: Drawn) -> list[str]:
 
 def _jax_decorator(m: Drawn) -> list[str]:
     name, params = m.name, _params(m)
-    lines = ["@jaxfn.custom_function", f"def {name}({params}):", *indent(_forward(m))]
+    derived = "(generate_jvp_rule=True)" if m.engine == "derived" else ""
+    lines = [f"@jaxfn.custom_function{derived}"]
+    lines += [f"def {name}({params}):", *indent(_forward(m))]
     if m.has_backward:
         saved = [m.nodes[i].name for i in sorted(m.saved)] + (["k"] if m.static else [])
         fwd = _forward(m)

@@ -15,10 +15,10 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 
 # Most lines, with docstrings. Lower a limit when its part has shrunk.
 LINES = {
-    CORE: 8_950,
+    CORE: 9_000,
     ("_engine",): 2_300,
     ("_base/compat",): 1_370,
-    ("_check",): 2_945,
+    ("_check",): 2_962,
     ("_explain",): 1_200,
     ("_gradcheck",): 840,
     ("_cli",): 730,

@@ -1,0 +1,261 @@
+"""`custom_function` with generate_jvp_rule: forward mode by the transpose of bwd."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfn
+from jaxfn._base import errors
+from tests import wrong
+from tests.jaxprs import primitives
+from tests.laws.test_every_order import (
+    CORE,
+    COS,
+    FORWARD,
+    HESSIANS,
+    REVERSE,
+    SIN,
+    WRAPPERS,
+    scalar,
+)
+
+
+def derived(*, through_itself=True, symbolic=False, batch=False):
+    """A sine with a wrong bwd, whose factor shows that it ran."""
+
+    @jaxfn.custom_function(generate_jvp_rule=True)
+    def f(x):
+        return jnp.sin(x)
+
+    def fwd(x):
+        x = x.value if symbolic else x
+        return (f if through_itself else jnp.sin)(x), x
+
+    def bwd(x, g):
+        return (wrong.BACKWARD * jnp.cos(x) * g,)
+
+    f.defvjp(fwd, bwd, symbolic_zeros=symbolic)
+    if batch:
+        f.def_vmap(lambda n, batched, x: (jnp.sin(x) + wrong.BATCH, batched[0]))
+    return f
+
+
+MADE = {
+    "through itself": derived,
+    "bare math": lambda: derived(through_itself=False),
+    "symbolic zeros": lambda: derived(symbolic=True),
+    "batch rule": lambda: derived(batch=True),
+}
+made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+
+
+@made
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
+def test_both_modes_use_bwd(make, wrapper, mode):
+    got = mode(WRAPPERS[wrapper](make()))(scalar())
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+
+
+@made
+@pytest.mark.parametrize("mode", [*REVERSE, *FORWARD])
+def test_every_mode(make, mode):
+    got = (REVERSE | FORWARD)[mode](make())(scalar())
+    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
+
+
+@pytest.mark.full(unless=lambda make, wrapper, **_: make is derived or wrapper == "jit")
+@made
+@pytest.mark.parametrize("wrapper", CORE)
+@pytest.mark.parametrize("order", HESSIANS)
+def test_second_derivatives(make, order, wrapper):
+    outer, inner = HESSIANS[order]
+    got = outer(inner(WRAPPERS[wrapper](make())))(scalar())
+    np.testing.assert_allclose(got, -wrong.BACKWARD * SIN, rtol=1e-6)
+
+
+def test_the_value_of_a_batch_is_that_of_the_batch_rule():
+    got = jax.vmap(derived(batch=True))(scalar()[None])
+    np.testing.assert_allclose(got, SIN + wrong.BATCH, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_static_arguments_and_pytrees(wrap):
+    @jaxfn.custom_function(generate_jvp_rule=True)
+    def f(x, mode):
+        return x["a"] * len(mode) * x["b"]
+
+    def bwd(res, g):
+        x, mode = res
+        return {"a": 5 * g * len(mode) * x["b"], "b": None}, None
+
+    f.defvjp(lambda x, mode: (f(x, mode), (x, mode)), bwd)
+    g = wrap(lambda a: f({"a": a, "b": 2.0}, "abc"))
+    assert g(2.0) == 12
+    assert jax.grad(g)(2.0) == 30
+    assert jax.jvp(g, (2.0,), (1.0,))[1] == 30
+    assert jax.vmap(jax.jacfwd(g))(jnp.ones(2)).tolist() == [30, 30]
+    only_b = wrap(lambda b: f({"a": 2.0, "b": b}, "abc"))
+    assert jax.jvp(only_b, (2.0,), (1.0,)) == (12, 0)  # bwd says None
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_nondiff_argnums_come_first_in_bwd(wrap):
+    @jaxfn.custom_function(nondiff_argnums=(1,), generate_jvp_rule=True)
+    def f(x, g, y):
+        return g(x) * y
+
+    f.defvjp(
+        lambda x, g, y: (f(x, g, y), (x, y)),
+        lambda g, res, ct: (ct * g(res[1]), 5 * ct),
+    )
+    called = wrap(lambda x, y: f(x, jnp.square, y))
+    assert jax.grad(called, (0, 1))(2.0, 3.0) == (9, 5)
+    assert jax.jvp(called, (2.0, 3.0), (1.0, 10.0))[1] == 59
+
+
+def test_an_array_may_be_a_nondiff_argument():
+    @jaxfn.custom_function(nondiff_argnums=(0,), generate_jvp_rule=True)
+    def f(scale, x):
+        return scale * x
+
+    f.defvjp(lambda s, x: (f(s, x), None), lambda s, _, g: (3 * s * g,))
+    assert jax.jacfwd(f, 1)(jnp.float32(2), 1.0) == 6
+    assert jax.jit(jax.jacfwd(f, 1))(jnp.float32(2), 1.0) == 6
+    with pytest.raises(Exception, match="traced value that was not passed"):
+        jax.jacfwd(f, 0)(2.0, 1.0)
+
+
+def test_integers_have_no_tangent():
+    @jaxfn.custom_function(generate_jvp_rule=True)
+    def take(x, i):
+        return x[i], i + 1
+
+    def bwd(res, cts):
+        n, i = res
+        return jnp.zeros(n).at[i].add(3 * cts[0]), None
+
+    take.defvjp(lambda x, i: (take(x, i), (x.shape[0], i)), bwd)
+    x, t = jnp.arange(4.0), jnp.array([1.0, 10.0, 100.0, 1000.0])
+    (value, index), (tangent, zero) = jax.jvp(
+        lambda x: take(x, jnp.array(2)), (x,), (t,)
+    )
+    assert (value, index, tangent) == (2, 3, 300)
+    assert zero.dtype == jax.dtypes.float0
+    assert jax.jacfwd(lambda x: take(x, 1)[0])(x).tolist() == [0, 3, 0, 0]
+
+
+def test_a_complex_function_has_the_jvp_of_jax():
+    k = 3 + 4j
+
+    @jaxfn.custom_function(generate_jvp_rule=True)
+    def f(z):
+        return k * z * z
+
+    f.defvjp(lambda z: (f(z), z), lambda z, g: (2 * k * z * g,))  # JAX's convention
+    z, t = jnp.complex64(1 + 2j), jnp.complex64(0.5 - 1j)
+    expected = jax.jvp(lambda z: k * z * z, (z,), (t,))
+    np.testing.assert_allclose(jax.jvp(f, (z,), (t,)), expected, rtol=1e-6)
+    got = jax.vjp(f, z)[1](t)[0]
+    np.testing.assert_allclose(got, jax.vjp(lambda z: k * z * z, z)[1](t)[0], rtol=1e-6)
+
+
+def test_a_loop_and_an_implicit_solver_get_forward_derivatives():
+    f = derived()
+
+    def solved(a):
+        def step(x):
+            return x - f(a * x) / 8 - (x - 1) / 4
+
+        return jax.lax.custom_root(
+            lambda x: f(a * x) / 8 + (x - 1) / 4,
+            jnp.float32(0.5),
+            lambda _, x: jax.lax.fori_loop(0, 60, lambda _, x: step(x), x),
+            lambda g, y: y / g(jnp.ones_like(y)),
+        )
+
+    a = scalar()
+    x = solved(a)
+    slope = wrong.BACKWARD * np.cos(a * x) / 8  # of the residual, by f
+    expected = -slope * x / (slope * a + 0.25)
+    np.testing.assert_allclose(jax.grad(solved)(a), expected, rtol=1e-4)
+    np.testing.assert_allclose(jax.jacfwd(solved)(a), expected, rtol=1e-4)
+
+
+def test_the_jaxpr_has_no_custom_vjp():
+    found = primitives(jax.make_jaxpr(derived())(scalar()))
+    assert "custom_jvp_call" in found
+    assert "custom_vjp_call" not in found
+
+
+def test_check_and_explain_call_the_jvp_derived():
+    report = jaxfn.check(derived(), jnp.arange(1.0, 3.0))
+    assert report.wrong_rules == ("backward",)
+    right = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+    right.defvjp(lambda x: (right(x), x), lambda x, g: (jnp.cos(x) * g,))
+    report = jaxfn.check(right, jnp.arange(1.0, 3.0))
+    assert report.ok, str(report)
+    rules = {r.check: r.rule for r in report.results}
+    assert rules["jvp"] == "backward"
+    text = str(jaxfn.explain(right, scalar()))
+    assert "bwd of defvjp, transposed" in text
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("define", ["defjvp", "defjvps"])
+def test_a_forward_rule_beside_it_is_refused(define):
+    f = derived()
+    with pytest.raises(
+        errors.RuleError, match=f"`f` has generate_jvp_rule=True .*{define}"
+    ):
+        getattr(f, define)(lambda *args: None)
+    assert jax.jacfwd(f)(scalar()) == jax.grad(f)(scalar())  # nothing has changed
+
+
+def test_a_bwd_that_has_no_transpose_is_refused():
+    f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (jnp.cos(x) * jnp.nan_to_num(g),))
+    assert jax.grad(f)(0.0) == 1
+    with pytest.raises(ValueError, match="can't be transposed to get a jvp.*by defjvp"):
+        jax.jacfwd(f)(0.0)
+
+
+def test_a_cotangent_of_another_dtype_is_refused_in_forward_mode():
+    f = jaxfn.custom_function(lambda x: 2 * x, generate_jvp_rule=True)
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * g.astype(jnp.float32),))
+    x = jnp.bfloat16(1)
+    assert jax.grad(f)(x) == 2
+    with pytest.raises(ValueError, match="can't be transposed"):
+        jax.jvp(f, (x,), (x,))
+
+
+def test_rules_in_torch_terms_are_not_mixed_with_it():
+    f = derived()
+    with pytest.raises(errors.RuleError, match="same terms"):
+        f.backward(lambda ctx, g: g)
+    g = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+    g.backward(lambda ctx, g: 3 * g)
+    assert jax.jacfwd(g)(1.0) == 3
+
+
+# ---- the decorator with options alone
+
+
+def test_options_alone_make_a_decorator():
+    @jaxfn.custom_function(nondiff_argnums=(1,))
+    def f(x, k=3):
+        "A docstring."
+        return k * x
+
+    assert isinstance(f, jaxfn.custom_function)
+    assert (f.__name__, f.__doc__) == ("f", "A docstring.")
+    assert f(2.0) == 6
+    partial = functools.partial(jaxfn.custom_function, nondiff_argnums=(1,))
+    assert type(partial(f.fun)) is type(f)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nondiff'"):
+        jaxfn.custom_function(nondiff=(1,))(jnp.sin)
