@@ -148,11 +148,10 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     ) -> Callable[[Callable[Q, S]], custom_function[Q, S]]: ...
 
     @functools.wraps(__init__, assigned=())  # the signature
-    def __new__(cls, fun: Any = None, *args: Any, **options: Any) -> Any:
-        # Options alone make a decorator, as they do in jax.jit.
-        return (
-            functools.partial(cls, **options) if fun is None else super().__new__(cls)
-        )
+    def __new__(cls, fun: Any = None, *_: Any, **options: Any) -> Any:
+        if fun is None:  # Options alone make a decorator, as they do in jax.jit.
+            return functools.partial(cls, **options)
+        return super().__new__(cls)
 
     # ---- rules in JAX's terms
 
