@@ -230,6 +230,48 @@ def test_what_is_refused_is_marked_and_raises(module, forward, why):
         load(found.source).T.apply(jnp.array(X.numpy()))
 
 
+DRAWS = {
+    "torch.rand": "(3)",
+    "torch.randn": "(3)",
+    "torch.rand_like": "(x)",
+    "torch.randn_like": "(x)",
+    "torch.randint": "(2, x.shape)",
+    "torch.randint_like": "(x, 2)",
+    "torch.randperm": "(3)",
+    "torch.normal": "(x, 1.0)",
+    "torch.poisson": "(x.sigmoid())",
+    "torch.bernoulli": "(x.sigmoid())",
+    "torch.multinomial": "(x.sigmoid(), 2)",
+    "torch.dropout": "(x, 0.5, True)",
+    "torch.nn.functional.dropout": "(x)",
+    "torch.nn.functional.gumbel_softmax": "(x)",
+    "Tensor.bernoulli": "()",
+    "Tensor.multinomial": "(2)",
+    "Tensor.bernoulli_": "(0.5)",
+    "Tensor.exponential_": "()",
+    "Tensor.normal_": "()",
+    "Tensor.uniform_": "()",
+    "Tensor.random_": "()",
+    "Tensor.cauchy_": "()",
+    "Tensor.geometric_": "(0.5)",
+    "Tensor.log_normal_": "()",
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_draws_are_marked_because_they_need_a_key(module, name):
+    call = name.replace("Tensor", "x.sigmoid()") + DRAWS[name]
+    found = translate(module(function(f"return x * {call}.sum()", "return x * g")).T, X)
+    assert f"{name} with a PRNG key" in " ".join(left.reason for left in found.left)
+    with pytest.raises(NotImplementedError, match="translate: original"):
+        load(found.source).T.apply(jnp.array(X.numpy()))
+
+
+def test_each_name_that_draws_is_tried():
+    assert set(DRAWS) == table.DRAWS
+    assert not table.DRAWS & set(table.ROWS)
+
+
 HELPERS = [
     ("def h(a):\n    return a.mul_(2)\n", "y = h(x)\nreturn y", "writes to"),
     ("def h(a):\n    a.add_(1)\n", "y = x.clone()\nh(y)\nreturn y", "y may share"),

@@ -33,7 +33,6 @@ _NAMES = {
     "DynamicOutputShapeException": "torch._subclasses.fake_tensor",
     "functionalize": "torch.func",
     "default_decompositions": "torch.export",
-    "_disable_current_modes": "torch.utils._python_dispatch",
     "_set_grad_enabled": "torch._C",
     "_current_level": "torch.autograd.forward_ad",
     "TorchDispatchMode": "torch.utils._python_dispatch",
@@ -127,11 +126,6 @@ def needs_values() -> tuple[type[BaseException], ...]:
 def in_forward_mode() -> bool:
     """Return whether a forward-mode derivative is being computed."""
     return importlib.import_module(_NAMES["_current_level"])._current_level >= 0
-
-
-def without_modes() -> Any:
-    """Return a context in which tensors are real."""
-    return name("_disable_current_modes")()
 
 
 class Fakes:

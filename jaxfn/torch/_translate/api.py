@@ -70,9 +70,7 @@ def translate(
     left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:
         return source, tuple(left), None
-    main, path = library.of(classes[0])
-    keyed = program.draws[main.name, path].takes_key
-    report = compared(source, classes[0], given, progress, keyed=keyed)
+    report = compared(source, classes[0], given, progress)
     return source, tuple(left), report
 
 

@@ -3,8 +3,8 @@
 `infer` guesses the type of expressions that no run has reached. `aliasing` and `flow`
 follow which names share memory, `liveness` which are read later. From these, `writes`
 decides whether a write may become a new value. `launches` plans launches of Triton
-kernels, `structs` the arrays that they fill. `masks` plans `jnp.where`, `random`
-gives keys to random draws. `program` has the analysis of all units.
+kernels, `structs` the arrays that they fill. `masks` plans `jnp.where`. `program` has
+the analysis of all units.
 """
 
 from jaxfn.torch._translate.analysis.aliasing import (
@@ -17,10 +17,4 @@ from jaxfn.torch._translate.analysis.aliasing import (
 )
 from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.analysis.program import Analysis
-from jaxfn.torch._translate.analysis.random import (
-    BACKWARD,
-    counts_arguments,
-    index_of,
-    unpacks,
-)
 from jaxfn.torch._translate.analysis.writes import Writes

@@ -9,7 +9,6 @@ from jaxfn.torch._translate.analysis.flow import Flow
 from jaxfn.torch._translate.analysis.infer import Inference
 from jaxfn.torch._translate.analysis.launches import LaunchPlans
 from jaxfn.torch._translate.analysis.liveness import assumptions
-from jaxfn.torch._translate.analysis.random import DrawAnalysis
 from jaxfn.torch._translate.analysis.structs import Structs
 from jaxfn.torch._translate.observe import Observations
 from jaxfn.torch._translate.source import Unit, key_of
@@ -38,12 +37,6 @@ class Analysis:
         self._passed_on = _passed_on(units)
         self._has_kernels = any(unit.is_kernel for unit in units.values())
         self._flows: dict[Any, Flow | None] = {}
-        self.draws = {
-            key: DrawAnalysis(unit, self.inference[key]) for key, unit in units.items()
-        }
-        keyed = [units[key].value for key in units if self.draws[key].takes_key]
-        for draws in self.draws.values() if keyed else ():
-            draws.refuse_beside(keyed)
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
         """Return the flow of a function; None while it is being computed."""

@@ -1,10 +1,10 @@
 """The new text of a unit.
 
 `Rewriter` is one LibCST transformer in layers, from the bottom up: `base` (notes and
-marks), `references` (names), `calls`, and `rewriter` (statements). `keys` adds a key
-for random draws. `statements` and `assignments` turn writes into new bindings, `heads`
-translates decorators and annotations, `devices` removes devices, `promotion` repairs
-dtypes. `launches` makes calls of `jaxfn.triton_call`, `kernels` carries kernels over.
+marks), `references` (names), `calls`, and `rewriter` (statements). `statements` and
+`assignments` turn writes into new bindings, `heads` translates decorators and
+annotations, `devices` removes devices, `promotion` repairs dtypes. `launches` makes
+calls of `jaxfn.triton_call`, `kernels` carries kernels over.
 """
 
 from jaxfn.torch._translate.rewrite.base import Untranslated

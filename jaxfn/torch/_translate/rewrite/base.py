@@ -40,7 +40,6 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, program.units, constants
         self.infer = program.inference[unit.key]
         self.writes = Writes(unit, program)
-        self.draws = program.draws[unit.key]
         self.launches, self.structs = program.launches[unit.key], program.structs(unit)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]

@@ -18,11 +18,15 @@ from jaxfn.torch._translate.syntax import (
     observed_parts,
     paren,
 )
-from jaxfn.torch._translate.table import ROWS, CallArgument
+from jaxfn.torch._translate.table import DRAWS, ROWS, CallArgument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
 _MATH |= {"ceil": "ceil", "fabs": "abs", "atan": "arctan", "isnan": "isnan"}
+_KEY = (
+    "a PRNG key, which JAX needs to draw: pass one to apply (from_torch, with "
+    "random=True, runs the original so)"
+)
 _VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -237,8 +241,6 @@ class Calls(References):
             if isinstance(bound, str):
                 reason = bound
                 continue
-            if original in self.draws.keys:
-                bound.hold("key", cst.parse_expression(self.draws.keys[original]))
             found = self._part(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
@@ -249,7 +251,9 @@ class Calls(References):
             reason = "these arguments"
         if name.partition(".")[2] in _HOST:
             reason = "values are not known while JAX traces"
-        self.problem(f"{name} with {reason}" if rows else name)
+        if name in DRAWS:
+            reason = _KEY
+        self.problem(f"{name} with {reason}" if rows or reason else name)
         return updated
 
     def _narrowed(

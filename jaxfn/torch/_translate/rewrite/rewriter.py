@@ -8,7 +8,6 @@ from jaxfn.torch._translate.analysis import view_of, writes_of
 from jaxfn.torch._translate.rewrite import heads, statements
 from jaxfn.torch._translate.rewrite.calls import Calls
 from jaxfn.torch._translate.rewrite.heads import annotation
-from jaxfn.torch._translate.rewrite.keys import WithKey
 from jaxfn.torch._translate.source import is_for_onnx
 from jaxfn.torch._translate.syntax import code, cst, find, paren
 
@@ -22,8 +21,6 @@ class Rewriter(Calls):
         if isinstance(node, statements.FRAMED):
             self.frames.append([])
             self.left_before.append(len(self.left))
-        if node in self.draws.problems:
-            self.problem(self.draws.problems[node])
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
             return False
         if isinstance(node, (cst.Import, cst.ImportFrom)):
@@ -52,10 +49,7 @@ class Rewriter(Calls):
         return updated_node.with_changes(**heads.decorators(self, original_node))
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        found = updated_node.with_changes(**heads.decorators(self, original_node))
-        if not self.draws.takes_key:
-            return found
-        return found.visit(WithKey(self.draws.key, self.draws.has_setup))
+        return updated_node.with_changes(**heads.decorators(self, original_node))
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.dropped:

@@ -19,7 +19,6 @@ from jaxfn.torch._translate.rewrite.assignments import (
     index_text,
 )
 from jaxfn.torch._translate.rewrite.base import Rewriting, commented
-from jaxfn.torch._translate.rewrite.keys import split
 from jaxfn.torch._translate.rewrite.launches import launched
 from jaxfn.torch._translate.syntax import (
     code,
@@ -189,8 +188,6 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if reasons:
         rewriter.late = []
         return cst.FlattenSentinel(rewriter.mark(original, reasons))
-    if original in rewriter.draws.lines:
-        found = [split(rewriter.draws.key), *found]
     return _lines(updated, found)
 
 

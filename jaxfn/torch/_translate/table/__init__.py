@@ -8,7 +8,6 @@ full name. If several have one name, the first that takes the arguments counts.
 from jaxfn.torch._translate.table import (
     activations,
     creating,
-    drawing,
     elementwise,
     indexing,
     linear,
@@ -19,13 +18,24 @@ from jaxfn.torch._translate.table.row import CallArgument, TableRow
 
 TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
 ROWS: dict[str, list[TableRow]] = {}
-for _table in (*TABLES, drawing):
+for _table in TABLES:
     for _row in _table.ROWS:
         for _name in _row.names():
             ROWS.setdefault(_name, []).append(_row)
 
-DRAWS = {name for row in drawing.ROWS for name in row.names()}
-"""Names that draw random numbers. None of `TABLES` has one of them."""
+DRAWS = {
+    f"torch.{name}"
+    for name in (
+        *("rand", "randn", "rand_like", "randn_like", "randint", "randint_like"),
+        *("randperm", "normal", "poisson", "bernoulli", "multinomial", "dropout"),
+        *("nn.functional.dropout", "nn.functional.gumbel_softmax"),
+    )
+} | {
+    f"Tensor.{name}"
+    for name in ("bernoulli", "multinomial", "bernoulli_", "exponential_", "normal_")
+    + ("uniform_", "random_", "cauchy_", "geometric_", "log_normal_")
+}
+"""Names that draw random numbers, which have no rows: JAX's need a key."""
 
 DTYPES = {
     "float32": "jnp.float32",
