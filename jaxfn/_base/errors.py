@@ -137,6 +137,11 @@ NO_JVP_NOTE = (
     "generate_jvp_rule = True on the class to derive the jvp from backward."
 )
 
+NO_DEFJVP_NOTE = (
+    "`{name}` has no forward rule: define it by {name}.defjvp, or pass "
+    "generate_jvp_rule=True to jaxfn.custom_function to derive it from defvjp."
+)
+
 ONCE = (
     "trying to differentiate twice a function that was marked with @once_differentiable"
 )

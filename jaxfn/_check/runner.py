@@ -258,7 +258,9 @@ def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
         forward = [results[name].message for name in _JVP_RUNS if name in results]
         if NO_RULE in forward and errors.NOT_TRANSPOSED in text:
             # No rule asks for the transpose, because forward mode itself is refused.
-            raise Skip(f"{NO_RULE}, and backward can't be transposed") from error
+            raise Skip(
+                f"{NO_RULE}, and backward {errors.NOT_TRANSPOSED}: jax.hessian raises"
+            ) from error
         if compat.FORWARD_MODE_REFUSAL in text or errors.NO_JVP in text:
             raise Skip(NO_RULE) from error
         if errors.NO_BACKWARD in text:

@@ -55,8 +55,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         backward: Rule `backward(ctx, *grads)`.
         jvp: Rule `jvp(ctx, *tangents)`.
         vmap: Rule `vmap(info, in_dims, *args)`.
-        generate_jvp_rule: Whether forward mode transposes the reverse rule, `bwd` or
-            `backward`.
+        generate_jvp_rule: Whether forward mode transposes the reverse rule.
 
     Attributes:
         fun: The function without rules.
@@ -127,12 +126,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         self.fun = fun
         nondiff = positions(fun, nondiff_argnums, nondiff_argnames)
         self._jax_rules = JaxRules(fun, nondiff, (), generate_jvp_rule)
-        rules = {
-            "setup_context": setup_context,
-            "backward": backward,
-            "jvp": jvp,
-            "vmap": vmap,
-        }
+        rules = {"setup_context": setup_context, "backward": backward}
+        rules |= {"jvp": jvp, "vmap": vmap}
         self._torch_rules: dict[str, Callable[..., Any]] = {
             name: rule for name, rule in rules.items() if rule is not None
         }
@@ -302,11 +297,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     @functools.cached_property
     def _function(self) -> type[Function]:
         """The `Function`, in the separate style, made from the torch-style rules."""
-        rules = {
-            "setup_context": _save_nothing,
-            **self._torch_rules,
-            "forward": self.fun,
-        }
+        rules = {"setup_context": _save_nothing, **self._torch_rules}
+        rules["forward"] = self.fun
         members: dict[str, Any] = {k: staticmethod(rule) for k, rule in rules.items()}
         members["generate_jvp_rule"] = self._jax_rules.derive_jvp
         members["__module__"] = getattr(self.fun, "__module__", __name__)

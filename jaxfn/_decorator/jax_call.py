@@ -34,6 +34,7 @@ from jaxfn._engine import (
     Residuals,
     Rules,
     Run,
+    add_hint,
     attach,
     jvp_along,
     push_forward,
@@ -84,7 +85,11 @@ def call(d: JaxRules, args: tuple[Any, ...]) -> Any:
         both = Both(d, places, tree, arrays, is_split=is_split)
         return call_engine(both.rules, arrays)
     if d.has_reverse:
-        return d.reverse(*args)
+        try:
+            return d.reverse(*args)
+        except TypeError as error:
+            add_hint(error, errors.NO_DEFJVP_NOTE.format(name=d.name))
+            raise
     return d.forward(*args) if d.has_forward else d.primal(*args)
 
 
@@ -107,8 +112,6 @@ def _undeclared(d: JaxRules, args: tuple[Any, ...]) -> errors.RuleTypeError:
 
 class Both:
     """One call of a function that has both kinds of derivative, as `Rules`.
-
-    The forward derivative has a rule, or is the transpose of bwd.
 
     Args:
         d: The rules, whose fwd and bwd get whole arguments.

@@ -47,7 +47,7 @@ from jaxfn._engine import linearity
 from jaxfn._engine.attachment import attach
 from jaxfn._engine.batching import differentiable, with_batch_rule
 from jaxfn._engine.carrying import Carrier
-from jaxfn._engine.engines import call, push_forward
+from jaxfn._engine.engines import add_hint, call, push_forward
 from jaxfn._engine.gate import without_derivative
 from jaxfn._engine.onepass import OnePass, Run
 from jaxfn._engine.rules import (

@@ -222,8 +222,8 @@ def _refusal(rules: Rules, expected: str, got: str) -> errors.RuleValueError:
         )
     return errors.RuleValueError(
         f"`{name}.backward` {errors.NOT_TRANSPOSED} {use}: expected {expected}, got "
-        f"{got}. Define jvp: `jvp(ctx, *tangents)`, or by defjvp, gets a tangent for "
-        "each argument and returns one for each output. Or write backward with "
-        "operations that are linear in its cotangents and that JAX can transpose."
+        f"{got}. Define jvp: `jvp(ctx, *tangents)` of `{name}`, or defjvp, gets a "
+        "tangent for each argument and returns one for each output. Or write backward "
+        "with operations that are linear in its cotangents and that JAX can transpose."
         f"{instead}"
     )

@@ -45,10 +45,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         said = errors.CLOSED_OVER.format(name=rules.name)
         raise errors.ClosedOverError(said) from error
     except TypeError as error:
-        # The error passes through every enclosing Function. The innermost names itself.
-        named = hasattr(error, "__notes__")
-        if str(error) == compat.FORWARD_MODE_REFUSAL and not named:
-            error.add_note(errors.NO_JVP_NOTE.format(name=rules.name))
+        add_hint(error, errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     found = list(outs.arrays)
     # All examples of a vmap share a marked output. For a custom_vjp, JAX refuses a
@@ -57,6 +54,12 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
     return outs.static.whole.join(found)
+
+
+def add_hint(error: TypeError, hint: str) -> None:
+    """Add a hint to JAX's refusal of forward mode; the innermost Function does."""
+    if str(error) == compat.FORWARD_MODE_REFUSAL and not hasattr(error, "__notes__"):
+        error.add_note(hint)
 
 
 def _primal(rules: Rules) -> Callable[..., Outputs]:

@@ -207,7 +207,7 @@ def _arguments(arguments: Sequence[Argument]) -> Rows:
 
 _REFUSALS = {
     errors.NO_JVP: "needs jvp or generate_jvp_rule",
-    compat.FORWARD_MODE_REFUSAL: "needs defjvp",
+    compat.FORWARD_MODE_REFUSAL: "needs defjvp or generate_jvp_rule",
     errors.NO_BACKWARD: "needs backward or vjp",
     errors.ONCE: "backward is marked once_differentiable",
     "KernelDerivativeError": "a kernel has no derivative",

@@ -207,6 +207,15 @@ def test_check_and_explain_call_the_jvp_derived():
 # ---- what is refused
 
 
+def test_forward_mode_of_defvjp_alone_names_the_way_out():
+    f = jaxfn.custom_function(jnp.sin)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (jnp.cos(x) * g,))
+    with pytest.raises(TypeError, match="can't apply forward-mode") as caught:
+        jax.hessian(lambda x: f(x) ** 2)(1.0)
+    assert "`sin` has no forward rule" in caught.value.__notes__[0]
+    assert "generate_jvp_rule=True" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("define", ["defjvp", "defjvps"])
 def test_a_forward_rule_beside_it_is_refused(define):
     f = derived()
@@ -221,7 +230,7 @@ def test_a_bwd_that_has_no_transpose_is_refused():
     f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
     f.defvjp(lambda x: (f(x), x), lambda x, g: (jnp.cos(x) * jnp.nan_to_num(g),))
     assert jax.grad(f)(0.0) == 1
-    with pytest.raises(ValueError, match="can't be transposed to get a jvp.*by defjvp"):
+    with pytest.raises(ValueError, match="can't be transposed to get a jvp.*or defjvp"):
         jax.jacfwd(f)(0.0)
 
 

@@ -370,7 +370,7 @@ def raising(ctx, g):
     ("f", "name", "cell"),
     [
         (wrong.function("backward"), "forward mode", "needs jvp or generate_jvp_rule"),
-        (DECORATED, "forward mode", "needs defjvp"),
+        (DECORATED, "forward mode", "needs defjvp or generate_jvp_rule"),
         (function(forward=save_nothing), "reverse mode", "needs backward or vjp"),
         (
             function(forward=save_nothing, backward=ONCE),
