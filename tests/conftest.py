@@ -101,8 +101,14 @@ NEEDS = {
 
 # ---- how much runs
 #
-# A normal run has every mechanism, and of many cells of one kind those that differ
-# most. What it leaves out is marked `full`.
+# A normal run has every test, and of many cells of one test a quarter: `--rest` has the
+# others. What takes longest is marked `full`, and is left out as well.
+
+MANY = 6
+"""From how many cells a normal run leaves some out."""
+
+# Each cell here is a promise of its own, or these run on one Python alone.
+WHOLE = ("ecosystem", "package", "pages", "parity/test_rows", "gpu", "torch", "triton")
 
 
 def pytest_addoption(parser):
@@ -137,7 +143,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "thinned(n): a normal run has one in n of the cells of each such test",
+        "thinned(n): a normal run has one in n of the cells of this test; 4 if there "
+        "are many",
     )
     config.addinivalue_line(
         "markers",
@@ -161,10 +168,11 @@ NORMAL_NOTEBOOKS = ("01_first_function",)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    cells, kept, left = Counter(), [], []
+    cells = Counter(item.nodeid.partition("[")[0] for item in items)
+    seen, kept, left = Counter(), [], []
     for item in items:
         chosen = config.option.full and not config.option.rest
-        chosen = chosen or is_left_out(item, cells) == config.option.rest
+        chosen = chosen or is_left_out(item, cells, seen) == config.option.rest
         chosen = chosen and is_in_share(item, config.option.share)
         (kept if chosen else left).append(item)
     config.hook.pytest_deselected(items=left)
@@ -179,21 +187,23 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 20)
 
 
-def is_left_out(item, cells):
-    """Does a normal run leave it out? `cells` counts those of each thinned test."""
+def is_left_out(item, cells, seen):
+    """Does a normal run leave it out? `seen` counts those so far of each test."""
     if item.path.suffix == ".ipynb":
         return item.path.stem not in NORMAL_NOTEBOOKS
     found = [mark.kwargs.get("unless") for mark in item.iter_markers("full")]
     if not all(unless and unless(**item.callspec.params) for unless in found):
         return True
-    thinned = item.get_closest_marker("thinned")
-    if thinned is None or not hasattr(item, "callspec"):
+    if not hasattr(item, "callspec"):
         return False
     test = item.nodeid.partition("[")[0]
-    cells[test] += 1
+    seen[test] += 1
+    is_whole = cells[test] < MANY or test.removeprefix("tests/").startswith(WHOLE)
+    thinned = item.get_closest_marker("thinned")
+    one_in = thinned.args[0] if thinned else 1 if is_whole else 4
     # Not by turns, which might take all that have one value of some parameter.
-    by_chance = zlib.crc32(item.nodeid.encode()) % thinned.args[0] == 0
-    return not by_chance and cells[test] > 1
+    by_chance = zlib.crc32(item.nodeid.encode()) % one_in == 0
+    return not by_chance and seen[test] > 1
 
 
 def is_in_share(item, share):

@@ -32,7 +32,6 @@ def report_of(name):
     return jaxfn.check(wrong.fun, *wrong.args)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", only(WRONG, lambda name: name not in ALIKE))
 def test_a_wrong_function_is_found_and_its_rule_named(name):
     report = report_of(name)

@@ -10,8 +10,6 @@ import jaxfn
 from jaxfn._base.errors import ClosedOverError
 from tests.build import SCALE, function, scale
 
-pytestmark = pytest.mark.thinned(2)
-
 X = jnp.ones(8)
 
 

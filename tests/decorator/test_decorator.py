@@ -728,7 +728,6 @@ LEAKS = {
 BACKWARD_ALONE = "grad of jit", "jit of grad", "grad of scan"
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("rules", "program"),
     [

@@ -11,8 +11,6 @@ from jax import lax
 import jaxfn
 from tests import wrong
 
-pytestmark = pytest.mark.thinned(3)
-
 SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 

@@ -13,8 +13,6 @@ from jax.sharding import PartitionSpec as P
 from tests.devices import layers
 from tests.devices.layers import AXIS, numbers
 
-pytestmark = pytest.mark.thinned(2)
-
 engines = pytest.mark.parametrize("engine", layers.ENGINES)
 reverse = pytest.mark.parametrize("engine", ["backward", "both", "derived"])
 both_checks = pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])

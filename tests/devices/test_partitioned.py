@@ -84,7 +84,6 @@ def collectives(f, *args):
     return Counter(re.findall(rf"{names}(?:-start)?\(", text))
 
 
-@pytest.mark.thinned(2)
 @kinds
 @splits
 def test_value_and_gradient(axes, split, kind):

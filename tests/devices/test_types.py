@@ -16,8 +16,6 @@ from tests.devices.layers import AXIS, numbers
 from tests.devices.test_devices import DERIVED, checks, close, engines, refuses_forward
 from tests.jaxprs import primitives
 
-pytestmark = pytest.mark.thinned(2)
-
 ROWS = (P(AXIS), P())
 XS, WS = numbers(2, 8, 3), numbers(2, 3, 8, shift=0.4)
 

@@ -9,8 +9,6 @@ from jax import lax
 import jaxfn
 from tests.build import function
 
-pytestmark = pytest.mark.thinned(2)
-
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
 

@@ -10,8 +10,6 @@ from jax.scipy.sparse.linalg import cg, gmres
 import jaxfn
 from tests.build import function
 
-pytestmark = pytest.mark.thinned(2)
-
 D = jnp.float32([1, 2, 3])
 B = jnp.float32([1, -1, 0.5])
 T = jnp.float32([0.3, -1, 2])

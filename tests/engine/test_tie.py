@@ -18,7 +18,6 @@ from tests.laws.leaks import checking_leaks
 from tests.sizes import only
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X = jnp.float32([1, 2, 3])
 S = jnp.float32(2)

@@ -11,7 +11,6 @@ from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 from tests.build import function
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X = jnp.float32([0.3, -1, 2])
 

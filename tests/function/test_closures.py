@@ -13,7 +13,6 @@ from tests import wrong
 from tests.build import function
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X, W = jnp.float32(2), jnp.float32(7)
 

@@ -17,7 +17,6 @@ from tests.build import function
 from tests.sizes import only
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X, Y = jnp.float32(2), jnp.float32(5)
 

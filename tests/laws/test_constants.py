@@ -31,8 +31,6 @@ import jaxfn
 from tests.build import function
 from tests.sizes import parametrize
 
-pytestmark = pytest.mark.thinned(2)
-
 SEED = 20
 
 # ---- kinds: make(value, dtype) prepares, and what it returns makes the constant

@@ -31,8 +31,6 @@ from tests.laws.placements import (
 from tests.laws.rules import KINDS, Kind
 from tests.sizes import parametrize
 
-pytestmark = pytest.mark.thinned(2)
-
 
 def has_a_meaning(cell: Cell) -> bool:
     """Does the context concern the Function, and can one see it?"""

@@ -22,8 +22,6 @@ from tests.laws.placements import (
 from tests.laws.rules import KINDS, Kind
 from tests.sizes import parametrize
 
-pytestmark = pytest.mark.thinned(2)
-
 
 def has_a_meaning(cell: Cell) -> bool:
     """Is it of the first order, and does JAX not refuse it?"""

@@ -13,7 +13,6 @@ from tests.laws.leaks import checking_leaks
 from tests.sizes import only
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X = 0.7
 SIN, COS = np.sin(X), np.cos(X)

@@ -12,8 +12,6 @@ from jax import lax
 from tests import wrong
 from tests.build import function
 
-pytestmark = pytest.mark.thinned(2)
-
 XS, YS = jnp.float32([0.5, 2, 3]), jnp.float32([7, 1.5, 4])
 KS = jnp.int32([1, 2, 3])
 BACKWARD, JVP = 2, 3  # each rule is wrong by a factor of its own

@@ -17,8 +17,6 @@ from tests.laws.modes import MODES
 from tests.laws.stacks import PAIRS, TRANSFORMATIONS
 from tests.sizes import parametrize
 
-pytestmark = pytest.mark.thinned(2)
-
 
 def pytest_generate_tests(metafunc):
     parametrize(

@@ -138,7 +138,6 @@ def _values(x):
     }
 
 
-@pytest.mark.thinned(2)
 @modes
 @pytest.mark.parametrize("kind", _values(S))
 def test_arrays_on_ctx_are_saved_however_they_are_held(mode, kind):

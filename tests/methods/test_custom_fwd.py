@@ -75,7 +75,6 @@ def product(style, kinds, forward, backward, order):
     return type("Product", (base,), {}), seen
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("style", PRODUCT)
 @pytest.mark.parametrize("kinds", [(a, b) for a in KINDS for b in KINDS], ids="-".join)
 @pytest.mark.parametrize("forward", [TO_HALF, AS_IT_IS], ids=["cast", "plain"])

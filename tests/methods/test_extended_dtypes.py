@@ -25,7 +25,6 @@ from tests.extended import (
 )
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X, SCALE = jnp.float32(2), to_max(jnp.float32(3))
 XS, SCALES = jnp.arange(3.0), to_max(jnp.arange(3.0) + 1)

@@ -17,7 +17,6 @@ import pytest
 from tests.build import function
 
 # The others of its many cells run with --full.
-pytestmark = pytest.mark.thinned(3)
 
 X, Y = jnp.float32(3), jnp.float32(2)
 
