@@ -232,12 +232,12 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
                 "generate_jvp_rule=False, or leave the forward rule out."
             )
         if new.is_combined:
-            known = ", ".join(dict.fromkeys(map(str, have.calls)))
+            known = [*dict.fromkeys(map(str, have.calls))] or ["generate_jvp_rule"]
             raise errors.RuleError(
-                f"`{new.name}` got {call} and has {known}: expected, beside a rule of "
-                "the other kind, one by defvjp, defjvp or defjvps, and no option that "
-                "JAX alone knows. Its decorators have one kind each, so they can't "
-                "carry out both. Define the rule by one of these, or leave one out."
+                f"`{new.name}` got {call} and has {', '.join(known)}: expected, beside "
+                "a rule of the other kind, one by defvjp, defjvp or defjvps, and no "
+                "option that JAX alone knows. Its decorators have one kind each, so "
+                "they can't do both. Define the rule by one of these, or leave one out."
             )
         self._jax_rules = new
 

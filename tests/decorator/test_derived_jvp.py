@@ -243,6 +243,46 @@ def test_a_cotangent_of_another_dtype_is_refused_in_forward_mode():
         jax.jvp(f, (x,), (x,))
 
 
+def test_an_option_that_only_jax_knows_is_refused_beside_it():
+    f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+    expected = r"`sin` got defvjp\(foo=True\) and has generate_jvp_rule"
+    with pytest.raises(errors.RuleError, match=expected):
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (g,), foo=True)
+
+
+def test_methods_and_batch_rules_with_static_arguments():
+    class Scaled:
+        def __init__(self, k):
+            self.k = k
+
+        @jaxfn.custom_function(generate_jvp_rule=True)
+        def product(self, x, y):
+            return self.k * x * y
+
+        product.defvjp(
+            lambda self, x, y: (self.k * x * y, (self.k, x, y)),
+            lambda res, g: (None, 3 * res[0] * g * res[2], 5 * res[0] * g * res[1]),
+        )
+
+    f = Scaled(2.0).product
+    assert jax.grad(f, (0, 1))(1.0, 2.0) == (12, 10)
+    assert jax.jvp(f, (1.0, 2.0), (1.0, 10.0)) == (4, 112)
+
+    @jaxfn.custom_function(nondiff_argnums=(0,), generate_jvp_rule=True)
+    def power(n, x):
+        return x**n
+
+    power.defvjp(
+        lambda n, x: (power(n, x), x), lambda n, x, g: (7 * n * x ** (n - 1) * g,)
+    )
+    power.def_vmap(lambda size, batched, n, x: (x**n + 100, batched[1]))
+    xs, cube = jnp.ones(2), functools.partial(power, 3)
+    values, tangents = jax.jvp(jax.vmap(cube), (xs,), (xs,))
+    assert (values.tolist(), tangents.tolist()) == ([101, 101], [21, 21])
+    assert jax.vmap(jax.jacfwd(cube))(xs).tolist() == [21, 21]
+    assert jax.vmap(jax.grad(cube))(xs).tolist() == [21, 21]
+
+
 def test_rules_in_torch_terms_are_not_mixed_with_it():
     f = derived()
     with pytest.raises(errors.RuleError, match="same terms"):
