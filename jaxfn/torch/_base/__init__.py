@@ -19,7 +19,6 @@ from jaxfn.torch._base.draws import (
     JVP,
     KEYS,
     VMAP,
-    draws_from,
     has_draws,
     key_name,
     next_draw,

@@ -9,7 +9,7 @@ therefore draws the same numbers again.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from jaxfn.torch._base.torch_module import torch
@@ -31,13 +31,6 @@ def next_draw(generator: Any) -> int:
     state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
     generator.manual_seed(state)
     return state
-
-
-def draws_from(seed: int) -> Iterator[int]:
-    """Yield the numbers of the draws of a rule, in order."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        yield next_draw(generator)
 
 
 def has_draws(target: Any) -> bool:

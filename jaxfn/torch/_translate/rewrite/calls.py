@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxfn.torch._base import has_draws, torch
 from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
 from jaxfn.torch._translate.rewrite import promotion
@@ -18,7 +19,7 @@ from jaxfn.torch._translate.syntax import (
     observed_parts,
     paren,
 )
-from jaxfn.torch._translate.table import DRAWS, ROWS, CallArgument
+from jaxfn.torch._translate.table import ROWS, CallArgument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
@@ -251,9 +252,9 @@ class Calls(References):
             reason = "these arguments"
         if name.partition(".")[2] in _HOST:
             reason = "values are not known while JAX traces"
-        if name in DRAWS:
+        if _draws(name):
             reason = _KEY
-        self.problem(f"{name} with {reason}" if rows or reason else name)
+        self.problem(f"{name} with {reason}" if reason else name)
         return updated
 
     def _narrowed(
@@ -289,6 +290,13 @@ class Calls(References):
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
+
+
+def _draws(name: str) -> bool:
+    """Return whether a function or method of torch draws random numbers."""
+    packet = getattr(torch.ops.aten, name.rpartition(".")[2], None)
+    overloads = getattr(packet, "overloads", list)()
+    return any(has_draws(getattr(packet, overload)) for overload in overloads)
 
 
 def _runs_twice(original: Any, found: Any) -> bool:

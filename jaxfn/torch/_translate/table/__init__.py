@@ -23,20 +23,6 @@ for _table in TABLES:
         for _name in _row.names():
             ROWS.setdefault(_name, []).append(_row)
 
-DRAWS = {
-    f"torch.{name}"
-    for name in (
-        *("rand", "randn", "rand_like", "randn_like", "randint", "randint_like"),
-        *("randperm", "normal", "poisson", "bernoulli", "multinomial", "dropout"),
-        *("nn.functional.dropout", "nn.functional.gumbel_softmax"),
-    )
-} | {
-    f"Tensor.{name}"
-    for name in ("bernoulli", "multinomial", "bernoulli_", "exponential_", "normal_")
-    + ("uniform_", "random_", "cauchy_", "geometric_", "log_normal_")
-}
-"""Names that draw random numbers, which have no rows: JAX's need a key."""
-
 DTYPES = {
     "float32": "jnp.float32",
     "float64": "jnp.float64",

@@ -228,14 +228,6 @@ class BoundCall:
             return None
         return [s[axis] if s else 1 for s in fact.shapes]
 
-    def node(self, name: str) -> Any:
-        """Return the translated argument."""
-        return self._given[name][0].value
-
-    def hold(self, name: str, node: Any) -> None:
-        """Let the template use one more name; None drops the argument."""
-        self._extra[name] = node
-
     def result_dtype(self) -> str | None:
         """Return the dtype of the result, in all runs."""
         return self._result.dtype
