@@ -133,7 +133,7 @@ def pytest_addoption(parser):
     )
     parser.addoption(
         "--share",
-        help="2/3: of all tests but notebooks, the second third, chosen by their names",
+        help="2/3: of all tests, the second third, chosen by their names",
     )
     parser.addoption(
         "--programs-seed", type=int, default=0, help="the number of the first of them"
@@ -208,7 +208,7 @@ def is_left_out(item, cells, seen):
 
 def is_in_share(item, share):
     """Is it in a share such as "2/3"?"""
-    if share is None or item.path.suffix == ".ipynb":
+    if share is None:
         return True
     number, _, count = share.partition("/")
     # Backwards, so that it is independent of the choice of thinned cells.

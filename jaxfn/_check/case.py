@@ -260,7 +260,7 @@ class Case:
             row = list(self.arrays)
             for i in self.at:
                 along = numbers.direction(row[i], generator)
-                row[i] = numbers.moved(row[i], 0.05, along)
+                row[i] = numbers.array(numbers.moved(row[i], 0.05, along))
             rows.append(row)
         return rows
 

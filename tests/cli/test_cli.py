@@ -305,6 +305,7 @@ def test_a_module_in_the_current_folder(rules):
     assert "`identity`: all " in run.stdout
 
 
+@pytest.mark.full(unless=lambda arguments: arguments[0] == "check")
 @pytest.mark.parametrize(
     "arguments",
     [
