@@ -101,11 +101,12 @@ NEEDS = {
 
 # ---- how much runs
 #
-# A normal run has every test, and of many cells of one test a quarter: `--rest` has the
-# others. What takes longest is marked `full`, and is left out as well.
+# A normal run has every test, and of many cells of one test the first and a tenth of the
+# others: `--rest` has what is left. What takes longest is marked `full`, and is left out
+# as well.
 
-MANY = 6
-"""From how many cells a normal run leaves some out."""
+MANY, ONE_IN = 4, 10
+"""From how many cells a normal run leaves some out, and how many it keeps."""
 
 # Each cell here is a promise of its own, or these run on one Python alone.
 WHOLE = ("ecosystem", "package", "pages", "parity/test_rows", "gpu", "torch", "triton")
@@ -143,8 +144,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "thinned(n): a normal run has one in n of the cells of this test; 4 if there "
-        "are many",
+        f"thinned(n): a normal run has one in n of the cells of this test; {ONE_IN} if "
+        "there are many",
     )
     config.addinivalue_line(
         "markers",
@@ -200,7 +201,7 @@ def is_left_out(item, cells, seen):
     seen[test] += 1
     is_whole = cells[test] < MANY or test.removeprefix("tests/").startswith(WHOLE)
     thinned = item.get_closest_marker("thinned")
-    one_in = thinned.args[0] if thinned else 1 if is_whole else 4
+    one_in = thinned.args[0] if thinned else 1 if is_whole else ONE_IN
     # Not by turns, which might take all that have one value of some parameter.
     by_chance = zlib.crc32(item.nodeid.encode()) % one_in == 0
     return not by_chance and seen[test] > 1

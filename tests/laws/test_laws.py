@@ -1,9 +1,9 @@
 """Every cell equals plain JAX, or is refused as guides/troubleshooting.md says.
 
-All pairs of a dozen transformations run, each for one engine; the rest is a
-tenth of a seeded sample of depth 3. With `--full` the pairs run for each engine in
-each style, and in the whole sample each Function of the catalogue meets each
-transformation and each mode.
+A normal run has a quarter of these cells: all pairs of a dozen transformations, each
+for one engine, and a tenth of a seeded sample of depth 3. With `--full` the pairs run
+for each engine in each style, and in the whole sample each Function of the catalogue
+meets each transformation and each mode.
 """
 
 import re
@@ -27,6 +27,7 @@ def pytest_generate_tests(metafunc):
     )
 
 
+@pytest.mark.thinned(4)
 def test_a_cell_is_right_or_refused(cell: Cell, record_property):
     expected = cell.expected()
     allowed = cell.may_be_refused()

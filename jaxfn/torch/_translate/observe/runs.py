@@ -60,7 +60,11 @@ class InstrumentedOriginal:
         space.update(self._made)
         code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
         exec(code, space)
-        self._made[self._names[unit.key]] = space[unit.path[-1]]
+        value = space[unit.path[-1]]
+        # What the module has filled since, like a registry, is not made by this line.
+        if isinstance(value, (dict, list, set)) and len(value) != len(unit.value):
+            value = unit.value
+        self._made[self._names[unit.key]] = value
         for other in self._spaces.values():
             other.update(self._made)
 
