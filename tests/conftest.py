@@ -101,9 +101,9 @@ NEEDS = {
 
 # ---- how much runs
 #
-# A normal run has every test, and of many cells of one test the first and a tenth of the
-# others: `--rest` has what is left. What takes longest is marked `full`, and is left out
-# as well.
+# A normal run has every test, and of many cells of one test the first and a tenth of
+# the others. `--rest` has what is left. What takes longest is marked `full`, and is in
+# `--rest` too.
 
 MANY, ONE_IN = 4, 10
 """From how many cells a normal run leaves some out, and how many it keeps."""

@@ -9,6 +9,7 @@ import types
 
 import jax.numpy as jnp
 import pytest
+from torch.autograd import Function
 
 from jaxfn.torch import translate
 
@@ -84,3 +85,35 @@ def test_a_module_of_the_users_keeps_its_name(cell, monkeypatch):
     text = TEXT.replace("        if g.unknown():\n            return g\n", "")
     assert translate(cell(text).Inner, X).ok
     assert sys.modules["translated"] is mine
+
+
+REGISTRY = {}
+
+
+def register(function):
+    REGISTRY[function.__name__] = function
+    return function
+
+
+@register
+def double(x):
+    return x * 2
+
+
+class Registered(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return REGISTRY["double"](x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def test_what_a_module_fills_elsewhere_is_marked():
+    found = translate(Registered, X)
+    assert {x.text for x in found.left} == {
+        "REGISTRY = {}",
+        'return REGISTRY["double"](x)',
+    }
+    assert all("fills elsewhere" in x.reason for x in found.left)

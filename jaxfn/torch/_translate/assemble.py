@@ -8,11 +8,7 @@ from typing import Any
 from jaxfn.torch._translate.source import SourceFile, Unit
 from jaxfn.torch._translate.syntax import Unparen, ValuesOnly, cst
 
-_OURS = {
-    "jax": "import jax",
-    "jnp": "import jax.numpy as jnp",
-    "jaxfn": "import jaxfn",
-}
+_OURS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "jaxfn": "import jaxfn"}
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 

@@ -12,14 +12,7 @@ from jaxfn.torch._translate.analysis.liveness import assumptions
 from jaxfn.torch._translate.analysis.structs import Structs
 from jaxfn.torch._translate.observe import Observations
 from jaxfn.torch._translate.source import Unit, key_of
-from jaxfn.torch._translate.syntax import (
-    code,
-    cst,
-    cst_params,
-    dotted,
-    find,
-    members,
-)
+from jaxfn.torch._translate.syntax import code, cst, cst_params, dotted, find, members
 
 _RULES = ("backward", "vjp", "jvp")
 

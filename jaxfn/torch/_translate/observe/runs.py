@@ -32,7 +32,8 @@ class InstrumentedOriginal:
                     self._made[name] = target.value
         for unit in _in_order(units):
             # Members of an enum are compared by identity.
-            if unit.is_kernel or isinstance(unit.value, enum.EnumMeta):
+            is_enum = isinstance(unit.value, enum.EnumMeta)
+            if unit.is_kernel or unit.is_registry or is_enum:
                 self._made[self._names[unit.key]] = unit.value
             else:
                 self._define(unit)
@@ -60,11 +61,7 @@ class InstrumentedOriginal:
         space.update(self._made)
         code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
         exec(code, space)
-        value = space[unit.path[-1]]
-        # What the module has filled since, like a registry, is not made by this line.
-        if isinstance(value, (dict, list, set)) and len(value) != len(unit.value):
-            value = unit.value
-        self._made[self._names[unit.key]] = value
+        self._made[self._names[unit.key]] = space[unit.path[-1]]
         for other in self._spaces.values():
             other.update(self._made)
 

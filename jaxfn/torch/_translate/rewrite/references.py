@@ -147,6 +147,8 @@ class References(Rewriting):
         if found is None:
             self.problem(f"{target.name}, whose text can't be carried over")
             return updated
+        if found.is_registry:
+            self.problem(f"{target.name}, which the module fills elsewhere")
         return cst.Name(found.name)
 
     def _closed_value(self, target: Referent, updated: Any) -> Any:

@@ -83,6 +83,13 @@ class Unit:
         """Return whether it is a kernel of Triton, which stays as it is."""
         return is_kernel(self.value)
 
+    @property
+    def is_registry(self) -> bool:
+        """Return whether it is made empty, and the module fills it later."""
+        if not (isinstance(self.value, (dict, list)) and self.value):
+            return False
+        return code(self.node).split("  #")[0].rstrip().endswith(("= {}", "= []"))
+
     def line(self, node: Any) -> int:
         """Return the line of a statement in its file."""
         return self.source.line(node)

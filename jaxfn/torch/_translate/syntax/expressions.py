@@ -119,8 +119,7 @@ class _Filling(cst.CSTTransformer):
 def plain(arg: Any) -> Any:
     """Return an argument without its comma and whitespace."""
     return arg.with_changes(
-        comma=cst.MaybeSentinel.DEFAULT,
-        whitespace_after_arg=cst.SimpleWhitespace(""),
+        comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=cst.SimpleWhitespace("")
     )
 
 
