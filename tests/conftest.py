@@ -101,12 +101,11 @@ NEEDS = {
 
 # ---- how much runs
 #
-# A normal run has every test, and of many cells of one test the first and a tenth of
-# the others. `--rest` has what is left. What takes longest is marked `full`, and is in
-# `--rest` too.
+# If a test has many cells, a normal run has the first and a tenth of the others. What
+# takes longest is marked `full` and left out. `--rest` has all that a normal run lacks.
 
 MANY, ONE_IN = 4, 10
-"""From how many cells a normal run leaves some out, and how many it keeps."""
+"""From how many cells a normal run leaves some out; of those it keeps one in ten."""
 
 # Each cell here is a promise of its own, or these run on one Python alone.
 WHOLE = ("ecosystem", "package", "pages", "parity/test_rows", "gpu", "torch", "triton")

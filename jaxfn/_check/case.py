@@ -156,12 +156,12 @@ class Case:
     def gradients(self, cts: Arrays, *arrays: Any) -> Arrays:
         """Like `pull`, as a function of all arrays."""
         f, xs = self._of_floats(arrays)
-        return list(jax.vjp(f, *xs)[1](cts))
+        return list(jax.vjp(f, *xs)[1](numbers.copies(cts)))
 
     def tangents(self, ts: Arrays, *arrays: Any) -> Arrays:
         """Like `push`, as a function of all arrays."""
         f, xs = self._of_floats(arrays)
-        return jax.jvp(f, xs, list(ts))[1]
+        return jax.jvp(f, xs, numbers.copies(ts))[1]
 
     def _tangents_of_reference(self, ts: Arrays, *xs: Any) -> Arrays:
         return jax.jvp(self.reference_f, xs, tuple(ts))[1]
@@ -170,7 +170,7 @@ class Case:
         def f(*xs: Any) -> Arrays:
             return floats(self.run(*self.whole(xs, arrays)))
 
-        return f, [arrays[i] for i in self.at]
+        return f, numbers.copies([arrays[i] for i in self.at])
 
     @functools.cached_property
     def first_cts(self) -> Arrays:

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -189,3 +190,19 @@ def test_many_kinks_are_near():
     )
     report = jaxfn.check(hinges, x, order=1, low_precision=None)
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("decorator", [jax.custom_vjp, jaxfn.custom_function])
+def test_rules_get_jax_arrays_where_nothing_can_be_traced(decorator):
+    @decorator
+    def square(x):
+        float(x.sum())
+        return x * x
+
+    def fwd(x):
+        return x * x, x.at[0].multiply(1.0001)  # wrong by little: `check` looks closer
+
+    square.defvjp(fwd, lambda x, g: (2 * x * g.at[0].get(),))
+    report = jaxfn.check(square, jnp.arange(1.0, 4.0))
+    (wrong,) = (r for r in report.results if r.check == "backward")
+    assert "gradient of argument 0" in wrong.message, str(report)

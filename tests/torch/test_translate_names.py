@@ -285,23 +285,10 @@ def alike(ours, theirs):
 
 
 def in_jax(values):
-    """A function that evaluates an expression; `values` are in torch, by name.
-
-    It compiles the expression as one program, which takes a third of the time, unless
-    the expression gives no arrays or needs the values.
-    """
-    tensors = {k: v for k, v in values.items() if isinstance(v, torch.Tensor)}
-    arrays = {name: to_jax(value) for name, value in tensors.items()}
-    space = {**values, "jax": jax, "jnp": jnp}
-
-    def evaluate(text):
-        of_arrays = lambda arrays: eval(text, {**space, **arrays})  # noqa: E731
-        try:
-            return jax.jit(of_arrays)(arrays)
-        except Exception:  # noqa: BLE001  (what is wrong raises again)
-            return of_arrays(arrays)
-
-    return evaluate
+    space = {"jax": jax, "jnp": jnp}
+    for name, value in values.items():
+        space[name] = to_jax(value) if isinstance(value, torch.Tensor) else value
+    return lambda text: eval(text, space)
 
 
 def text_of(value, names):

@@ -87,7 +87,7 @@ def test_a_module_of_the_users_keeps_its_name(cell, monkeypatch):
     assert sys.modules["translated"] is mine
 
 
-REGISTRY = {}
+REGISTRY = {}  # by name
 
 
 def register(function):
@@ -113,7 +113,7 @@ class Registered(Function):
 def test_what_a_module_fills_elsewhere_is_marked():
     found = translate(Registered, X)
     assert {x.text for x in found.left} == {
-        "REGISTRY = {}",
+        "REGISTRY = {}  # by name",
         'return REGISTRY["double"](x)',
     }
     assert all("fills elsewhere" in x.reason for x in found.left)

@@ -86,9 +86,9 @@ class Unit:
     @property
     def is_registry(self) -> bool:
         """Return whether it is made empty, and the module fills it later."""
-        if not (isinstance(self.value, (dict, list)) and self.value):
-            return False
-        return code(self.node).split("  #")[0].rstrip().endswith(("= {}", "= []"))
+        is_filled = isinstance(self.value, (dict, list)) and bool(self.value)
+        lines = small_statements(self.node) if is_filled else ()
+        return any(code(line).endswith(("= {}", "= []")) for line in lines)
 
     def line(self, node: Any) -> int:
         """Return the line of a statement in its file."""
