@@ -123,11 +123,16 @@ def forward_result(
         result: The result of forward.
         storages: The storages of its tensors, if saved views are saved as views.
     """
-    outputs = Flattener(lambda x: isinstance(x, torch.Tensor))
+    outputs = Flattener(lambda x: isinstance(x, torch.Tensor) or is_number(x))
     output = outputs(result)
+    if any(map(is_number, outputs.leaves)):
+        raise TorchRefusal(
+            operation="tensor.item()",
+            reason="the number is returned, and a trace has no values.",
+            way_out=f"Return the tensor. Or: {OR_HOST}",
+        )
     tops = outputs_of(output)
     n = len(outputs.leaves)
-    _check_returned(output)
     saved = Flattener(lambda x: experimental.is_fake(x) or is_number(x))
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     # Outputs become contiguous in JAX. With kernels, a saved output stays a view.
@@ -175,14 +180,3 @@ def is_number(x: Any) -> bool:
 def _tensor_of(number: Any) -> Any:
     is_whole = isinstance(number, torch.SymInt)
     return torch.scalar_tensor(number, dtype=torch.int64 if is_whole else None)
-
-
-def _check_returned(template: Any) -> None:
-    numbers = Flattener(is_number)
-    numbers(template)
-    if numbers.leaves:
-        raise TorchRefusal(
-            operation="tensor.item()",
-            reason="the number is returned, and a trace has no values.",
-            way_out=f"Return the tensor. Or: {OR_HOST}",
-        )

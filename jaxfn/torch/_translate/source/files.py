@@ -53,12 +53,24 @@ class Referent:
     value: Any = None
 
 
+# To parse a package's big file takes a second: do it once for all of its classes.
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> Any:
+    return cst.parse_module(_TIGHT.sub(r"\1 (", text))
+
+
+@functools.lru_cache(maxsize=32)
+def _positions(tree: Any) -> Mapping[Any, Any]:
+    wrapper = metadata.MetadataWrapper(tree, unsafe_skip_copy=True)
+    return wrapper.resolve(metadata.PositionProvider)
+
+
 class SourceFile:
     """A file: its tree, the names of its top level, and the module's namespace."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
         self.name, self.namespace, self.text = name, namespace, text
-        self.tree = cst.parse_module(_TIGHT.sub(r"\1 (", text))
+        self.tree = _parsed(text)
         # Maps new nodes to those of the file that they were made from.
         self.origins: dict[Any, Any] = {}
         self.tops: dict[str, list[Any]] = {}
@@ -72,18 +84,14 @@ class SourceFile:
         found = self.namespace.get("__file__")
         return Path(found).name if isinstance(found, str) else self.name
 
-    @functools.cached_property
-    def _positions(self) -> Mapping[Any, Any]:
-        wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
-        return wrapper.resolve(metadata.PositionProvider)
-
     def line(self, node: Any) -> int:
         """Return the line on which a node begins, 0 if it is not in the file."""
+        positions = _positions(self.tree)
         node = self.origins.get(node, node)
         for part in (node, *node.children):
             part = self.origins.get(part, part)
-            if part in self._positions:
-                return self._positions[part].start.line
+            if part in positions:
+                return positions[part].start.line
         return 0
 
     def definition(self, path: tuple[str, ...]) -> Any:
