@@ -270,6 +270,7 @@ def through(x):
     return x + lax.stop_gradient(jnp.round(x) - x)
 
 
+@pytest.mark.full
 def test_second_derivatives_of_a_surrogate_inside_go_through_its_rules():
     def product(x):
         return jnp.sin(x) * STE.apply(x)
@@ -327,6 +328,7 @@ def row(report, check):
 
 
 @pytest.mark.parametrize("jvp", [False, True])
+@pytest.mark.full
 def test_it_says_that_a_hessian_raises(jvp):
     rules = {"setup_context": saving(), "forward": jnp.sin, "backward": guarded}
     if jvp:
@@ -507,6 +509,7 @@ def test_unknown_names_are_refused():
         jaxfn.check(STE, V, precision="float32")
 
 
+@pytest.mark.full
 def test_the_given_precision_is_looser():
     report = jaxfn.check(*RIGHT["custom_function"], precision="given")
     assert report.ok, str(report)

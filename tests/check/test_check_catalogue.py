@@ -87,6 +87,7 @@ def test_what_differs_on_purpose_fails_if_check_is_not_told(name):
 
 
 @pytest.mark.parametrize("name", sorted(ON_PURPOSE))
+@pytest.mark.full
 def test_what_differs_on_purpose_fails_without_a_reference(name):
     report = jaxfn.check(LAWS[name].call, *LAWS[name].args())
     assert "backward" in report.wrong_rules

@@ -54,6 +54,7 @@ def message_of(report, check):
     return next(r for r in report.results if r.check == check).message
 
 
+@pytest.mark.full
 def test_the_accuracy_is_said():
     fun, args = SOLVERS["bisection"]
     report = jaxfn.check(fun, *args, 1e-9, order=1)
@@ -136,6 +137,7 @@ def off(factor=1.0, constant=0.0):
     )
 
 
+@pytest.mark.full
 def test_rtol_and_atol_allow_for_what_differs():
     assert not jaxfn.check(off(1.0001), V, order=1).ok
     assert jaxfn.check(off(1.0001), V, order=1, rtol=1e-3).ok

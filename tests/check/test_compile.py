@@ -65,6 +65,7 @@ def is_compiled(x):
 
 
 @pytest.mark.parametrize("rule", ["value", "backward"])
+@pytest.mark.full
 def test_what_is_wrong_only_when_compiled_is_told_once(rule):
     """Other checks run such a function as it is, so they are not about that."""
 

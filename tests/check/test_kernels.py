@@ -88,6 +88,7 @@ each = pytest.mark.parametrize("cls", CASES)
 
 
 @each
+@pytest.mark.full
 def test_second_derivatives_are_skipped_and_said(cls):
     x, kind, _ = CASES[cls]
     skip = ("low precision",) if cls is Root else ()  # LAPACK has no half precision
@@ -126,6 +127,7 @@ def test_a_wrong_rule_is_still_found(cls):
     assert jaxfn.check(Wrong, CASES[cls][0]).wrong_rules == ("backward",)
 
 
+@pytest.mark.full
 def test_an_error_beside_a_kernel_with_rules_is_no_kernels():
     class Raises(jaxfn.Function):
         @staticmethod

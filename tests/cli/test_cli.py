@@ -293,6 +293,7 @@ def test_without_tqdm_there_is_no_progress(monkeypatch):
         assert show is None
 
 
+@pytest.mark.full
 def test_a_module_in_the_current_folder(rules):
     run = subprocess.run(
         [sys.executable, "-m", "jaxfn", "check", "rules:identity", "f32[3]"],

@@ -70,6 +70,7 @@ def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
     assert "cells fail: those that use this rule" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_module_runs_as_a_command():
     run = subprocess.run(
         [sys.executable, "-m", "jaxfn", "--help"], capture_output=True, text=True

@@ -191,6 +191,7 @@ def test_the_jaxpr_has_no_custom_vjp():
     assert "custom_vjp_call" not in found
 
 
+@pytest.mark.full
 def test_check_and_explain_call_the_jvp_derived():
     report = jaxfn.check(derived(), jnp.arange(1.0, 3.0))
     assert report.wrong_rules == ("backward",)

@@ -96,6 +96,7 @@ def test_value_and_gradient(axes, split, kind):
 
 
 @kinds
+@pytest.mark.full
 def test_batched(kind):
     x, w = placed("data", P("data"), kind, (8, 3, 4))
     orders = {
@@ -116,6 +117,7 @@ def test_batched(kind):
 
 
 @pytest.mark.parametrize(("axes", "split"), SPLITS[:3], ids=str)
+@pytest.mark.full
 def test_no_collective_that_plain_jax_would_not_have(axes, split):
     x, w = placed(axes, split, AxisType.Auto)
     for transform in (lambda f: f, lambda f: jax.grad(loss(f), (0, 1))):

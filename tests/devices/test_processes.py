@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.devices import worker
 
@@ -66,6 +67,7 @@ def test_a_tensor_parallel_training_step_on_two_processes():
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_nothing_is_left_when_a_process_dies():
     """The other one waits for it in vain, and is ended."""
     with processes([], ["dies"]) as started:

@@ -149,6 +149,7 @@ def test_a_part_that_devices_share_is_not_counted_for_each(engine, wrap, name):
 
 
 @pytest.mark.parametrize("engine", ["backward", "both", "derived"])
+@pytest.mark.full
 def test_what_is_the_own_of_each_device_is_summed(engine):
     def summed(x, w, g, h):
         return g * w, lax.psum((g * x).sum(), AXIS) + h * 2 * w

@@ -229,6 +229,7 @@ def test_a_backward_that_calls_a_custom_vjp_cannot_be_transposed():
         jax.jvp(f, (S,), (S,))
 
 
+@pytest.mark.full
 def test_a_backward_that_scatters():
     # JAX has no transpose of a scatter that sets.
     def forward(ctx, x):

@@ -193,6 +193,7 @@ def test_an_unused_output_arrives_as_none():
     assert seen == [[False, True]]
 
 
+@pytest.mark.full
 def test_a_scan_and_its_second_derivative():
     def loop(f):
         return lambda r: jax.lax.scan(lambda c, _: (f(r, c), None), T, None, 3)[0].sum()

@@ -148,6 +148,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("around", AROUND)
+@pytest.mark.full
 def test_under_other_transformations(around):
     f = solving(SOLVES["cg"])
     if around == "of jit":

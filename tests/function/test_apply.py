@@ -146,6 +146,7 @@ def test_a_rule_assigned_later_counts():
     assert jax.grad(f.apply)(S) == 7
 
 
+@pytest.mark.full
 def test_classes_made_in_a_factory_do_not_accumulate():
     import gc
     import weakref

@@ -1,6 +1,6 @@
 """Every cell equals plain JAX, or is refused as guides/troubleshooting.md says.
 
-A normal run has a quarter of these cells: all pairs of a dozen transformations, each
+A normal run has an eighth of these cells: all pairs of a dozen transformations, each
 for one engine, and a tenth of a seeded sample of depth 3. With `--full` the pairs run
 for each engine in each style, and in the whole sample each Function of the catalogue
 meets each transformation and each mode.
@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc):
     )
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 def test_a_cell_is_right_or_refused(cell: Cell, record_property):
     expected = cell.expected()
     allowed = cell.may_be_refused()

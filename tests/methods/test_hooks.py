@@ -162,6 +162,7 @@ def test_an_exception_in_a_hook_passes_and_leaves_no_hook_behind():
     jax.grad(loss)(weights)
 
 
+@pytest.mark.full
 def test_integers_that_hooks_keep_refuse_a_second_derivative():
     loss, weights = layers(4)
     with (
@@ -185,6 +186,7 @@ def test_hooks_that_are_left_out_of_order_leave_nothing_behind():
 
 
 @pytest.mark.parametrize("make", [graph.save_on_cpu, graph.save_compressed])
+@pytest.mark.full
 def test_hooks_that_are_left_once_too_often_take_nothing_off(make):
     outer, inner = graph.saved_tensors_hooks(lambda x: 2 * x, lambda x: x), make()
     loss, weights = layers(2)

@@ -145,7 +145,18 @@ def test_a_callback_in_forward_at_second_order(style):
         allclose(second(S), np.exp(3))
 
 
-def test_a_saved_intermediate_keeps_its_derivative():
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        jax.jit,
+        lambda f: f,
+        jax.checkpoint,
+        lambda f: lambda x: jax.vmap(f)(x[None])[0],
+        lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, 1)[0],
+    ],
+    ids=["jit", "eager", "checkpoint", "vmap", "scan"],
+)
+def test_a_saved_intermediate_keeps_its_derivative(wrap):
     def forward(ctx, x):
         square = x * x
         ctx.save_for_backward(square)
@@ -161,18 +172,11 @@ def test_a_saved_intermediate_keeps_its_derivative():
     def rule(x):
         return x**4 + 3 * x**3
 
-    for wrap in (
-        lambda f: f,
-        jax.jit,
-        jax.checkpoint,
-        lambda f: lambda x: jax.vmap(f)(x[None])[0],
-        lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, 1)[0],
-    ):
-        g = wrap(f)
-        allclose(jax.grad(g)(S), rule(3))
-        allclose(jax.grad(jax.grad(g))(S), jax.grad(rule)(3.0))
-        allclose(jax.grad(jax.grad(jax.grad(g)))(S), jax.grad(jax.grad(rule))(3.0))
-        allclose(jax.jacfwd(jax.grad(g))(S), jax.grad(rule)(3.0))
+    g = wrap(f)
+    allclose(jax.grad(g)(S), rule(3))
+    allclose(jax.grad(jax.grad(g))(S), jax.grad(rule)(3.0))
+    allclose(jax.grad(jax.grad(jax.grad(g)))(S), jax.grad(jax.grad(rule))(3.0))
+    allclose(jax.jacfwd(jax.grad(g))(S), jax.grad(rule)(3.0))
 
 
 @pytest.mark.parametrize("same", [True, False])

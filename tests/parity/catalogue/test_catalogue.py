@@ -195,6 +195,7 @@ def test_what_looks_at_values_is_refused_where_there_are_none(
 # ---- what torch's side can't have
 
 
+@pytest.mark.full
 def test_noise_is_drawn_from_a_key_that_is_an_argument():
     logits, key = jnp.float32([[0.1, 0.5, 0.2], [1, 0, 2]]), jax.random.key(3)
     noise = jax.random.uniform(key, logits.shape, logits.dtype)
