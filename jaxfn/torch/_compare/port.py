@@ -71,10 +71,7 @@ class Port:
         return jax.vjp(self.function(arrays, chosen), *xs)[0]
 
     def pull(
-        self,
-        arrays: Sequence[Any],
-        chosen: Sequence[int],
-        cts: Sequence[Any | None],
+        self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any | None]
     ) -> Arrays:
         """Return the gradients, for the outputs that have a cotangent."""
         used = [ct is not None for ct in cts]

@@ -86,13 +86,10 @@ class SourceFile:
 
     def line(self, node: Any) -> int:
         """Return the line on which a node begins, 0 if it is not in the file."""
-        positions = _positions(self.tree)
         node = self.origins.get(node, node)
-        for part in (node, *node.children):
-            part = self.origins.get(part, part)
-            if part in positions:
-                return positions[part].start.line
-        return 0
+        parts = [self.origins.get(part, part) for part in (node, *node.children)]
+        found = _positions(self.tree)
+        return next((found[part].start.line for part in parts if part in found), 0)
 
     def definition(self, path: tuple[str, ...]) -> Any:
         """Return the last definition with these names, or None."""
