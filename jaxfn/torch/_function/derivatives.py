@@ -74,7 +74,8 @@ def pull(
         if ct is not None and _has_gradient(out)
     ]
     if not pairs:
-        return [torch.zeros_like(x) for x in tracked]
+        return [None] * len(tracked)
+    # A gradient that is None stays so: of zeros, torch would not call a backward either.
     found = torch.autograd.grad(
         [out for out, _ in pairs],
         tracked,
@@ -82,10 +83,7 @@ def pull(
         create_graph=again,
         allow_unused=True,
     )
-    return [
-        torch.zeros_like(x) if g is None else g
-        for x, g in zip(tracked, found, strict=True)
-    ]
+    return list(found)
 
 
 # J t is the gradient of <J^H u, t> by u. Torch differentiates its own derivative here.
