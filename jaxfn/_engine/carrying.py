@@ -83,7 +83,7 @@ def _nothing(*shape: int) -> Any:
     If a loop or checkpoint in a Pallas kernel carries a constant from outside, the
     kernel refuses it.
     """
-    return lax.broadcast(np.False_, shape)  # a third of what jnp.zeros costs
+    return lax.broadcasted_iota(np.int8, shape, 0)  # fast; it copies no scalar
 
 
 def _shape(x: Any) -> tuple[tuple[int, ...], Any]:

@@ -34,6 +34,7 @@ WHILE = (
     "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
     "that is traced), of which JAX has no transpose"
 )
+REFERENCE = "a value of a reference that it makes (jax.new_ref)"
 AUXILIARY = "an auxiliary result of lax.custom_linear_solve, which has no derivative"
 
 
@@ -112,8 +113,7 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
     for eqn in jaxpr.eqns:
         facts = _equation(eqn, [read(x) for x in eqn.invars])
         for var, fact in zip(eqn.outvars, facts, strict=True):
-            # An array without elements counts as zero, because a sum with it adds
-            # nothing.
+            # An array without elements counts as zero: a sum with it adds nothing.
             empty = _is_inexact(var.aval) and 0 in var.aval.shape
             env[var] = fact._replace(zero=True) if empty else fact
     return [read(x) for x in jaxpr.outvars]
@@ -122,6 +122,8 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
 def _equation(eqn: Any, ins: list[Fact]) -> list[Fact]:
     """Return the facts about the results of an equation."""
     name, params = eqn.primitive.name, eqn.params
+    if any(map(compat.is_reference, eqn.outvars)):  # writes to it are not followed
+        return [Fact(depends=True, zero=False, why=REFERENCE)] * len(eqn.outvars)
     if name == "attach":
         # It returns its last arguments, the values.
         return ins[-len(eqn.outvars) :]
@@ -177,10 +179,7 @@ def _plain(eqn: Any, ins: list[Fact]) -> Fact:
 
 
 def _is_filled(params: dict[str, Any]) -> bool:
-    """Return whether a gather gives a number if an index is out of bounds.
-
-    NaN, the default, is no number: it signals a mistake.
-    """
+    """Return whether a gather out of bounds gives a number; NaN signals a mistake."""
     fill = params["fill_value"]
     return fill is not None and not np.isnan(fill) and fill != 0
 

@@ -62,10 +62,11 @@ def _with_zero_of(outs: list[Any], inputs: Arrays, name: str) -> list[Any]:
     Every operation here has a transpose, which `jax.linear_transpose` of a call needs.
     """
     # This fails in a Pallas kernel for TPU (no empty arrays), for an unreduced value
-    # (JAX adds nothing to it) and for an extended dtype (no subtraction). There
-    # `attach` batches the values, without an operation on them.
+    # (JAX adds nothing to it), an extended dtype (no subtraction), and float8_e8m0fnu
+    # (no zero). There `attach` batches the values, without an operation on them.
     unreduced = any(map(compat.is_unreduced, (*outs, *inputs)))
-    if compat.in_kernel() or unreduced or any(map(_is_extended, outs)):
+    odd = any(_is_extended(x) or x.dtype == jnp.float8_e8m0fnu for x in outs)
+    if compat.in_kernel() or unreduced or odd:
         n, values = len(outs), without_derivative(outs)
 
         def alike(_: Arrays, __: Arrays, tangents: Arrays) -> Arrays:

@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 import jaxfn
 from jaxfn._engine.carrying import Carrier
 from jaxfn._engine.rules import Residuals
+from tests.build import function
 
 X = jnp.ones(3)
 
@@ -95,3 +96,17 @@ def test_what_has_no_padding_makes_no_operation():
 
     # The key alone, which is of no use here.
     assert len(jax.make_jaxpr(trace)(X).eqns) == 1
+
+
+def test_nothing_is_copied_from_the_host():
+    f = function(
+        forward=lambda ctx, x: ctx.save_for_backward(x) or x * x,
+        backward=lambda ctx, g: g * ctx.saved_tensors[0],
+    ).apply
+    x = jnp.arange(3.0)
+    for wrap in (jax.vmap, jax.checkpoint):
+        _, pull = jax.vjp(wrap(f), x)
+        pull(x)  # what is made once is made
+        with jax.transfer_guard("disallow"):
+            (grad,) = jax.vjp(wrap(f), x)[1](x)
+        assert (grad == x * x).all()

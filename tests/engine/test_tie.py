@@ -787,3 +787,18 @@ def test_a_rule_that_batches_a_value_holds_no_tracer():
     with checking_leaks():
         jaxpr = jax.make_jaxpr(tied)(jax.random.key(0), jnp.ones(2))
     assert "attach" in primitives(jaxpr.jaxpr)
+
+
+def test_a_dtype_without_zero_keeps_its_value():
+    f = function(
+        forward=lambda ctx, x, y: x.astype(jnp.float8_e8m0fnu),
+        backward=lambda ctx, g: (3 * g.astype("float32"), None),
+    ).apply
+    x, ys = jnp.float32([1, 2, 4]), jnp.ones(2)
+
+    def batched(x):
+        return jax.vmap(f, (None, 0))(x, ys).astype("float32")
+
+    for g in (batched, jax.jit(batched)):
+        assert (g(x) == x).all()
+        assert (jax.grad(lambda x, g=g: g(x).sum())(x) == 6).all()

@@ -8,6 +8,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
+from jaxfn._base.errors import RuleValueError
 from tests.build import function
 
 # The others of its many cells run with --full.
@@ -240,3 +241,27 @@ def test_an_effect_may_stand_before_a_solve(solver):
     found = along_of_grad(squares(ours(pull)))(X)
     expected = along_of_grad(squares(jnp.sin))(X)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda g, ref: ref(g, lambda r: jnp.ones(())),
+        lambda g, ref: g + ref(jnp.zeros_like(g), lambda r: jnp.ones(())),
+        lambda g, ref: ref(jnp.zeros_like(g), lambda r: 3 * g),
+    ],
+    ids=["a term", "a term of its own", "linear, which is not proved"],
+)
+def test_a_value_of_a_reference_is_not_taken_for_linear(backward):
+    def added(x, what):
+        ref = jax.new_ref(x)
+        ref[...] += what(ref)
+        return ref[...]
+
+    f = function(
+        forward=lambda ctx, x: 2 * x,
+        backward=lambda ctx, g: backward(g, added),
+        generate_jvp_rule=True,
+    ).apply
+    with pytest.raises(RuleValueError, match=r"a value of a reference .* Define jvp"):
+        jax.jvp(f, (jnp.float32(3),), (jnp.float32(1),))

@@ -437,3 +437,24 @@ def test_second_derivatives_of_complex_arguments():
     for wrap in (lambda f: f, jax.jit):
         found = wrap(second(apply))(z)
         assert np.allclose(found, second(lambda z: z * z)(z), rtol=1e-6)
+
+
+class AddsToGradient(Function):
+    """Its backward is not zero for zeros, and only compares the output that it saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return (g + 0.5) * x * (y > -100)
+
+
+def test_a_saved_output_without_gradient_calls_no_backward():
+    case = Case(AddsToGradient, [X])
+    assert case.worst() <= 1e-6
+    assert max(case.second_gaps()) <= 1e-6

@@ -164,31 +164,41 @@ def _is_gone(name: str, item: Any) -> bool:
 
 
 def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
-    if len(original.body) != 1:
-        plain = (cst.Import, cst.ImportFrom)
-        kept = [s for s in updated.body if not isinstance(s, plain)]
-        return updated.with_changes(body=kept) if kept else cst.RemoveFromParent()
     if not updated.body:
         return cst.RemoveFromParent()
-    old, new = original.body[0], updated.body[0]
-    found: Any = [new]
-    if isinstance(old, (cst.Import, cst.ImportFrom)):
-        found = []
-    elif isinstance(old, cst.Expr):
-        found = _expression(rewriter, old, new)
-    elif isinstance(old, cst.Assert) and code(new.test) == "False" != code(old.test):
+    olds, news, reasons = original.body, list(updated.body), rewriter.late
+    if is_line(original, cst.Assert) and _is_other(olds[0], news[0]):
         return _unchecked(rewriter, original)  # of a device, which JAX lacks
-    elif isinstance(old, cst.Assert) and {*code(new.test).split(" and ")} == {"True"}:
-        found = []  # arrays are contiguous
-    elif isinstance(old, cst.Assign):
-        found = assigned(rewriter, old, new)
-    elif isinstance(old, cst.AugAssign):
-        found = augmented(rewriter, old, new)
-    reasons = rewriter.late
+    if len(olds) != len(news):
+        reasons.append("statements that share a line")
+    pairs = zip(olds, news, strict=False)
+    found = [x for old, new in pairs for x in _small(rewriter, old, new)]
     if reasons:
         rewriter.late = []
         return cst.FlattenSentinel(rewriter.mark(original, reasons))
-    return _lines(updated, found)
+    if found == news:
+        return updated
+    end = cst.MaybeSentinel.DEFAULT
+    return _lines(updated, [x.with_changes(semicolon=end) for x in found])
+
+
+def _is_other(old: Any, new: Any) -> bool:
+    return code(new.test) == "False" != code(old.test)
+
+
+def _small(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
+    """Return the statements in place of one that needs no line of its own."""
+    if isinstance(old, (cst.Import, cst.ImportFrom)):
+        return []
+    if isinstance(old, cst.Expr):
+        return _expression(rewriter, old, new)
+    if isinstance(old, cst.Assert) and {*code(new.test).split(" and ")} == {"True"}:
+        return []  # arrays are contiguous
+    if isinstance(old, cst.Assign):
+        return assigned(rewriter, old, new)
+    if isinstance(old, cst.AugAssign):
+        return augmented(rewriter, old, new)
+    return [new]
 
 
 def _lines(updated: Any, found: list[Any]) -> Any:
