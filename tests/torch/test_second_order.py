@@ -440,7 +440,7 @@ def test_second_derivatives_of_complex_arguments():
 
 
 class AddsToGradient(Function):
-    """Its backward is not zero for zeros, and only compares the output that it saved."""
+    """Its backward is not zero for zeros, and compares the output that it saved."""
 
     @staticmethod
     def forward(ctx, x):

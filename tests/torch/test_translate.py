@@ -14,7 +14,7 @@ import torch
 
 from jaxfn.torch import translate
 from jaxfn.torch._translate import table
-from jaxfn.torch._translate.verify import load
+from jaxfn.torch._translate.verify import compared, load
 
 X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
 Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
@@ -685,3 +685,36 @@ def test_gradients_of_the_result_are_the_originals_under_jit(module):
     port = load(found.source).T
     grad = jax.jit(jax.grad(lambda x: port.apply(x).sum()))(jnp.array(X.numpy()))
     assert grad.tolist() == [[2.0] * 3] * 2
+
+
+OTHER = """
+class T(Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        {}
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, None
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "first", "second"),
+    [
+        ("if n:\n    z = x * 2; x = x + 1; x += z\nreturn x", (X, 0), (X, 1)),
+        ("y = x * 1\nif n:\n    y[0] = 5; y.add_(1)\nreturn y", (X, 0), (X, 1)),
+        (
+            "return F.conv1d(x[None], x.t()[:, :, None], n)",
+            (X.T, None),
+            (X.T, X[0, :2]),
+        ),
+    ],
+    ids=["bindings on one line", "writes on one line", "a bias that was None"],
+)
+def test_other_arguments_than_it_was_translated_with(forward, first, second, module):
+    cls = module(OTHER.format(textwrap.indent(forward, " " * 8).strip())).T
+    found = translate(cls, *first)
+    assert found.ok, str(found)
+    report = compared(found.source, cls, second)
+    assert report.ok, f"{report}\n{found.source}"

@@ -75,7 +75,7 @@ def pull(
     ]
     if not pairs:
         return [None] * len(tracked)
-    # A gradient that is None stays so: of zeros, torch would not call a backward either.
+    # A gradient that is None stays so: then torch calls no other backward either.
     found = torch.autograd.grad(
         [out for out, _ in pairs],
         tracked,

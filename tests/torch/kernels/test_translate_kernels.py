@@ -44,6 +44,7 @@ def of(cls, *args):
         (translated.AsksTwice, (X,)),
         (translated.Checked, (X.reshape(1, 2, 3),)),
         (translated.Many, (X,)),
+        (translated.ShareALine, (X,)),
         (functions.Scale, (X,)),
         (functions.ScaleSeparately, (X,)),
         (functions.Square, (X,)),
@@ -60,6 +61,10 @@ def test_translated_and_equal(cls, args):
     ("cls", "args", "reason"),
     [
         (translated.Transposed, (X.reshape(2, 3),), "was not contiguous"),
+        (translated.Transposed, (X.reshape(1, 6),), "was not contiguous"),
+        (translated.TransposedIfAsked, (X.reshape(2, 3),), "may see its memory"),
+        (translated.Bound, (X,), "launch a kernel by `kernel[grid](...)`"),
+        (translated.Run, (X,), "launch a kernel by `kernel[grid](...)`"),
         (translated.LosesAWrite, (X,), "part may share the memory"),
         (translated.LosesInAHelper, (X,), "y may share the memory"),
         (translated.LosesThroughADict, (X,), "it writes to the argument y"),

@@ -389,6 +389,53 @@ class Transposed(Function):
         return 2 * g.t()
 
 
+class TransposedIfAsked(Function):
+    """The same, in a line that the arguments don't reach, and by the strides of x."""
+
+    @staticmethod
+    def forward(ctx, x, asked=False):
+        y = torch.zeros(x.shape[1], x.shape[0])
+        if asked:
+            rows_kernel[(x.shape[1],)](
+                x.t(), y, x.shape[0], x.stride(1), x.stride(0), y.stride(0), 1, BLOCK=8
+            )
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return 0 * g.t(), None
+
+
+class Bound(Tripled):
+    """A launcher has a name of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        launch = scale_kernel[(1,)]
+        launch(x, y, x.numel(), 3.0, BLOCK=16)
+        return y
+
+
+class Run(Tripled):
+    """A launch by a method."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        scale_kernel.run(x, y, x.numel(), 3.0, BLOCK=16, grid=(1,), warmup=False)
+        return y
+
+
+class ShareALine(Tripled):
+    """A launch shares its line."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 0; scale_kernel[(1,)](x, y, 6, 3.0, BLOCK=16)  # fmt: skip # noqa: E702
+        return y
+
+
 class LosesAWrite(Function):
     """Another name shows what the kernel has written."""
 

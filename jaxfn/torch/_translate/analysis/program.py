@@ -28,7 +28,7 @@ class Analysis:
             for key, unit in units.items()
         }
         self._passed_on = _passed_on(units)
-        self._has_kernels = any(unit.is_kernel for unit in units.values())
+        self.has_kernels = any(unit.is_kernel for unit in units.values())
         self._flows: dict[Any, Flow | None] = {}
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
@@ -50,7 +50,7 @@ class Analysis:
         """Return whether a function may write to a parameter."""
         if unit.key in self._passed_on and not unit.is_function_class:
             return False  # some callers can't be seen
-        if self._has_kernels or not unit.is_function_class:
+        if self.has_kernels or not unit.is_function_class:
             return True  # its callers decide
         if function.name.value in _RULES:
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,8 +135,7 @@ class Observations:
 def fact(value: Any) -> ExprType:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        dense = value.layout is torch.strided and value.is_contiguous()
-        return ExprType("tensor", dtype, (tuple(value.shape),), dense=dense)
+        return ExprType("tensor", dtype, (tuple(value.shape),), dense=_is_dense(value))
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     for kind in (bool, int, float, complex, str):
@@ -155,6 +155,14 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
+
+
+def _is_dense(x: Any) -> bool:
+    """Return whether the elements are in order, for other sizes than 1 too."""
+    if x.layout is not torch.strided:
+        return False
+    steps = itertools.accumulate(reversed(x.shape[1:]), operator.mul, initial=1)
+    return tuple(steps) == x.stride()[::-1]
 
 
 def _are_apart(values: Any) -> bool:

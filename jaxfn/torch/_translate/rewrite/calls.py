@@ -48,6 +48,7 @@ class Calls(References):
             self.parts[node.value] = PAIRS.index(node.attr.value)
 
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
+        self.check_kernel(original_node)
         if original_node.value in self.paired:
             return updated_node.value
         if original_node in self.dropped:
@@ -70,6 +71,7 @@ class Calls(References):
         target = self.unit.references.get(original_node.func)
         if original_node in self.heads:
             return updated_node  # of a block, which is rewritten later
+        self.check_order(original_node, code(original_node.func).rpartition(".")[2])
         plan = self.launches.of(original_node)
         if plan is not None:
             problem = problem_of(self, original_node, plan)

@@ -68,11 +68,12 @@ def _conv(given: BoundCall) -> str | None:
 
 
 def _with_bias(given: BoundCall, found: str, n: int) -> str | None:
-    if given.kind("bias") == "none":
+    kind, bias = given.kind("bias"), f"bias[:, {', '.join(['None'] * n)}]"
+    if not given.has("bias") or given.is_none("bias"):
         return found
-    if given.kind("bias") != "tensor":
-        return None
-    return f"{found} + bias[:, {', '.join(['None'] * n)}]"
+    if kind == "none":  # in these runs
+        return f"{found} + (0 if bias is None else {bias})"
+    return f"{found} + {bias}" if kind == "tensor" else None
 
 
 def _conv_transpose(given: BoundCall) -> str | None:

@@ -169,6 +169,10 @@ class BoundCall:
         """Return the kind of an argument."""
         return self._given[name][0].fact.kind if self.has(name) else "none"
 
+    def is_none(self, name: str) -> bool:
+        """Return whether None is written out."""
+        return code(self._given[name][0].value) == "None"
+
     def every(self, name: str) -> list[CallArgument]:
         """Return all arguments for a parameter, one by one."""
         return self._given.get(name, [])
