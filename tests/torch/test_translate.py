@@ -687,6 +687,8 @@ def test_gradients_of_the_result_are_the_originals_under_jit(module):
     assert grad.tolist() == [[2.0] * 3] * 2
 
 
+ONE, NAN = torch.tensor([1]), float("nan")
+EXPANDED = "idx = n.view(-1, *[1] * (x.dim() - 1)).expand_as(x)\n"
 OTHER = """
 class T(Function):
     @staticmethod
@@ -709,8 +711,22 @@ class T(Function):
             (X.T, None),
             (X.T, X[0, :2]),
         ),
+        (
+            f"{EXPANDED}return torch.zeros(4, *x.shape[1:]).scatter_add_(0, idx, x)",
+            (X, torch.tensor([1, 1])),
+            (X.reshape(2, 3, 1), torch.tensor([3, 0])),
+        ),
+        ("return x.scatter(1, n, 0.5)", (X, 0 * X.long()), (X, 0 * X[:1].long())),
+        ("return x.index_fill(-1, n, 5.0)", (X, ONE), (X.reshape(2, 3, 1), 0 * ONE)),
+        ("return x.unflatten(-1, (n, -1))", (X, 3), (X.reshape(1, 2, 3), 3)),
+        ("return F.pad(x, (n, 0))", (X[0], 1), (X, 2)),
+        ("return torch.cat(x.chunk(2)) * n", (X[0], 2), (torch.cat([X[0]] * 3), 1)),
+        ("return F.threshold(x, 0.1, n) + F.hardshrink(x)", (X, 1), (X * NAN, 1)),
     ],
-    ids=["bindings on one line", "writes on one line", "a bias that was None"],
+    ids=[
+        *("bindings on one line", "writes on one line", "a bias that was None"),
+        *("scatter_add", "scatter", "index_fill", "unflatten", "pad", "chunk", "NaN"),
+    ],
 )
 def test_other_arguments_than_it_was_translated_with(forward, first, second, module):
     cls = module(OTHER.format(textwrap.indent(forward, " " * 8).strip())).T

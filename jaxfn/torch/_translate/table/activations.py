@@ -10,7 +10,7 @@ def _pad(given: BoundCall) -> str | None:
     if sizes is None or len(sizes) % 2:
         return None
     last = [f"({a}, {b})" for a, b in zip(sizes[::2], sizes[1::2], strict=True)][::-1]
-    if ndim is None:
+    if ndim in (None, 1):  # JAX takes one pair for all axes
         widths = f"[*[(0, 0)] * (x.ndim - {len(last)}), {', '.join(last)}]"
     else:
         none = ["(0, 0)"] * (ndim - len(last))
@@ -139,9 +139,9 @@ F.softplus         x beta threshold              jnp.where(beta * x > threshold,
 F.softsign         x                             jax.nn.soft_sign(x)
 F.tanh             x                             jnp.tanh(x)
 F.tanhshrink       x                             x - jnp.tanh(x)
-F.threshold        x threshold value             jnp.where(x > threshold, x, value)
+F.threshold        x threshold value             jnp.where(x <= threshold, value, x)
 F.softshrink       x lambd?=0.5                  jnp.sign(x) * jnp.maximum(jnp.abs(x) - lambd, 0)
-F.hardshrink       x lambd?=0.5                  jnp.where(jnp.abs(x) > lambd, x, 0)
+F.hardshrink       x lambd?=0.5                  jnp.where(jnp.abs(x) <= lambd, 0, x)
 """,
     locals(),
     elementwise=True,

@@ -26,12 +26,6 @@ def _gather(given: BoundCall) -> str | None:
     return f"jnp.take_along_axis(x[{', '.join(sizes)}], index, axis=dim)"
 
 
-def _scatter(given: BoundCall) -> str | None:
-    if not _along(given) or not _fits(given):
-        return None
-    return "jnp.put_along_axis(x, index, src, axis=dim, inplace=False)"
-
-
 def _fits(given: BoundCall) -> bool:
     """Return whether source and index match: torch ignores other elements."""
     return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
@@ -39,38 +33,35 @@ def _fits(given: BoundCall) -> bool:
 
 def _grid(given: BoundCall) -> str | None:
     """Return the index of `.at` with `index` along one axis and all of the others."""
-    shape, dim = given.shape("index"), given.literal("dim", None)
-    if not shape or dim is None:
+    dim = given.literal("dim", None)
+    if not given.shape("index") or not isinstance(dim, int):
         return None
-    n = len(shape)
-    parts = []
-    for i in range(n):
-        if i == dim % n:
-            parts.append("index")
-        else:
-            tail = ", ".join([":"] + ["None"] * (n - 1 - i))
-            end = f"[{tail}]" if i < n - 1 else ""
-            parts.append(f"jnp.arange(index.shape[{i}]){end}")
-    return ", ".join(parts)
+    grid = "*jnp.indices(index.shape, sparse=True)"
+    head = f"{grid}[:{dim}], " if dim else ""
+    tail = f", {grid}[{dim + 1}:]" if dim != -1 else ""
+    return f"({head}index{tail})"
 
 
-def _scatter_add(given: BoundCall) -> str | None:
-    grid = _grid(given)
-    if grid is None or _fits(given):
-        return grid and f"x.at[{grid}].add(src)"
-    sizes = ", ".join(
-        f":index.shape[{i}]" for i in range(len(given.shape("index") or ()))
-    )
-    return f"x.at[{grid}].add(src[{sizes}])"
+def _at_grid(what: str, source: str) -> str:
+    def found(given: BoundCall) -> str | None:
+        grid, part = _grid(given), "[tuple(map(slice, index.shape))]"
+        fits = not given.has("src") or _fits(given)
+        return grid and f"x.at[{grid}].{what}({source}{'' if fits else part})"
+
+    return found  # pyright: ignore[reportReturnType]
+
+
+_scatter, _scatter_add = _at_grid("set", "src"), _at_grid("add", "src")
+_scatter_value = _at_grid("set", "value")
 
 
 def _axis(what: str) -> str:
     def found(given: BoundCall) -> str | None:
-        ndim, dim = given.ndim("x"), given.literal("dim", None)
-        if not ndim or dim is None:
+        dim = given.literal("dim", None)
+        if not given.ndim("x") or not isinstance(dim, int):
             return None
-        axis = dim % max(ndim, 1)
-        return f"x.at[{':, ' * axis}index].{what}"
+        head = ":, " * dim if dim >= 0 else "..., "
+        return f"x.at[{head}index{', :' * (-dim - 1)}].{what}"
 
     return found  # pyright: ignore[reportReturnType]
 
@@ -99,11 +90,6 @@ isin               x test_elements               jnp.isin(x, test_elements)
 """,
     {
         **locals(),
-        "_scatter_value": lambda given: (
-            "jnp.put_along_axis(x, index, value, axis=dim, inplace=False)"
-            if _along(given)
-            else None
-        ),
         "_searchsorted": lambda given: (
             None
             if given.ndim("sorted_sequence") != 1

@@ -36,7 +36,7 @@ def _chunk(given: BoundCall) -> str | None:
         return None
     if sizes[dim] % n == 0:
         return "jnp.split(x, chunks, axis=dim)"
-    step = -(-sizes[dim] // n)  # the last one is smaller
+    step = "-(-x.shape[dim] // chunks)"  # the last one is smaller
     return f"jnp.split(x, list(range({step}, x.shape[dim], {step})), axis=dim)"
 
 
@@ -70,14 +70,12 @@ def _sum_to_size(given: BoundCall) -> str | None:
 
 
 def _unflatten(given: BoundCall) -> str | None:
-    ndim, dim = given.ndim("x"), given.literal("dim", None)
-    sizes = given.elements("sizes")
-    if ndim is None or not isinstance(dim, int) or sizes is None:
+    dim, sizes = given.literal("dim", None), given.elements("sizes")
+    if not isinstance(dim, int) or sizes is None:
         return None
-    axis, inner = dim % ndim, ", ".join(sizes)
-    head = f"*x.shape[:{axis}], " if axis else ""
-    tail = f", *x.shape[{axis + 1}:]" if axis + 1 < ndim else ","
-    return f"x.reshape(({head}{inner}{tail}))"
+    head = f"*x.shape[:{dim}], " if dim else ""
+    tail = f", *x.shape[{dim + 1}:]" if dim != -1 else ","
+    return f"x.reshape(({head}{', '.join(sizes)}{tail}))"
 
 
 def _to(given: BoundCall) -> str | None:
