@@ -21,18 +21,21 @@ def named(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., 
 def to_integer(x: Any, dtype: Any, *, unsigned: bool = False) -> Any:
     """Convert like a GPU: towards zero, to the nearest limit, and NaN to zero.
 
-    A GPU has no conversion to eight bits: it converts to sixteen, and truncates.
+    In 64 bits, of either side, NaN becomes the sign bit (PTX ISA, `cvt`). A GPU has no
+    conversion to eight bits: it converts to sixteen, and truncates.
     """
     kind = np.dtype(dtype)
     if kind.itemsize == 1:
         return to_integer(x, np.int16, unsigned=unsigned).astype(kind)
     target = np.dtype(f"u{kind.name}") if unsigned else kind
+    wide = kind.itemsize == 8 or np.asarray(x).dtype == np.float64
     limits, x = np.iinfo(target), np.asarray(x, np.float64)
     beyond = 2.0 ** (limits.bits if unsigned else limits.bits - 1)
     inside = np.where((x < beyond) & (x >= limits.min), x, 0).astype(target)
     result = np.where(x >= beyond, target.type(limits.max), inside)
     result = np.where(x < limits.min, target.type(limits.min), result)
-    return result.view(kind)[()]
+    nan = np.isnan(x) & wide
+    return np.where(nan, np.iinfo(kind).min, result.view(kind)).astype(kind)[()]
 
 
 def multiply_high(x: Any, y: Any, *, unsigned: bool) -> Any:

@@ -220,7 +220,9 @@ WITH_OPERATION: dict[str, Callable[..., Any]] = {
     "tt.reshape": lambda op, x: np.reshape(x, op.shape),
     "tt.expand_dims": lambda op, x: np.expand_dims(x, op.attributes["axis"]),
     "tt.trans": lambda op, x: np.transpose(x, op.attributes["order"]),
-    "tt.gather": lambda op, x, i: np.take_along_axis(x, i, op.attributes["axis"]),
+    "tt.gather": lambda op, x, i: np.take_along_axis(
+        x, np.where(i < 0, x.size, i), op.attributes["axis"]
+    ),
     "tt.histogram": _histogram,
     "tt.clampf": _clamp,
     "tt.dot": _dot,

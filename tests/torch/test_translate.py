@@ -734,3 +734,15 @@ def test_other_arguments_than_it_was_translated_with(forward, first, second, mod
     assert found.ok, str(found)
     report = compared(found.source, cls, second)
     assert report.ok, f"{report}\n{found.source}"
+
+
+def test_two_derivatives_of_one_result_are_marked(module):
+    backward = """
+    with torch.enable_grad():
+        inner = x.detach().requires_grad_()
+        y = inner.tanh()
+    first = torch.autograd.grad(y, inner, g, retain_graph=True)[0]
+    return torch.autograd.grad(y, inner, first)[0]
+    """
+    found = translate(module(function("return x.tanh()", backward)).T, X)
+    assert [left.reason for left in found.left] == ["torch.autograd.grad"] * 2

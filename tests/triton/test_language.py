@@ -9,7 +9,7 @@ import pytest
 import triton.language as tl
 from scipy import special
 
-from jaxfn._triton.errors import Fault
+from jaxfn._triton.errors import Fault, LaunchError
 from jaxfn._triton.interpreter import run
 from jaxfn._triton.operations import PLAIN, WITH_OPERATION
 from jaxfn._triton.program import Operation
@@ -282,6 +282,18 @@ def test_floats_beyond_integers():
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     found = compute("x.to(tl.int32)", x, result="int32")[:7]
     assert found.tolist() == [high, low, 0, high, low, 1, -1]
+    # Of 64 bits, before or after, NaN becomes the sign bit (PTX ISA, `cvt`).
+    long = compute("x.to(tl.int64)", x, result="int64")[2:4]
+    assert long.tolist() == [np.iinfo(np.int64).min, np.iinfo(np.int64).max]
+    double = compute("x.to(tl.float64).to(tl.int32)", x, result="int32")[:3]
+    assert double.tolist() == [high, low, low]
+
+
+def test_gather_takes_no_index_from_the_end():
+    with pytest.raises(LaunchError, match="out of bounds"):
+        compute(
+            "tl.gather(x, tl.arange(0, 64) - 1, 0)", values("float32"), result="float32"
+        )
 
 
 @pytest.mark.parametrize("pair", [("float32", "int32"), ("bfloat16", "int16")])

@@ -72,10 +72,13 @@ def _enabled(statement: Any) -> str | None:
 def _grad_call(statement: Any) -> Any:
     if not isinstance(statement, cst.SimpleStatementLine):
         return None
-    calls = [
-        c for c in find(statement, cst.Call) if (dotted(c.func) or [])[-2:] == _GRAD
-    ]
+    calls = _grad_calls([statement])
     return calls[0] if len(calls) == 1 else None
+
+
+def _grad_calls(statements: Sequence[Any]) -> list[Any]:
+    calls = [call for statement in statements for call in find(statement, cst.Call)]
+    return [call for call in calls if (dotted(call.func) or [])[-2:] == _GRAD]
 
 
 def _rewritten(
@@ -96,6 +99,9 @@ def _rewritten(
     tail = after[min(place, len(inner)) :]
     if not call.fits(compute, tail) or not call.counted([*before, *leaves], compute):
         return None
+    others = [_Gradient(c) for c in _grad_calls(tail) if c is not call.node]
+    if any(set(other.outputs) & set(call.outputs) for other in others):
+        return None  # several derivatives of one result
     pull = "pull" if "pull" not in _words(after) else "pull_back"
     done = [s.deep_replace(call.node, call.pulled(pull)) for s in tail]
     lines = [*block.leading_lines]
