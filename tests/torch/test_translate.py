@@ -688,6 +688,7 @@ def test_gradients_of_the_result_are_the_originals_under_jit(module):
 
 
 ONE, NAN = torch.tensor([1]), float("nan")
+LEFT_OUT = torch.tensor([2, -100])
 EXPANDED = "idx = n.view(-1, *[1] * (x.dim() - 1)).expand_as(x)\n"
 OTHER = """
 class T(Function):
@@ -721,11 +722,18 @@ class T(Function):
         ("return x.unflatten(-1, (n, -1))", (X, 3), (X.reshape(1, 2, 3), 3)),
         ("return F.pad(x, (n, 0))", (X[0], 1), (X, 2)),
         ("return torch.cat(x.chunk(2)) * n", (X[0], 2), (torch.cat([X[0]] * 3), 1)),
+        ("return F.cross_entropy(x, n)", (X, ONE * X[:, 0].long()), (X, LEFT_OUT)),
+        (
+            'return F.cross_entropy(x, n, reduction="none")',
+            (X, 0 * LEFT_OUT),
+            (X, LEFT_OUT),
+        ),
         ("return F.threshold(x, 0.1, n) + F.hardshrink(x)", (X, 1), (X * NAN, 1)),
     ],
     ids=[
         *("bindings on one line", "writes on one line", "a bias that was None"),
-        *("scatter_add", "scatter", "index_fill", "unflatten", "pad", "chunk", "NaN"),
+        *("scatter_add", "scatter", "index_fill", "unflatten", "pad", "chunk"),
+        *("cross_entropy", "cross_entropy of each", "NaN"),
     ],
 )
 def test_other_arguments_than_it_was_translated_with(forward, first, second, module):

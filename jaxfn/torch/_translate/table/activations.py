@@ -19,7 +19,11 @@ def _pad(given: BoundCall) -> str | None:
     return f"jnp.pad(x, {widths}{value})"
 
 
-_REDUCED = {"mean": "-jnp.mean({})", "sum": "-jnp.sum({})", "none": "-{}[:, 0]"}
+# Torch leaves out targets of -100.
+_REDUCED = {
+    **{n: f"-jnp.{n}({{}}, where=target[:, None] != -100)" for n in ("mean", "sum")},
+    "none": "jnp.where(target == -100, 0, -{}[:, 0])",
+}
 
 
 def _picked(given: BoundCall, logs: str) -> str | None:
