@@ -334,7 +334,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
-        return vars(self)["__qualname__"]  # pickled by reference, like a function
+        name = self._jax_rules.name  # of a partial application, which has no other
+        return vars(self).get("__qualname__", name)  # by reference, like a function
 
     def __repr__(self) -> str:
         return f"<custom_function {self._jax_rules.name}>"

@@ -454,6 +454,8 @@ def test_it_looks_like_the_function_and_pickles_by_reference():
     assert module_level.__wrapped__ is module_level.fun
     assert pickle.loads(pickle.dumps(module_level)) is module_level
     assert copy.deepcopy(module_level) is module_level
+    partial = jaxfn.custom_function(functools.partial(jnp.multiply, 2))
+    assert copy.deepcopy([partial]) == [partial]
     assert repr(module_level) == "<custom_function module_level>"
 
 
