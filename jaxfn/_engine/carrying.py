@@ -80,8 +80,7 @@ class Carrier:
 def _nothing(*shape: int) -> Any:
     """Make an array without elements, in the trace that carries it.
 
-    If a loop or checkpoint in a Pallas kernel carries a constant from outside, the
-    kernel refuses it.
+    In a Pallas kernel, a loop or checkpoint can't carry a constant from outside.
     """
     return lax.broadcasted_iota(np.int8, shape, 0)  # fast; it copies no scalar
 

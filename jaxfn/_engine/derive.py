@@ -31,8 +31,7 @@ def transposed(
         avals: Types of the tangents of the differentiable outputs.
 
     Raises:
-        RuleValueError: `bwd` is not linear in its cotangents, or JAX can't transpose
-            it.
+        RuleValueError: `bwd` is not linear in its cotangents, or has no transpose.
     """
     assert rules.bwd is not None
     bwd = rules.bwd
@@ -59,9 +58,11 @@ def transposed(
         raise _refusal(rules, "a gradient that is linear in the cotangents", got)
     try:
         return _transpose(jaxpr, example, list(tangents))
+    except jax.errors.UnexpectedTracerError as error:
+        said = errors.CLOSED_OVER.format(name=rules.name)
+        raise errors.ClosedOverError(said) from error
     except Exception as error:  # JAX raises errors of many kinds
-        # Without generate_jvp_rule, only forward mode over reverse mode needs the
-        # transpose. That is a second derivative, which this Function refuses anyway.
+        # Only a second derivative needs it then, which this Function refuses anyway.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
         expected = "operations, linear in the cotangents, that JAX can transpose"

@@ -8,7 +8,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
-from jaxfn._base.errors import RuleValueError
+from jaxfn._base.errors import ClosedOverError, RuleValueError
 from tests.build import function
 
 # The others of its many cells run with --full.
@@ -265,3 +265,15 @@ def test_a_value_of_a_reference_is_not_taken_for_linear(backward):
     ).apply
     with pytest.raises(RuleValueError, match=r"a value of a reference .* Define jvp"):
         jax.jvp(f, (jnp.float32(3),), (jnp.float32(1),))
+
+
+def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
+    def f(k):
+        return function(
+            forward=lambda ctx, x: 2 * x,
+            backward=lambda ctx, g: 3 * g * k,
+            generate_jvp_rule=True,
+        ).apply(k)
+
+    with pytest.raises(ClosedOverError, match="not passed to apply"):
+        jax.jvp(f, (2.0,), (1.0,))
