@@ -284,7 +284,8 @@ def test_all_numbers_of_half_precision(name, dtype):
     assert (gap <= 3 * torch.finfo(dtype).eps * theirs.abs().clamp(min=1e-2)).all()
 
 
-def test_digamma_at_its_poles():
+@pytest.mark.parametrize("function", [torch.digamma, torch.angle])
+def test_signed_zeros_and_poles(function):
     x = torch.tensor([0.0, -0.0, -1.0, 0.5])
-    found = from_torch(plain(torch.digamma)).apply(to_jax(x))
-    np.testing.assert_allclose(found, torch.digamma(x), rtol=1e-6)
+    found = from_torch(plain(function)).apply(to_jax(x))
+    np.testing.assert_allclose(found, function(x), rtol=1e-6)
