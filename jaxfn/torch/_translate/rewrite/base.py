@@ -44,6 +44,7 @@ class Rewriting(cst.CSTTransformer):
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()
+        self.operands: set[Any] = set()
         self.alone: set[Any] = set()
         self.followed: set[Any] = set()
         self.parts: dict[Any, int | str] = {}

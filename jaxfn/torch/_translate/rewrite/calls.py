@@ -55,6 +55,9 @@ class Calls(References):
             return updated_node
         return self.writes.masks.read(self.problem, original_node, updated_node)
 
+    def visit_BinaryOperation(self, node: Any) -> None:
+        self.operands |= {node.left, node.right}
+
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
         at = promotion.too_wide(facts, self.infer.of(original_node))

@@ -109,7 +109,8 @@ class References(Rewriting):
         In torch such a view has the memory of its tensor, in JAX an order of its own.
         Where a run has reached it, launches of what was not contiguous are refused.
         """
-        if self.has_kernels and name in _REORDER and not self.infer.of(node).shapes:
+        is_seen = self.infer.of(node).shapes or node in self.operands  # of `x @ y.t()`
+        if self.has_kernels and name in _REORDER and not is_seen:
             self.problem(
                 f"{code(node)}: a kernel may see its memory (give arguments that reach "
                 "this line)"
