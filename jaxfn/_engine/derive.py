@@ -62,7 +62,7 @@ def transposed(
         said = errors.CLOSED_OVER.format(name=rules.name)
         raise errors.ClosedOverError(said) from error
     except Exception as error:  # JAX raises errors of many kinds
-        # Only a second derivative needs it then, which this Function refuses anyway.
+        # Without generate_jvp_rule, it is for a second derivative, which is refused.
         if rules.once and not rules.derive_jvp:
             raise refused_once(rules.name) from error
         expected = "operations, linear in the cotangents, that JAX can transpose"

@@ -22,8 +22,8 @@ LINES = {
     ("_explain",): 1_200,
     ("_gradcheck",): 840,
     ("_cli",): 730,
-    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_815,
-    ("torch/_compare", "torch/_translate"): 10_559,
+    ("torch/_base", "torch/_ops", "torch/_trace", "torch/_function"): 7_816,
+    ("torch/_compare", "torch/_translate"): 10_564,
     ("torch/_triton",): 981,
     ("_triton",): 3_136,
 }

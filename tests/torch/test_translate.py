@@ -706,7 +706,12 @@ class T(Function):
     ("forward", "first", "second"),
     [
         ("if n:\n    z = x * 2; x = x + 1; x += z\nreturn x", (X, 0), (X, 1)),
-        ("y = x * 1\nif n:\n    y[0] = 5; y.add_(1)\nreturn y", (X, 0), (X, 1)),
+        (
+            "y = x * 1\nif n:\n    z = y * 2; y.add_(z); y[0] = 5\nreturn y",
+            (X, 0),
+            (X, 1),
+        ),
+        ("y = x * 1\nif n:\n    y = y.t()\nreturn y", (X, 0), (X, 1)),
         (
             "return F.conv1d(x[None], x.t()[:, :, None], n)",
             (X.T, None),
@@ -731,7 +736,8 @@ class T(Function):
         ("return F.threshold(x, 0.1, n) + F.hardshrink(x)", (X, 1), (X * NAN, 1)),
     ],
     ids=[
-        *("bindings on one line", "writes on one line", "a bias that was None"),
+        *("bindings on one line", "writes on one line", "a transpose"),
+        "a bias that was None",
         *("scatter_add", "scatter", "index_fill", "unflatten", "pad", "chunk"),
         *("cross_entropy", "cross_entropy of each", "NaN"),
     ],
@@ -740,6 +746,7 @@ def test_other_arguments_than_it_was_translated_with(forward, first, second, mod
     cls = module(OTHER.format(textwrap.indent(forward, " " * 8).strip())).T
     found = translate(cls, *first)
     assert found.ok, str(found)
+    assert not any(s.rstrip().endswith(";") for s in found.source.splitlines())
     report = compared(found.source, cls, second)
     assert report.ok, f"{report}\n{found.source}"
 
@@ -754,3 +761,8 @@ def test_two_derivatives_of_one_result_are_marked(module):
     """
     found = translate(module(function("return x.tanh()", backward)).T, X)
     assert [left.reason for left in found.left] == ["torch.autograd.grad"] * 2
+
+
+def test_a_declaration_that_shares_its_line_is_marked(module):
+    found = translate(module(function("y: torch.nn.Module; y = x * 2\nreturn y")).T, X)
+    assert [left.reason for left in found.left] == ["statements that share a line"]

@@ -45,6 +45,8 @@ def of(cls, *args):
         (translated.Checked, (X.reshape(1, 2, 3),)),
         (translated.Many, (X,)),
         (translated.ShareALine, (X,)),
+        (translated.OfATotal, (X,)),
+        (translated.Multiplied, (X,)),
         (functions.Scale, (X,)),
         (functions.ScaleSeparately, (X,)),
         (functions.Square, (X,)),

@@ -436,6 +436,31 @@ class ShareALine(Tripled):
         return y
 
 
+class Multiplied(Tripled):
+    """An operand is transposed, in a line that the arguments don't reach."""
+
+    @staticmethod
+    def forward(ctx, x, asked=False):
+        y = scaled(x)
+        if asked:
+            y = y @ x.t()
+        return y
+
+
+class OfATotal(Function):
+    """A kernel reads a tensor without axes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        total, y = x.sum(), torch.empty_like(x)
+        twice_kernel[(1,)](total, y, x.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return (2.0 * g.sum()).expand(6)
+
+
 class LosesAWrite(Function):
     """Another name shows what the kernel has written."""
 

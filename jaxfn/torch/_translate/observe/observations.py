@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,8 +160,12 @@ def _is_dense(x: Any) -> bool:
     """Return whether the elements are in order, for other sizes than 1 too."""
     if x.layout is not torch.strided:
         return False
-    steps = itertools.accumulate(reversed(x.shape[1:]), operator.mul, initial=1)
-    return tuple(steps) == x.stride()[::-1]
+    step = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= max(size, 1)
+    return True
 
 
 def _are_apart(values: Any) -> bool:

@@ -38,7 +38,8 @@ class Rewriting(cst.CSTTransformer):
     ) -> None:
         super().__init__()
         self.unit, self.units, self.constants = unit, program.units, constants
-        self.infer, self.has_kernels = program.inference[unit.key], program.has_kernels
+        self.infer = program.inference[unit.key]
+        self.has_kernels = program.has_kernels
         self.writes = Writes(unit, program)
         self.launches, self.structs = program.launches[unit.key], program.structs(unit)
         self.left: list[Untranslated] = []

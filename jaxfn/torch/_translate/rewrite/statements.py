@@ -167,8 +167,8 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
     olds, news, reasons = original.body, list(updated.body), rewriter.late
-    if is_line(original, cst.Assert) and _is_other(olds[0], news[0]):
-        return _unchecked(rewriter, original)  # of a device, which JAX lacks
+    if is_line(original, cst.Assert) and _lacks_device(olds[0], news[0]):
+        return _unchecked(rewriter, original)
     if len(olds) != len(news):
         reasons.append("statements that share a line")
     pairs = zip(olds, news, strict=False)
@@ -182,7 +182,8 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     return _lines(updated, [x.with_changes(semicolon=end) for x in found])
 
 
-def _is_other(old: Any, new: Any) -> bool:
+def _lacks_device(old: Any, new: Any) -> bool:
+    """Return whether an assertion asks for a device that JAX lacks."""
     return code(new.test) == "False" != code(old.test)
 
 

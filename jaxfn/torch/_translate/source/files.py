@@ -54,12 +54,12 @@ class Referent:
 
 
 # To parse a package's big file takes a second: do it once for all of its classes.
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> Any:
     return cst.parse_module(_TIGHT.sub(r"\1 (", text))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=16)
 def _positions(tree: Any) -> Mapping[Any, Any]:
     wrapper = metadata.MetadataWrapper(tree, unsafe_skip_copy=True)
     return wrapper.resolve(metadata.PositionProvider)
