@@ -67,7 +67,7 @@ _SETTINGS = {
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
 hypothesis.settings.register_profile(
-    "normal", max_examples=10, derandomize=True, **_SETTINGS
+    "normal", max_examples=5, derandomize=True, **_SETTINGS
 )
 hypothesis.settings.register_profile("thorough", max_examples=20_000, **_SETTINGS)
 hypothesis.settings.load_profile("normal")

@@ -239,6 +239,7 @@ def test_inputs_for_torch_have_the_size():
 # ---- the command
 
 
+@pytest.mark.full
 def test_command_reports_what_is_kept(tmp_path, capsys):
     """Bytes do not depend on the machine: every target is met."""
     assert main(["residuals", "--quick", "--out", str(tmp_path)]) == 0

@@ -437,6 +437,7 @@ def test_a_failing_report_begins_with_what_is_wrong():
     assert folded == "22 skipped: 16 depend on `backward`, 6 need a forward rule"
 
 
+@pytest.mark.full
 def test_skips_are_folded_by_their_reason():
     told = jaxfn.check(WRONG["Factor"].fun, V, skip=["scan", "leaks"], order=1)
     folded = str(told).splitlines()[-1]
@@ -483,6 +484,7 @@ def test_what_builds_on_a_failure_is_not_run():
     assert linear.message == "builds on 'backward', which failed"
 
 
+@pytest.mark.full
 def test_raise_on_failure_raises_the_messages():
     with pytest.raises(CheckError, match="Wrong: backward") as caught:
         jaxfn.check(WRONG["Factor"].fun, V, raise_on_failure=True)
@@ -533,6 +535,7 @@ def test_the_dtypes_that_forward_sees():
     assert seen == {"float64", "float16"}
 
 
+@pytest.mark.full
 def test_a_seed_gives_the_same_numbers_again():
     first, again, other = (jaxfn.check(STE, V, seed=seed) for seed in (1, 1, 2))
     assert first.failures[0].error == again.failures[0].error

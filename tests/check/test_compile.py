@@ -35,6 +35,7 @@ def test_a_call_that_raises_does_not_disturb_those_beside_it():
     assert found["4"][1] == jnp.sin(x + 4)
 
 
+@pytest.mark.full
 def test_a_small_function_compiles_few_programs():
     code = """
 import jax, jax.monitoring, jaxfn

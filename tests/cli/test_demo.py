@@ -11,13 +11,13 @@ from jaxfn import __main__
 from jaxfn._check import CheckReport, CheckResult
 from jaxfn._cli import demo
 from jaxfn._examples import EXAMPLES
-from tests.sizes import only
 
 NAMES = [example.function.__name__ for example in EXAMPLES]
 TITLES = ["forward", "jit", "grad", "jvp", "vmap", "vmap(grad)", "grad(vmap)"]
 TITLES += ["grad(grad)"]
 
 
+@pytest.mark.full  # the first command of the README prints it
 def test_the_matrix_has_functions_by_transformations(capsys):
     assert __main__.main(["demo"]) == 0
     title, _, head, _, *lines = capsys.readouterr().out.splitlines()
@@ -46,7 +46,8 @@ REACHED = {
 }
 
 
-@pytest.mark.parametrize("broken", only(demo.BROKEN, lambda rule: rule == "vmap"))
+@pytest.mark.parametrize("broken", demo.BROKEN)
+@pytest.mark.full
 def test_a_broken_rule_is_reached_where_it_is_used(broken, capsys, monkeypatch):
     found = list(demo.cells(broken))
     having = {

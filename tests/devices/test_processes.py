@@ -53,6 +53,7 @@ def processes(*more):
             process.communicate()
 
 
+@pytest.mark.full
 def test_a_tensor_parallel_training_step_on_two_processes():
     with processes() as started:
         results = [process.communicate(timeout=LIMIT) for process in started]
