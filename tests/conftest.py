@@ -133,7 +133,7 @@ def pytest_addoption(parser):
     )
     parser.addoption(
         "--share",
-        help="2/3: of all tests, the second third, chosen by their names",
+        help="2/3: of all tests, the second third, chosen by their names; 1,2/3: two",
     )
     parser.addoption(
         "--programs-seed", type=int, default=0, help="the number of the first of them"
@@ -207,12 +207,13 @@ def is_left_out(item, cells, seen):
 
 
 def is_in_share(item, share):
-    """Is it in a share such as "2/3"?"""
+    """Is it in a share such as "2/3" or "1,2/3"?"""
     if share is None:
         return True
-    number, _, count = share.partition("/")
+    numbers, _, count = share.partition("/")
     # Backwards, so that it is independent of the choice of thinned cells.
-    return zlib.crc32(item.nodeid[::-1].encode()) % int(count) == int(number) - 1
+    number = zlib.crc32(item.nodeid[::-1].encode()) % int(count) + 1
+    return str(number) in numbers.split(",")
 
 
 def pytest_terminal_summary(terminalreporter):

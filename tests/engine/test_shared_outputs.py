@@ -20,7 +20,7 @@ SIZE = 3
 
 
 def pytest_generate_tests(metafunc):
-    parametrize(metafunc, "seed", normal=range(2), full=lambda times: range(60 * times))
+    parametrize(metafunc, "seed", normal=range(2), full=lambda times: range(30 * times))
 
 
 def test_a_vmap_gives_what_a_loop_gives(seed):

@@ -178,6 +178,16 @@ def some_pairs() -> list[Cell]:
     ]
 
 
+def half_of_pairs() -> list[Cell]:
+    """All pairs for each engine, in one of its two styles by turns."""
+    place = {name: i for i, name in enumerate(PAIRS)}
+    return [
+        c
+        for c in pairs()
+        if c.name.endswith("Combined") == sum(place[n] for n in c.stack) % 2
+    ]
+
+
 def some(cells: list[Cell]) -> list[Cell]:
     """A tenth of the sample: each transformation, mode and Function.
 

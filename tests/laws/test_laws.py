@@ -2,8 +2,9 @@
 
 A normal run has an eighth of these cells: all pairs of a dozen transformations, each
 for one engine, and a tenth of a seeded sample of depth 3. With `--full` the pairs run
-for each engine in each style, and in the whole sample each Function of the catalogue
-meets each transformation and each mode.
+for each engine, in one of its two styles by turns, and in the whole sample each
+Function of the catalogue meets each transformation and each mode. With `--sample` the
+pairs run for each engine in each style.
 """
 
 import re
@@ -12,18 +13,19 @@ import numpy as np
 import pytest
 
 from tests.laws.catalogue import CASES, SINES
-from tests.laws.cells import Cell, pairs, sample, some, some_pairs
+from tests.laws.cells import Cell, half_of_pairs, pairs, sample, some, some_pairs
 from tests.laws.modes import MODES
 from tests.laws.stacks import PAIRS, TRANSFORMATIONS
 from tests.sizes import parametrize
 
 
 def pytest_generate_tests(metafunc):
+    every = pairs() if metafunc.config.option.sample else half_of_pairs()
     parametrize(
         metafunc,
         "cell",
         normal=some_pairs() + some(sample()),
-        full=lambda times: pairs() + sample(times),
+        full=lambda times: every + sample(times),
     )
 
 
@@ -93,6 +95,13 @@ def test_there_are_all_pairs_of_a_dozen():
 
 def engine(name):
     return name.removesuffix("Combined").removesuffix("Separate")
+
+
+def test_half_of_the_pairs_has_each_engine_and_in_each_style():
+    cells = half_of_pairs()
+    assert len({(engine(cell.name), *cell.stack) for cell in cells}) == len(cells)
+    assert len(cells) == len(pairs()) / 2
+    assert {cell.name for cell in cells} == {cell.name for cell in pairs()}
 
 
 def test_a_normal_run_has_all_pairs():

@@ -13,7 +13,7 @@ from tests.laws.draws import shrink
 from tests.laws.programs import Program
 from tests.sizes import parametrize
 
-NORMAL, FULL = 6, 60
+NORMAL, FULL = 6, 40
 SECONDS = 30
 
 

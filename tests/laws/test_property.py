@@ -3,7 +3,7 @@
 A plan says everything about a Function: its arguments, a tree of arrays and statics; a
 few operations, each on earlier values; which values are outputs, in which tree; which
 are saved, where; the style; the engine. What is not saved, the rules compute again from
-what is. 5 plans in a normal run and 300 with `--full`, always the same;
+what is. 5 plans in a normal run and 200 with `--full`, always the same;
 `pytest --hypothesis-profile=thorough tests/laws/test_property.py` tries 20,000 others.
 """
 
@@ -398,7 +398,7 @@ def test_a_random_function_has_the_derivatives_of_its_mathematics(plan, inner, o
 
 
 @pytest.mark.full
-@settings(max_examples=300)
+@settings(max_examples=200)
 @random
 def test_many_random_functions_have_them(plan, inner, outer):
     check(plan, inner, outer)

@@ -55,6 +55,10 @@ def to_int(ctx, x):
     return x[: int(x.sum())]  # here
 
 
+def one_position(ctx, x):
+    return x[x.argmax()]  # here
+
+
 def to_float(ctx, x):
     return x * np.exp(float(x.sum()))  # here
 
@@ -116,6 +120,7 @@ ROWS = {
     "set_": (set_storage, r"y\.set_", "another memory", 'fallback="host"'),
     "loop": (loop, r"bool\(tensor\)", "depends on the value", "torch.where"),
     "int": (to_int, r"int\(tensor\)", "depends on the value", 'fallback="host"'),
+    "position": (one_position, r"x\[i\]", "depends on the value", "x[i.reshape(1)]"),
     "float": (to_float, r"float\(tensor\)", "depends on the value", "host"),
     "mask": (masked, r"aten\.sort", "shape depends on values", "torch.where"),
     "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),

@@ -267,7 +267,6 @@ def _operation(error: Exception) -> str:
 
 def _asks_for_value(error: BaseException) -> TorchRefusal:
     last = _noted(error, experimental.LAST)
-    place = _noted(error, experimental.PLACE)
     words = {
         "__bool__": "bool(tensor)",
         "__int__": "int(tensor)",
@@ -275,16 +274,17 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         "__float__": "float(tensor)",
         "item": "tensor.item()",
         "tolist": "tensor.tolist()",
-        "__getitem__": "x[mask]",
-        "__setitem__": "x[mask] = …",
+        "__getitem__": "x[i]",
+        "__setitem__": "x[i] = …",
         "__contains__": "x in tensor",
     }
     return TorchRefusal(
         operation=words.get(last, last or "an operation"),
         reason="the next step depends on the value of a tensor, and a trace has no "
         "values.",
-        where=place_of(error.__traceback__) or place,
-        way_out=f"Write it with torch.where and masks. Or: {OR_HOST}",
+        where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
+        way_out="Write it with torch.where and masks, and x[i] with a tensor i as "
+        f"x[i.reshape(1)]. Or: {OR_HOST}",
     )
 
 
