@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.build import function
+from tests.build import function, saving
 from tests.laws.effects import EFFECTS
 from tests.laws.placements import (
     AXES,
@@ -183,3 +183,28 @@ def test_an_effect_of_setup_context_happens_once(program, setup_context):
     program(f)(jnp.float32(0.5))
     jax.effects_barrier()
     assert len(PRINTED) == 1
+
+
+# How often an effect of backward happens in a second derivative: twice where backward
+# is transposed, because JAX computes the gradient too.
+SECOND = {
+    "grad grad": (lambda f: jax.grad(jax.grad(f)), 1),
+    "jacrev grad": (lambda f: jax.jacrev(jax.grad(f)), 1),
+    "hessian": (jax.hessian, 2),
+    "jit hessian": (lambda f: jax.jit(jax.hessian(f)), 2),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_an_effect_of_backward_in_a_second_derivative(name):
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        jax.debug.callback(PRINTED.append, x)
+        return g * jnp.cos(x)
+
+    f = function(forward=jnp.sin, setup_context=saving(), backward=backward).apply
+    program, times = SECOND[name]
+    PRINTED.clear()
+    program(f)(jnp.float32(0.5))
+    jax.effects_barrier()
+    assert len(PRINTED) == times
