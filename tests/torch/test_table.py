@@ -114,13 +114,17 @@ def flat(op, sample):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_operations_are_torchs(part, record_property):
+def test_operations_are_torchs(part, record_property, request):
+    """On one of their samples, by turns; with `--full` on all."""
     ran, wrong, lacking = 0, {}, set()
     here = [op for op in op_db[part::PARTS] if op.name not in RANDOM | AMBIGUOUS]
-    for op in here:
+    for n, op in enumerate(here):
         if torch.float32 not in op.dtypes:
             continue
-        for sample in samples(op):
+        given = samples(op)
+        if not request.config.option.full:
+            given = given[n % max(1, len(given)) :][:1]
+        for sample in given:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 why = compared(op, sample, lacking)
@@ -448,9 +452,8 @@ def _is_the_same(fn, x, y):
     assert ours.dtype == wanted.dtype, (x.dtype, y.dtype)
     assert ours.shape == wanted.shape
     precise = {"bfloat16": 2e-2, "float16": 2e-3}.get(str(ours.dtype), 1e-5)
-    close = jnp.allclose(
-        ours.astype(complex), wanted.astype(complex), precise, precise, equal_nan=True
-    )
+    two = [np.asarray(a).astype(complex) for a in (ours, wanted)]
+    close = np.allclose(*two, precise, precise, equal_nan=True)
     by_zero = not x.is_floating_point() and not y.is_floating_point()
     assert close or (by_zero and bool((y == 0).any())), (x, y, ours, wanted)
     return 1
