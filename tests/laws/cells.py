@@ -156,36 +156,22 @@ def _numpy(outs: Any) -> list[Any]:
 # ---- which cells run
 
 
-def pairs() -> list[Cell]:
-    """All pairs of a dozen transformations, for a Function of each engine and style."""
+def pairs(one_in: int = 1) -> list[Cell]:
+    """Pairs of a dozen transformations, for a Function of each engine and style.
+
+    Args:
+        one_in: 1: each pair for each of the eight Functions. 2: for each engine, in one
+            of its two styles by turns. 8: for one Function by turns; each of these has
+            each transformation inside of another and outside of another.
+    """
+    place = {name: i for i, name in enumerate(PAIRS)}
     cells = [
         Cell(case.name, stack)
         for stack in itertools.product(PAIRS, repeat=2)
-        for case in SINES
+        for turn, case in enumerate(SINES)
+        if (sum(place[n] for n in stack) - turn) % one_in == 0
     ]
     return [cell for cell in cells if cell.is_valid()]
-
-
-def some_pairs() -> list[Cell]:
-    """All pairs, each for one of the four engines in one of the two styles.
-
-    Each of these has each transformation inside of another and outside of another.
-    """
-    turn = {case.name: i for i, case in enumerate(SINES)}
-    place = {name: i for i, name in enumerate(PAIRS)}
-    return [
-        c for c in pairs() if sum(place[n] for n in c.stack) % len(turn) == turn[c.name]
-    ]
-
-
-def half_of_pairs() -> list[Cell]:
-    """All pairs for each engine, in one of its two styles by turns."""
-    place = {name: i for i, name in enumerate(PAIRS)}
-    return [
-        c
-        for c in pairs()
-        if c.name.endswith("Combined") == sum(place[n] for n in c.stack) % 2
-    ]
 
 
 def some(cells: list[Cell]) -> list[Cell]:

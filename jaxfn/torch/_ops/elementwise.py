@@ -52,9 +52,7 @@ rows(
         "aten.abs": jnp.abs,
         "aten.complex": lambda x, y: lax.complex(*jnp.broadcast_arrays(x, y)),
         # Torch gives 0 for a real -0.0.
-        "aten.angle": lambda x: (
-            jnp.angle(x) if jnp.iscomplexobj(x) else jnp.where(x == 0, 0, jnp.angle(x))
-        ),
+        "aten.angle": lambda x: jnp.where(jnp.isrealobj(x) & (x == 0), 0, jnp.angle(x)),
         "aten.bitwise_not": jnp.bitwise_not,
         "aten.conj_physical aten.conj aten._conj aten._conj_copy aten._conj_physical": (
             jnp.conj

@@ -278,13 +278,15 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         "__setitem__": "x[i] = …",
         "__contains__": "x in tensor",
     }
+    way_out = "Write it with torch.where and masks."
+    if last in ("__getitem__", "__setitem__"):
+        way_out = "Write x[i] as x[i.reshape(1)], and x[:i] with torch.where and masks."
     return TorchRefusal(
         operation=words.get(last, last or "an operation"),
         reason="the next step depends on the value of a tensor, and a trace has no "
         "values.",
         where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
-        way_out="Write it with torch.where and masks, and x[i] with a tensor i as "
-        f"x[i.reshape(1)]. Or: {OR_HOST}",
+        way_out=f"{way_out} Or: {OR_HOST}",
     )
 
 
