@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,26 +11,9 @@ from jaxfn._base import Kwargs, Parameters, compat, pytree
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
-_parameters: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Parameters]]
-_parameters = weakref.WeakKeyDictionary()
-
 
 def parameters(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
-    """Return the parameters of `forward`, cached as long as it lives."""
-    # A bound method (a classmethod) is a new object at each access, which dies at once.
-    key = getattr(forward, "__func__", forward)
-    try:
-        known = _parameters.setdefault(key, {})
-    except TypeError:  # a callable object without hash or weak references
-        return _inspect(forward, has_ctx=has_ctx)
-    # A function may be a static method in one class and a classmethod in another.
-    kind = has_ctx, key is forward
-    if kind not in known:
-        known[kind] = _inspect(forward, has_ctx=has_ctx)
-    return known[kind]
-
-
-def _inspect(forward: Callable[..., Any], *, has_ctx: bool) -> Parameters:
+    """Return the parameters of `forward`."""
     own = _own_names if has_ctx else inspect.signature
     found = list(own(forward).parameters.values())
     places = [p for p in found if p.kind in _POSITIONAL]

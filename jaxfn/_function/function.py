@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
-from jaxfn._base import Arguments, Kwargs, compat, errors, pytree
+from jaxfn._base import Arguments, Kwargs, Parameters, compat, errors, pytree
 from jaxfn._function.binding import bind, parameters
 from jaxfn._methods import (
     BackwardCFunction,
@@ -64,11 +64,8 @@ class _Apply:
         # getattr would find the apply of a base class.
         made = owner.__dict__.get("_jaxfn_apply")
         if made is None:
-
-            @compat.with_hidden_frames
-            def apply(*args: Any, **kwargs: Any) -> Any:
-                return _call(owner, args, kwargs)
-
+            # A partial, because Python calls it faster than a function around `_call`.
+            apply: Any = compat.with_hidden_frames(functools.partial(_call, owner))
             apply.__name__ = owner.__name__
             apply.__qualname__ = f"{owner.__qualname__}.apply"
             apply.__module__ = owner.__module__
@@ -141,6 +138,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     boxed_grads_call: ClassVar[bool] = False
 
     apply: ClassVar[_Apply] = _Apply()
+    _jaxfn_parameters: ClassVar[tuple[Any, bool, Parameters] | None] = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         cls = type(self)
@@ -405,7 +403,7 @@ def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
 # ---- a call
 
 
-def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
+def _call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
     """Call the Function.
 
     Args:
@@ -450,10 +448,11 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
             "staticmethod that computes the value."
         )
     if kwargs or separate:
-        known = parameters(cls.forward, has_ctx=not separate)
-        args, kwargs = bind(
-            known, args, kwargs, fill_defaults=separate, name=cls.__name__
-        )
+        known = _parameters(cls, separate)
+        if kwargs or known.defaults:
+            args, kwargs = bind(
+                known, args, kwargs, fill_defaults=separate, name=cls.__name__
+            )
     # The fast path: all arguments are concrete arrays.
     for x in args:
         if type(x) is not compat.ConcreteArray:
@@ -468,9 +467,19 @@ def _call(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:  # noqa: D417
         out = plain.run(cls, args, kwargs, separate)
         if out is not plain.CLOSED_OVER_TRACER:
             return out
-    known = parameters(cls.forward, has_ctx=not separate)
+    known = _parameters(cls, separate)
     arrays, arguments = Arguments.split(args, kwargs, known)
     return run_traced(cls, Function, arguments, arrays)
+
+
+def _parameters(cls: Any, separate: bool) -> Parameters:
+    """Return the parameters of `cls.forward`; inspect it once, not at each call."""
+    known = cls._jaxfn_parameters
+    # Python makes a classmethod anew at each access; `==` compares what it binds.
+    if known is None or known[0] != cls.forward or known[1] != separate:
+        found = parameters(cls.forward, has_ctx=not separate)
+        known = cls._jaxfn_parameters = cls.forward, separate, found
+    return known[2]
 
 
 def parts(
@@ -478,7 +487,7 @@ def parts(
 ) -> tuple[list[Any], Arguments]:
     """Bind the arguments of a call, and split off their arrays."""
     separate = cls.setup_context is not Function.setup_context
-    known = parameters(cls.forward, has_ctx=not separate)
+    known = _parameters(cls, separate)
     args, kwargs = bind(known, args, kwargs, fill_defaults=separate, name=cls.__name__)
     return Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
 

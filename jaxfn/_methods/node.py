@@ -72,7 +72,8 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
-        _expect_forward(self, "save_for_backward", "to_save")
+        if self._jaxfn_rule is not None or self.to_save:
+            _expect_forward(self, "save_for_backward", "to_save")
         for i, x in enumerate(tensors):
             if not _can_be_saved(x):
                 raise errors.RuleTypeError(

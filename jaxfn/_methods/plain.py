@@ -30,24 +30,28 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     searches the closure too.
     """
     # The call may be inside a traced function. The recording distinguishes tracers that
-    # forward made from constants, and tracers that it closed over.
-    recording = compat.Recording()
+    # forward made from constants, and tracers that it closed over. Otherwise any tracer
+    # in the result is one that forward closed over.
+    recording = compat.Recording() if compat.is_transforming() else None
     ctx = cls._backward_cls()
-    ctx.__dict__["_jaxfn_needs"] = (False,) * len(args)
+    ctx._jaxfn_needs = (False,) * len(args)
     rule, function, given = "forward", cls.forward, args if separate else (ctx, *args)
     try:
         out = cls.forward(*given, **kwargs)
         if separate:
-            out = _as_jax(out)
+            if type(out) is not compat.ConcreteArray:
+                out = _as_jax(out)
             rule, function, given = "setup_context", cls.setup_context, (ctx, args, out)
             setup(cls.forward, function, *given)
     except Exception as error:
         explain(error, cls.__name__, rule, function, given)
         raise
-    if not _is_concrete(out) and recording.closed_over(pytree.split(out)[0], ()) != []:
+    is_one_array = type(out) is compat.ConcreteArray
+    if not (is_one_array or _is_concrete(out)) and (
+        recording is None or recording.closed_over(pytree.split(out)[0], ()) != []
+    ):
         return CLOSED_OVER_TRACER
-    # The search takes time, so run it only under a transformation.
-    if compat.is_transforming() and closes_over_lost(
+    if recording is not None and closes_over_lost(
         cls.forward, [*filter(callable, args)]
     ):
         return CLOSED_OVER_TRACER
@@ -55,7 +59,8 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     if is_marked or ctx.output_grad_dtypes is not None:
         outs, spec = OutSpec.split(out)
         note_outputs(ctx, pytree.split(args)[0], spec, outs)
-    out = _as_jax(out)
+    if not is_one_array:
+        out = _as_jax(out)
     if ctx.dirty_tensors:
         _consume(ctx, out)
     return out
@@ -80,8 +85,6 @@ def _is_concrete(value: Any) -> bool:
 
 def _as_jax(out: Any) -> Any:
     """Convert NumPy arrays to JAX arrays, as in transformed code."""
-    if type(out) is compat.ConcreteArray:
-        return out
     arrays, spec = pytree.split(out)
     if all(isinstance(x, jax.Array) for x in arrays):
         return out
