@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def transposed(
     # dtype alone would not vary, and the result would be too big by the axis size.
     example = [compat.zeros(aval) for aval in avals]
     jaxpr = _traced(rules, of_cts, example)
-    if any(map(compat.is_reference, compat.constants(jaxpr))):
+    if any(map(compat.is_reference, compat.open_jaxpr(jaxpr)[1])):
         name = f"{rules.name}.backward"
         raise NotImplementedError(errors.REFERENCE.format(name=name))
     # If backward is affine, J^T ct + c, JAX transposes J^T and silently drops c. If
@@ -94,13 +95,7 @@ def _transpose(jaxpr: Any, example: list[Any], tangents: list[Any]) -> list[Any]
     If both fail, this raises JAX's error of the first.
     """
     # Both start from the jaxpr, so the Python of backward runs once.
-
-    def run(cts: list[Any]) -> list[Any]:
-        return compat.evaluate(jaxpr, cts)
-
-    def by_jax(tangents: list[Any]) -> list[Any]:
-        return jax.linear_transpose(run, example)(tangents)[0]
-
+    by_jax = functools.partial(compat.transpose, jaxpr, example)
     try:
         if not compat.open_jaxpr(jaxpr)[0].effects:
             return by_jax(tangents)

@@ -380,7 +380,7 @@ def _used_by(jaxpr: Any, inputs: Arrays) -> list[Any] | None:
     Returns:
         None if one of the references is differentiated; this derivative would be lost.
     """
-    used = list(filter(compat.is_tracer, compat.constants(jaxpr)))
+    used = list(filter(compat.is_tracer, compat.open_jaxpr(jaxpr)[1]))
     references = list(filter(compat.is_reference, used))
     if any(map(compat.is_differentiated, references)):
         return None

@@ -20,8 +20,8 @@ from jaxfn._base.compat.decorators import (
     is_refused_solve, lacks_transpose, place_of, set_debug_info, with_hidden_frames,
 )
 from jaxfn._base.compat.jaxprs import (
-    COMPILE_QUICKLY, constants, evaluate, has_transpose, is_batched_by_jax, make_jaxpr,
-    open_jaxpr, scan_counts,
+    COMPILE_QUICKLY, evaluate, has_transpose, is_batched_by_jax, make_jaxpr,
+    open_jaxpr, scan_counts, transpose,
 )
 from jaxfn._base.compat.primitives import BatchAxis, Named, define_primitive
 from jaxfn._base.compat.recording import PAIRED, Recording, is_constant

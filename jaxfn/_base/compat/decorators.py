@@ -19,7 +19,6 @@ SCAN_DROPS_JVP = jax.__version_info__ < (0, 12)
 The known half loses it. The second derivative is then the body's, and silently wrong
 (0.10.2: 192.6 instead of 453.5; 0.12.0: right)."""
 
-
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -27,7 +26,6 @@ NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
 )
 """JAX's errors for code that needs the value of a traced array."""
-
 
 FORWARD_MODE_REFUSAL = (
     "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
@@ -99,7 +97,6 @@ class _SymbolicZeros:
 
 
 _ONLY_THE_FUNCTION = ("jax._src.shard_map", "jax._src.pallas")
-
 
 SYMBOLIC_ZEROS: Any = _SymbolicZeros()
 """The argument `symbolic_zeros` of JAX's decorators."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.extend.core
-from jax._src.core import DebugInfo, jaxpr_as_fun
+from jax._src.core import DebugInfo, jaxpr_as_fun, typecheck
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     close_jaxpr,
@@ -15,7 +15,7 @@ from jax._src.interpreters.partial_eval import (
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
-from jax.extend.core import Primitive, primitives
+from jax.extend.core import Primitive, jaxprs_in_params, primitives
 from jax.interpreters import ad
 
 from jaxfn._base.compat.values import as_array, type_of
@@ -103,9 +103,19 @@ def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
 
 
-def constants(jaxpr: Any) -> list[Any]:
-    """Return the constants of a closed jaxpr."""
-    return list(open_jaxpr(jaxpr)[1])
+def transpose(jaxpr: Any, example: list[Any], cts: list[Any]) -> list[Any]:
+    """Transpose a linear jaxpr, like `jax.linear_transpose`, of inputs like `example`.
+
+    JAX would first trace it again. Only a jaxpr with others inside needs that.
+    """
+    inner, consts = open_jaxpr(jaxpr)
+    avals = [v.aval for v in inner.outvars]
+    bodies = [x for eqn in inner.eqns for x in jaxprs_in_params(eqn.params)]
+    if bodies or not all(map(typecheck, avals, cts)):
+        return jax.linear_transpose(lambda xs: evaluate(jaxpr, xs), example)(cts)[0]
+    unknown = [ad.UndefinedPrimal(v.aval.to_ct_aval()) for v in inner.invars]
+    found = _ad.backward_pass(inner, True, consts, unknown, cts)
+    return list(map(ad.instantiate_zeros, found))
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

@@ -15,8 +15,6 @@ from jax.interpreters import ad
 from jaxfn._base.compat.traces import ConcreteArray
 
 Aval: TypeAlias = core.AbstractValue
-
-
 SymbolicZero = jax.custom_derivatives.SymbolicZero
 
 
