@@ -62,3 +62,10 @@ def test_what_is_written_inside_of_a_call_may_be_read_outside():
 
     _, staged = compat.Staged.trace(fun, (), X)
     assert staged.repeated()(X) == [2]
+
+
+def test_a_transpose_refuses_a_cotangent_of_another_type():
+    jaxpr = compat.make_jaxpr(lambda x: [2 * x], [X])
+    assert compat.transpose(jaxpr, [X], [X]) == [1.0]
+    with pytest.raises(TypeError, match="cotangent type does not match"):
+        compat.transpose(jaxpr, [X], [jnp.int32(1)])

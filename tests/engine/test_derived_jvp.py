@@ -69,6 +69,14 @@ LINEAR = {
         lambda x: jnp.cumsum(x),
         lambda x, g: lax.scan(lambda c, v: (c + v, c + v), 0.0, g, reverse=True)[1],
     ),
+    "scan that also carries x": (
+        lambda x: 2 * x**4,
+        lambda x, g: lax.scan(
+            lambda c, _: ((2 * c[0] + 0 * jnp.sin(c[0]), c[0] * c[1]), None),
+            (x, g),
+            length=3,
+        )[0][1],
+    ),
     "cond": (
         lambda x: 2 * x,
         lambda x, g: lax.cond(x[0] > 0, lambda g: 2 * g, lambda g: 3 * g, g),
