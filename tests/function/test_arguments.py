@@ -311,6 +311,26 @@ def test_defaults_count_in_the_separate_style():
         jax.grad(bad)(S)
 
 
+def test_a_forward_or_style_assigned_later_has_its_own_parameters():
+    replaced = function(
+        forward=lambda x, k=2: k * x,
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: (g, None),
+    )
+    allclose(replaced.apply(S), 2 * S)
+    allclose(replaced.apply(x=S), 2 * S)
+    replaced.forward = staticmethod(lambda y, k=3: k * y)
+    allclose(replaced.apply(S), 3 * S)
+    allclose(replaced.apply(y=S), 3 * S)
+    # Without setup_context, the first parameter is ctx.
+    replaced.setup_context = jaxfn.Function.setup_context
+    replaced.forward = both = staticmethod(lambda a, b: b)
+    allclose(replaced.apply(b=S), S)
+    replaced.setup_context = staticmethod(lambda ctx, inputs, output: None)
+    replaced.forward = both
+    allclose(replaced.apply(a=2 * S, b=S), S)
+
+
 def test_defaults_do_not_count_in_the_combined_style():
     def forward(ctx, x, k=2):
         assert len(ctx.needs_input_grad) == 1

@@ -258,6 +258,15 @@ def test_a_callable_argument_that_closes_over_a_traced_value():
         jax.jit(jax.grad(lambda w: f(lambda v: v * w, X)))(W)
 
 
+def test_a_value_of_a_transformation_that_is_over():
+    kept = []
+    jax.jit(lambda w: kept.append(w) or w)(W)
+    (w,) = kept
+    f = function(forward=lambda ctx, x: w, backward=lambda ctx, g: g).apply
+    with pytest.raises(TypeError, match="Pass it to apply"):
+        f(X)
+
+
 def test_a_saved_value_that_is_closed_over():
     def make(w):
         return function(
