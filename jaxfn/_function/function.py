@@ -449,9 +449,10 @@ def _call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
         )
     if kwargs or separate:
         known = _parameters(cls, separate)
-        args, kwargs = bind(
-            known, args, kwargs, fill_defaults=separate, name=cls.__name__
-        )
+        if kwargs or known.defaults:
+            args, kwargs = bind(
+                known, args, kwargs, fill_defaults=separate, name=cls.__name__
+            )
     # The fast path: all arguments are concrete arrays.
     for x in args:
         if type(x) is not compat.ConcreteArray:

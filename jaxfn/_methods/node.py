@@ -75,7 +75,8 @@ class BackwardCFunction(FunctionCtx, NoGraph):
         if self._jaxfn_rule is not None or self.to_save:
             _expect_forward(self, "save_for_backward", "to_save")
         for i, x in enumerate(tensors):
-            if not _can_be_saved(x):
+            # The first comparison is redundant, but fast.
+            if type(x) is not compat.ConcreteArray and not _can_be_saved(x):
                 raise errors.RuleTypeError(
                     f"save_for_backward can only save variables, but argument {i} is "
                     f"of type {type_name(x)}. Expected arrays, pytrees of arrays or "
@@ -274,8 +275,7 @@ def _expect_forward(ctx: BackwardCFunction, method: str, attribute: str = "") ->
 
 def _can_be_saved(x: Any) -> bool:
     """Return whether `x` is an array, None, or a pytree that holds arrays."""
-    # The first comparison is redundant, but fast.
-    if type(x) is compat.ConcreteArray or x is None or pytree.is_array(x):
+    if x is None or pytree.is_array(x):
         return True
     arrays, spec = pytree.split(x)
     return bool(arrays) or not spec.leaves
