@@ -64,15 +64,15 @@ class _Apply:
         # getattr would find the apply of a base class.
         made = owner.__dict__.get("_jaxfn_apply")
         if made is None:
-            # A partial, because Python calls it faster than a function around `_call`.
-            apply: Any = compat.with_hidden_frames(functools.partial(_call, owner))
-            apply.__name__ = owner.__name__
-            apply.__qualname__ = f"{owner.__qualname__}.apply"
-            apply.__module__ = owner.__module__
-            apply.__doc__ = _call.__doc__
-            apply.__signature__ = _signature(owner)
-            apply.__dict__["_jaxfn_class"] = owner
-            made = owner._jaxfn_apply = apply
+            # Python calls a partial faster than a function around `apply`.
+            made = compat.with_hidden_frames(functools.partial(apply, owner))
+            made.__name__ = owner.__name__
+            made.__qualname__ = f"{owner.__qualname__}.apply"
+            made.__module__ = owner.__module__
+            made.__doc__ = apply.__doc__
+            made.__signature__ = _signature(owner)
+            made.__dict__["_jaxfn_class"] = owner
+            owner._jaxfn_apply = made
         return made
 
 
@@ -403,7 +403,7 @@ def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
 # ---- a call
 
 
-def _call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
+def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
     """Call the Function.
 
     Args:

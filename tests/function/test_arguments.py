@@ -233,6 +233,15 @@ def test_kwargs_are_bound_to_positions():
         assert jax.tree.map(float, jax.grad(call, (0, 1))(S, S)) == (2.0, 3.0)
 
 
+@pytest.mark.parametrize("name", ["cls", "args", "kwargs", "self", "func"])
+def test_a_parameter_of_any_name(name):
+    scope = {}
+    exec(f"def forward(ctx, {name}): return 2 * {name}", scope)
+    f = function(forward=scope["forward"], backward=lambda ctx, g: 3 * g).apply
+    allclose(f(**{name: S}), 2 * S)
+    allclose(jax.grad(lambda x: f(**{name: x}))(S), 3)
+
+
 def passing(forward):
     """A decorator that adds nothing, and has no names of its own."""
 
