@@ -71,6 +71,7 @@ class _Apply:
             made.__module__ = owner.__module__
             made.__doc__ = apply.__doc__
             made.__signature__ = _signature(owner)
+            made.__dict__["__wrapped__"] = apply  # a partial has no source text
             made.__dict__["_jaxfn_class"] = owner
             owner._jaxfn_apply = made
         return made
@@ -138,7 +139,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     boxed_grads_call: ClassVar[bool] = False
 
     apply: ClassVar[_Apply] = _Apply()
-    _jaxfn_parameters: ClassVar[tuple[Any, bool, Parameters] | None] = None
+    _jaxfn_parameters: ClassVar[tuple[Any, Any, Parameters] | None] = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         cls = type(self)
@@ -474,11 +475,12 @@ def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
 
 def _parameters(cls: Any, separate: bool) -> Parameters:
     """Return the parameters of `cls.forward`; inspect it once, not at each call."""
-    known = cls._jaxfn_parameters
-    # Python makes a classmethod anew at each access; `==` compares what it binds.
-    if known is None or known[0] != cls.forward or known[1] != separate:
-        found = parameters(cls.forward, has_ctx=not separate)
-        known = cls._jaxfn_parameters = cls.forward, separate, found
+    forward, known = cls.forward, cls._jaxfn_parameters
+    fun = getattr(forward, "__func__", forward)  # a bound method is new at each access
+    kind = fun is forward, separate
+    if known is None or known[0] is not fun or known[1] != kind:
+        found = parameters(forward, has_ctx=not separate)
+        known = cls._jaxfn_parameters = fun, kind, found
     return known[2]
 
 

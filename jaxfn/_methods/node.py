@@ -72,7 +72,8 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
-        if self._jaxfn_rule is not None or self.to_save:
+        saved = self.to_save is not BackwardCFunction.to_save
+        if self._jaxfn_rule is not None or saved:
             _expect_forward(self, "save_for_backward", "to_save")
         for i, x in enumerate(tensors):
             # The first comparison is redundant, but fast.

@@ -116,6 +116,18 @@ def test_a_linear_backward_gives_the_jvp(name, wrap):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_what_a_backward_computes_for_a_log_needs_no_transpose(wrap):
+    seen = {}
+
+    def pull(x, g):
+        seen["norm"] = jnp.sqrt(jnp.vdot(g, g))
+        return 2 * g + jnp.float32([0, 1, 2]) * g
+
+    f = derived(lambda x: jnp.float32([2, 3, 4]) * x, pull)
+    np.testing.assert_allclose(wrap(jax.jacfwd(f))(X), np.diag([2, 3, 4]))
+
+
 NONLINEAR = {
     "clip": lambda x, g: jnp.clip(g, -1, 1),
     "sign": lambda x, g: jnp.sign(g),

@@ -68,7 +68,7 @@ def entered():
 
 
 def test_the_count_sees_the_way_from_the_call_to_backward(entered):
-    assert any(name.startswith("_call:") for name in entered["_function/function.py"])
+    assert any(name.startswith("apply:") for name in entered["_function/function.py"])
     assert any("call_backward:" in name for name in entered["_methods/node.py"])
 
 

@@ -17,7 +17,7 @@ CORE = ("_base", "_engine", "_methods", "_function", "_decorator")
 LINES = {
     CORE: 9_000,
     ("_engine",): 2_300,
-    ("_base/compat",): 1_370,
+    ("_base/compat",): 1_372,
     ("_check",): 2_966,
     ("_explain",): 1_200,
     ("_gradcheck",): 840,

@@ -12,6 +12,7 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     close_jaxpr,
     convert_constvars_jaxpr,
+    dce_jaxpr,
     trace_to_jaxpr_dynamic,
 )
 from jax._src.linear_util import wrap_init
@@ -113,6 +114,7 @@ def transpose(jaxpr: Any, example: list[Any], cts: list[Any]) -> list[Any]:
     bodies = [x for eqn in inner.eqns for x in jaxprs_in_params(eqn.params)]
     if bodies or not all(map(typecheck, avals, cts)):
         return jax.linear_transpose(lambda xs: evaluate(jaxpr, xs), example)(cts)[0]
+    inner, _ = dce_jaxpr(inner, [True] * len(avals), instantiate=True)
     unknown = [ad.UndefinedPrimal(v.aval.to_ct_aval()) for v in inner.invars]
     found = _ad.backward_pass(inner, True, consts, unknown, cts)
     return list(map(ad.instantiate_zeros, found))
