@@ -72,11 +72,11 @@ class BackwardCFunction(FunctionCtx, NoGraph):
     # -- what forward calls
 
     def save_for_backward(self, *tensors: Any) -> None:
+        # The comparisons here are redundant, but take less time than the calls.
         saved = self.to_save is not BackwardCFunction.to_save
-        if self._jaxfn_rule is not None or saved:
+        if saved or self._jaxfn_rule is not None:
             _expect_forward(self, "save_for_backward", "to_save")
         for i, x in enumerate(tensors):
-            # The first comparison is redundant, but fast.
             if type(x) is not compat.ConcreteArray and not _can_be_saved(x):
                 raise errors.RuleTypeError(
                     f"save_for_backward can only save variables, but argument {i} is "

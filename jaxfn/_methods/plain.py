@@ -30,8 +30,8 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     searches the closure too.
     """
     # The call may be inside a traced function. The recording distinguishes tracers that
-    # forward made from constants, and tracers that it closed over. Otherwise any tracer
-    # in the result is one that forward closed over.
+    # forward made from constants, and tracers that it closed over. If no transformation
+    # is active, forward closed over each tracer in its result.
     recording = compat.Recording() if compat.is_transforming() else None
     ctx = cls._backward_cls()
     ctx._jaxfn_needs = (False,) * len(args)

@@ -32,6 +32,7 @@ def test_apply_is_one_object_with_a_readable_name():
     assert Pickled.apply.__module__ == __name__
     assert "Pickled.apply" in repr(Pickled.apply)
     assert "jit_Pickled" in jax.jit(Pickled.apply).lower(S).as_text()
+    assert "def apply(" in inspect.getsource(Pickled.apply)
     assert str(inspect.signature(Pickled.apply)) == "(x, k=2)"
     separate = function(forward=lambda x, y: x, setup_context=lambda *a: None)
     assert str(inspect.signature(separate.apply)) == "(x, y)"

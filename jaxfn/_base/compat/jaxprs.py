@@ -107,7 +107,7 @@ def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
 def transpose(jaxpr: Any, example: list[Any], cts: list[Any]) -> list[Any]:
     """Transpose a linear jaxpr, like `jax.linear_transpose`, of inputs like `example`.
 
-    JAX would first trace it again. Only a jaxpr with others inside needs that.
+    JAX traces the jaxpr again. If it has no jaxprs inside, that is not needed.
     """
     inner, consts = open_jaxpr(jaxpr)
     avals = [v.aval for v in inner.outvars]
