@@ -63,7 +63,7 @@ Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus ZeroD
 IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
 TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
 Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt
-FocalLoss Rotary Checkpointed RMSNorm
+FocalLoss Rotary Checkpointed RMSNorm MedianOfNan
 """
 
 

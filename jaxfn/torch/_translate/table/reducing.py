@@ -1,6 +1,21 @@
 """Reductions."""
 
 from jaxfn.torch._translate.table.columns import row, table
+from jaxfn.torch._translate.table.row import BoundCall
+
+
+def _cumulative(given: BoundCall) -> str | None:
+    # JAX keeps a narrow type of integers, in which sums overflow; torch takes int64.
+    narrow = given.dtype("x") in ("int8", "int16", "uint8") and not given.has("dtype")
+    return None if narrow else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
+
+
+def _median(given: BoundCall) -> str:
+    if "int" in (given.dtype("x") or ""):
+        return "jnp.sort(x.ravel())[(x.size - 1) // 2]"
+    # Unlike sort, quantile gives nan where there is one, as torch's median does.
+    return 'jnp.quantile(x, 0.5, method="lower")'
+
 
 ROWS = table(
     """
@@ -8,7 +23,7 @@ all|any|argmax|argmin|nanmean|nansum x dim? keepdim?  jnp.NAME(x, axis=dim, keep
 amax               x dim? keepdim?               jnp.max(x, axis=dim, keepdims=keepdim)
 amin               x dim? keepdim?               jnp.min(x, axis=dim, keepdims=keepdim)
 count_nonzero      x dim?                        jnp.count_nonzero(x, axis=dim)
-cumprod|cumsum     x dim -dtype?                 jnp.NAME(x, axis=dim, dtype=dtype)
+cumprod|cumsum     x dim -dtype?                 @_cumulative
 logcumsumexp       x dim                         jax.lax.cumlogsumexp(x, axis=dim)
 diff               x n? dim?                     jnp.diff(x, n=n, axis=dim)
 dist               x other                       jnp.linalg.norm((x - other).ravel())
@@ -29,7 +44,7 @@ std|var            x dim unbiased==False keepdim?  jnp.NAME(x, axis=dim, keepdim
 std|var            x dim unbiased==True keepdim?  jnp.NAME(x, axis=dim, ddof=1, keepdims=keepdim)
 std|var            x dim? -correction -keepdim?  jnp.NAME(x, axis=dim, ddof=correction, keepdims=keepdim)
 argsort            x dim? descending?            jnp.argsort(x, axis=dim, descending=descending)
-median             x                             jnp.sort(x.ravel())[(x.size - 1) // 2]
+median             x                             @_median
 quantile           x q dim? keepdim?             jnp.quantile(x, q, axis=dim, keepdims=keepdim)
 msort              x                             jnp.sort(x, axis=0)
 equal              x other                       jnp.array_equal(x, other)
@@ -38,7 +53,8 @@ linalg.norm        x -dim:int -keepdim?          jnp.linalg.norm(x, axis=dim, ke
 linalg.norm        x ord dim:int keepdim?        jnp.linalg.norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.vector_norm x ord? dim? keepdim?          jnp.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)
-"""
+""",
+    locals(),
 ) + [
     # Values and indices.
     row(

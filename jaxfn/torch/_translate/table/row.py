@@ -107,6 +107,9 @@ class TableRow:
             kind = given[0].fact.kind
             if (p.name, kind) in (("dim", "bool"), ("correction", "none")):
                 return f"this {p.name}"
+            if p.name == "dim" and given[0].literal() in ((), []):
+                # Most reductions of torch take it for all axes, some for none.
+                return "an empty dim"
             if p.kind is not None and not given[0].may_be(p.kind):
                 return f"{p.name}, which is not known to be of kind {p.kind}"
         return BoundCall(self, found, result)
