@@ -38,7 +38,9 @@ def triton_call(
             `jax.ShapeDtypeStruct`. The kernel gets zeros of this shape. If it updates
             an array, or may do so, pass the array too, among the arguments. The result
             is the array after the launch; the array itself stays as it is. None for a
-            pointer that is None in this call, and so is its result.
+            pointer that is None in this call, and so is its result. A parameter that is
+            itself named `out` can't be given an array: the kernel must rename it if it
+            updates what it gets there.
         **arguments: The other arguments by the names of the kernel's parameters, and
             options of Triton's launches: `num_warps`, `num_stages` and others.
 
@@ -133,7 +135,8 @@ def _arrays(
     if not isinstance(out, dict):
         raise TypeError(
             f"triton_call got {out!r} as `out`: expected a dict with a "
-            "jax.ShapeDtypeStruct for each parameter that the kernel writes to."
+            "jax.ShapeDtypeStruct for each parameter that the kernel writes to. Rename "
+            "a parameter of the kernel that is named `out`."
         )
     arrays: dict[str, Any] = {}
     given = dict(arguments)

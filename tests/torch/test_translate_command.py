@@ -89,7 +89,7 @@ WRONG = [
     (["json"], "defines no torch.autograd.Function"),
     (["{broken}"], "can't be imported"),
     (["{file}:Twice", "f32[2"], "is no array type"),
-    (["{file}:Twice", "abc"], "fails in PyTorch on these arguments"),
+    (["{file}:Twice", "abc"], "itself fails on these arguments"),
 ]
 
 

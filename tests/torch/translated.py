@@ -73,7 +73,7 @@ def outcome(load: Any, case: Any) -> Outcome:
     try:
         found = translate(original, *args)
     except ValueError as error:
-        kind = "torch" if "fails in PyTorch" in str(error) else "fails"
+        kind = "torch" if "itself fails" in str(error) else "fails"
         return Outcome(name, kind, str(error))
     except Exception as error:  # noqa: BLE001  (all are reported)
         return Outcome(name, "fails", f"{type(error).__name__}: {error}")

@@ -108,11 +108,11 @@ def _learn(
         try:
             kernels(lambda: run(cls, args))
         except Exception as error:
-            # After the first sentence, torch's message may have a hundred lines.
+            # After its first sentence, a message of torch may have a hundred lines.
             said = str(error).split("\n")[0].split(". ")[0]
             raise ValueError(
-                f"`{cls.__name__}` fails in PyTorch on these arguments. Pass others. "
-                f"PyTorch raised {type(error).__name__}: {said}"
+                f"`{cls.__name__}` itself fails on these arguments. Pass others. It "
+                f"raised {type(error).__name__}: {said}"
             ) from error
         original = InstrumentedOriginal(units)
         by_value = {}

@@ -59,7 +59,7 @@ def translate(cls: Any, *args: Any) -> Translation:
 
     Raises:
         TypeError: `cls` is no torch Function.
-        ValueError: The class has no source text, or fails in PyTorch on `args`.
+        ValueError: The class has no source text, or itself fails on `args`.
         ImportError: LibCST is not installed.
 
     Example:
