@@ -66,7 +66,7 @@ scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 .new_tensor        x data                        jnp.array(data, dtype=x.dtype)
 .new_tensor        x data -dtype:dtype           jnp.array(data, dtype=dtype)
 tril|triu|diag     x diagonal?                   jnp.NAME(x, diagonal)
-diag_embed         x                             x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+diag_embed         x                             jnp.where(jnp.eye(x.shape[-1], dtype=bool), x[..., None], 0)
 diagflat           x offset?                     jnp.diagflat(x, offset)
 vander             x                             jnp.vander(x)
 """,
