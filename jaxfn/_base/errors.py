@@ -46,7 +46,7 @@ class NoGraphError(NotImplementedError, AttributeError):
 
 CLOSED_OVER = (
     "`{name}` used a traced value that was not passed to apply, and that value is "
-    "being differentiated. Forward closed over it (or it leaked from a finished "
+    "being differentiated. A rule closed over it (or it leaked from a finished "
     "transformation). The rules say nothing about it, so its gradient would be lost. "
     "Pass it to apply, and return its gradient from backward (its tangent from jvp). "
     "(If forward makes a reference by jax.new_ref, JAX differentiates the reference "

@@ -60,7 +60,7 @@ def transposed(
     try:
         return _transpose(jaxpr, example, list(tangents))
     except jax.errors.UnexpectedTracerError as error:
-        said = errors.CLOSED_OVER.format(name=rules.name)
+        said = errors.CLOSED_OVER.format(name=f"{rules.name}.backward")
         raise errors.ClosedOverError(said) from error
     except Exception as error:  # JAX raises errors of many kinds
         # Without generate_jvp_rule, it is for a second derivative, which is refused.
@@ -133,8 +133,9 @@ def _by_derivative(
     return compat.evaluate(pulled, [*example, *tangents])
 
 
-# Operations whose authors chose their derivatives.
+# Operations whose authors chose their derivatives, or which select by an operand.
 _CHOSEN = (
+    *("select_and_scatter_add", "select_and_gather_add"),
     *("gate", "attach", "linear"),
     *("custom_jvp_call", "custom_vjp_call", "custom_lin", "remat_opt"),
     *("call_hi_primitive", "call_hi_primitive_linearized"),

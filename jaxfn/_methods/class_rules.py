@@ -151,10 +151,9 @@ class ClassRules:
 
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that closes over a tracer of a finished transformation."""
-        for cell in getattr(rule, "__closure__", None) or ():
-            if compat.is_leaked(search.in_cell(cell)):
-                message = errors.LEAKED.format(name=self._def.name, rule=which)
-                raise errors.ClosedOverError(message)
+        if search.find(rule, compat.is_leaked) is not None:
+            message = errors.LEAKED.format(name=self._def.name, rule=which)
+            raise errors.ClosedOverError(message)
 
 
 def conj(x: Any) -> Any:

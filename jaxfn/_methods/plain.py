@@ -27,7 +27,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     Then `run` drops the result and returns `CLOSED_OVER_TRACER`. A tracer in the result
     is the sign, unless forward computed it from constants of a function being traced.
     If the body has a zero derivative (round), the result has no tracer, so `run`
-    searches the closure too.
+    searches the closure and the arguments too, but no globals and no classes.
     """
     # The call may be inside a traced function. The recording distinguishes tracers that
     # forward made from constants, and tracers that it closed over. If no transformation
@@ -52,7 +52,7 @@ def run(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
     ):
         return CLOSED_OVER_TRACER
     if recording is not None and closes_over_lost(
-        cls.forward, [*filter(callable, args)]
+        cls.forward, [x for x in args if type(x) not in _SIMPLE]
     ):
         return CLOSED_OVER_TRACER
     is_marked = ctx.non_differentiable or ctx.dirty_tensors

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.lax.windowed_reductions import _select_and_scatter_add
 from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
@@ -275,5 +276,19 @@ def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
             generate_jvp_rule=True,
         ).apply(k)
 
-    with pytest.raises(ClosedOverError, match="not passed to apply"):
+    with pytest.raises(ClosedOverError, match=r"`\w+\.backward` .* passed to apply"):
         jax.jvp(f, (2.0,), (1.0,))
+
+
+def test_a_choice_by_the_gradient_is_not_taken_for_linear():
+    """Its operand has a zero derivative, and the operation a transpose by another."""
+
+    def backward(ctx, g):
+        windows = (2,), (2,), ((0, 0),)
+        return _select_and_scatter_add(jnp.ones(2), g, lax.ge_p, *windows)
+
+    f = function(
+        forward=lambda ctx, x: 2 * x, backward=backward, generate_jvp_rule=True
+    ).apply
+    with pytest.raises(RuleValueError, match="Define jvp"):
+        jax.jvp(f, (jnp.arange(4.0),), (jnp.ones(4),))

@@ -73,6 +73,38 @@ def test_the_derivative_of_what_is_closed_over_is_never_a_number(rules, style, w
         LOST[way](lambda w: closing_over(w, rules, style))
 
 
+class Layer:
+    """An object of a user's, which is no pytree."""
+
+    def __init__(self, w):
+        self.w = w
+
+
+HOLDERS = {
+    "object": (Layer, lambda held: held.w),
+    "object in a dict": (lambda w: {"a": Layer(w)}, lambda held: held["a"].w),
+    "function": (lambda w: lambda: w, lambda held: held()),
+    "function in a list": (lambda w: [lambda: w], lambda held: held[0]()),
+}
+
+
+@styles
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("way", ["grad", "jvp", "jit of grad", "vmap"])
+def test_nor_is_that_of_what_an_argument_holds(style, holder, way):
+    """Rounded, it has a zero derivative, and so leaves no tracer in the result."""
+    hold, read = HOLDERS[holder]
+    rules = {"backward": lambda ctx, g: (None, 2 * g)}
+    if style == "combined":
+        rules["forward"] = lambda ctx, held, x: jnp.round(read(held)) * x
+    else:
+        rules["forward"] = lambda held, x: jnp.round(read(held)) * x
+        rules["setup_context"] = lambda ctx, inputs, output: None
+    apply = function("F", **rules).apply
+    with pytest.raises(TypeError, match=r"`F` used a traced value .* Pass it to apply"):
+        LOST[way](lambda w: lambda x: apply(hold(w), x))
+
+
 HIDDEN = []
 
 

@@ -501,20 +501,30 @@ def test_it_is_the_same_derivative_if_the_same_is_saved():
 
 
 def enclosed(rule, w):
+    def helper(g):
+        return g * w
+
     rules = {
         "backward": lambda ctx, g: g * w,
+        "backward by a helper": lambda ctx, g: helper(g),
+        "backward by a default": lambda ctx, g, w=w: g * w,
         "jvp": lambda ctx, t: t * w,
     }
-    return function("F", forward=lambda ctx, x: 2 * x, **{rule: rules[rule]}).apply
+    return function(
+        "F", forward=lambda ctx, x: 2 * x, **{rule.split()[0]: rules[rule]}
+    ).apply
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
-def test_a_backward_that_outlives_what_it_closes_over_is_refused(transform):
+@pytest.mark.parametrize("how", ["", " by a helper", " by a default"])
+def test_a_backward_that_outlives_what_it_closes_over_is_refused(transform, how):
+    rule = "backward" + how
+
     def scanned(x):
-        return lax.scan(lambda c, w: (enclosed("backward", w)(c), None), x, ws)[0]
+        return lax.scan(lambda c, w: (enclosed(rule, w)(c), None), x, ws)[0]
 
     def mapped(x):
-        return jax.vmap(lambda w: enclosed("backward", w)(x))(ws).sum()
+        return jax.vmap(lambda w: enclosed(rule, w)(x))(ws).sum()
 
     ws = jnp.arange(1.0, 4)
     for f in (scanned, mapped):
