@@ -101,11 +101,12 @@ NEEDS = {
 
 # ---- how much runs
 #
-# If a test has many cells, a normal run has the first and one in thirteen of the others. What
-# takes longest is marked `full` and left out. `--rest` has all that a normal run lacks.
+# If a test has many cells, a normal run has the first and one in ONE_IN of the others.
+# What takes longest is marked `full` and left out. `--rest` has all that a normal run
+# lacks.
 
 MANY, ONE_IN = 4, 13
-"""From how many cells a normal run leaves some out; of those it keeps one in thirteen."""
+"""From how many cells a normal run leaves some out; it keeps one in so many of them."""
 
 # Each cell here is a promise of its own, or these run on one Python alone.
 WHOLE = ("ecosystem", "package", "pages", "parity/test_rows", "gpu", "torch", "triton")

@@ -5,42 +5,43 @@ forward: it makes a `OnePass`, and its methods `primal` and `fwd` become rules. 
 tracers, a class runs in `_methods.plain` instead.)
 
     call(rules, arrays):                                  # engines
-        f = custom_vjp(primal, fwd, bwd)  if rules have a backward alone
-            custom_jvp(primal, jvp)       else
+        f = custom_jvp(primal, jvp)       if rules have a jvp, or derive one
+            custom_vjp(primal, fwd, bwd)  else
         return f(*arrays)
     primal(arrays):                                       # onepass: the value alone
         return tied(forward(arrays), arrays)              # tie
     fwd(arrays):                                          # onepass: for a derivative
         # The gate is closed, unless forward saves a value that it computed.
         outs, saved = forward(gate(arrays))               # gate
-        outs = attach(rule, arrays, tied(outs, arrays))   # attachment
+        outs = attach(tangents_of, arrays, tied(outs, arrays))  # attachment
+        # A second part, setup_context, saves instead of forward; primal calls it too.
         # In saved: the arrays and the attached outs, each in its place.
         return outs, saved                                # carrying: from fwd to bwd
-    bwd(saved, cts):
-        return pull(saved, cts)                           # rules.bwd
-    jvp(arrays, tangents):
+    bwd(saved, cts):                                      # engines
+        return pull_back(saved, cts)                      # the user's backward
+    jvp(arrays, tangents):                                # engines
         outs, saved = fwd(arrays)
-        return outs, push(saved, tangents)
-    push(saved, tangents):                                # engines.push_forward
-        if there is no backward: return rules.jvp(saved, tangents) # JAX transposes it
-        # `evaluate` is rules.jvp, or backward transposed (derive). It is traced at
-        # once, in reverse mode too. There JAX uses `pull` as the transpose of the map.
-        return linear(evaluate, pull, saved, tangents)    # linear
-    rule(arrays, outs, tangents):                         # a derivative of a derivative
-        return push(saved with these arrays and outs in it, tangents)
+        return outs, push_forward(saved, tangents)
+    push_forward(saved, tangents):                        # engines
+        if there is no backward: return the user's jvp(saved, tangents)
+        # `evaluate` is the user's jvp, or backward transposed (derive). It is traced
+        # at once, in reverse mode too. There JAX transposes the map by `pull_back`.
+        return linear(evaluate, pull_back, saved, tangents)  # linear
+    tangents_of(arrays, outs, tangents):                  # a derivative of a derivative
+        return push_forward(saved with these arrays and outs in it, tangents)
 
-So fwd runs the Python of forward once, however many derivatives are taken. (Under jit
-JAX traces primal first, so forward runs once more.) The outputs have the derivative of
-the rules, at any order. If forward saved an intermediate, this value has the derivative
-of forward's operations. JAX batches each rule, so the derivative of an example of a
-vmap depends on that example alone.
+So each trace of fwd runs the Python of forward once, however many derivatives are
+taken. (Under jit JAX traces primal first, so forward runs once more. It also does where
+outside jit nothing but a trace can tell two outputs, or a reference, apart.) The
+outputs have the derivative of the rules, at any order. If forward saved an
+intermediate, this value has the derivative of forward's operations. JAX batches each
+rule, so the derivative of an example of a vmap depends on that example alone.
 
-Forward may have a second part, setup_context (`onepass`). `batching` puts a user's
-batch rule around forward. `linearity` proves that JAX may transpose a backward. Read
-`rules` first.
+`batching` puts a user's batch rule around forward. `linearity` proves that JAX may
+transpose a backward. Read `rules` first.
 
-This package knows neither ctx nor torch, nor how a user writes rules. `_methods` and
-the two faces know these.
+This package imports nothing that knows ctx, torch, or how a user writes rules; only its
+messages name them. `_methods` and the two faces know these.
 """
 
 from jaxfn._engine import linearity

@@ -26,8 +26,8 @@ so derivatives of any order use the rule.
 The reasons for a primitive, instead of another call of a `jax.custom_jvp`:
 - forward ran once, with its ctx; calling the decorated function would run it again;
 - partial evaluation of a scan's body may drop the rule of a custom_jvp in the known
-  half (`compat.SCAN_DROPS_JVP`), so second derivatives were silently wrong. A primitive
-  keeps its rule;
+  half (`compat.SCAN_DROPS_JVP`), which makes second derivatives silently wrong. A
+  primitive keeps its rule;
 - a tangent that reaches `values` shows that forward closed over a traced value.
 """
 

@@ -7,7 +7,8 @@
 | bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                         |
 | bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed              |
 
-If there is only a bwd, forward over reverse mode (jvp of grad) transposes it too.
+If there is only a bwd, each derivative of a derivative traces its transpose; only
+forward over reverse mode (jvp of grad) evaluates it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         add_hint(error, errors.NO_JVP_NOTE.format(name=rules.name))
         raise
     found = list(outs.arrays)
-    # All examples of a vmap share a marked output. For a custom_vjp, JAX refuses a
-    # cotangent of a shared output, so none may arrive. (A custom_jvp gives no tangent.)
+    # A marked output may be unbatched. For an unbatched output of a custom_vjp, JAX
+    # refuses a cotangent, so stop it here. (A custom_jvp gives no tangent.)
     if not has_forward_mode:
         for i in outs.static.marked:
             found[i] = jax.lax.stop_gradient(found[i])
@@ -233,9 +234,10 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 
     The gradients of a `once_differentiable` backward raise if they are differentiated.
     """
-    assert rules.bwd is not None
+    bwd = rules.bwd
+    assert bwd is not None
     if not rules.once:
-        return rules.bwd(residuals, cts)
+        return bwd(residuals, cts)
     # A derivative of the result by a residual or cotangent is one of backward.
     has_cotangent = [ct is not None for ct in cts]
     inputs = [*residuals.arrays, *[ct for ct in cts if ct is not None]]
@@ -243,7 +245,6 @@ def pull_back(rules: Rules, residuals: Residuals, cts: Arrays) -> Arrays:
 
     def run(inputs: list[Any]) -> Arrays:
         saved = Residuals(inputs[:n_res], residuals.static, residuals.differentiable)
-        assert rules.bwd is not None
-        return rules.bwd(saved, spread(inputs[n_res:], has_cotangent))
+        return bwd(saved, spread(inputs[n_res:], has_cotangent))
 
     return once(run, inputs, name=rules.name)

@@ -1,9 +1,9 @@
 """The transposable linear primitive: a linear map given with its transpose.
 
-A Function with both rules has a tangent map t -> J t, its `jvp`, and the transpose of
-this map, ct -> J^T ct, its `backward`. JAX's `linear_call` binds the two together, but
-JAX can neither batch nor differentiate it. So jaxfn has this primitive: evaluated,
-batched or lowered it is `evaluate`; transposed it is `transpose`.
+A Function with a backward, ct -> J^T ct, has a tangent map t -> J t: its jvp, or the
+transpose of backward. JAX's `linear_call` binds the two together, but JAX can neither
+batch nor differentiate it. So jaxfn has this primitive: evaluated, batched or lowered
+it is `evaluate`; transposed it is `transpose`.
 
     outs = linear(evaluate, transpose, residuals, tangents, out_avals, name=...)
 

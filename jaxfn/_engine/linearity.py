@@ -12,8 +12,8 @@ if f(0) = 0. This module proves that by following zeros through the jaxpr:
 - a value without derivative (an integer) that depends on the inputs never counts as
   zero; neither does a result of a while loop over them, which has no transpose.
 
-The proof may fail for a linear function. It never accepts one that is not linear,
-provided that `jax.linear_transpose` accepts it too.
+The proof may fail for a linear function. It accepts none that is not linear, provided
+that `jax.linear_transpose`, or the proof in `derive`, accepts it too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._base import compat
+from jaxfn._base.pytree import is_number
 
 CONSTANT = "a gradient that does not depend on them"
 TERM = "a term that stays when they are zero"
@@ -114,7 +115,7 @@ def _outputs(jaxpr: Any, ins: Sequence[Fact]) -> list[Fact]:
         facts = _equation(eqn, [read(x) for x in eqn.invars])
         for var, fact in zip(eqn.outvars, facts, strict=True):
             # An array without elements counts as zero: a sum with it adds nothing.
-            empty = _is_inexact(var.aval) and 0 in var.aval.shape
+            empty = is_number(var.aval) and 0 in var.aval.shape
             env[var] = fact._replace(zero=True) if empty else fact
     return [read(x) for x in jaxpr.outvars]
 
@@ -207,21 +208,17 @@ def _solve(eqn: Any, ins: list[Fact]) -> list[Fact]:
 
 def _rounds(eqn: Any) -> bool:
     """Return whether a result of an equation can't have a derivative."""
-    return not all(_is_inexact(var.aval) for var in eqn.outvars)
-
-
-def _is_inexact(aval: Any) -> bool:
-    return jnp.issubdtype(aval.dtype, jnp.inexact)
+    return not all(is_number(var.aval) for var in eqn.outvars)
 
 
 def _summands(eqn: Any, ins: list[Fact]) -> list[Fact]:
     """Return the operands of a sum that are values, unlike the indices of a scatter."""
-    if not _is_inexact(eqn.outvars[0].aval):
+    if not is_number(eqn.outvars[0].aval):
         return ins
     return [
         fact
         for fact, var in zip(ins, eqn.invars, strict=True)
-        if fact.depends or _is_inexact(var.aval)
+        if fact.depends or is_number(var.aval)
     ]
 
 

@@ -1,9 +1,9 @@
 """A forward that saves, safe to differentiate to any order.
 
-Its Python runs once. The outputs then get the derivative of the rules (`attachment`).
-Saved inputs are replaced by the real ones, saved outputs by the attached ones. A saved
-intermediate has the derivative of the operations that ran. For that, forward runs
-behind a gate (`gate.Gate`), which opens if an intermediate was saved.
+Each trace runs its Python once. The outputs then get the derivative of the rules
+(`attachment`). Saved inputs are replaced by the real ones, saved outputs by the
+attached ones. A saved intermediate has the derivative of the operations that ran. For
+that, forward runs behind a gate (`gate.Gate`), which opens if one was saved.
 
 If JAX differentiates while forward runs, it asks the gate before forward has ended. In
 that case jaxfn first traces forward, and then evaluates the jaxpr, which runs no
@@ -142,7 +142,8 @@ class OnePass:
 
     Args:
         first: Runs forward.
-        residuals: `residuals(run, leaves, inputs, outputs)`.
+        residuals: `residuals(run, leaves, inputs, outputs)` makes the `Residuals` of
+            the saved leaves, anew for each derivative. The others are for their types.
         rules: Returns the rules of the call; a function, because `fwd` is one of them.
         rule: Name of forward, for messages.
         second: The second part of forward, if it has one.
@@ -172,7 +173,8 @@ class OnePass:
         else:
             run, others = self._saved(ran.run.out, arrays, ran.outs, perturbed)
         # The rules need the saved intermediates. As inputs of `attach` these arrive in
-        # their current form, for example batched under vmap.
+        # their current form, for example batched under vmap. (A derivative of a run
+        # that saved a reference is refused, so the others keep their numbers.)
         outs = attach(
             partial(self._tangents, run, len(arrays)),
             [*arrays, *[x for x in others if not compat.is_reference(x)]],
@@ -230,9 +232,9 @@ class OnePass:
     def _forward(self, arrays: Arrays, perturbed: Perturbed) -> _Forward:
         """Run forward once; saved intermediates have the derivative of what ran."""
         if self._second is not None or not any(map(compat.is_differentiated, arrays)):
-            # JAX asks the gate after forward has ended. (Inside fwd, values show only
-            # further derivatives.) In two parts forward saves nothing, and the gate
-            # stays closed.
+            # JAX asks the gate after forward has ended: an argument of fwd that is
+            # still differentiated belongs to an outer derivative, and here is none. In
+            # two parts forward saves nothing, and the gate stays closed.
             return self._run_gated(arrays, perturbed)
         with _traceable(
             self._rule, "or save in setup_context: then forward may need values"
@@ -253,8 +255,10 @@ class OnePass:
         closed_over = None
         # JAX differentiates every reference (jax.new_ref), whatever is written to it.
         # So outputs read from one have a derivative behind a closed gate too.
-        if any(map(compat.is_differentiated, outs)):  # no recording shows what ran
-            with contextlib.suppress(Exception):  # a body that needs values: anything
+        if any(map(compat.is_differentiated, outs)):
+            # Outside a trace no recording shows what ran, so trace it. A body that
+            # needs values may raise anything; then a derivative of a value is refused.
+            with contextlib.suppress(Exception):
                 jaxpr, _ = self._trace(inside, perturbed)
                 if compat.makes_references(jaxpr):
                     closed_over = _used_by(jaxpr, inside)

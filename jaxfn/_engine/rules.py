@@ -5,7 +5,7 @@ rules of both kinds; JAX's own decorators handle rules of one kind. `engines` ma
 JAX function from `Rules`. None is a zero tangent or cotangent throughout.
 
 Here and elsewhere, a dataclass that every call makes anew is not frozen, because a
-frozen one takes three times as long to make. Nothing writes to it.
+frozen one takes three times as long to make. Only `Run` and `OutSpec` change later.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class ClassRules:
     def _primal(self, arrays: Arrays) -> Outputs:
         """Compute the value."""
         nothing = (False,) * len(arrays)
-        # In this JAX, the reverse derivative of a scan keeps only the primal of a
-        # custom_jvp. `fwd` gives the primal the rules' derivative, not the body's.
+        # Where the reverse derivative of a scan keeps only the primal of a custom_jvp,
+        # `fwd` gives the primal the rules' derivative, not the body's.
         if compat.SCAN_DROPS_JVP and (self._def.jvp or self._def.derive_jvp):
             return self._fwd(arrays, nothing)[0]
         return self.style.one_pass().primal(arrays, nothing)
@@ -77,7 +77,10 @@ class ClassRules:
         return self.style.one_pass().fwd(arrays, perturbed)
 
     def _bwd(self, residuals: Residuals, cts: Arrays) -> Arrays:
-        """Call the user's backward (or vjp) with the cotangents of the outputs."""
+        """Call the user's backward (or vjp); return a cotangent of each argument.
+
+        There is one in `cts` for each output. None is zero, in both. See `conj`.
+        """
         record: Record = residuals.static
         layout, differentiable = record.layout, residuals.differentiable
         pairs = zip(cts, differentiable, strict=True)
@@ -123,7 +126,7 @@ class ClassRules:
         return [None if ct is None else conj(ct) for ct in found]
 
     def _jvp(self, residuals: Residuals, tangents: Arrays) -> Arrays:
-        """Call the user's jvp with the tangents of the arguments."""
+        """Call the user's jvp; return a tangent of each differentiable output."""
         record: Record = residuals.static
         ctx = rebuild(self._def.cls._backward_cls, "jvp", residuals, self._arguments)
         # An integer has no tangent: users see None, not JAX's float0. Torch and JAX
@@ -151,7 +154,8 @@ class ClassRules:
 
     def _check_closure(self, rule: Any, which: str) -> None:
         """Refuse a rule that closes over a tracer of a finished transformation."""
-        if search.find(rule, compat.is_leaked) is not None:
+        held = getattr(rule, "__closure__", None) or getattr(rule, "__defaults__", None)
+        if held and search.find(rule, compat.is_leaked) is not None:
             message = errors.LEAKED.format(name=self._def.name, rule=which)
             raise errors.ClosedOverError(message)
 

@@ -39,19 +39,20 @@ class Definition:
     """The rules and flags that a class defines; a rule is None if it is missing.
 
     Args:
-        cls: The class; an attribute too.
+        cls: The class.
         base: `Function`; a rule inherited from it counts as missing.
 
     Raises:
         RuntimeError: The rules contradict each other.
 
     Attributes:
+        cls: The class.
         name: Name of the class.
         forward: The static method.
         setup_context: The static method; None in the combined style.
         vmap: The static method; None if JAX batches forward.
-        vmap_twice: Whether a vmap contradicts `generate_vmap_rule`. Like torch, jaxfn
-            raises when the Function is batched, not at other calls.
+        vmap_twice: Whether `generate_vmap_rule` is set, which contradicts a vmap. Like
+            torch, jaxfn raises when the Function is batched, not at other calls.
         jvp: The static method.
         backward: The static method backward or vjp; None unless exactly one exists.
         boxed: Whether backward gets the gradients in a list.
@@ -117,7 +118,7 @@ class Style:
         self._policy = settings.policy.get()
 
     def one_pass(self) -> OnePass:
-        """Make the one pass of forward, with the `fwd` and the primal of `Rules`."""
+        """Make the one pass of forward. The next three are its `First` and `Second`."""
         name, separate = self._def.name, self._def.setup_context is not None
         return OnePass(
             self._separate if separate else self._combined,

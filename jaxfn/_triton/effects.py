@@ -254,7 +254,10 @@ class _Walk:
                 self._flow(carried, results)
         elif op.name in _MOVES:
             self.describes |= op.name == "tt.make_tensor_descriptor"
-            self.recasts |= op.name == "tt.bitcast" and "!tt.ptr" in op.types
+            # Triton itself reads and writes bool through a pointer to int8.
+            is_bool = "ptr<i1>" in op.types and "ptr<i8>" in op.types
+            is_recast = op.name == "tt.bitcast" and "!tt.ptr" in op.types
+            self.recasts |= is_recast and not is_bool
             for result in results:
                 self._from[result].update(operands)
         else:

@@ -290,3 +290,21 @@ def test_signed_zeros_and_poles(function):
     apply = from_torch(plain(function)).apply
     for found in (apply(to_jax(x)), jax.jit(apply)(to_jax(x))):
         np.testing.assert_allclose(found, function(x), rtol=1e-6)
+
+
+class Squared(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 1 - x.tanh().pow(2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_each_step_is_rounded_under_jit_too(dtype):
+    """XLA computes a power of bfloat16 in float32, and would not round it."""
+    x = torch.linspace(-4, 4, 999).to(dtype)
+    got = jax.jit(from_torch(Squared).apply)(to_jax(x))
+    np.testing.assert_array_equal(got.astype(np.float32), Squared.apply(x).float())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import warnings
 
 import jax
@@ -43,6 +44,29 @@ def set_storage(ctx, x):
     y = x.clone()
     y.set_(x * 2)  # here
     return y
+
+
+def by_python(ctx, x):
+    return x * random.random()
+
+
+def by_numpy(ctx, x):
+    return x * float(np.random.rand())
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.parametrize("draw", [by_python, by_numpy])
+def test_a_draw_that_torch_does_not_make(draw, fallback):
+    """A trace would repeat its number; in torch each call draws another one."""
+    apply = from_torch(refused(draw), fallback=fallback).apply
+    with pytest.raises(TorchRefusal, match=r"a draw by Python's random .* random=True"):
+        apply(jnp.ones(2))
+
+
+def test_a_draw_of_a_backward_that_torch_does_not_make():
+    apply = from_torch(refused(lambda ctx, x: x * 2, by_python)).apply
+    with pytest.raises(TorchRefusal, match=r"Refused.backward.* a draw by Python's"):
+        jax.grad(lambda x: apply(x).sum())(jnp.ones(2))
 
 
 def loop(ctx, x):

@@ -288,3 +288,24 @@ class NamesWhatHasAllAttributes(torch.autograd.Function):
 def test_globals_that_have_every_attribute_are_no_kernels():
     x = jnp.ones(3)
     assert from_torch(NamesWhatHasAllAttributes).apply(x).tolist() == [2.0] * 3
+
+
+class LoadsLate:
+    def __getattr__(self, name):
+        raise RuntimeError("no driver")
+
+
+def test_a_global_that_raises_for_every_attribute():
+    """A library that loads late may raise any error where its parts are missing."""
+    late = LoadsLate()
+
+    class Late(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return late.launch(x) if x.dim() == 9 else 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g
+
+    assert jax.grad(from_torch(Late).apply)(1.0) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import textwrap
@@ -639,6 +640,14 @@ def test_no_function_is_refused():
 def test_an_original_that_fails_is_said_to(module):
     with pytest.raises(ValueError, match="itself fails on these arguments"):
         translate(module(function("return x @ x", "return g")).T, X)
+
+
+def test_a_body_on_the_line_of_its_def_is_marked(module):
+    text = "class T(Function):\n    @staticmethod\n    def forward(ctx, x): "
+    text += "return torch.special.airy_ai(x)\n\n    @staticmethod\n"
+    found = translate(module(text + "    def backward(ctx, g): return g\n").T, X)
+    assert [left.text for left in found.left] == ["def forward(ctx, x):"]
+    ast.parse(found.source)
 
 
 def test_the_first_sentence_of_torchs_error_is_enough(module):

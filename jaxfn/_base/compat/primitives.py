@@ -43,10 +43,6 @@ class BatchAxis:
     def name(self) -> Any:
         return self._data.name
 
-    @property
-    def size(self) -> Any:
-        return self._data.size
-
     def vmap(self, fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
         """Map `fun` by `jax.vmap` over this axis; it comes first in the results."""
         # A collective or a sharding constraint inside `fun` needs the names.

@@ -93,10 +93,6 @@ class Staged:
         return self if kept is jaxpr else Staged(close_jaxpr(kept))
 
     @property
-    def in_avals(self) -> Sequence[Any]:
-        return [x.aval for x in open_jaxpr(self.jaxpr)[0].invars]
-
-    @property
     def out_avals(self) -> Sequence[Any]:
         return [x.aval for x in open_jaxpr(self.jaxpr)[0].outvars]
 

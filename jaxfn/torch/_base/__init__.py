@@ -19,6 +19,7 @@ from jaxfn.torch._base.draws import (
     JVP,
     KEYS,
     VMAP,
+    draws_by_torch,
     has_draws,
     key_name,
     next_draw,

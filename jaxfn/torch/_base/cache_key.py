@@ -107,7 +107,7 @@ def _plain_in(
         while not isinstance(value, types.FunctionType):
             value = value.fn
         yield from _read_by(value, seen)
-    elif not _is_library(getattr(value, "__name__", type(value).__module__)):
+    elif not _is_library(_module_of(value)):
         is_class = isinstance(value, type(torch.autograd.Function))
         for attribute in (*names, *_RULES) if is_class else names:
             member = inspect.getattr_static(value, attribute, _MISSING)
@@ -115,6 +115,12 @@ def _plain_in(
             is_read = isinstance(member, types.FunctionType) or _is_plain(member)
             if is_read or experimental.is_kernel(member):
                 yield from _plain_in(f"{name}.{attribute}", member, names, seen)
+
+
+def _module_of(value: Any) -> str:
+    # No other attribute of an unknown object, which may load a library then.
+    is_named = isinstance(value, (type, types.ModuleType))
+    return value.__name__ if is_named else type(value).__module__
 
 
 def _is_library(module: str | None) -> bool:

@@ -8,10 +8,15 @@ therefore draws the same numbers again.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
+import numpy as np
+
+from jaxfn.torch._base.refusal import TorchRefusal
 from jaxfn.torch._base.torch_module import torch
 
 FORWARD, BACKWARD, JVP, VMAP = 1, 2, 3, 4
@@ -31,6 +36,26 @@ def next_draw(generator: Any) -> int:
     state = zlib.crc32(bytes(generator.get_state().tolist())) & 0x7FFFFFFF
     generator.manual_seed(state)
     return state
+
+
+@contextlib.contextmanager
+def draws_by_torch() -> Iterator[None]:
+    """Refuse draws from the global generators of Python and NumPy while this lasts."""
+    before = _states()
+    yield
+    if _states() != before:
+        raise TorchRefusal(
+            operation="a draw by Python's random or numpy.random",
+            reason="a trace would keep its number for all calls, and each rule of a "
+            "call would draw another one. (Or another thread drew meanwhile.)",
+            way_out="Draw with torch, and pass random=True to from_torch. Or draw "
+            "before the call, and pass the number as an argument.",
+        )
+
+
+def _states() -> Any:
+    kind, state, *rest = np.random.get_state()
+    return random.getstate(), kind, bytes(state), rest
 
 
 def has_draws(target: Any) -> bool:

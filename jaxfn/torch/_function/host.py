@@ -14,6 +14,7 @@ from jax.core import Tracer
 import jaxfn
 from jaxfn.torch._base import (
     TorchRefusal,
+    draws_by_torch,
     experimental,
     forward_ad,
     from_numpy,
@@ -26,6 +27,7 @@ from jaxfn.torch._base import (
     unflatten,
 )
 from jaxfn.torch._trace import RandomDraws
+from jaxfn.torch._triton import KernelRuns
 
 
 class Hosted(Protocol):
@@ -114,16 +116,20 @@ def _run(graph: Hosted, arrays: Sequence[Any], *data: Any) -> list[Any]:
 def _on(
     graph: Hosted, arrays: Sequence[Any], seed: int | None, *, wide: bool
 ) -> list[Any]:
-    tensors = [
-        from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
-        for x in arrays
-    ]
     if seed is not None:
         seed = (seed + (graph.seed or 0)) & 0x7FFFFFFF
-    draws = RandomDraws(seed)
-    draws.is_real = True
-    with draws:
-        return graph.run(tensors)
+
+    def run() -> list[Any]:
+        tensors = [
+            from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
+            for x in arrays
+        ]
+        draws = RandomDraws(seed)
+        draws.is_real = True
+        with draws, draws_by_torch():
+            return graph.run(tensors)
+
+    return KernelRuns()(run)
 
 
 def _result(x: Any) -> np.ndarray:

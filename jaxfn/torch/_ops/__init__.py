@@ -22,6 +22,6 @@ from jaxfn.torch._ops import (
     shapes,
     special,
 )
-from jaxfn.torch._ops.row import ROWS, Row, find
+from jaxfn.torch._ops.row import ROWS, Row, convert, find
 
-__all__ = ["ROWS", "Row", "find"]
+__all__ = ["ROWS", "Row", "convert", "find"]

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn.torch._ops.row import by_vjp, repeated, row
+from jaxfn.torch._ops.row import by_vjp, convert, repeated, row
 
 
 @row("aten.convolution", "aten._convolution")
@@ -90,7 +90,7 @@ def layer_norm(x: Any, shape: Any, w: Any, b: Any, eps: float) -> Any:
 
 
 def _normed(x: Any, at: Any, w: Any, b: Any, eps: float) -> Any:
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = convert(x, jnp.promote_types(x.dtype, jnp.float32))
     middle = jnp.mean(wide, at, keepdims=True)
     inverse = lax.rsqrt(jnp.mean((wide - middle) ** 2, at, keepdims=True) + eps)
     y = (wide - middle) * inverse

@@ -56,7 +56,19 @@ def _to(x: Any, dtype: Any) -> Any:
         return x
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         return x
-    return jax.lax.convert_element_type(x, dtype)
+    return convert(x, dtype)
+
+
+def convert(x: Any, dtype: Any) -> Any:
+    """Cast `x`. From bfloat16 to float32 this rounds again.
+
+    XLA computes in float32 what JAX has in bfloat16. Before such a cast it leaves out
+    the rounding of its result (in `1 - y**2` all digits can hang on it).
+    """
+    found = jax.lax.convert_element_type(x, dtype)
+    if x.dtype == jnp.bfloat16 and dtype == jnp.float32:
+        return jax.lax.reduce_precision(found, exponent_bits=8, mantissa_bits=7)
+    return found
 
 
 def _fits(x: Any, dtype: Any) -> bool:

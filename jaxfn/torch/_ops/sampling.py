@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
-from jaxfn.torch._ops.row import by_vjp, row, rows
+from jaxfn.torch._ops.row import by_vjp, convert, row, rows
 
 
 def _steps(x: Any, n: int) -> Any:
@@ -19,7 +19,7 @@ def _steps(x: Any, n: int) -> Any:
 
 def _wide(x: Any) -> Any:
     """Return the array in the precision in which torch computes positions."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return convert(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _corners(x: Any, d: int, out: int, align: bool, scale: Any) -> tuple[Any, Any, Any]:

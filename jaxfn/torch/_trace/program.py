@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxfn.torch import _ops
 from jaxfn.torch._base import TorchRefusal, to_jax, torch
-from jaxfn.torch._ops import masked
+from jaxfn.torch._ops import convert, masked
 from jaxfn.torch._triton import launch_of
 
 
@@ -217,4 +217,4 @@ def cast(x: Any, dtype: Any) -> Any:
     if dtype == jnp.float8_e4m3fn and _HAS_GREATEST:
         most = float(jnp.finfo(dtype).max)
         x = jnp.clip(x, -most, most)
-    return jax.lax.convert_element_type(x, dtype)
+    return convert(x, dtype)

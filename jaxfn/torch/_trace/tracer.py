@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxfn.torch._base import (
     OR_HOST,
     TorchRefusal,
+    draws_by_torch,
     experimental,
     fingerprint,
     of_unused,
@@ -190,7 +192,7 @@ class _Tracer:
             for x in self._examples
         ]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), draws_by_torch():
                 module = experimental.trace(path, inputs, fakes)
             self._guard.check(path.backward_at or path.place)
             return experimental.functional(module, fakes)
@@ -256,7 +258,7 @@ def _refused(error: Exception) -> TorchRefusal:
 
 def _operation(error: Exception) -> str:
     text = str(error)
-    if "sparse" in text.lower():
+    if re.search(r"(?<![a-z_])sparse", text, re.IGNORECASE):  # no part of a name
         return "a sparse tensor"
     if ".numpy()" in text or "numpy" in text:
         return "a NumPy array of a tensor"

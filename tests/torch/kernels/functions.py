@@ -243,6 +243,42 @@ class Wrapped(Function):
         return scaled(g, 5.0)
 
 
+class NeedsValues(Function):
+    """Asks for a value, which a trace does not have, and launches."""
+
+    @staticmethod
+    def forward(ctx, x):
+        by = float(x.max().item())
+        return scaled(x, by) if by > 1 else x
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+
+@triton.jit
+def pick_kernel(x, index, keep, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    j = tl.load(index + i, mask=i < n, other=0)
+    kept = tl.load(keep + i, mask=i < n, other=0)
+    tl.store(y + i, tl.where(kept, tl.load(x + j, mask=i < n), 0.0), mask=i < n)
+
+
+class Pick(Function):
+    """A kernel takes an int64 tensor and one of bool, which Triton reads as int8."""
+
+    @staticmethod
+    def forward(ctx, x):
+        index = torch.arange(x.numel(), device=x.device).flip(0)
+        y = torch.empty_like(x)
+        pick_kernel[(1,)](x, index, x > 4, y, x.numel(), BLOCK=16)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+
 class OnGpuAlone(Function):
     """Wants tensors on a GPU, and asks torch and Triton for it."""
 

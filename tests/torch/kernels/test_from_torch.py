@@ -231,3 +231,15 @@ def test_a_kernel_that_no_rule_names():
     apply = of(functions.NotNamedInBackward)
     with pytest.raises(jaxfn.torch.TorchRefusal, match="Name it in a rule"):
         grad(apply)(X)
+
+
+def test_rules_that_need_values_launch_on_the_host():
+    with pytest.raises(jaxfn.torch.TorchRefusal, match='fallback="host"'):
+        of(functions.NeedsValues)(X)
+    apply = jaxfn.torch.from_torch(functions.NeedsValues, fallback="host").apply
+    same(apply(X), 12 * X)
+    same(jax.jit(grad(apply))(X), jnp.full(12, 5.0))
+
+
+def test_int64_beside_bool():
+    same(of(functions.Pick)(X), jnp.where(X > 4, X[::-1], 0))

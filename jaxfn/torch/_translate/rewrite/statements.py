@@ -78,9 +78,12 @@ def _function(
     )
     text = code(head).strip().splitlines()[0]
     marked = rewriter.mark(original, reasons, text)[:1]
-    body = list(updated.body.body)
+    block = updated.body
+    if isinstance(block, cst.SimpleStatementSuite):  # `def f(x): return x`
+        block = cst.IndentedBlock([cst.SimpleStatementLine(block.body)])
+    body = list(block.body)
     place = 1 if original.get_docstring() is not None else 0
-    block = updated.body.with_changes(body=[*body[:place], *marked, *body[place:]])
+    block = block.with_changes(body=[*body[:place], *marked, *body[place:]])
     return updated.with_changes(body=block)
 
 
