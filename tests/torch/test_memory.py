@@ -99,6 +99,18 @@ def address(x):
     return x * 2 if x.data_ptr() == x.clone().data_ptr() else x * 3
 
 
+def address_as_key(x):
+    return {x.data_ptr(): x * 2}[x.data_ptr()]
+
+
+def address_as_text(x):
+    return x * len(f"{x.data_ptr()}")
+
+
+def alignment_to_a_page(x):
+    return x * (x.data_ptr() % 4096 == 0)
+
+
 def storage(x):
     return x * x.untyped_storage().nbytes()
 
@@ -121,6 +133,23 @@ def resized(x):
     return x.clone().resize_(2, 3)
 
 
+class Aligned(Function):
+    """Asks for the alignment, as launchers of kernels do, of a whole and a part."""
+
+    @staticmethod
+    def forward(ctx, x):
+        whole = x.data_ptr() % 16 == 0 and x.data_ptr() & 7 == 0
+        return x * (2 if whole else 3) + x.reshape(-1)[1:].data_ptr() % 16
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def test_the_alignment_of_a_tensor_is_known():
+    assert from_torch(Aligned).apply(jnp.ones((2, 3))).tolist() == [[6.0] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("rule", "operation", "reason", "way_out"),
     [
@@ -129,6 +158,9 @@ def resized(x):
         (into_shared_places, r"aten\.mul_", "share a place", "by index"),
         (part_by_strides, "as_strided", "no whole tensor", "contiguous"),
         (address, r"x\.data_ptr\(\)", "asks for the memory", "Compare tensors by"),
+        (address_as_key, r"x\.data_ptr\(\)", "asks for the memory", "host"),
+        (address_as_text, r"x\.data_ptr\(\)", "asks for the memory", "host"),
+        (alignment_to_a_page, r"x\.data_ptr\(\)", "asks for the memory", "host"),
         (storage, r"x\.untyped_storage\(\)", "asks for the memory", "host"),
         (out_closed_over, r"aten\.mul\.out", "would be lost", "Pass it to apply"),
         (list_closed_over, "_foreach_add_", "would be lost", "Pass it to apply"),

@@ -170,6 +170,29 @@ def test_numbers_from_tensors_on_ctx():
     assert max(case.second_gaps()) <= 1e-6
 
 
+class SavesNumbers(Function):
+    """Saves numbers as tensors, one of which depends on the argument."""
+
+    @staticmethod
+    def forward(ctx, x, dim):
+        twice, total = torch.tensor(1.0), torch.tensor(0.0)
+        twice.mul_(2)
+        total += x.sum()
+        ctx.save_for_backward(x, torch.tensor(dim), twice, total > 2)
+        return x.logsumexp(dim)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, dim, twice, total = ctx.saved_tensors
+        return g.unsqueeze(dim) * x.softmax(dim) * float(twice) * total, None
+
+
+def test_a_number_that_is_saved_as_a_tensor_stays_known():
+    case = Case(SavesNumbers, [X.reshape(1, -1), 1])
+    assert case.worst() <= 1e-6
+    assert max(case.second_gaps()) <= 1e-6
+
+
 def test_a_number_from_a_tensor_can_not_be_returned():
     class Returns(Function):
         @staticmethod

@@ -94,6 +94,12 @@ def is_fake(x: Any) -> bool:
     return _is_fake_tensor()(x)
 
 
+def known(x: Any) -> Any:
+    """Return the tensor with values, if torch knows those of one without; else `x`."""
+    constant = getattr(x, "constant", None) if is_fake(x) else None
+    return x if constant is None else constant
+
+
 def is_operation(target: Any) -> bool:
     """Return whether this target of a node is an operation of torch."""
     return isinstance(target, name("OpOverload"))

@@ -137,8 +137,12 @@ def forward_result(
     at = {id(x): i for i, x in enumerate(outputs.leaves)}
     # Outputs become contiguous in JAX. With kernels, a saved output stays a view.
     saved.start(outputs.leaves if storages is None else [object() for _ in range(n)])
-    templates = [saved(x) for x in given_to(ctx, "to_save")]
-    for_forward = [saved(x) for x in given_to(ctx, "saved_for_forward")]
+    # A number that is saved as a tensor, torch.tensor(3), stays known to the rules.
+    known = experimental.known
+    templates = [
+        saved(x if id(x) in at else known(x)) for x in given_to(ctx, "to_save")
+    ]
+    for_forward = [saved(known(x)) for x in given_to(ctx, "saved_for_forward")]
     attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
     leaves = [*outputs.leaves, *saved.leaves[n:]]
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]

@@ -39,6 +39,29 @@ ADDRESSES = {
 """Functions that read the address of a tensor, and their names in messages."""
 
 
+class Address:
+    """The address of a tensor. It tells its alignment, which launchers look at."""
+
+    def __init__(self, tensor: Any, refusal: TorchRefusal) -> None:
+        self._offset = int(tensor.storage_offset()) * tensor.element_size()
+        self._refusal = refusal
+
+    def __mod__(self, n: Any) -> int:
+        if n not in (2, 4, 8, 16):  # the memory itself begins at a multiple of 16
+            raise self._refusal
+        return self._offset % n
+
+    def __and__(self, mask: Any) -> int:
+        return self % (mask + 1)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._refusal
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __floordiv__ = __rshift__ = _refuse
+    __bool__ = __int__ = __index__ = __repr__ = __str__ = __format__ = _refuse
+
+
 def address(operation: str, place: str) -> TorchRefusal:
     """Return the refusal of one of `ADDRESSES`."""
     return TorchRefusal(

@@ -136,7 +136,10 @@ class Watch(TorchFunctionMode):
             caller.f_code.co_filename
         )
         if func in aliasing.ADDRESSES and is_asked:
-            raise aliasing.address(aliasing.ADDRESSES[func], place)
+            refusal = aliasing.address(aliasing.ADDRESSES[func], place)
+            if func is not torch.Tensor.data_ptr:
+                raise refusal
+            return aliasing.Address(args[0], refusal)
         experimental.note_place(place)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
