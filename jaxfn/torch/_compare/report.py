@@ -18,7 +18,7 @@ class CompareReport(CheckReport):
             `status`: "ok", "FAIL", "skipped", or "expected" for a difference that is
             known and right.
         original: Name of the torch class.
-        refused: Reason that values can't be compared; empty if they were.
+        refused: What was not compared, and why; empty if all was.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
@@ -39,7 +39,7 @@ class CompareReport(CheckReport):
 
     @property
     def ok(self) -> bool:
-        """Return whether values were compared, and no row differs."""
+        """Return whether values and gradients were compared, and no row differs."""
         return not self.failures and not self.refused
 
     @property
@@ -59,5 +59,5 @@ class CompareReport(CheckReport):
             failed = len(self.failures)
             return f"{pair}: {failed} of {n} rows differ{rest}. Wrong: {wrong}."
         if self.refused:
-            return f"{pair}: values were not compared: {self.refused}."
+            return f"{pair}: {self.refused}."
         return f"{pair}: all {n} rows agree{rest}."

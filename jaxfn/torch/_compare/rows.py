@@ -113,8 +113,11 @@ class ComparisonRun:
 
     @property
     def refused(self) -> str:
-        """The reason that values were not compared; an empty text if they were."""
-        return self._draws.get("forward", "")
+        """What was not compared, and why; an empty text if all was."""
+        kinds = (("forward", "values"), ("backward", "gradients"))
+        found = [(what, self._draws.get(rule)) for rule, what in kinds]
+        told = [f"{what} were not compared: {why}" for what, why in found if why]
+        return told[0] if told else ""
 
     def add(self, name: str, row: Comparison, pair: Pair) -> None:
         """Run a row."""
