@@ -17,12 +17,12 @@ tracers, a class runs in `_methods.plain` instead.)
         # A second part, setup_context, saves instead of forward; primal calls it too.
         # In saved: the arrays and the attached outs, each in its place.
         return outs, saved                                # carrying: from fwd to bwd
-    bwd(saved, cts):                                      # engines
-        return pull_back(saved, cts)                      # the user's backward
-    jvp(arrays, tangents):                                # engines
+    bwd(saved, cts):
+        return pull_back(saved, cts)                      # engines.pull_back
+    jvp(arrays, tangents):
         outs, saved = fwd(arrays)
         return outs, push_forward(saved, tangents)
-    push_forward(saved, tangents):                        # engines
+    push_forward(saved, tangents):                        # engines.push_forward
         if there is no backward: return the user's jvp(saved, tangents)
         # `evaluate` is the user's jvp, or backward transposed (derive). It is traced
         # at once, in reverse mode too. There JAX transposes the map by `pull_back`.

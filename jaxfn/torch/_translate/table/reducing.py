@@ -6,8 +6,8 @@ from jaxfn.torch._translate.table.row import BoundCall
 
 def _cumulative(given: BoundCall) -> str | None:
     # JAX keeps a narrow type of integers, in which sums overflow; torch takes int64.
-    narrow = given.dtype("x") in ("int8", "int16", "uint8") and not given.has("dtype")
-    return None if narrow else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
+    small = given.dtype("x") in ("int8", "int16", "uint8") and not given.has("dtype")
+    return None if small else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
 
 
 def _median(given: BoundCall) -> str:
