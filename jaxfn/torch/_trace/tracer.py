@@ -277,11 +277,12 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         "item": "tensor.item()",
         "tolist": "tensor.tolist()",
         "__getitem__": "x[i]",
+        "aten.select.int": "x[i]",  # as torch 2.14 says it
         "__setitem__": "x[i] = …",
         "__contains__": "x in tensor",
     }
     way_out = "Write it with torch.where and masks."
-    if last in ("__getitem__", "__setitem__"):
+    if last in ("__getitem__", "__setitem__", "aten.select.int"):
         way_out = "Write x[i] as x[i.reshape(1)], and x[:i] with torch.where and masks."
     return TorchRefusal(
         operation=words.get(last, last or "an operation"),
