@@ -277,7 +277,7 @@ def _asks_for_value(error: BaseException) -> TorchRefusal:
         "item": "tensor.item()",
         "tolist": "tensor.tolist()",
         "__getitem__": "x[i]",
-        "aten.select.int": "x[i]",  # as torch 2.14 says it
+        "aten.select.int": "x[i]",
         "__setitem__": "x[i] = …",
         "__contains__": "x in tensor",
     }
