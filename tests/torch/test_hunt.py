@@ -128,7 +128,25 @@ def plain(f):
     return made(saving(f), lambda ctx, g: 3 * g * ctx.saved_tensors[0].exp()), X
 
 
+SCALES = torch.tensor([0.3, 0.5, 1.0, 0.1, 0.2, 0.4, 0.6])
+ZEROS = torch.tensor([0, 1, -1, 2, 0, 3, 1], dtype=torch.int32)
+
+
+def quantized(x):
+    y = torch.fake_quantize_per_tensor_affine(x, 0.3, 1, -2, 4)
+    z = torch.fake_quantize_per_tensor_affine(x, SCALES[0], ZEROS[1], -2, 4)
+    return y * x + z
+
+
+def quantized_channels(x):
+    y = torch.fake_quantize_per_channel_affine(x[None], SCALES, ZEROS, 1, -2, 4)
+    z = torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS + 0.4, 0, -2, 4)
+    return y[0] ** 2 + z * x
+
+
 KINKS = {
+    "quantizer": quantized,
+    "quantizer of channels": quantized_channels,
     "clamp": lambda x: x.clamp(0, 1) ** 2,
     "relu": lambda x: x.relu() * x,
     "abs": lambda x: x.abs() * x,

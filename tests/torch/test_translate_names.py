@@ -53,6 +53,7 @@ HERE = {
     "square": torch.square,
     "low": torch.tensor([[4.0, 9.0, 9.0], [1.0, 3.0, 9.0], [0.5, 0.2, 5.0]]),
     "five": torch.tensor(5),
+    "nothing": None,
     "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
     "a": np.array([1.0, 2.5], np.float32),
     "whole": np.array([1, 2]),
@@ -189,7 +190,8 @@ torch.softmax(x,1) torch.log_softmax(x,1) torch.celu(x) torch.selu(x)
 F.leaky_relu(x,0.1) F.embedding(i,m) F.one_hot(i,3) F.l1_loss(x,y)
 F.l1_loss(x,y,reduction="none") F.l1_loss(x,y,reduction="sum") F.mse_loss(x,y)
 F.mse_loss(x,y,reduction="none") F.mse_loss(x,y,reduction="sum") F.linear(x,m)
-F.linear(x,m,bias=None) F.linear(x,m,v) F.normalize(x) F.normalize(x,dim=0)
+F.linear(x,m,bias=None) F.linear(x,m,nothing) F.linear(x,m,v) torch.adjoint(n)
+F.normalize(x) F.normalize(x,dim=0)
 F.pad(x,(1,2)) F.pad(x,(1,2),mode="constant",value=3.0) F.pad(x,[1,0,0,1])
 torch.vander(v) torch.ldexp(x,y) torch.atleast_1d(v) torch.atleast_2d(v)
 torch.linalg.diagonal(m) torch.linalg.vecdot(x,y) torch.matrix_exp(m) torch.empty(2,3)
@@ -211,6 +213,7 @@ torch.finfo(torch.float32) torch.iinfo(torch.int32)
 """
 SHARING = """
 torch.einsum("ij->ji",x) torch.einsum("ii->i",m) x.to(torch.float32) x.to("cpu")
+x.adjoint()
 x.float() x.type_as(y) x.type(torch.float32) x.expand(2,3) x.squeeze(0)
 x.sum_to_size(2,3) x.flatten() x.conj() x.chunk(1) x.unflatten(0,(2,1))
 torch.broadcast_tensors(x,x) torch.positive(x) torch.asarray(x) torch.as_tensor(x)

@@ -1,4 +1,4 @@
-"""Layers of networks: convolutions and norms."""
+"""Layers of networks: convolutions, norms and quantizers."""
 
 from __future__ import annotations
 
@@ -170,3 +170,37 @@ def batch_norm_functional(
     spread = spread * count / max(count - 1, 1)
     mean = (1 - momentum) * mean + momentum * middle
     return y, middle, inverse, mean, (1 - momentum) * var + momentum * spread
+
+
+@row("aten.fake_quantize_per_tensor_affine_cachemask")
+def fake_quantize(x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+    """Round to multiples of `scale`, and return what the limits have not cut.
+
+    The derivative by `x` is 1 there, as in torch, and 0 elsewhere.
+    """
+    steps = x * (1 / jnp.asarray(scale, x.dtype))
+    whole = jnp.issubdtype(jnp.result_type(zero), jnp.integer)
+    steps = zero + jnp.round(steps) if whole else jnp.round(zero + steps)
+    rounded = lax.stop_gradient((jnp.clip(steps, low, high) - zero) * scale)
+    kept = (low <= steps) & (steps <= high)
+    through = jnp.where(kept, x, 0)
+    return rounded + (through - lax.stop_gradient(through)), kept
+
+
+@row("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def fake_quantize_if(
+    x: Any, scale: Any, zero: Any, enabled: Any, low: int, high: int
+) -> Any:
+    """Round to multiples of `scale` if `enabled` is not 0."""
+    rounded, kept = fake_quantize(x, scale, zero, low, high)
+    return jnp.where(enabled != 0, rounded, x), (enabled == 0) | kept
+
+
+@row("aten.fake_quantize_per_channel_affine_cachemask")
+def fake_quantize_channels(
+    x: Any, scale: Any, zero: Any, axis: int, low: int, high: int
+) -> Any:
+    """Round to multiples of a scale for each index of an axis."""
+    axes = [i for i in range(x.ndim) if i != axis]
+    scale, zero = (jnp.expand_dims(y, axes) for y in (scale, zero))
+    return fake_quantize(x, scale, zero, low, high)

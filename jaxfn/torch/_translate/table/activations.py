@@ -181,6 +181,7 @@ F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? 
 F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
+F.linear           x weight bias:none            x @ weight.T + (0 if bias is None else bias)
 F.linear           x weight bias:tensor          x @ weight.T + bias
 F.normalize        x -dim?=1                     x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
 F.normalize        x -dim?=1 -eps                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), eps)

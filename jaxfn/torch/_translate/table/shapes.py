@@ -180,6 +180,7 @@ split              x split_size dim?=0           @_split
 squeeze            x dim                         @_squeeze
 swapaxes           x axis0 axis1                 jnp.swapaxes(x, axis0, axis1)
 t                  x                             x.T
+adjoint            x                             x.conj().mT
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
 unbind             x dim?                        jnp.unstack(x, axis=dim)
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
