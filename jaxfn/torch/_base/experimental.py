@@ -39,6 +39,7 @@ _NAMES = {
     "preserve_node_meta": "torch.fx.traceback",
     "set_stack_trace": "torch.fx.traceback",
     "OpOverload": "torch._ops",
+    "OPDEFS": "torch._library.custom_ops",
     "_is_all_true": "torch",
     "_is_any_true": "torch",
 }
@@ -103,6 +104,32 @@ def known(x: Any) -> Any:
 def is_operation(target: Any) -> bool:
     """Return whether this target of a node is an operation of torch."""
     return isinstance(target, name("OpOverload"))
+
+
+def function_of(target: Any, device: str) -> Callable[..., Any] | None:
+    """Return the function that `torch.library.custom_op` made an operation of.
+
+    None for other operations, for one without a function for this device, and for one
+    with a gradient of its own, which its function does not show.
+    """
+    short = getattr(target, "_qualified_op_name", None)  # without an overload
+    made = name("OPDEFS").get(target.name() if is_operation(target) else short)
+    if made is None or made._backward_fn is not None:
+        return None
+    function = made._backend_fns.get(device, made._backend_fns.get(None))
+    specs = schema_of(made._opoverload).arguments
+    floats: set[Any] = {i for i, x in enumerate(specs) if "float" in str(x.type)}
+    floats |= {specs[i].name for i in floats}
+
+    # Where its schema has a float, an operation also takes an int.
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = dict(enumerate(args)) | kwargs
+        for which in floats & given.keys():
+            if type(given[which]) is int:
+                given[which] = float(given[which])
+        return function(*[given.pop(i) for i in range(len(args))], **given)
+
+    return None if function is None else called
 
 
 def schema_of(target: Any) -> Any:

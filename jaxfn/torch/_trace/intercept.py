@@ -149,6 +149,11 @@ class Watch(TorchFunctionMode):
             return self._condition(func, args, kwargs or {})
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs or {})
+        device = "cpu" if self._gpu is None else "cuda"
+        inside = experimental.function_of(func, device)
+        if inside is not None:
+            with self:
+                return inside(*args, **(kwargs or {}))
         func = experimental.PLAINER.get(func, func)
         return func(*args, **(kwargs or {}))
 

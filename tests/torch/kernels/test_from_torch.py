@@ -34,6 +34,7 @@ def grad(apply, *args):
         functions.Scale,
         functions.ScaleSeparately,
         functions.Wrapped,
+        functions.InLibrary,
         functions.OnGpuAlone,
     ],
 )
