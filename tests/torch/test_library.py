@@ -45,8 +45,22 @@ def through(x: torch.Tensor) -> torch.Tensor:
     return x.round()
 
 
+@torch.library.custom_op("jaxfn_tests::exp_detached", mutates_args=())
+def exp_detached(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().exp()
+
+
 through.register_fake(torch.empty_like)
 through.register_autograd(lambda ctx, g: 11 * g)
+
+
+@torch.library.custom_op("jaxfn_tests::in_half", mutates_args=())
+def in_half(x: torch.Tensor) -> torch.Tensor:
+    return x.round()
+
+
+in_half.register_fake(torch.empty_like)
+in_half.register_autocast("cpu", torch.bfloat16)
 
 
 def into(x):
@@ -88,9 +102,30 @@ def test_its_function_runs_in_place(f, fallback):
     )
 
 
-def test_with_a_gradient_of_its_own_it_is_refused():
-    """Its function does not show that gradient, and a second derivative needs it."""
-    with pytest.raises(TorchRefusal, match="through.*gradient of its own.*host"):
-        from_torch(made(through)).apply(X)
-    found = from_torch(made(through), fallback="host").apply(X)
+def test_a_saved_result_keeps_its_derivative():
+    """As that of any forward, in which torch runs without autograd."""
+
+    class Exp(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = exp_detached(x)
+            ctx.save_for_backward(y)
+            return y.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g * ctx.saved_tensors[0]
+
+    f = jax.grad(lambda x: from_torch(Exp).apply(x).sum())
+    np.testing.assert_allclose(f(X), 3 * jnp.exp(X), rtol=1e-6)
+    second = jax.grad(lambda x: f(x).sum())(X)
+    np.testing.assert_allclose(second, 3 * jnp.exp(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", [through, in_half])
+def test_with_a_gradient_or_autocast_of_its_own_it_is_refused(op):
+    """Its function does not show them, and a second derivative needs the gradient."""
+    with pytest.raises(TorchRefusal, match="gradient of its own, with autocast.*host"):
+        from_torch(made(op)).apply(X)
+    found = from_torch(made(op), fallback="host").apply(X)
     np.testing.assert_array_equal(found, jnp.round(X))

@@ -110,11 +110,14 @@ def function_of(target: Any, device: str) -> Callable[..., Any] | None:
     """Return the function that `torch.library.custom_op` made an operation of.
 
     None for other operations, for one without a function for this device, and for one
-    with a gradient of its own, which its function does not show.
+    with a gradient or autocast of its own, which its function does not show.
     """
     short = getattr(target, "_qualified_op_name", None)  # without an overload
     made = name("OPDEFS").get(target.name() if is_operation(target) else short)
-    if made is None or made._backward_fn is not None:
+    if made is None:
+        return None
+    others = {what for what, x in vars(made).items() if x}  # what is registered, too
+    if any(what.startswith(("_backward", "_autocast")) for what in others):
         return None
     function = made._backend_fns.get(device, made._backend_fns.get(None))
     specs = schema_of(made._opoverload).arguments

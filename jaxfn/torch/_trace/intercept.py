@@ -24,7 +24,13 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-from jaxfn.torch._triton import NOT_SHOWN, GpuLook, LaunchSeen, Surroundings
+from jaxfn.torch._triton import (
+    NOT_SHOWN,
+    GpuLook,
+    LaunchSeen,
+    Surroundings,
+    device_now,
+)
 
 
 class NeedsRead(BaseException):
@@ -149,8 +155,7 @@ class Watch(TorchFunctionMode):
             return self._condition(func, args, kwargs or {})
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs or {})
-        device = "cpu" if self._gpu is None else "cuda"
-        inside = experimental.function_of(func, device)
+        inside = experimental.function_of(func, device_now())
         if inside is not None:
             with self:
                 return inside(*args, **(kwargs or {}))

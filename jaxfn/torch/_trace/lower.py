@@ -219,8 +219,8 @@ def _unknown(name: str) -> str:
     if name.startswith(("aten.", "prims.", "number.", "getitem")):
         return "jaxfn's table does not have it."
     return (
-        "it is registered by torch.library with a gradient of its own, or without "
-        "Python that jaxfn could run in its place."
+        "it is registered by torch.library with a gradient of its own, with autocast, "
+        "or without Python that jaxfn could run in its place."
     )
 
 

@@ -14,6 +14,7 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
+from jaxfn.torch._triton import device_now
 
 _DETACHED = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 _DETACHED_IN_PLACE = (torch.Tensor.detach_, torch.detach_)
@@ -65,6 +66,10 @@ class TrackedForward(TorchFunctionMode):
             return func(*args) if is_input else _SHOWN[func]
         if not torch.is_grad_enabled():
             return func(*args, **kwargs)
+        inside = experimental.function_of(func, device_now())
+        if inside is not None:
+            with self:
+                return inside(*args, **kwargs)
         if func in _DETACHED:
             return x.view_as(x)
         if func in _DETACHED_IN_PLACE:
