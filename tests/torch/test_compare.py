@@ -123,26 +123,6 @@ class FailsTwice(Function):
         return z
 
 
-class Fails(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        raise ValueError("not today")
-
-
-def test_what_fails_in_torch_is_no_fault_of_the_port():
-    report = compare(lambda x: 2 * x, Fails, V)
-    found = row(report, "gradient of argument 0")
-    assert (found.status, found.message) == (
-        "skipped",
-        "PyTorch itself raises: ValueError: not today",
-    )
-    assert report.ok
-
-
 def test_a_second_derivative_that_fails_in_torch():
     report = compare(jnp.exp, FailsTwice, V)
     found = row(report, "second derivative")
@@ -209,6 +189,27 @@ def test_what_is_something_else_each_time_is_refused():
     assert "gradients can't be compared: it draws random numbers" in found.message
     assert not report.ok  # nobody has seen whether the gradients agree
     assert "gradients were not compared: it draws" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("error", "ok"),
+    [
+        (RuntimeError("not for these " + 500 * "long "), False),
+        (NotImplementedError("there is no gradient"), True),
+    ],
+)
+def test_gradients_that_torch_does_not_give_are_not_compared(error, ok):
+    class Raises(NoisyGradient):
+        @staticmethod
+        def backward(ctx, g):
+            raise error
+
+    report = compare(lambda x: 2 * x, Raises, V)
+    found = row(report, "gradient of argument 0")
+    assert found.status == "skipped"
+    assert f"PyTorch itself raises: {type(error).__name__}" in found.message
+    assert len(found.message) < 500
+    assert report.ok == ok  # as for a class without backward
 
 
 def test_once_differentiable_is_no_second_derivative():

@@ -106,33 +106,42 @@ def is_operation(target: Any) -> bool:
     return isinstance(target, name("OpOverload"))
 
 
-def function_of(target: Any, device: str) -> Callable[..., Any] | None:
+def call(func: Any, args: Any, kwargs: Any, mode: Any, device: str) -> Any:
+    """Call a function of torch; an operation of a user as the function it was made of.
+
+    Args:
+        func: The function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        mode: The mode that got the call; it also gets those that the user's code makes.
+        device: The device on which tensors seem to be: "cpu" or "cuda".
+    """
+    short = getattr(func, "_qualified_op_name", None)  # without an overload
+    made = name("OPDEFS").get(func.name() if is_operation(func) else short)
+    inside = None if made is None else _function_of(made, device)
+    if made is None or inside is None:
+        return func(*args, **kwargs)
+    # Where its schema has a float, an operation also takes an int.
+    specs = enumerate(schema_of(made._opoverload).arguments)
+    floats = {key for i, x in specs if "float" in str(x.type) for key in (i, x.name)}
+    given = {**dict(enumerate(args)), **kwargs}
+    for key in floats & given.keys():
+        given[key] = float(given[key]) if type(given[key]) is int else given[key]
+    args = [given.pop(i) for i in range(len(args))]
+    with mode:
+        return inside(*args, **given)
+
+
+def _function_of(made: Any, device: str) -> Callable[..., Any] | None:
     """Return the function that `torch.library.custom_op` made an operation of.
 
-    None for other operations, for one without a function for this device, and for one
-    with a gradient or autocast of its own, which its function does not show.
+    None if it has none for this device, and if the operation has a gradient or autocast
+    of its own, which its function does not show.
     """
-    short = getattr(target, "_qualified_op_name", None)  # without an overload
-    made = name("OPDEFS").get(target.name() if is_operation(target) else short)
-    if made is None:
+    registered = [what for what, x in vars(made).items() if x]
+    if any(what.startswith(("_backward", "_autocast")) for what in registered):
         return None
-    others = {what for what, x in vars(made).items() if x}  # what is registered, too
-    if any(what.startswith(("_backward", "_autocast")) for what in others):
-        return None
-    function = made._backend_fns.get(device, made._backend_fns.get(None))
-    specs = schema_of(made._opoverload).arguments
-    floats: set[Any] = {i for i, x in enumerate(specs) if "float" in str(x.type)}
-    floats |= {specs[i].name for i in floats}
-
-    # Where its schema has a float, an operation also takes an int.
-    def called(*args: Any, **kwargs: Any) -> Any:
-        given = dict(enumerate(args)) | kwargs
-        for which in floats & given.keys():
-            if type(given[which]) is int:
-                given[which] = float(given[which])
-        return function(*[given.pop(i) for i in range(len(args))], **given)
-
-    return None if function is None else called
+    return made._backend_fns.get(device, made._backend_fns.get(None))
 
 
 def schema_of(target: Any) -> Any:

@@ -67,8 +67,9 @@ def compare(
         The report: print it, or read `ok`, `failures` and `wrong_rules`.
 
     Raises:
-        CheckError: (an AssertionError) With raise_on_failure: something differs, or the
-            original draws random numbers, and its values can't be compared.
+        CheckError: (an AssertionError) With raise_on_failure: something differs, or
+            can't be compared, because the original draws random numbers, or its
+            backward raises another error than NotImplementedError.
         OriginalError: (a RuntimeError) PyTorch's forward raises on these arguments.
         TypeError: `original` is no torch Function; `port` is one, or can't be called.
         ValueError: An unknown precision, order or row; or a tolerance below 0.
@@ -107,7 +108,7 @@ def compare(
     told |= dict.fromkeys(skip, "skipped as told")
     options = CompareOptions(seed, rtol, atol)
     best, given = _pairs(port, original, args, options, precision)
-    run = ComparisonRun(told, _draws(best))
+    run = ComparisonRun(told, _uncomparable(best))
     every = rows(best, given)
     for i, (name, row) in enumerate(every.items()):
         if progress is not None:
@@ -182,16 +183,27 @@ def _first_error(pair: Pair) -> OriginalError | None:
     return None
 
 
-def _draws(pair: Pair) -> dict[str, str]:
+def _uncomparable(pair: Pair) -> dict[str, str]:
     """Return why values and gradients of the original can't be compared, if so."""
     with pair.context():
         original, arrays = pair.original, pair.arrays
         found = {
             "forward": original.unrepeatable(lambda: original.value(arrays).leaves)
         }
-        if original.has_backward and pair.arguments.at:
-            with contextlib.suppress(OriginalError):  # the rows report it
-                found["backward"] = original.unrepeatable(
-                    lambda: original.pull(arrays, pair.chosen, pair.cts)
-                )
+        if original.has_backward and pair.arguments.at and pair.expected.inexact:
+            found["backward"] = _no_gradients(pair)
     return {rule: why for rule, why in found.items() if why}
+
+
+def _no_gradients(pair: Pair) -> str:
+    """Return why gradients can't be compared; nothing for a backward to be written."""
+    try:
+        if pair.chosen:
+            return pair.original.unrepeatable(
+                lambda: pair.original.pull(pair.arrays, pair.chosen, pair.cts)
+            )
+        why = next(iter(pair.why_not.values()))
+    except OriginalError as error:
+        why = str(error)
+    is_meant = why.startswith(NotImplementedError.__name__)
+    return "" if is_meant else f"PyTorch itself raises: {why}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -181,7 +182,7 @@ class Original:
                 first = first or error
         self._how = before
         assert first is not None
-        text = str(first).strip().partition("\n")[0]
+        text = textwrap.shorten(str(first).strip().partition("\n")[0], 300)
         raise OriginalError(f"{type(first).__name__}: {text}") from first
 
     @contextlib.contextmanager

@@ -155,12 +155,8 @@ class Watch(TorchFunctionMode):
             return self._condition(func, args, kwargs or {})
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs or {})
-        inside = experimental.function_of(func, device_now())
-        if inside is not None:
-            with self:
-                return inside(*args, **(kwargs or {}))
         func = experimental.PLAINER.get(func, func)
-        return func(*args, **(kwargs or {}))
+        return experimental.call(func, args, kwargs or {}, self, device_now())
 
     def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let torch differentiate, with this mode on in other Functions' rules."""

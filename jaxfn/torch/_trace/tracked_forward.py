@@ -66,10 +66,6 @@ class TrackedForward(TorchFunctionMode):
             return func(*args) if is_input else _SHOWN[func]
         if not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        inside = experimental.function_of(func, device_now())
-        if inside is not None:
-            with self:
-                return inside(*args, **kwargs)
         if func in _DETACHED:
             return x.view_as(x)
         if func in _DETACHED_IN_PLACE:
@@ -78,7 +74,7 @@ class TrackedForward(TorchFunctionMode):
         if func in _COPIES and isinstance(data, torch.Tensor):
             like = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
             return data.clone().to(**like) if like else data.clone()
-        return func(*args, **kwargs)
+        return experimental.call(func, args, kwargs, self, device_now())
 
     def _set_grad_enabled(self, mode: bool) -> None:
         switch = experimental.name("_set_grad_enabled")
