@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 import torch
 from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._base.dtypes import to_jax, to_numpy
 
 from .compare import Case
 
@@ -202,6 +204,22 @@ def test_it_is_torchs(name):
     assert case.worst(("eager", "jit")) <= 1e-5
     if name not in ("states", "duplicates"):  # no function of x there
         assert case.worst_second() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_quantizers_round_in_float32(dtype):
+    """In half precision, `1 / scale` or a multiple would be a step off."""
+    x = torch.linspace(-4, 4, 801).to(dtype)
+    scale, zero = torch.tensor(0.1), torch.tensor(3.7)
+    for f in (
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -20, 30),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, scale, zero, -20, 30),
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x[None], scale[None], zero[None].int(), 0, -20, 30
+        ),
+    ):
+        got = jax.jit(from_torch(made(saving(f), None)).apply)(to_jax(x))
+        assert (to_numpy(f(x)) == got).all()
 
 
 def writes_to_all(ctx, g, h):

@@ -39,7 +39,6 @@ _NAMES = {
     "preserve_node_meta": "torch.fx.traceback",
     "set_stack_trace": "torch.fx.traceback",
     "OpOverload": "torch._ops",
-    "OPDEFS": "torch._library.custom_ops",
     "_is_all_true": "torch",
     "_is_any_true": "torch",
 }
@@ -104,44 +103,6 @@ def known(x: Any) -> Any:
 def is_operation(target: Any) -> bool:
     """Return whether this target of a node is an operation of torch."""
     return isinstance(target, name("OpOverload"))
-
-
-def call(func: Any, args: Any, kwargs: Any, mode: Any, device: str) -> Any:
-    """Call a function of torch; an operation of a user as the function it was made of.
-
-    Args:
-        func: The function.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        mode: The mode that got the call; it also gets those that the user's code makes.
-        device: The device on which tensors seem to be: "cpu" or "cuda".
-    """
-    short = getattr(func, "_qualified_op_name", None)  # without an overload
-    made = name("OPDEFS").get(func.name() if is_operation(func) else short)
-    inside = None if made is None else _function_of(made, device)
-    if made is None or inside is None:
-        return func(*args, **kwargs)
-    # Where its schema has a float, an operation also takes an int.
-    specs = enumerate(schema_of(made._opoverload).arguments)
-    floats = {key for i, x in specs if "float" in str(x.type) for key in (i, x.name)}
-    given = {**dict(enumerate(args)), **kwargs}
-    for key in floats & given.keys():
-        given[key] = float(given[key]) if type(given[key]) is int else given[key]
-    args = [given.pop(i) for i in range(len(args))]
-    with mode:
-        return inside(*args, **given)
-
-
-def _function_of(made: Any, device: str) -> Callable[..., Any] | None:
-    """Return the function that `torch.library.custom_op` made an operation of.
-
-    None if it has none for this device, and if the operation has a gradient or autocast
-    of its own, which its function does not show.
-    """
-    registered = [what for what, x in vars(made).items() if x]
-    if any(what.startswith(("_backward", "_autocast")) for what in registered):
-        return None
-    return made._backend_fns.get(device, made._backend_fns.get(None))
 
 
 def schema_of(target: Any) -> Any:

@@ -354,7 +354,9 @@ def traced_forward(
         if not is_loaded():  # if it is, the rule may need a GPU for its kernels
             raise
         with contextlib.suppress(Exception):
-            return TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
+            found = TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
+            if found.program.launches:
+                return found
         raise
 
 

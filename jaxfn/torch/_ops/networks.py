@@ -172,28 +172,41 @@ def batch_norm_functional(
     return y, middle, inverse, mean, (1 - momentum) * var + momentum * spread
 
 
-@row("aten.fake_quantize_per_tensor_affine_cachemask")
-def fake_quantize(x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+def _fake_quantize(
+    x: Any, scale: Any, zero: Any, low: int, high: int, product: Any
+) -> Any:
     """Round to multiples of `scale`, and return what the limits have not cut.
 
-    The derivative by `x` is 1 there, as in torch, and 0 elsewhere.
+    The derivative by `x` is 1 there, as in torch, and 0 elsewhere. Torch takes scales
+    in float32, whatever the dtype of `x`, and computes the multiples in that of
+    `product`.
     """
-    steps = x * (1 / jnp.asarray(scale, x.dtype))
+    scale = jnp.asarray(scale, jnp.float32)
+    steps = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * (1 / scale)
     whole = jnp.issubdtype(jnp.result_type(zero), jnp.integer)
     steps = zero + jnp.round(steps) if whole else jnp.round(zero + steps)
-    rounded = lax.stop_gradient((jnp.clip(steps, low, high) - zero) * scale)
+    multiple = jnp.clip(steps, low, high).astype(product) - zero
+    rounded = lax.stop_gradient((multiple * scale).astype(x.dtype))
     kept = (low <= steps) & (steps <= high)
     through = jnp.where(kept, x, 0)
     return rounded + (through - lax.stop_gradient(through)), kept
+
+
+@row("aten.fake_quantize_per_tensor_affine_cachemask")
+def fake_quantize(x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+    """Round to multiples of a number."""
+    return _fake_quantize(x, scale, zero, low, high, jnp.float32)
 
 
 @row("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def fake_quantize_if(
     x: Any, scale: Any, zero: Any, enabled: Any, low: int, high: int
 ) -> Any:
-    """Round to multiples of `scale` if `enabled` is not 0."""
-    rounded, kept = fake_quantize(x, scale, zero, low, high)
-    return jnp.where(enabled != 0, rounded, x), (enabled == 0) | kept
+    """Round to multiples of `scale` if `enabled` is not 0. All three are one number."""
+    zero = zero.reshape(()).astype(jnp.int32)  # torch cuts off its fraction
+    rounded, kept = fake_quantize(x, scale.reshape(()), zero, low, high)
+    on = enabled.reshape(()) != 0
+    return jnp.where(on, rounded, x), ~on | kept
 
 
 @row("aten.fake_quantize_per_channel_affine_cachemask")
@@ -203,4 +216,5 @@ def fake_quantize_channels(
     """Round to multiples of a scale for each index of an axis."""
     axes = [i for i in range(x.ndim) if i != axis]
     scale, zero = (jnp.expand_dims(y, axes) for y in (scale, zero))
-    return fake_quantize(x, scale, zero, low, high)
+    product = jnp.promote_types(x.dtype, jnp.float32)
+    return _fake_quantize(x, scale, zero, low, high, product)

@@ -24,13 +24,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
-from jaxfn.torch._triton import (
-    NOT_SHOWN,
-    GpuLook,
-    LaunchSeen,
-    Surroundings,
-    device_now,
-)
+from jaxfn.torch._triton import NOT_SHOWN, GpuLook, LaunchSeen, Surroundings
 
 
 class NeedsRead(BaseException):
@@ -156,7 +150,7 @@ class Watch(TorchFunctionMode):
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs or {})
         func = experimental.PLAINER.get(func, func)
-        return experimental.call(func, args, kwargs or {}, self, device_now())
+        return func(*args, **(kwargs or {}))
 
     def _differentiate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let torch differentiate, with this mode on in other Functions' rules."""

@@ -219,8 +219,8 @@ def _unknown(name: str) -> str:
     if name.startswith(("aten.", "prims.", "number.", "getitem")):
         return "jaxfn's table does not have it."
     return (
-        "it is registered by torch.library with a gradient of its own, with autocast, "
-        "or without Python that jaxfn could run in its place."
+        "it is registered by torch.library, so jaxfn can't see which operations it "
+        "computes or launches. Call the function itself, without torch.library."
     )
 
 

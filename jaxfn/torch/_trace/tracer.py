@@ -226,6 +226,12 @@ def _too_many(path: Path) -> TorchRefusal:
     )
 
 
+# What torch says of a user's operation that writes to its arguments, or of one without
+# a function for tensors without values.
+_OF_LIBRARY = r"custom \(non-ATen\) operator|no fake impl"
+_OF_LIBRARY += r"|UnsupportedOperatorException: (?!aten\.)"
+
+
 def _refused(error: Exception) -> TorchRefusal:
     """Return the refusal for an error of torch."""
     if "does not require grad and does not have a grad_fn" in str(error):
@@ -239,12 +245,11 @@ def _refused(error: Exception) -> TorchRefusal:
     unused = of_unused(error)
     if unused is not None:
         return unused
-    if "custom (non-ATen) operator" in str(error):
+    if re.search(_OF_LIBRARY, f"{type(error).__name__}: {error}"):
         return TorchRefusal(
             operation="an operation of torch.library",
-            reason="it writes to its arguments, and jaxfn can't see which operations "
-            "it computes or launches.",
-            way_out="Call the function itself, without torch.library.",
+            reason="jaxfn can't see which operations it computes or launches.",
+            way_out=f"Call the function itself, without torch.library. Or: {OR_HOST}",
             where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
         )
     words = str(error).strip().splitlines()

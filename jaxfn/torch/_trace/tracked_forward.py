@@ -14,7 +14,6 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
-from jaxfn.torch._triton import device_now
 
 _DETACHED = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 _DETACHED_IN_PLACE = (torch.Tensor.detach_, torch.detach_)
@@ -74,7 +73,7 @@ class TrackedForward(TorchFunctionMode):
         if func in _COPIES and isinstance(data, torch.Tensor):
             like = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
             return data.clone().to(**like) if like else data.clone()
-        return experimental.call(func, args, kwargs, self, device_now())
+        return func(*args, **kwargs)
 
     def _set_grad_enabled(self, mode: bool) -> None:
         switch = experimental.name("_set_grad_enabled")

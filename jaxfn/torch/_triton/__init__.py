@@ -28,7 +28,6 @@ from jaxfn.torch._triton.capture import LaunchSeen
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.surroundings import (
     Surroundings,
-    device_now,
     launch_of,
     launch_row,
     storages_now,

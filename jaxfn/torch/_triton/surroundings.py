@@ -48,11 +48,6 @@ def storages_now() -> Storages | None:
     return getattr(_NOW, "storages", None)
 
 
-def device_now() -> str:
-    """Return the kind of device on which tensors seem to be in this thread."""
-    return "cpu" if storages_now() is None else "cuda"
-
-
 def launch_of(row: Any) -> Any:
     """Return the launch that a row of the table runs; None for any other row."""
     return getattr(row.fn, "launch", None)

@@ -243,36 +243,6 @@ class Wrapped(Function):
         return scaled(g, 5.0)
 
 
-@torch.library.triton_op("jaxfn_tests::scaled_by_op", mutates_args={})
-def scaled_by_op(x: torch.Tensor, by: float) -> torch.Tensor:
-    out = torch.empty_like(x)
-    kernel = torch.library.wrap_triton(scale_kernel)
-    kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel(), by, BLOCK=8)
-    return out
-
-
-@torch.library.custom_op(
-    "jaxfn_tests::launched_into", mutates_args={"out"}, device_types="cuda"
-)
-def launched_into(x: torch.Tensor, out: torch.Tensor) -> None:
-    assert x.is_cuda
-    scaled(x, 5.0, out)
-
-
-class InLibrary(Function):
-    """Launched by operations of torch.library."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return scaled_by_op(x, 3)
-
-    @staticmethod
-    def backward(ctx, g):
-        out = torch.empty_like(g)
-        torch.ops.jaxfn_tests.launched_into(g, out)
-        return out
-
-
 class NeedsValues(Function):
     """Asks for a value, which a trace does not have, and launches."""
 
@@ -329,6 +299,18 @@ class OnGpuAlone(Function):
     def backward(ctx, g):
         assert g.is_cuda
         return scaled(g, 5.0)
+
+
+class OtherOnGpu(Function):
+    """Launches nothing, and computes another thing on a GPU."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 100 if x.is_cuda else torch.from_numpy(x.numpy() * 3)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 5 * g
 
 
 class PlainBesideKernel(Function):

@@ -141,11 +141,12 @@ def scaled_inside(x: torch.Tensor) -> torch.Tensor:
     return scaled(x, 2.0)
 
 
-scaled_inside.register_fake(torch.empty_like)
-scaled_inside.register_autograd(lambda ctx, g: 2 * g)
+@scaled_inside.register_fake
+def _(x):
+    return torch.empty_like(x)
 
 
-@refused("jaxfn_tests.scaled_inside", "gradient of its own")
+@refused("jaxfn_tests.scaled_inside", "jaxfn can't see")
 def custom_op(ctx, x):
     return scaled(scaled_inside(x), 1.0)
 

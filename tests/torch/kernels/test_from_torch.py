@@ -34,7 +34,6 @@ def grad(apply, *args):
         functions.Scale,
         functions.ScaleSeparately,
         functions.Wrapped,
-        functions.InLibrary,
         functions.OnGpuAlone,
     ],
 )
@@ -48,6 +47,14 @@ def test_own_rules_run(cls):
     same(grad(jax.vmap(apply))(jnp.stack([X, X])), jnp.full((2, 12), 5.0))
     same(grad(jax.checkpoint(apply))(X), jnp.full(12, 5.0))
     same(jax.jacrev(apply)(X), 5 * jnp.eye(12))
+
+
+def test_without_a_kernel_no_rule_runs_as_on_a_gpu():
+    with pytest.raises(jaxfn.torch.TorchRefusal, match="NumPy array.*host"):
+        of(functions.OtherOnGpu)(X)
+    on_host = jaxfn.torch.from_torch(functions.OtherOnGpu, fallback="host").apply
+    same(on_host(X), 3 * X)
+    same(grad(on_host)(X), jnp.full(12, 5.0))
 
 
 def test_vmap_by_the_class_or_by_an_example_a_launch():
