@@ -213,13 +213,15 @@ class TracedForward:
 
     def _draws_in_backward(self) -> bool:
         try:
-            tree = self.whole_backward(tuple(top is not None for top in self.tops))
+            tree = self.whole_backward()
         except TorchRefusal:
             return True  # the refusal is raised when backward runs
         return any(path.draws for path in tree.paths)
 
-    def whole_backward(self, needs_input_grad: Mask) -> BranchTree:
+    def whole_backward(self, needs_input_grad: Mask | None = None) -> BranchTree:
         """Return the graph of backward, with a gradient for each output."""
+        if needs_input_grad is None:
+            needs_input_grad = tuple(top is not None for top in self.tops)
         has_cotangent = tuple(i is not None for i in self.result.is_output)
         types = self.program.types
         outs = [i for i in self.result.is_output if i is not None]
@@ -355,7 +357,7 @@ def traced_forward(
             raise
         with contextlib.suppress(Exception):
             found = TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
-            if found.program.launches:
+            if found.program.launches or found.whole_backward().launches:
                 return found
         raise
 

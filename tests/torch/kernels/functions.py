@@ -313,6 +313,22 @@ class OtherOnGpu(Function):
         return 5 * g
 
 
+LAUNCHERS = {"scaled": scaled}  # no search of the rules finds this kernel
+
+
+class BackwardOnGpu(Function):
+    """Wants tensors on a GPU, where backward alone launches."""
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return LAUNCHERS["scaled"](g, 5.0)
+
+
 class PlainBesideKernel(Function):
     """Forward launches nothing; backward launches."""
 

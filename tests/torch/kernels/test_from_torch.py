@@ -35,6 +35,7 @@ def grad(apply, *args):
         functions.ScaleSeparately,
         functions.Wrapped,
         functions.OnGpuAlone,
+        functions.BackwardOnGpu,
     ],
 )
 def test_own_rules_run(cls):
