@@ -196,7 +196,7 @@ def _uncomparable(pair: Pair) -> dict[str, str]:
 
 
 def _no_gradients(pair: Pair) -> str:
-    """Return why gradients can't be compared; nothing for a backward to be written."""
+    """Return why gradients can't be compared; empty if backward says there are none."""
     try:
         if pair.chosen:
             return pair.original.unrepeatable(

@@ -357,6 +357,7 @@ def traced_forward(
             raise
         with contextlib.suppress(Exception):
             found = TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
+            # Without a launch, `if x.is_cuda` must not take the branch for a GPU.
             if found.program.launches or found.whole_backward().launches:
                 return found
         raise
