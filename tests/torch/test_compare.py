@@ -212,6 +212,21 @@ def test_gradients_that_torch_does_not_give_are_not_compared(error, ok):
     assert report.ok == ok  # as for a class without backward
 
 
+def test_a_gradient_in_the_precision_given_alone_is_compared():
+    class Single(NoisyGradient):
+        @staticmethod
+        def backward(ctx, g):
+            assert g.dtype == torch.float32
+            return 2 * g
+
+    report = compare(lambda x: 2 * x, Single, V)
+    assert row(report, "gradient of argument 0").status == "skipped"
+    assert row(report, "gradients as given").status == "ok"
+    assert report.ok
+    wrong = compare(lambda x: x + jax.lax.stop_gradient(x), Single, V)
+    assert [found.check for found in wrong.failures] == ["gradients as given"]
+
+
 def test_once_differentiable_is_no_second_derivative():
     pair = RIGHT["needs, once differentiable"]
     report = compare(pair.port, pair.original, *pair.args)

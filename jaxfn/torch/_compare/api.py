@@ -108,7 +108,7 @@ def compare(
     told |= dict.fromkeys(skip, "skipped as told")
     options = CompareOptions(seed, rtol, atol)
     best, given = _pairs(port, original, args, options, precision)
-    run = ComparisonRun(told, _uncomparable(best))
+    run = ComparisonRun(told, _uncomparable(best, given))
     every = rows(best, given)
     for i, (name, row) in enumerate(every.items()):
         if progress is not None:
@@ -183,27 +183,32 @@ def _first_error(pair: Pair) -> OriginalError | None:
     return None
 
 
-def _uncomparable(pair: Pair) -> dict[str, str]:
+def _uncomparable(best: Pair, given: Pair) -> dict[str, str]:
     """Return why values and gradients of the original can't be compared, if so."""
-    with pair.context():
-        original, arrays = pair.original, pair.arrays
-        found = {
-            "forward": original.unrepeatable(lambda: original.value(arrays).leaves)
-        }
-        if original.has_backward and pair.arguments.at and pair.expected.inexact:
-            found["backward"] = _no_gradients(pair)
+    with best.context():
+        forward = best.original.unrepeatable(
+            lambda: best.original.value(best.arrays).leaves
+        )
+    # A backward may run in one of the precisions alone.
+    backward = _no_gradients(best) and _no_gradients(given)
+    found = {"forward": forward, "backward": backward}
     return {rule: why for rule, why in found.items() if why}
 
 
 def _no_gradients(pair: Pair) -> str:
     """Return why gradients can't be compared; empty if backward says there are none."""
-    try:
-        if pair.chosen:
-            return pair.original.unrepeatable(
-                lambda: pair.original.pull(pair.arrays, pair.chosen, pair.cts)
-            )
-        why = next(iter(pair.why_not.values()))
-    except OriginalError as error:
-        why = str(error)
+    with pair.context():
+        if not (pair.original.has_backward and pair.arguments.at):
+            return ""
+        if not pair.expected.inexact:
+            return ""
+        try:
+            if pair.chosen:
+                return pair.original.unrepeatable(
+                    lambda: pair.original.pull(pair.arrays, pair.chosen, pair.cts)
+                )
+            why = next(iter(pair.why_not.values()))
+        except OriginalError as error:
+            why = str(error)
     is_meant = why.startswith(NotImplementedError.__name__)
     return "" if is_meant else f"PyTorch itself raises: {why}"
