@@ -1,0 +1,164 @@
+"""Batches: a user's batch rule, and an output of its own for each example."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxfn._core import jax_internals as internals
+from jaxfn._core import messages
+from jaxfn._core.primitives import attach
+from jaxfn._core.values import Arrays, Outputs, is_extended
+
+Fun = Callable[..., Outputs]
+"""A function of flat arrays."""
+
+Batch = Callable[[int, Sequence[bool], list[Any]], tuple[Outputs, Outputs]]
+"""The batch rule of a `Fun`: `batch(size, batched, arrays) -> outs, which are batched`.
+
+Batch axes are first, and `batched` says which arrays have one.
+"""
+
+
+# ---- a batch rule
+
+
+def closed(fun: Fun, arrays: Arrays) -> tuple[Any, list[Any], Any]:
+    """Trace `fun(*arrays)`.
+
+    Returns:
+        A jaxpr of the values that it closes over and then the arguments; these values;
+        and the spec of the outputs.
+    """
+    specs: list[Any] = []
+
+    def flat(*arrays: Any) -> Arrays:
+        outs = fun(*arrays)
+        specs[:] = [outs.spec]
+        return outs.arrays
+
+    jaxpr, consts = internals.trace(flat, arrays)
+    return jaxpr, consts, specs[0]
+
+
+def with_batch_rule(
+    jaxpr: Any, spec: Any, batch: Batch, fixed: Sequence[bool], *, name: str
+) -> Fun:
+    """Make the `jax.custom_batching.custom_vmap` of a traced function.
+
+    The values that the function closes over come first among its arguments, because JAX
+    asserts, without a message, that a custom_vmap closes over no batched value. But if
+    JAX computes both branches of a cond, it batches constants too.
+
+    Args:
+        jaxpr: The function; see `closed`.
+        spec: Spec of its outputs.
+        batch: The user's rule. It gets the arguments, but no closed-over value.
+        fixed: For each closed-over value, whether it is a constant.
+        name: Name of the Function.
+    """
+    if internals.in_pallas_kernel():
+        raise messages.batched_in_kernel(name)
+    n = len(fixed)
+
+    def value(*values: Any) -> Outputs:
+        return Outputs(internals.evaluate(jaxpr, values), spec)
+
+    def rule(size: int, batched: Any, *values: Any) -> tuple[Outputs, Outputs]:
+        if any(b and not f for b, f in zip(batched, fixed, strict=False)):
+            raise messages.batched_closure(name)
+        if any(batched[n:]):
+            return batch(size, batched[n:], list(values[n:]))
+        # A constant that is batched has the same value for all examples.
+        pairs = zip(values, batched, strict=True)
+        outs = value(*[x[0] if b else x for x, b in pairs])
+        return outs, Outputs([False] * len(outs.arrays), spec)
+
+    value.__name__ = name
+    f = jax.custom_batching.custom_vmap(value)
+    f.def_vmap(rule)
+    return f
+
+
+def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
+    """Return `fun(*arrays)` with a batch rule, for code that JAX never differentiates.
+
+    If no argument is a tracer, nothing can be batched, and `fun` runs as it is.
+    custom_vmap would trace it, which a NumPy body does not allow.
+    """
+    if batch is None:
+        return fun
+
+    def call(*arrays: Any) -> Outputs:
+        if not any(map(internals.is_tracer, arrays)):
+            return fun(*arrays)
+        jaxpr, consts, spec = closed(fun, arrays)
+        fixed = list(map(internals.is_constant, consts))
+        f = with_batch_rule(jaxpr, spec, batch, fixed, name=name)
+        return f(*consts, *arrays)
+
+    return call
+
+
+# ---- an output for each example
+
+
+def tied(
+    outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
+) -> list[Any]:
+    """Return the outputs; those with a derivative are batched if any input is.
+
+    `attach` explains why. Here no derivative is attached, and in the jaxpr of a plain
+    call there are JAX's own operations only, so that every interpreter takes it.
+    """
+    # JAX has no empty arrays in Pallas kernels, selects no unreduced value, and does
+    # not select by a value in another memory. Outside a trace, nobody reads a jaxpr.
+    own = (
+        not internals.is_staging()
+        or internals.in_pallas_kernel()
+        or any(map(internals.is_unreduced, (*outs, *inputs)))
+        or len(set(map(internals.memory_of, (*outs, *inputs)))) > 1
+    )
+    if own:
+
+        def rule(*_: Any) -> Arrays:
+            raise messages.closed_over(name)
+
+        return attach(rule, inputs, outs, name=name, spreads=differentiable)
+    if not inputs or not any(differentiable):
+        return list(outs)
+    ties = iter(_select(list(outs), list(inputs), tuple(differentiable)))
+    return [next(ties) if d else x for x, d in zip(outs, differentiable, strict=True)]
+
+
+# A jit, because then JAX traces the operations once for the same types.
+@functools.partial(jax.jit, static_argnums=2)
+def _select(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> list[Any]:
+    """Return each of the outputs as a choice between it and itself by all inputs.
+
+    XLA drops the choice. It is no operation on numbers, so a NaN stays the user's, a
+    weak type stays weak, and JAX can transpose it.
+    """
+    found = []
+    for out, place in zip(outs, places, strict=True):
+        if place:
+            flags = [_false(x, out) for x in inputs]
+            found.append(lax.select(functools.reduce(lax.bitwise_or, flags), out, out))
+    return found
+
+
+def _false(x: Any, out: Any) -> Any:
+    """Return False, computed from no element of `x`."""
+    if is_extended(x):  # PRNG keys can be compared, but not sliced everywhere
+        x = lax.eq(x, x)
+    x = lax.reshape(x, (1,)) if x.ndim == 0 else x
+    x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
+    # In a shard_map the output would vary over all mesh axes that `x` varies over.
+    extra = tuple(internals.varying_axes(x) - internals.varying_axes(out))
+    count = lax.reduce_sum(lax.ne(x, x).astype(jnp.int32), tuple(range(x.ndim)))
+    return lax.ne(lax.psum(count, extra) if extra else count, 0)

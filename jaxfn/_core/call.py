@@ -1,0 +1,598 @@
+"""A call: `Rules` into a jax.custom_vjp or a jax.custom_jvp.
+
+| rules       | definition | reverse mode       | forward mode         |
+|-------------|------------|--------------------|----------------------|
+| bwd         | custom_vjp | bwd                | refused              |
+| jvp         | custom_jvp | jvp transposed     | jvp                  |
+| bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                  |
+| bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed       |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfn._core import jax_internals as internals
+from jaxfn._core import messages
+from jaxfn._core.batch import tied
+from jaxfn._core.closures import run_closed
+from jaxfn._core.primitives import attach, gate, linear, refusing
+from jaxfn._core.transpose import transposed
+from jaxfn._core.values import (
+    Arrays,
+    Layout,
+    Mask,
+    Outputs,
+    as_jax,
+    is_inexact,
+    spread,
+)
+
+
+class Rules:
+    """The rules of one call, in terms of flat lists of arrays. None is zero throughout.
+
+    A subclass says how a user writes them: in torch's terms or in JAX's. It outlives
+    the call, so it holds no array and no tracer.
+
+    Attributes:
+        name: Name for messages and jaxprs.
+        has_backward: Whether there is a `backward`.
+        has_jvp: Whether there is a `jvp`.
+        derives_jvp: Whether forward mode transposes `backward`.
+        once: Whether `backward` refuses to be differentiated.
+        has_setup: Whether a second part of forward, `setup`, saves.
+        forward_name: Name of forward, for messages.
+        setup_name: Name of the second part.
+        arguments: Name of each array, for JAX's messages.
+        sources: File and line of each rule, by its name.
+    """
+
+    name: str
+    has_backward: bool
+    has_jvp: bool
+    derives_jvp: bool = False
+    once: bool = False
+    has_setup: bool = False
+    forward_name: str
+    setup_name: str = ""
+    arguments: Sequence[str] = ()
+    sources: Mapping[str, str] = {}
+
+    def forward(
+        self, arrays: Arrays, needs: Mask
+    ) -> tuple[list[Any], list[Any], Layout]:
+        """Run forward; return its outputs, the arrays that it saved, and the rest."""
+        raise NotImplementedError
+
+    def setup(
+        self, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
+    ) -> tuple[list[Any], Layout]:
+        """Run the second part of forward; return the arrays that it saved."""
+        raise NotImplementedError
+
+    def pack(self, layout: Layout, saved: list[Any]) -> tuple[Layout, list[Any]]:
+        """Change the saved arrays before JAX keeps them, as saved-tensor hooks do."""
+        return layout, saved
+
+    def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
+        """Return a cotangent of each argument, from one of each output."""
+        raise NotImplementedError
+
+    def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
+        """Return a tangent of each output, from one of each argument."""
+        raise NotImplementedError
+
+    def no_jvp(self) -> TypeError:
+        """Make JAX's error for forward mode, with a note that tells the way out."""
+        error = TypeError(internals.FORWARD_MODE_REFUSAL)
+        error.add_note(self.no_jvp_note())
+        return error
+
+    def no_jvp_note(self) -> str:
+        return (
+            f"{messages.NO_JVP} `{self.name}` has no jvp: define a jvp staticmethod, "
+            "or set generate_jvp_rule = True on the class to derive the jvp from "
+            "backward."
+        )
+
+    @property
+    def has_forward_mode(self) -> bool:
+        return self.has_jvp or self.derives_jvp
+
+
+def call(rules: Rules, arrays: Arrays) -> Any:
+    """Call the Function that has these rules on flat arrays, through JAX."""
+    # JAX refuses forward mode through a custom_vjp without naming the function, and
+    # even if the tangents are transposed later. Our own linear map does neither.
+    forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
+    try:
+        outs = (_custom_jvp if forward_mode else _custom_vjp)(rules)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        # JAX raises this for a tracer that the rules closed over; under jet it always
+        # does.
+        if any(type(x).__name__ == "JetTracer" for x in arrays):
+            raise messages.taylor_mode(rules.name) from error
+        raise messages.closed_over(rules.name) from error
+    except TypeError as error:
+        is_refusal = str(error) == internals.FORWARD_MODE_REFUSAL
+        if is_refusal and not hasattr(error, "__notes__"):  # the innermost Function's
+            error.add_note(rules.no_jvp_note())
+        raise
+    layout: Layout = outs.spec
+    found = list(outs.arrays)
+    # A marked output may be unbatched. For an unbatched output of a custom_vjp, JAX
+    # refuses a cotangent, so stop it here. (A custom_jvp gives no tangent.)
+    if not forward_mode:
+        for i in layout.marked:
+            found[i] = jax.lax.stop_gradient(found[i])
+    return layout.out.join(found)
+
+
+# ---- the functions that JAX gets
+
+
+def _custom_vjp(rules: Rules) -> Callable[..., Outputs]:
+    """Make the custom_vjp of a Function that has a backward alone."""
+    residuals = _Residuals(rules.name)
+
+    def fwd(*primals: Any) -> Any:
+        # Without symbolic zeros there are plain arrays, and all may be differentiated.
+        arrays = [internals.as_array(getattr(p, "value", p)) for p in primals]
+        perturbed = [getattr(p, "perturbed", True) for p in primals]
+        outs, layout, saved = _fwd(rules, arrays, _needed(arrays, perturbed))
+        return Outputs(outs, layout), residuals.pack(layout, saved, arrays)
+
+    def bwd(packed: Any, cts: Outputs) -> Any:
+        layout, saved = residuals.unpack(packed)
+        return tuple(_pull(rules, layout, saved, list(map(internals.as_tangent, cts.arrays))))
+
+    f = jax.custom_vjp(_described(_primal(rules), rules, "forward", _ANY))
+    f.defvjp(
+        _described(fwd, rules, "forward", _ANY),
+        _described(bwd, rules, "backward", _BWD),
+        symbolic_zeros=internals.takes_symbolic_zeros(),
+    )
+    return f
+
+
+def _custom_jvp(rules: Rules) -> Callable[..., Outputs]:
+    """Make the custom_jvp of a Function that has a jvp, written or derived."""
+
+    def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
+        arrays = list(map(internals.as_array, primals))
+        ts = list(map(internals.as_tangent, tangents))
+        if all(t is None for t in ts):  # JAX differentiates by a closed-over value
+            raise messages.closed_over(rules.name)
+        outs, layout, saved = _fwd(rules, arrays, _needed(arrays, [t is not None for t in ts]))
+        derive = rules.derives_jvp
+        out_ts = internals.with_zeros(_push(rules, layout, saved, ts, derive=derive), outs)
+        return Outputs(outs, layout), Outputs(out_ts, layout)
+
+    f = jax.custom_jvp(_described(_primal(rules), rules, "forward", _ANY))
+    f.defjvp(
+        _described(rule, rules, "jvp", _JVP),
+        symbolic_zeros=internals.takes_symbolic_zeros(),
+    )
+    return f
+
+
+def _primal(rules: Rules) -> Callable[..., Outputs]:
+    """Make the function without derivative, which jit traces and vmap batches."""
+
+    def primal(*args: Any) -> Outputs:
+        # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
+        arrays = list(map(internals.as_array, args))
+        nothing = (False,) * len(arrays)
+        # Where the reverse derivative of a scan keeps only the primal of a custom_jvp,
+        # the primal has the derivative of the rules.
+        if internals.SCAN_DROPS_JVP and rules.has_forward_mode:
+            outs, layout, _ = _fwd(rules, arrays, nothing)
+            return Outputs(outs, layout)
+        outs, _, layout = run_closed(
+            lambda: rules.forward(arrays, nothing), arrays, name=rules.name
+        )
+        outs = list(map(as_jax, outs))
+        # As in torch, call it although nothing is saved: it may have effects, and its
+        # mistakes must show here too.
+        if rules.has_setup:
+            _, layout = rules.setup(layout, arrays, distinct(outs), nothing)
+        layout = _typed(layout, arrays, outs)
+        return Outputs(tied(outs, arrays, layout.differentiable, name=rules.name), layout)
+
+    return primal
+
+
+_ANY = inspect.signature(lambda *args: args)
+_BWD = inspect.signature(lambda packed, cts: (packed, cts))
+_JVP = inspect.signature(lambda primals, tangents: (primals, tangents))
+
+
+def _described(
+    fun: Callable[..., Any], rules: Rules, rule_name: str, signature: Any
+) -> Callable[..., Any]:
+    """Tell JAX the signature, name, file and line of a function, and return it.
+
+    JAX would inspect the function for them, which takes longer than everything else
+    here. Jaxprs and errors show the name of the Function, or `Name.rule`, with the
+    user's file and line.
+    """
+    fun.__name__ = {"forward": rules.name}.get(rule_name, f"{rules.name}_{rule_name}")
+    fun.__dict__["__signature__"] = signature
+    place = rules.sources.get(rule_name)
+    name = rules.name if rule_name == "forward" else f"{rules.name}.{rule_name}"
+    source = f"{name} at {place}" if place else name
+    internals.set_debug_info(fun, rules.name, source, rules.arguments)
+    return fun
+
+
+def _needed(arrays: Arrays, perturbed: Sequence[bool]) -> Mask:
+    """Return which arguments any transformation around the call differentiates.
+
+    As in torch, an argument needs a gradient whichever transformation takes it. A
+    gradient penalty differentiates by one argument inside and by another outside;
+    forward saves for both.
+    """
+    # JAX's next implementation calls integers perturbed, too.
+    found = zip(arrays, perturbed, map(internals.is_differentiated, arrays), strict=True)
+    return tuple([is_inexact(x) and (inner or outer) for x, inner, outer in found])
+
+
+class _Residuals:
+    """Takes residuals from the fwd of one call to the bwd of the same trace.
+
+    JAX keeps one structure of residuals for each custom_vjp call: from the last trace
+    of fwd. But it traces a call in a jitted function again for each set of perturbed
+    arguments, and uses all these traces at once. As aux data of a pytree, the layout
+    would reach the bwd of another trace (a gradient of 11 became 3). So the layouts
+    stay here, one for each set; and the set travels as the shape of an array without
+    elements. An eager call runs fwd once, and needs no such array.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._layouts: dict[Mask | None, tuple[Layout, list[Any]]] = {}
+
+    def pack(
+        self, layout: Layout, saved: Arrays, arrays: Arrays
+    ) -> tuple[list[Any], Any]:
+        """Keep the layout; return the arrays for JAX."""
+        needs = layout.needs if any(map(internals.is_tracer, arrays)) else None
+        types = [(x.shape, x.dtype) for x in saved]
+        for other in self._layouts.values():
+            self._check(other[1], types, len(other[1]) != len(types))
+        self._layouts[needs] = layout, types
+        return list(saved), None if needs is None else _code(needs)
+
+    def unpack(self, packed: tuple[list[Any], Any]) -> tuple[Layout, list[Any]]:
+        """Return the layout and the arrays of the same trace."""
+        arrays, code = packed
+        saved = list(map(internals.as_array, arrays))
+        layout, types = self._layouts[None if code is None else _decode(code)]
+        # JAX may mix them up when it batches them.
+        got = [(x.shape, x.dtype) for x in saved]
+        self._check(types, got, got != types)
+        return layout, saved
+
+    def _check(self, expected: Any, got: Any, differs: bool) -> None:
+        if differs:
+            raise messages.other_residuals(self._name, expected, got)
+
+
+def _code(needs: Mask) -> Any:
+    """Make an array without elements, whose shape says which arguments are needed."""
+    bits = [sum(need << i for i, need in enumerate(needs[at : at + 30])) for at in range(0, len(needs), 30)]
+    # Made in the trace that carries it: in a Pallas kernel a loop can't carry others.
+    return jax.lax.broadcasted_iota(np.int8, (0, len(needs), *bits), 0)
+
+
+def _decode(code: Any) -> Mask:
+    _, n, *bits = code.shape
+    return tuple([bool(bits[i // 30] >> i % 30 & 1) for i in range(n)])
+
+
+# ---- forward
+
+
+def _fwd(rules: Rules, arrays: Arrays, needs: Mask) -> tuple[list[Any], Layout, list[Any]]:
+    """Run forward for a derivative.
+
+    Returns:
+        The outputs, with the derivative of the rules at any order; the layout; and what
+        forward saved: the real inputs, the attached outputs, and other values.
+    """
+    outs, others, closed, layout = run_closed(
+        lambda: _forward(rules, arrays, needs), arrays, name=rules.name
+    )
+    if rules.has_setup:
+        others, layout = _setup(rules, layout, arrays, outs, needs)
+    layout = _typed(layout, arrays, outs)
+    inputs = [*arrays, *others]
+    # A reference has no tangent that a rule could be given.
+    kept = [not internals.is_reference(x) for x in inputs]
+    outs = attach(
+        functools.partial(_tangents, rules, layout, len(arrays), kept),
+        [x for x, keep in zip(inputs, kept, strict=True) if keep],
+        outs,
+        name=rules.name,
+        closed=closed,
+        spreads=layout.differentiable,
+    )
+    return outs, *rules.pack(layout, layout.leaves(arrays, outs, others))
+
+
+def _tangents(
+    rules: Rules,
+    layout: Layout,
+    n: int,
+    kept: Sequence[bool],
+    inputs: Arrays,
+    outs: Arrays,
+    tangents: Arrays,
+) -> list[Any]:
+    """Return the tangents of the outputs: the rule that `_fwd` attaches."""
+    if not all(kept):
+        raise messages.reference(rules.name)
+    # Leave out the tangents of saved intermediates: by the inputs alone the rules give
+    # the whole derivative.
+    arrays, others, tangents = inputs[:n], inputs[n:], tangents[:n]
+    needs = tuple([t is not None for t in tangents])
+    if layout.asked:
+        # Forward saved what these arguments need. The rules get the same mask.
+        if any(need and not known for need, known in zip(needs, layout.needs, strict=True)):
+            raise messages.other_arguments(rules.setup_name or rules.forward_name)
+        needs = layout.needs
+    setup = layout.setup
+    if setup is not None and (setup := internals.without_effects(setup)) is None:
+        raise messages.not_repeatable(rules.setup_name)
+    layout = dataclasses.replace(_typed(layout, arrays, outs), needs=needs, setup=setup)
+    layout, saved = rules.pack(layout, layout.leaves(arrays, outs, others))
+    return _push(rules, layout, saved, tangents, derive=True)
+
+
+def _typed(layout: Layout, arrays: Arrays, outs: Arrays) -> Layout:
+    types = tuple(map(internals.type_of, arrays)), tuple(map(internals.type_of, outs))
+    return dataclasses.replace(layout, in_types=types[0], out_types=types[1])
+
+
+def _forward(
+    rules: Rules, arrays: Arrays, needs: Mask
+) -> tuple[list[Any], list[Any], list[Any] | None, Layout]:
+    """Run forward once, without a derivative of its outputs.
+
+    The outputs get the derivative of the rules. The operations of forward may have
+    none, as a host callback. But an intermediate that forward saved needs theirs. So
+    forward is traced first, if anything is traced, to see whether it saved one.
+
+    Returns:
+        The outputs; other saved values; the traced values that forward closed over, if
+        the outputs have the derivative of its operations; and the layout.
+    """
+    traced = [i for i, x in enumerate(arrays) if internals.is_tracer(x) and is_inexact(x)]
+    if not traced:
+        outs, saved, layout = rules.forward(arrays, needs)
+        others = layout.note_sources(saved, arrays, outs)
+        if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
+            layout.marked = _trace(rules, arrays, needs)[-1].marked
+        return list(map(as_jax, outs)), others, None, layout
+    try:
+        jaxpr, consts, n, layout = _trace(rules, arrays, needs, traced)
+    except internals.NEEDS_VALUES as error:
+        if not any(map(internals.is_differentiated, arrays)):
+            raise
+        way_out = "save in setup_context: then forward may need values"
+        raise messages.needs_trace(rules.forward_name, error, way_out) from error
+    # References are differentiated, whatever is written to them.
+    keeps = any(map(is_inexact, internals.out_types(jaxpr)[n:]))
+    inside = [arrays[i] if keeps else gate(arrays[i]) for i in traced]
+    results = internals.evaluate(jaxpr, [*consts, *inside])
+    known = set(map(id, arrays))
+    closed = [x for x in consts if internals.is_tracer(x) and id(x) not in known]
+    return results[:n], results[n:], closed if keeps else None, layout
+
+
+def _trace(
+    rules: Rules, arrays: Arrays, needs: Mask, places: Sequence[int] | None = None
+) -> tuple[Any, list[Any], int, Layout]:
+    """Trace forward as a function of some arrays; the others keep their values.
+
+    Returns:
+        A jaxpr that computes the outputs and the other saved values; the values that it
+        closes over; the number of outputs; and the layout.
+    """
+    if places is None:
+        places = [i for i, x in enumerate(arrays) if is_inexact(x)]
+    layouts: list[tuple[int, Layout]] = []
+
+    def run(*values: Any) -> list[Any]:
+        inside = list(arrays)
+        for i, x in zip(places, values, strict=True):
+            inside[i] = x
+        outs, saved, layout = rules.forward(inside, needs)
+        others = layout.note_sources(saved, inside, outs)
+        layouts[:] = [(len(outs), layout)]
+        return [*map(as_jax, outs), *others]
+
+    jaxpr, consts = internals.trace(run, [arrays[i] for i in places])
+    return jaxpr, consts, *layouts[0]
+
+
+def _setup(
+    rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
+) -> tuple[list[Any], Layout]:
+    """Run the second part of forward, which saves from inputs and outputs.
+
+    All that it computes has its true derivative, also by the outputs, whose derivative
+    comes from the rules. So it is traced, and evaluated for the current inputs and the
+    attached outputs (`Layout.leaves`).
+
+    Returns:
+        The values that the saved arrays need beside inputs and outputs; and the layout.
+    """
+    n, values = len(arrays), [*arrays, *outs]
+    places = [i for i, x in enumerate(values) if is_inexact(x)]
+    found: list[Layout] = []
+
+    def save(*floats: Any) -> list[Any]:
+        inside = list(values)
+        for i, x in zip(places, floats, strict=True):
+            inside[i] = x
+        inputs, outputs = inside[:n], distinct(inside[n:])
+        saved, layout_ = rules.setup(layout, inputs, outputs, needs)
+        found[:] = [layout_]
+        return layout_.note_sources(saved, inputs, outputs)
+
+    floats = [values[i] for i in places]
+    if not any(map(internals.is_tracer, values)):
+        return save(*floats), found[0]
+    try:
+        jaxpr, consts = internals.trace(save, floats)
+    except internals.NEEDS_VALUES as error:
+        way_out = "compute it in the rules"
+        raise messages.needs_trace(rules.setup_name, error, way_out) from error
+    # If every saved array is an input or an output, as usual, there is nothing to run.
+    if not internals.out_types(jaxpr) and not internals.effects(jaxpr):
+        return [], found[0]
+    found[0].setup = jaxpr
+    return consts, found[0]
+
+
+def distinct(arrays: Arrays) -> list[Any]:
+    """Return the arrays as distinct objects, which they always are in a trace.
+
+    jaxfn recognizes marked and saved arrays by identity. Outside a trace, `x` and
+    `lax.stop_gradient(x)` are one object, so a mark on one would mark both.
+    """
+    found: list[Any] = []
+    for x in arrays:
+        if any(x is known for known in found) and not internals.is_tracer(x):
+            x = jax.device_put(x, x.sharding)
+        found.append(x)
+    return found
+
+
+# ---- derivatives
+
+
+def _push(
+    rules: Rules, layout: Layout, saved: Arrays, tangents: Arrays, *, derive: bool
+) -> list[Any]:
+    """Return the tangents of the outputs, with the Function's backward as transpose.
+
+    They are J t, for the Jacobian J of the Function. If there is a backward, ct -> J^T
+    ct, `linear` binds the two together as one map and its transpose.
+    """
+    if not rules.has_backward:
+        return rules.jvp(layout, saved, tangents)  # JAX transposes its operations
+    n, differentiable = len(tangents), layout.differentiable
+    pairs = zip(layout.out_types, differentiable, strict=True)
+    types = [internals.tangent_type(t) for t, d in pairs if d]
+    places = [i for i, t in enumerate(tangents) if t is not None]
+    if not places or not types:
+        return [None] * len(differentiable)
+
+    # These outlive the trace, so they close over no arrays.
+    def transpose(saved: Arrays, cts: Arrays) -> list[Any]:
+        in_cts = _pull(rules, layout, saved, spread(cts, differentiable))
+        return [in_cts[i] for i in places]
+
+    def evaluate(saved: Arrays, ts: Arrays) -> list[Any]:
+        if not rules.has_jvp:
+            if not derive:
+                raise rules.no_jvp()
+            return _derived(rules, layout, saved, places, ts, types)
+        full: list[Any] = [None] * n
+        for i, t in zip(places, ts, strict=True):
+            full[i] = t
+        out_ts = rules.jvp(layout, saved, full)
+        out_ts = [t for t, d in zip(out_ts, differentiable, strict=True) if d]
+        return [internals.zeros(a) if t is None else t for t, a in zip(out_ts, types, strict=True)]
+
+    ts = [tangents[i] for i in places]
+    out_ts = linear(evaluate, transpose, saved, ts, types, name=rules.name)
+    return spread(out_ts, differentiable)
+
+
+def _derived(
+    rules: Rules,
+    layout: Layout,
+    saved: Arrays,
+    places: Sequence[int],
+    tangents: Arrays,
+    types: Sequence[Any],
+) -> list[Any]:
+    """Return the tangents of the outputs, by the transpose of backward."""
+
+    def run(saved: Arrays) -> list[Any]:
+        def backward(*cts: Any) -> list[Any]:
+            in_cts = rules.backward(layout, saved, spread(cts, layout.differentiable))
+            # backward returns None for zero. The transpose needs an array.
+            return [
+                internals.zeros(internals.tangent_type(t)) if in_cts[i] is None else in_cts[i]
+                for i, t in zip(places, tangents, strict=True)
+            ]
+
+        example = list(map(internals.zeros, types))
+        return transposed(backward, example, tangents, refusal=functools.partial(_untransposed, rules))
+
+    # J t may be transposed. A derivative of it by a residual is one of backward.
+    return _once(rules, run, saved) if rules.once else run(saved)
+
+
+def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
+    """Make the error for a backward that has no transpose.
+
+    If the user never asked for a derived jvp, the message names the transformation that
+    needs it, and one that gives the same second derivative without it.
+    """
+    if rules.once and not rules.derives_jvp:
+        return messages.second_derivative(rules.name)
+    use, instead = "to get a jvp (generate_jvp_rule)", ""
+    if not rules.derives_jvp:
+        use = (
+            "to get the tangents of the outputs, which forward mode over reverse mode "
+            "needs (jax.hessian, jax.jvp of jax.grad)"
+        )
+        instead = (
+            " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs no "
+            "transpose."
+        )
+    return messages.RuleValueError(
+        f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}, "
+        f"got {got}. Define jvp: `jvp(ctx, *tangents)` of `{rules.name}`, or defjvp, "
+        "gets a tangent for each argument and returns one for each output. Or write "
+        "backward with operations that are linear in its cotangents and that JAX can "
+        f"transpose.{instead}"
+    )
+
+
+def _pull(rules: Rules, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
+    """Return the cotangents of the arguments, by the Function's own backward.
+
+    The gradients of a `once_differentiable` backward raise if they are differentiated.
+    """
+    if not rules.once:
+        return rules.backward(layout, saved, cts)
+    has_cotangent = [ct is not None for ct in cts]
+    n = len(saved)
+
+    def run(inputs: Arrays) -> list[Any]:
+        return rules.backward(layout, inputs[:n], spread(inputs[n:], has_cotangent))
+
+    return _once(rules, run, [*saved, *[ct for ct in cts if ct is not None]])
+
+
+def _once(rules: Rules, run: Callable[[list[Any]], list[Any]], inputs: Arrays) -> list[Any]:
+    """Return `run(inputs)`; a derivative by the inputs raises when it is used."""
+    results = run(list(map(gate, inputs)))
+    present = [x for x in results if x is not None]
+    refuse = functools.partial(messages.second_derivative, rules.name)
+    name = f"{rules.name}.backward"
+    return spread(refusing(refuse, inputs, present, name=name), [x is not None for x in results])

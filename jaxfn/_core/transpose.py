@@ -1,0 +1,109 @@
+"""A jvp derived from backward: backward is ct -> J^T ct; transposed, t -> J t."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxfn._core import jax_internals as internals
+from jaxfn._core import messages
+
+WHILE = (
+    "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
+    "that is traced), of which JAX has no transpose"
+)
+
+
+def transposed(
+    backward: Callable[..., Sequence[Any]],
+    example: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    refusal: Callable[[str, str], Exception],
+) -> list[Any]:
+    """Return the transpose of `backward(*cts)` at `tangents`.
+
+    It is the vjp of backward at zero cotangents: of a linear backward, its transpose;
+    of a gradient that is clipped or guarded, the transpose of its linear part, which is
+    the Jacobian that it stands for.
+
+    Args:
+        backward: The function, from cotangents to an array for each tangent.
+        example: Zero cotangents. They have the types of the outputs: one made from
+            shape and dtype alone would not vary over the devices of a shard_map, and
+            the result would be too big by their number.
+        tangents: Values for the results of backward.
+        refusal: Makes the error from what was expected, and what came.
+    """
+    jaxpr, consts = _traced(backward, example, refusal)
+    _check_use(jaxpr, len(consts), refusal)
+
+    def of_cts(*cts: Any) -> list[Any]:
+        return internals.evaluate(jaxpr, [*consts, *cts])
+
+    try:
+        return list(jax.vjp(of_cts, *example)[1](list(tangents)))
+    except jax.errors.UnexpectedTracerError:
+        raise
+    except Exception as error:  # JAX raises errors of many kinds
+        expected = "operations, linear in the cotangents, that JAX can transpose"
+        raise refusal(expected, _words(error)) from error
+
+
+def _traced(
+    backward: Callable[..., Any], example: Sequence[Any], refusal: Any
+) -> tuple[Any, list[Any]]:
+    """Trace backward, which may need the values of residuals but not of cotangents.
+
+    At zero cotangents, `if g.any()` would choose a branch that says nothing about g. If
+    backward needs values, JAX computes at once all that depends on residuals alone.
+    """
+    try:
+        return internals.trace(backward, example)
+    except internals.NEEDS_VALUES:
+        pass
+    try:
+        with jax.ensure_compile_time_eval():
+            return internals.trace(backward, example)
+    except internals.NEEDS_VALUES as error:
+        expected = "operations that don't need the values of cotangents, as under jit"
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise refusal(expected, said) from error
+
+
+def _check_use(jaxpr: Any, n_consts: int, refusal: Any) -> None:
+    """Refuse a backward that uses no cotangent: its transpose would be zero."""
+    opened, _ = internals.open_jaxpr(jaxpr)
+    used = {id(x) for x in opened.invars[n_consts:]}
+    zero: set[int] = set()
+    for eqn in opened.eqns:
+        if any(id(x) in used for x in eqn.invars):
+            used |= set(map(id, eqn.outvars))
+        elif eqn.primitive.name in _MOVES and (
+            _is_zero(eqn.invars[0]) or id(eqn.invars[0]) in zero
+        ):
+            zero |= set(map(id, eqn.outvars))
+    outs = [x for x in opened.outvars if not _is_zero(x) and id(x) not in zero]
+    if outs and not any(id(x) in used for x in outs):
+        expected = "a gradient that is linear in the cotangents"
+        raise refusal(expected, "a gradient that does not depend on them")
+
+
+# JAX writes jnp.zeros as a broadcast 0.
+_MOVES = ("broadcast_in_dim", "convert_element_type", "reshape", "pvary", "copy")
+
+
+def _is_zero(x: Any) -> bool:
+    return hasattr(x, "val") and not np.any(np.asarray(x.val))
+
+
+def _words(error: Exception) -> str:
+    """Name the operation without transpose in an error of JAX."""
+    said = str(error)
+    if "lax.while_loop" in said:
+        return WHILE
+    operation = internals.lacks_transpose(error)
+    return said if operation is None else f"{operation}, of which JAX has no transpose"
