@@ -23,17 +23,12 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxfn import amp, autograd
-from jaxfn._base import compat
-from jaxfn._decorator import custom_function
-from jaxfn._function import (
-    Function,
-    FunctionMeta,
-    InplaceFunction,
-    NestedIOFunction,
-    once_differentiable,
-)
-from jaxfn._host import host_function
-from jaxfn._methods import BackwardCFunction, FunctionCtx
+from jaxfn._context import BackwardCFunction, FunctionCtx
+from jaxfn._core import internals
+from jaxfn._custom_function import custom_function
+from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._host_function import host_function
+from jaxfn._legacy import InplaceFunction, NestedIOFunction
 
 if TYPE_CHECKING:
     from jaxfn._check import CheckError, CheckReport, check
@@ -65,7 +60,7 @@ __all__ = [
     "triton_call",
 ]
 
-compat.hide_frames(str(pathlib.Path(__file__).parent))
+internals.hide_frames(str(pathlib.Path(__file__).parent))
 
 _TOOLS = {
     "CheckError": "jaxfn._check",

@@ -67,6 +67,8 @@ class ClassRules(Rules):
 
     Attributes:
         arrays: The arrays of the arguments.
+        spec: Spec of the tuple of arguments.
+        specs: Spec of each argument.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class ClassRules(Rules):
         constant: bool = False,
     ) -> None:
         self.cls, self.name, self.kwargs = cls, cls.__name__, kwargs
-        self._parameters = parameters
+        self.parameters = parameters
         arrays, self.spec = split(args, _never) if constant else split(args)
         self.specs = self.spec.children
         self._check_references()
@@ -125,7 +127,7 @@ class ClassRules(Rules):
         if any(map(internals.is_tracer, self.spec.leaves)):
             raise messages.RuleTypeError(
                 "apply got a mutable array (jax.Ref) that is traced, for "
-                f"{self._parameters.function}: expected arrays, which have derivatives, "
+                f"{self.parameters.function}: expected arrays, which have derivatives, "
                 "got a reference. Pass its value, ref[...], and write the result back "
                 "outside. If a rule is to write to it, take jaxfn.custom_function with "
                 "fwd and bwd, whose arguments and residuals may be references."
@@ -133,17 +135,23 @@ class ClassRules(Rules):
 
     @property
     def arguments(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        names = self._parameters.names
+        names = self.parameters.names
         found: list[str] = []
         for i, spec in enumerate(self.specs):
             name = names[i] if i < len(names) else f"args[{i}]"
-            found += [name] if spec.is_array else [f"{name}[{j}]" for j in range(spec.n_arrays)]
+            found += (
+                [name]
+                if spec.is_array
+                else [f"{name}[{j}]" for j in range(spec.n_arrays)]
+            )
         return found
 
     @property
     def sources(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         rules = {"forward": self._forward, "backward": self._backward, "jvp": self._jvp}
-        return {name: place_of(rule) for name, rule in rules.items() if rule is not None}
+        return {
+            name: place_of(rule) for name, rule in rules.items() if rule is not None
+        }
 
     @property
     def has_vmap(self) -> bool:
@@ -151,7 +159,9 @@ class ClassRules(Rules):
 
     # ---- forward, in one of torch's two styles
 
-    def forward(self, arrays: Arrays, needs: Mask) -> tuple[list[Any], list[Any], Layout]:
+    def forward(
+        self, arrays: Arrays, needs: Mask
+    ) -> tuple[list[Any], list[Any], Layout]:
         if self.has_setup:
             fun, batch = self.batchable()
             run = batchable(fun, batch, name=self.name)
@@ -234,7 +244,9 @@ class ClassRules(Rules):
                     raise messages.RuleError(messages.VMAP_TWICE.format(name=self.name))
                 result = vmap(*args, **self.kwargs)
                 layout, types = seen
-                return results.batch_outputs(result, size, layout, types, name=self.name)
+                return results.batch_outputs(
+                    result, size, layout, types, name=self.name
+                )
 
         return forward, None if self._vmap is None else batch
 
@@ -252,7 +264,9 @@ class ClassRules(Rules):
         differentiable = layout.differentiable
         # JAX calls it even if no differentiable output has a cotangent. A backward is
         # linear in its cotangents, so the result is zero.
-        if not any(d and ct is not None for ct, d in zip(cts, differentiable, strict=True)):
+        if not any(
+            d and ct is not None for ct, d in zip(cts, differentiable, strict=True)
+        ):
             return [None] * len(layout.in_types)
         state: Saved = layout.saved
         grads: list[Any] = []
@@ -268,7 +282,10 @@ class ClassRules(Rules):
         groups = zip(layout.outputs, grouped(layout.outputs, grads), strict=True)
         parts = [spec.join_only(group) for spec, group in groups]
         # The class's own look-up raises unless exactly one of the two is defined.
-        rule, boxed = self._backward or self.cls._backward_rule(), self.cls.boxed_grads_call
+        rule, boxed = (
+            self._backward or self.cls._backward_rule(),
+            self.cls.boxed_grads_call,
+        )
         args = (ctx, parts) if boxed is True else (ctx, *parts)
         with explained(self.name, "backward", rule, args, layout):
             found = results.gradients(
@@ -277,7 +294,7 @@ class ClassRules(Rules):
                 layout,
                 cts,
                 name=self.name,
-                labels=list(map(self._parameters.label, range(len(self.specs)))),
+                labels=list(map(self.parameters.label, range(len(self.specs)))),
             )
         return [None if ct is None else conj(ct) for ct in found]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from jaxfn._base import compat, errors
+from jaxfn._core import internals, messages
 
 LAUNCH = "jaxfn_kernel"
 """Attribute of a callback that runs a kernel: the kernel's name."""
@@ -14,7 +14,7 @@ LAUNCH = "jaxfn_kernel"
 _RULES = ("custom_vjp_call", "custom_jvp_call", "custom_lin")
 
 
-class KernelDerivativeError(errors.RuleTypeError):
+class KernelDerivativeError(messages.RuleTypeError):
     """A kernel was differentiated, which has no derivative."""
 
 
@@ -40,7 +40,7 @@ def kernels(jaxpr: Any, *, inside_rules: bool = True) -> Iterator[Kernel]:
         jaxpr: The jaxpr.
         inside_rules: Whether functions with derivatives of their own count, too.
     """
-    for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+    for eqn in internals.open_jaxpr(jaxpr)[0].eqns:
         name = eqn.primitive.name
         if found := _named(name, eqn.params):
             variables = [*eqn.invars, *eqn.outvars]
@@ -62,7 +62,7 @@ def _named(primitive: str, params: dict[str, Any]) -> tuple[str, str] | None:
     if primitive == "ffi_call":
         return params["target_name"], "FFI"
     if primitive == "custom_partitioning":
-        called = compat.open_jaxpr(params["call"])[0].debug_info.func_name
+        called = internals.open_jaxpr(params["call"])[0].debug_info.func_name
         return called, "custom_partitioning"
     if primitive == "triton_kernel_call":
         return str(params["name"]), "Triton"
@@ -76,7 +76,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
     if isinstance(value, (tuple, list)):
         for part in value:
             yield from _jaxprs(part)
-    elif hasattr(compat.open_jaxpr(value)[0], "eqns"):
+    elif hasattr(internals.open_jaxpr(value)[0], "eqns"):
         yield value
 
 

@@ -12,7 +12,7 @@ import jax
 from jax.custom_batching import custom_vmap
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxfn._base import compat, errors, type_name
+from jaxfn._core import internals, messages, type_name
 from jaxfn._kernels import KernelDerivativeError
 
 _Axes = dict[str, tuple[str, ...]]
@@ -74,7 +74,7 @@ def partitioned(
     Source: https://openxla.org/shardy/getting_started_jax
     """
     if not callable(fn):
-        raise errors.RuleTypeError(
+        raise messages.RuleTypeError(
             f"partitioned got {type_name(fn)}: expected a function. Pass the function "
             "itself, and its arguments to what partitioned returns."
         )
@@ -84,7 +84,7 @@ def partitioned(
 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
-        return run(*map(compat.as_array, args))
+        return run(*map(internals.as_array, args))
 
     return call
 
@@ -116,7 +116,7 @@ class _Rule:
         ]
         said = f"partitioned of `{name}` got the rule {rule!r}"
         if len(sides) != 2 or isinstance(replicated, str) or isinstance(summed, str):
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f'{said}: expected one arrow, as in "b n, n -> b n", and tuples of '
                 f"names, got replicated={replicated!r} and summed={summed!r}."
             )
@@ -124,14 +124,14 @@ class _Rule:
         new = {x for dims in sides[1] for x in dims} - known - set(replicated)
         twice = [dims for side in sides for dims in side if len({*dims}) < len(dims)]
         if new or twice or not set(replicated) <= known | {*sum(sides[1], ())}:
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f"{said} and replicated={tuple(replicated)}: expected each name once "
                 "in an array; a name that no argument has must be replicated."
             )
         free = known - set(replicated)
         missing = sorted({x for x in free for dims in sides[1] if x not in dims})
         if missing != sorted(summed):
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f"{said} and summed={tuple(summed)}: an output lacks {missing}. If "
                 "each such output is a sum over this dimension, name it in summed. "
                 "Otherwise name it in replicated, so that it is never split."
@@ -176,7 +176,7 @@ class _Rule:
                 )
             if not fits:
                 found = ", ".join(str(tuple(x.shape)) for x in arrays)
-                raise errors.RuleValueError(
+                raise messages.RuleValueError(
                     f"`{self.name}` has {what} of shapes {found}: expected those of "
                     f'its rule "{self.text()}", with one size for each name.'
                 )
@@ -210,7 +210,7 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         is_tuple = isinstance(outputs, (tuple, list))
         arrays = outputs if is_tuple else (outputs,)
         if not all(hasattr(x, "shape") for x in arrays):
-            raise errors.RuleTypeError(
+            raise messages.RuleTypeError(
                 f"`{rule.name}` returned {type_name(outputs)}: partitioned expected an "
                 "array or a tuple of arrays."
             )
@@ -262,7 +262,7 @@ def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         outputs = shardings(mesh, axes, rule.outputs)
         return mesh, local, outputs, shardings(mesh, axes, rule.arguments)
 
-    split = compat.custom_partitioning(whole)
+    split = internals.custom_partitioning(whole)
     split.def_partition(
         partition,
         infer_sharding_from_operands=infer,

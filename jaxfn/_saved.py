@@ -103,9 +103,16 @@ class Saved:
         )
         return ctx
 
+    def filled(self, arrays: Arrays) -> tuple[list[Any], dict[str, Any], bool]:
+        """Return what rules read: saved values, attributes, and whether hooks pack."""
+        saved = [*_built(self.for_forward, arrays), *_built(self.for_backward, arrays)]
+        return saved, _built(self.attributes, arrays), self.unpack is not None
+
     # ---- saved-tensor hooks
 
-    def packed(self, arrays: Arrays, hooks: Hooks, name: str) -> tuple[list[Any], Saved]:
+    def packed(
+        self, arrays: Arrays, hooks: Hooks, name: str
+    ) -> tuple[list[Any], Saved]:
         """Call the pack hook; return the new arrays, and how to unpack them.
 
         Arrays that jvp or an attribute reads too stay as they are.
@@ -215,7 +222,7 @@ class _Leaves:
         """Take the arrays out of the value of attribute `name`."""
         try:
             return self._take(value, name)
-        except (RecursionError, SystemError):  # the second one is JAX's
+        except RecursionError:
             raise messages.RuleTypeError(
                 f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
                 "holds itself: expected arrays, and containers without cycles. Save "
@@ -236,10 +243,15 @@ class _Leaves:
             return value.copy()  # a later write must not change a gradient
         if type(value) is dict or is_record(value):
             return self._take_fields(value, name)
-        # JAX warns about an iterator as a leaf.
-        flat = not isinstance(value, Iterator)
-        parts, treedef = tree_util.tree_flatten(value, is_leaf=_is_own) if flat else ((), None)
-        if treedef is None or tree_util.treedef_is_leaf(treedef):
+        if isinstance(value, Iterator):  # JAX warns about one as a leaf
+            self._check(value, name)
+            return value
+        # One level alone. `is` can't tell the root: a list may hold itself.
+        at_root = iter([True])
+        parts, treedef = tree_util.tree_flatten(
+            value, is_leaf=lambda _: not next(at_root, False)
+        )
+        if tree_util.treedef_is_leaf(treedef):
             self._check(value, name)
             return value
         return _Tree(treedef, [self._take(part, name) for part in parts])
@@ -270,11 +282,6 @@ class _Leaves:
 _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, type)
 
 
-def _is_own(x: Any) -> bool:
-    """Return whether jaxfn takes `x` apart, and not JAX."""
-    return type(x) is dict or isinstance(x, Iterator)
-
-
 def is_record(value: Any) -> bool:
     """Return whether it is a SimpleNamespace, or a dataclass that is no pytree."""
     if isinstance(value, types.SimpleNamespace):
@@ -302,7 +309,9 @@ def _mapped(value: _Value, fun: Callable[[_At], Any]) -> _Value:
     if isinstance(value, _Tree):
         return value._replace(parts=[_mapped(x, fun) for x in value.parts])
     if isinstance(value, _Fields):
-        return value._replace(parts={k: _mapped(x, fun) for k, x in value.parts.items()})
+        return value._replace(
+            parts={k: _mapped(x, fun) for k, x in value.parts.items()}
+        )
     return value
 
 

@@ -15,8 +15,10 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from jaxfn._base import pytree
-from jaxfn._methods import FunctionCtx, rewrapped, settings
+from jaxfn import _settings as settings
+from jaxfn._context import FunctionCtx
+from jaxfn._core import split
+from jaxfn._function import rewrapped
 
 __all__ = [
     "autocast",
@@ -199,7 +201,7 @@ class _Casting:
         """Cast the inputs of forward under the current policy."""
         if self.dtype is None or not settings.policy.get().enabled:
             return values
-        arrays, spec = pytree.split(values)
+        arrays, spec = split(values)
         return spec.join([self._cast(x) for x in arrays])
 
     def inside(self) -> settings.Policy:

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from jaxfn._base import compat, pytree, short
-from jaxfn._check import numbers, shared
+from jaxfn._check import jaxprs, numbers, shared
 from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
-from jaxfn._decorator import custom_function
+from jaxfn._core import internals, short, values
+from jaxfn._custom_function import custom_function
 from jaxfn._function import Function
 
 
@@ -57,10 +57,10 @@ class Case:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
         self.given = tuple(args)
-        arrays, self.spec = pytree.split(self.given)
+        arrays, self.spec = values.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
         self.labels = _labels_of(self.given)
-        self.at = [i for i, x in enumerate(self.arrays) if pytree.is_number(x)]
+        self.at = [i for i, x in enumerate(self.arrays) if values.is_number(x)]
         self.reference, self.surrogate = reference, surrogate
         self.eps = shared.eps_of(self.arrays)
         self.seed = seed
@@ -96,7 +96,7 @@ class Case:
         return self.run_of(self.fun, arrays)
 
     def run_of(self, fun: Callable[..., Any], arrays: Sequence[Any]) -> Arrays:
-        return pytree.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
+        return values.split(fun(*self.spec.join(numbers.copies(arrays))))[0]
 
     def f(self, *xs: Any) -> Arrays:
         """Return the float outputs, as a function of the float arrays alone."""
@@ -197,7 +197,7 @@ class Case:
 
         If so, a batch along one axis is enough, because JAX's rules are right.
         """
-        return self.is_traced and all(map(compat.is_batched_by_jax, self._jaxprs()))
+        return self.is_traced and all(map(jaxprs.is_batched_by_jax, self._jaxprs()))
 
     @property
     def may_not_end(self) -> bool:
@@ -270,12 +270,12 @@ Plan: TypeAlias = Callable[[Case], Call]
 
 
 def floats(outs: Arrays) -> Arrays:
-    return [o for o in outs if pytree.is_number(o)]
+    return [o for o in outs if values.is_number(o)]
 
 
 def _cast(x: Any, precision: str) -> Any:
     shared.refuse_extended(x)
-    if not pytree.is_number(x) or precision == "given":
+    if not values.is_number(x) or precision == "given":
         return x if shared.is_key(x) else numbers.array(x)
     if precision == "float64":
         return numbers.array(x, np.complex128 if shared.is_complex(x) else np.float64)
@@ -320,7 +320,7 @@ def _labels_of(args: tuple[Any, ...]) -> list[str]:
     """Name each array among the arguments, also inside pytrees."""
     labels = []
     for path, leaf in tree_util.tree_flatten_with_path(args)[0]:
-        if pytree.is_array(leaf):
+        if values.is_array(leaf):
             position, *rest = path
             inside = tree_util.keystr(tuple(rest))
             labels.append(f"argument {position.idx}{inside} ({short(leaf)})")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jaxfn._base import compat
+from jaxfn._core import internals
 from jaxfn._check.jaxprs import count_equations
 
 MANY = 300
@@ -22,7 +22,7 @@ On a CPU, a single operation takes about 25 ms to compile, one among many 2 ms.
 def jit(f: Callable[..., Any]) -> Any:
     """Compile quickly: a program that runs a few times gains little from more."""
     on_cpu = jax.default_backend() == "cpu"  # others don't know the options
-    return jax.jit(f, compiler_options=compat.COMPILE_QUICKLY if on_cpu else None)
+    return jax.jit(f, compiler_options=internals.COMPILE_QUICKLY if on_cpu else None)
 
 
 class Program:
@@ -122,12 +122,12 @@ class Together:
 
 
 def _evaluated(traced: Any, args: tuple[Any, ...]) -> Any:
-    outs = compat.evaluate(traced.jaxpr, jax.tree.leaves(args))
+    outs = internals.evaluate(traced.jaxpr, jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs)
 
 
 def _is_repetitive(jaxpr: Any) -> bool:
-    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    eqns = internals.open_jaxpr(jaxpr)[0].eqns
     if len(eqns) < MANY:
         return False
     kinds = {(eqn.primitive, *map(_type, eqn.invars)) for eqn in eqns}

@@ -6,14 +6,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxfn._base import compat
+from jaxfn._core import internals
 
 
 def count_equations(jaxpr: Any) -> int:
     """Count the equations of a jaxpr, including nested jaxprs."""
     if isinstance(jaxpr, (tuple, list)):
         return sum(map(count_equations, jaxpr))
-    eqns = getattr(compat.open_jaxpr(jaxpr)[0], "eqns", ())
+    eqns = getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ())
     return sum(1 + count_equations(list(eqn.params.values())) for eqn in eqns)
 
 
@@ -21,7 +21,7 @@ def may_not_end(jaxpr: Any) -> bool:
     """Return whether a while_loop has a condition on floats but not on integers."""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(may_not_end, jaxpr))
-    for eqn in getattr(compat.open_jaxpr(jaxpr)[0], "eqns", ()):
+    for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
         if eqn.primitive.name == "while":
             compared = _compared(eqn.params["cond_jaxpr"])
             if compared and not any(jnp.issubdtype(d, jnp.integer) for d in compared):
@@ -36,8 +36,31 @@ def _compared(jaxpr: Any) -> set[Any]:
     if isinstance(jaxpr, (tuple, list)):
         return set().union(*map(_compared, jaxpr))
     found: set[Any] = set()
-    for eqn in getattr(compat.open_jaxpr(jaxpr)[0], "eqns", ()):
+    for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
         if eqn.primitive.name in ("lt", "le", "gt", "ge", "eq", "ne"):
             found |= {x.aval.dtype for x in eqn.invars}
         found |= _compared(list(eqn.params.values()))
     return found
+
+
+_BATCHED_AS_TOLD = {
+    *("custom_vmap_call", "custom_partitioning", "ffi_call"),
+    *("pure_callback", "io_callback"),
+}
+_MORE = {  # more of JAX's, and ours, which JAX batches by their jaxprs
+    *("stack", "unstack", "random_wrap", "random_unwrap"),
+    *("attach", "gate", "linear"),
+}
+
+
+def is_batched_by_jax(jaxpr: Any) -> bool:
+    """Return whether JAX alone decides how a jaxpr is batched."""
+    if isinstance(jaxpr, (tuple, list)):
+        return all(map(is_batched_by_jax, jaxpr))
+    for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
+        known = eqn.primitive in internals.JAX_PRIMITIVES or eqn.primitive.name in _MORE
+        if not known or eqn.primitive.name in _BATCHED_AS_TOLD:
+            return False
+        if not all(map(is_batched_by_jax, eqn.params.values())):
+            return False
+    return True

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import compat
+from jaxfn._core import internals
 from jaxfn._check.shared import is_complex, is_key, wide
 
 Arrays: TypeAlias = list[Any]
@@ -28,7 +28,7 @@ def array(x: Any, dtype: Any = None) -> jax.Array:
 
 def copies(arrays: Sequence[Any]) -> Arrays:
     """Copy arrays, because a Function may mark its arguments dirty, and delete them."""
-    return [x if compat.is_tracer(x) or is_key(x) else _copy(x) for x in arrays]
+    return [x if internals.is_tracer(x) or is_key(x) else _copy(x) for x in arrays]
 
 
 def _copy(x: Any) -> Any:

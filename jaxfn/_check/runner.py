@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._base import compat, errors
+from jaxfn._core import internals, messages
 from jaxfn._check import accuracy
 from jaxfn._check.case import Case, Plan
 from jaxfn._check.checks import batching, first_order, programs
@@ -256,15 +256,15 @@ def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
     except Exception as error:
         text = str(error)
         forward = [results[name].message for name in _JVP_RUNS if name in results]
-        if NO_RULE in forward and errors.NOT_TRANSPOSED in text:
+        if NO_RULE in forward and messages.NOT_TRANSPOSED in text:
             # No rule asks for the transpose, because forward mode itself is refused.
             raise Skip(
-                f"{NO_RULE}, and backward {errors.NOT_TRANSPOSED}: jax.hessian raises"
+                f"{NO_RULE}, and backward {messages.NOT_TRANSPOSED}: jax.hessian raises"
             ) from error
-        if compat.FORWARD_MODE_REFUSAL in text or errors.NO_JVP in text:
+        if internals.FORWARD_MODE_REFUSAL in text or messages.NO_JVP in text:
             raise Skip(NO_RULE) from error
-        if errors.NO_BACKWARD in text:
+        if messages.NO_BACKWARD in text:
             raise Skip("no backward rule") from error
-        if errors.ONCE in text:
+        if messages.ONCE in text:
             raise Skip("refused: once_differentiable") from error
         raise

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import pytree, short
+from jaxfn._core import short, values
 
 
 class Skip(Exception):  # noqa: N818  (no error)
@@ -83,7 +83,7 @@ def wide(x: Any) -> np.ndarray:
 
 def eps_of(arrays: Sequence[Any]) -> float:
     """Return the rounding error of the least precise array."""
-    floats = [x.dtype for x in arrays if pytree.is_number(x)]
+    floats = [x.dtype for x in arrays if values.is_number(x)]
     return max((float(jnp.finfo(d).eps) for d in floats), default=2.0**-52)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import short
+from jaxfn._core import short
 from jaxfn._check import name_of
 
 _SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\](:.*)?")

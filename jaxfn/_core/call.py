@@ -23,7 +23,7 @@ from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
 from jaxfn._core.batch import tied
 from jaxfn._core.closures import run_closed
-from jaxfn._core.primitives import attach, gate, linear, refusing
+from jaxfn._core.primitives import attach, gate, linear, refusing, spread_out
 from jaxfn._core.transpose import transposed
 from jaxfn._core.values import (
     Arrays,
@@ -48,6 +48,7 @@ class Rules:
         has_jvp: Whether there is a `jvp`.
         derives_jvp: Whether forward mode transposes `backward`.
         once: Whether `backward` refuses to be differentiated.
+        joint: Whether the jvp computes the outputs too, and there is no backward.
         has_setup: Whether a second part of forward, `setup`, saves.
         forward_name: Name of forward, for messages.
         setup_name: Name of the second part.
@@ -60,6 +61,7 @@ class Rules:
     has_jvp: bool
     derives_jvp: bool = False
     once: bool = False
+    joint: bool = False
     has_setup: bool = False
     forward_name: str
     setup_name: str = ""
@@ -71,6 +73,11 @@ class Rules:
     ) -> tuple[list[Any], list[Any], Layout]:
         """Run forward; return its outputs, the arrays that it saved, and the rest."""
         raise NotImplementedError
+
+    def value(self, arrays: Arrays) -> tuple[list[Any], Layout]:
+        """Run forward for its outputs alone."""
+        outs, _, layout = self.forward(arrays, (False,) * len(arrays))
+        return outs, layout
 
     def setup(
         self, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
@@ -88,6 +95,10 @@ class Rules:
 
     def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
         """Return a tangent of each output, from one of each argument."""
+        raise NotImplementedError
+
+    def value_and_jvp(self, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any, Any]:
+        """Return the outputs, the layout, and the tangents, if `joint`."""
         raise NotImplementedError
 
     def no_jvp(self) -> TypeError:
@@ -152,7 +163,9 @@ def _custom_vjp(rules: Rules) -> Callable[..., Outputs]:
 
     def bwd(packed: Any, cts: Outputs) -> Any:
         layout, saved = residuals.unpack(packed)
-        return tuple(_pull(rules, layout, saved, list(map(internals.as_tangent, cts.arrays))))
+        return tuple(
+            _pull(rules, layout, saved, list(map(internals.as_tangent, cts.arrays)))
+        )
 
     f = jax.custom_vjp(_described(_primal(rules), rules, "forward", _ANY))
     f.defvjp(
@@ -171,9 +184,16 @@ def _custom_jvp(rules: Rules) -> Callable[..., Outputs]:
         ts = list(map(internals.as_tangent, tangents))
         if all(t is None for t in ts):  # JAX differentiates by a closed-over value
             raise messages.closed_over(rules.name)
-        outs, layout, saved = _fwd(rules, arrays, _needed(arrays, [t is not None for t in ts]))
-        derive = rules.derives_jvp
-        out_ts = internals.with_zeros(_push(rules, layout, saved, ts, derive=derive), outs)
+        if rules.joint:
+            outs, layout, out_ts = run_closed(
+                lambda: rules.value_and_jvp(arrays, ts), arrays, name=rules.name
+            )
+            outs = spread_out(outs, arrays, name=rules.name)
+        else:
+            needs = _needed(arrays, [t is not None for t in ts])
+            outs, layout, saved = _fwd(rules, arrays, needs)
+            out_ts = _push(rules, layout, saved, ts, derive=rules.derives_jvp)
+        out_ts = internals.with_zeros(out_ts, outs)
         return Outputs(outs, layout), Outputs(out_ts, layout)
 
     f = jax.custom_jvp(_described(_primal(rules), rules, "forward", _ANY))
@@ -196,16 +216,16 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         if internals.SCAN_DROPS_JVP and rules.has_forward_mode:
             outs, layout, _ = _fwd(rules, arrays, nothing)
             return Outputs(outs, layout)
-        outs, _, layout = run_closed(
-            lambda: rules.forward(arrays, nothing), arrays, name=rules.name
-        )
+        outs, layout = run_closed(lambda: rules.value(arrays), arrays, name=rules.name)
         outs = list(map(as_jax, outs))
         # As in torch, call it although nothing is saved: it may have effects, and its
         # mistakes must show here too.
         if rules.has_setup:
             _, layout = rules.setup(layout, arrays, distinct(outs), nothing)
         layout = _typed(layout, arrays, outs)
-        return Outputs(tied(outs, arrays, layout.differentiable, name=rules.name), layout)
+        return Outputs(
+            tied(outs, arrays, layout.differentiable, name=rules.name), layout
+        )
 
     return primal
 
@@ -241,7 +261,9 @@ def _needed(arrays: Arrays, perturbed: Sequence[bool]) -> Mask:
     forward saves for both.
     """
     # JAX's next implementation calls integers perturbed, too.
-    found = zip(arrays, perturbed, map(internals.is_differentiated, arrays), strict=True)
+    found = zip(
+        arrays, perturbed, map(internals.is_differentiated, arrays), strict=True
+    )
     return tuple([is_inexact(x) and (inner or outer) for x, inner, outer in found])
 
 
@@ -288,7 +310,10 @@ class _Residuals:
 
 def _code(needs: Mask) -> Any:
     """Make an array without elements, whose shape says which arguments are needed."""
-    bits = [sum(need << i for i, need in enumerate(needs[at : at + 30])) for at in range(0, len(needs), 30)]
+    bits = [
+        sum(need << i for i, need in enumerate(needs[at : at + 30]))
+        for at in range(0, len(needs), 30)
+    ]
     # Made in the trace that carries it: in a Pallas kernel a loop can't carry others.
     return jax.lax.broadcasted_iota(np.int8, (0, len(needs), *bits), 0)
 
@@ -301,7 +326,9 @@ def _decode(code: Any) -> Mask:
 # ---- forward
 
 
-def _fwd(rules: Rules, arrays: Arrays, needs: Mask) -> tuple[list[Any], Layout, list[Any]]:
+def _fwd(
+    rules: Rules, arrays: Arrays, needs: Mask
+) -> tuple[list[Any], Layout, list[Any]]:
     """Run forward for a derivative.
 
     Returns:
@@ -346,7 +373,9 @@ def _tangents(
     needs = tuple([t is not None for t in tangents])
     if layout.asked:
         # Forward saved what these arguments need. The rules get the same mask.
-        if any(need and not known for need, known in zip(needs, layout.needs, strict=True)):
+        if any(
+            need and not known for need, known in zip(needs, layout.needs, strict=True)
+        ):
             raise messages.other_arguments(rules.setup_name or rules.forward_name)
         needs = layout.needs
     setup = layout.setup
@@ -375,7 +404,9 @@ def _forward(
         The outputs; other saved values; the traced values that forward closed over, if
         the outputs have the derivative of its operations; and the layout.
     """
-    traced = [i for i, x in enumerate(arrays) if internals.is_tracer(x) and is_inexact(x)]
+    traced = [
+        i for i, x in enumerate(arrays) if internals.is_tracer(x) and is_inexact(x)
+    ]
     if not traced:
         outs, saved, layout = rules.forward(arrays, needs)
         others = layout.note_sources(saved, arrays, outs)
@@ -513,7 +544,10 @@ def _push(
             full[i] = t
         out_ts = rules.jvp(layout, saved, full)
         out_ts = [t for t, d in zip(out_ts, differentiable, strict=True) if d]
-        return [internals.zeros(a) if t is None else t for t, a in zip(out_ts, types, strict=True)]
+        return [
+            internals.zeros(a) if t is None else t
+            for t, a in zip(out_ts, types, strict=True)
+        ]
 
     ts = [tangents[i] for i in places]
     out_ts = linear(evaluate, transpose, saved, ts, types, name=rules.name)
@@ -535,12 +569,16 @@ def _derived(
             in_cts = rules.backward(layout, saved, spread(cts, layout.differentiable))
             # backward returns None for zero. The transpose needs an array.
             return [
-                internals.zeros(internals.tangent_type(t)) if in_cts[i] is None else in_cts[i]
+                internals.zeros(internals.tangent_type(t))
+                if in_cts[i] is None
+                else in_cts[i]
                 for i, t in zip(places, tangents, strict=True)
             ]
 
         example = list(map(internals.zeros, types))
-        return transposed(backward, example, tangents, refusal=functools.partial(_untransposed, rules))
+        return transposed(
+            backward, example, tangents, refusal=functools.partial(_untransposed, rules)
+        )
 
     # J t may be transposed. A derivative of it by a residual is one of backward.
     return _once(rules, run, saved) if rules.once else run(saved)
@@ -589,10 +627,14 @@ def _pull(rules: Rules, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]
     return _once(rules, run, [*saved, *[ct for ct in cts if ct is not None]])
 
 
-def _once(rules: Rules, run: Callable[[list[Any]], list[Any]], inputs: Arrays) -> list[Any]:
+def _once(
+    rules: Rules, run: Callable[[list[Any]], list[Any]], inputs: Arrays
+) -> list[Any]:
     """Return `run(inputs)`; a derivative by the inputs raises when it is used."""
     results = run(list(map(gate, inputs)))
     present = [x for x in results if x is not None]
     refuse = functools.partial(messages.second_derivative, rules.name)
     name = f"{rules.name}.backward"
-    return spread(refusing(refuse, inputs, present, name=name), [x is not None for x in results])
+    return spread(
+        refusing(refuse, inputs, present, name=name), [x is not None for x in results]
+    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core
+import jax.extend.core.primitives
 import jax.extend.linear_util
 import numpy as np
 from jax import core
@@ -42,6 +42,13 @@ COMPILE_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 """Options of `jax.jit` on a CPU that halve or quarter the compile time."""
 if jax.__version_info__ < (0, 11):  # later versions refuse it
     COMPILE_QUICKLY["xla_cpu_use_fusion_emitters"] = False
+
+JAX_PRIMITIVES = frozenset(
+    x
+    for x in vars(jax.extend.core.primitives).values()
+    if isinstance(x, jax.extend.core.Primitive)
+)
+"""The public operations of JAX."""
 
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -380,7 +387,16 @@ def _with_used(eqn: Any) -> Any:
     return eqn.replace(params=params, effects=frozenset(left))
 
 
-_HOLDERS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "cond", "scan", "while")
+_HOLDERS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "remat2",
+    "checkpoint",
+    "cond",
+    "scan",
+    "while",
+)
 
 
 # ---- primitives
@@ -485,7 +501,10 @@ def define_primitive(
     _primitives[prim] = impl, jaxpr_of
 
     def jvp_rule(primals: Any, tangents: Any, /, **params: Any) -> Any:
-        primals, tangents = list(map(as_array, primals)), list(map(as_tangent, tangents))
+        primals, tangents = (
+            list(map(as_array, primals)),
+            list(map(as_tangent, tangents)),
+        )
         outs, out_tangents = jvp(primals, tangents, **params)
         pairs = zip(outs, out_tangents, strict=True)
         return outs, [ad.Zero(tangent_type(o)) if t is None else t for o, t in pairs]

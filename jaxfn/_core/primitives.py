@@ -352,29 +352,29 @@ def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         terms.append(_bind_linear(*primals[:n], *dts, **params))
     if any(t is not None for t in tangents[:n_consts]):
         of_consts = lambda *consts: _evaluated(jaxpr, *consts, *ts)  # noqa: E731
-        terms.append(jvp_along(of_consts, consts, tangents[:n_consts]))
+        terms.append(jvp_along(of_consts, consts, tangents[:n_consts])[1])
     if not terms:
         return outs, [None] * len(outs)
     return outs, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-def jvp_along(f: Callable[..., Arrays], inputs: Arrays, tangents: Arrays) -> list[Any]:
-    """Return the tangents of `f(*inputs)` by jax.jvp; None for an integer output."""
+def jvp_along(
+    f: Callable[..., Arrays], inputs: Arrays, tangents: Arrays
+) -> tuple[list[Any], list[Any]]:
+    """Return `f(*inputs)` and its tangents by jax.jvp; None for an integer output."""
     # Leave out the others: with symbolic zeros, JAX would call them perturbed.
     perturbed = [i for i, t in enumerate(tangents) if t is not None]
-    inexact: list[bool] = []
 
     def along(*values: Any) -> list[Any]:
         at = list(inputs)
         for i, x in zip(perturbed, values, strict=True):
             at[i] = x
-        outs = f(*at)
-        inexact[:] = map(is_inexact, outs)
-        return [x for x, has_tangent in zip(outs, inexact, strict=True) if has_tangent]
+        return list(f(*at))
 
     at = tuple([inputs[i] for i in perturbed])
-    found = jax.jvp(along, at, tuple([tangents[i] for i in perturbed]))[1]
-    return spread(found, inexact)
+    outs, found = jax.jvp(along, at, tuple([tangents[i] for i in perturbed]))
+    pairs = zip(outs, found, strict=True)
+    return outs, [t if is_inexact(out) else None for out, t in pairs]
 
 
 # For a batch y_i = E(r_i) t_i, both directions are one example's under vmap. A separate
@@ -428,6 +428,18 @@ _bind_linear = internals.define_primitive(
 )
 
 
+def spread_out(values: Arrays, inputs: Arrays, *, name: str) -> list[Any]:
+    """Return the values, with their own derivative; see `attach` for what spreads."""
+    n = len(values)
+
+    def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
+        return list(tangents[:n])
+
+    places = list(map(is_inexact, values))
+    inside = list(map(gate, values))
+    return attach(rule, [*values, *inputs], inside, name=name, spreads=places)
+
+
 def refusing(
     error: Callable[[], Exception], inputs: Arrays, values: Arrays, *, name: str
 ) -> list[Any]:
@@ -442,7 +454,9 @@ def refusing(
 
     def rule(_: Arrays, outs: Arrays, tangents: Arrays) -> list[Any]:
         places = list(map(is_inexact, outs))
-        types = [internals.tangent_type(o) for o, x in zip(outs, places, strict=True) if x]
+        types = [
+            internals.tangent_type(o) for o, x in zip(outs, places, strict=True) if x
+        ]
         ts = [t for t in tangents if t is not None]
         return spread(linear(refuse, refuse, [], ts, types, name=name), places)
 

@@ -83,7 +83,10 @@ def gradients(
         )
     grads: list[Any] = []
     groups = zip(
-        specs, grouped(specs, layout.in_types), grouped(specs, layout.needs), strict=True
+        specs,
+        grouped(specs, layout.in_types),
+        grouped(specs, layout.needs),
+        strict=True,
     )
     for position, (spec, types, needs) in enumerate(groups):
         where = Where(f"{name}.backward", labels[position], position)

@@ -322,4 +322,3 @@ def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
     """Return the next value for each place that is True, and None for the others."""
     rest = iter(values)
     return [next(rest) if place else None for place in places]
-

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._explain import trace
 from jaxfn._explain.report import Explanation, Transformation
 from jaxfn._explain.target import Target, struct, target
@@ -164,7 +164,7 @@ class _Report:
     def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
         """Differentiate the call in reverse mode, and find its residuals."""
         # Integers alone: there is nothing to differentiate.
-        if not any(map(pytree.is_number, self._types)):
+        if not any(map(values.is_number, self._types)):
             return None
         kept = [i for i, first in enumerate(self._first) if first == i]
         labels = [self._labels[i] for i in kept]
@@ -196,7 +196,7 @@ class _Report:
         if self._traced or not self._abstract:
             rows.append(self._row("call", "forward", f))
         rows.append(self._row("jit", "XLA compiles forward", f, compiled=True))
-        if any(map(pytree.is_number, self._types)):
+        if any(map(values.is_number, self._types)):
             pulled, pushed = trace.pulled, trace.pushed
             rows += [
                 self._row("reverse mode", engine.reverse, pulled(f)),

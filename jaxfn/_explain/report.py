@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._base import compat, errors, short
+from jaxfn._core import internals, messages, short
 from jaxfn._explain.target import Argument, Engine
 from jaxfn._explain.trace import Cost, Residual
 from jaxfn._kernels import Kernel
@@ -206,10 +206,10 @@ def _arguments(arguments: Sequence[Argument]) -> Rows:
 
 
 _REFUSALS = {
-    errors.NO_JVP: "needs jvp or generate_jvp_rule",
-    compat.FORWARD_MODE_REFUSAL: "needs defjvp or generate_jvp_rule",
-    errors.NO_BACKWARD: "needs backward or vjp",
-    errors.ONCE: "backward is marked once_differentiable",
+    messages.NO_JVP: "needs jvp or generate_jvp_rule",
+    internals.FORWARD_MODE_REFUSAL: "needs defjvp or generate_jvp_rule",
+    messages.NO_BACKWARD: "needs backward or vjp",
+    messages.ONCE: "backward is marked once_differentiable",
     "KernelDerivativeError": "a kernel has no derivative",
 }
 """A few words for each error that means a missing rule; the first match counts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._base import ARRAY, Arguments, Outputs, errors, type_name
-from jaxfn._decorator import JaxRules, custom_function, is_pair, positional, split
-from jaxfn._decorator import call as jax_call
-from jaxfn._engine import Arrays, Perturbed, Residuals, call
-from jaxfn._function import Function, bind, parameters, parts
-from jaxfn._methods import ClassRules, Definition, Record, fields, filled, is_record
+from jaxfn._class_rules import ClassRules
+from jaxfn._core import ARRAY, Layout, Spec, call, grouped, messages, split, type_name
+from jaxfn._custom_function import custom_function
+from jaxfn._function import Function, rules_of
+from jaxfn._jax_rules import JaxRules, holds
+from jaxfn._saved import fields, is_record
 
 Tag = Callable[[Any, str], Any]
 """A function that gets each saved array and its name, and returns the array."""
@@ -83,7 +83,10 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
     Raises:
         TypeError: `function` is no Function of jaxfn.
     """
-    function = getattr(function, "_jaxfn_class", function)
+    cls = getattr(function, "_jaxfn_class", None)
+    # A wrapper, such as jax.grad(F.apply), has a copy of the attribute.
+    if cls is not None and cls.apply is function:
+        function = cls
     if isinstance(function, types.MethodType):
         bound = function.__func__
         if isinstance(bound, custom_function):
@@ -91,17 +94,33 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
     if isinstance(function, type) and issubclass(function, Function):
         return _of_class(function, function.__name__, args, kwargs)
     if isinstance(function, custom_function):
-        name = function._jax_rules.name
         if function._torch_rules.keys() & {"backward", "jvp"}:
+            name = function._definition.name
             return _of_class(function._function, name, args, kwargs)
-        if function._jax_rules.kinds:
-            args, kwargs = positional(function._jax_rules, args, kwargs), {}
-        return _of_decorated(function, name, args, kwargs)
-    raise errors.RuleTypeError(
+        return _of_decorated(function, args, kwargs)
+    raise messages.RuleTypeError(
         f"explain got {type_name(function)}: expected a jaxfn.Function class, its "
         "apply, or a function decorated by jaxfn.custom_function. Pass the Function "
         "first, then the arguments of the call."
     )
+
+
+Namer = Callable[[Layout, int], list[str]]
+"""Names each of so many saved arrays."""
+
+
+def _tagged(rules: Any, name_saved: Namer, tag: Tag) -> Callable[..., Any]:
+    """Return the Function on flat arrays; `tag` gets each array that it saves."""
+    pack = rules.pack
+
+    def tagging(layout: Layout, saved: list[Any]) -> tuple[Layout, list[Any]]:
+        layout, saved = pack(layout, saved)
+        names = name_saved(layout, len(saved))
+        pairs = zip(saved, names, strict=True)
+        return layout, [tag(x, name) if name else x for x, name in pairs]
+
+    rules.pack = tagging
+    return lambda *xs: call(rules, xs)
 
 
 # ---- a class
@@ -110,73 +129,58 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
 def _of_class(
     cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Target:
-    arrays, arguments = parts(cls, args, kwargs)
-    definition = Definition(cls, Function)
-
-    def tagged(tag: Tag) -> Callable[..., Any]:
-        rules = ClassRules(definition, arguments).rules
-
-        def fwd(xs: Arrays, perturbed: Perturbed) -> tuple[Outputs, Residuals]:
-            outs, found = rules.fwd(xs, perturbed)
-            names = _saved_names(found.static, len(found.arrays))
-            kept = [tag(x, n) for x, n in zip(found.arrays, names, strict=True)]
-            return outs, dataclasses.replace(found, arrays=kept)
-
-        rules_ = dataclasses.replace(rules, fwd=fwd)
-        return lambda *xs: call(rules_, xs)
+    rules = rules_of(cls, args, kwargs)
 
     def plain(*xs: Any) -> Any:
-        values = arguments.join(xs)
-        if definition.setup_context is None:
+        values = rules.spec.join(xs)
+        if not rules.has_setup:
             ctx = cls._backward_cls()
             # As if all were differentiated, because forward may read needs_input_grad.
             ctx.__dict__["_jaxfn_needs"] = (True,) * len(values)
             values = (ctx, *values)
-        return definition.forward(*values, **arguments.kwargs)
+        return cls.forward(*values, **rules.kwargs)
 
     engine = _engine(
-        reverse=definition.has_backward,
-        forward=definition.jvp is not None,
-        derived=definition.derive_jvp,
-        batch=definition.vmap is not None,
+        reverse=rules.defines_backward,
+        forward=rules.has_jvp,
+        derived=rules.derives_jvp,
+        batch=rules.has_vmap,
         words=("backward", "jvp", "the vmap staticmethod"),
     )
-    return Target(name, engine, _arguments(arguments, arrays), arrays, tagged, plain)
+    return Target(
+        name,
+        engine,
+        _arguments(rules.parameters.names, rules.specs, rules.arrays, rules.kwargs),
+        rules.arrays,
+        lambda tag: _tagged(rules_of(cls, args, kwargs), _saved_names, tag),
+        plain,
+    )
 
 
-def _saved_names(record: Record, n: int) -> list[str]:
+def _saved_names(layout: Layout, n: int) -> list[str]:
     """Name each of the `n` residuals as a rule reads it, for example `ctx.scale`.
 
     A residual that rules read in several ways has all these names. One that no rule
     reads has none.
     """
-    # Fill the templates of the layout with marks in place of arrays. The place of a
-    # mark is the place of its array.
-    layout, packed = record.layout, record.packed
+    # Fill the saved values with marks in place of arrays. The place of a mark is the
+    # place of its array.
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
-    # With saved-tensor hooks, backward reads unpacked arrays, which are named below.
-    for puts in (layout.for_forward, () if packed else layout.for_backward):
-        for i, put in enumerate(puts):
-            _note(found, put(marks), f"saved_tensors[{i}]")
-    if packed is not None:
-        rest = iter(marks[packed.kept :])
-        # The hooks packed the other residuals, array by array.
-        places: dict[int, list[str]] = {id(spec): [] for spec in packed.specs}
-        for i, whole in enumerate(filled(layout.for_backward, packed.specs)):
-            _note(places, whole, f"saved_tensors[{i}]")
-        for spec in packed.specs:
-            value = [next(rest) for _ in range(spec.n_arrays)]
-            _note(found, value, f"{', '.join(places[id(spec)])}, packed")
-    for name, put in layout.attributes.items():
-        _note(found, put(marks), f"ctx.{name}")
+    saved, attributes, packed = layout.saved.filled(marks)
+    for i, x in enumerate(saved):
+        _note(found, x, f"saved_tensors[{i}]", packed=packed)
+    for name, x in attributes.items():
+        _note(found, x, f"ctx.{name}")
     return [", ".join(found[id(mark)]) for mark in marks]
 
 
-def _note(found: dict[int, list[str]], value: Any, name: str) -> None:
+def _note(
+    found: dict[int, list[str]], value: Any, name: str, *, packed: bool = False
+) -> None:
     """Add the path of each object in `value` to its names in `found`."""
     for path, x in tree_util.tree_flatten_with_path(value)[0]:
-        here = name + tree_util.keystr(path)
+        here = f"{name}, packed" if packed else name + tree_util.keystr(path)
         if id(x) in found:
             if here not in found[id(x)]:
                 found[id(x)].append(here)
@@ -190,59 +194,59 @@ def _note(found: dict[int, list[str]], value: Any, name: str) -> None:
 
 
 def _of_decorated(
-    function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Target:
-    rules: JaxRules = function._jax_rules
-    known = parameters(function.fun, has_ctx=False)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=True, name=name)
-    pairs = [split(x, nondiff=i in rules.nondiff) for i, x in enumerate(args)]
+    d = function._definition
+    if d.kinds:
+        args, kwargs = d.positional(args, kwargs), {}
+    else:
+        bound = inspect.signature(d.fun).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
+    pairs = [
+        split(x, (lambda _: False) if i in d.nondiff else holds)
+        for i, x in enumerate(args)
+    ]
     arrays = [x for leaves, _ in pairs for x in leaves]
-    arguments = Arguments(tuple(spec for _, spec in pairs), kwargs, known)
+    specs = [spec for _, spec in pairs]
+
+    def whole(xs: Sequence[Any]) -> list[Any]:
+        groups = zip(specs, grouped(specs, xs), strict=True)
+        return [spec.join(group) for spec, group in groups]
 
     def tagged(tag: Tag) -> Callable[..., Any]:
-        own = _tagging(rules, tag)
-        if not rules.kinds:
-            return lambda *xs: function(*arguments.join(xs), **kwargs)
-        return lambda *xs: jax_call(own, arguments.join(xs))
+        if "defvjp" not in d.calls or d.foreign is not None:
+            return lambda *xs: function(*whole(xs), **kwargs)
+        return _tagged(JaxRules(d, args), _residual_names, tag)
 
+    reverse = any(c.decorator is jax.custom_vjp for c in d.calls.values())
     engine = _engine(
-        reverse=rules.has_reverse,
-        forward=rules.has_forward,
-        derived=rules.has_reverse and rules.derive_jvp,
-        batch=rules.batch is not None or "vmap" in function._torch_rules,
+        reverse=reverse,
+        forward=any(c.decorator is jax.custom_jvp for c in d.calls.values()),
+        derived=reverse and d.derives_jvp,
+        batch="def_vmap" in d.calls or "vmap" in function._torch_rules,
         words=("bwd of defvjp", "the rule of defjvp", "the batch rule"),
         decorated=True,
     )
+    names = tuple(inspect.signature(d.fun).parameters)
     return Target(
-        name,
+        d.name,
         engine,
-        _arguments(arguments, arrays),
+        _arguments(names, specs, arrays, kwargs),
         arrays,
         tagged,
-        lambda *xs: function.fun(*arguments.join(xs), **kwargs),
+        lambda *xs: d.fun(*whole(xs), **kwargs),
     )
 
 
-def _tagging(rules: JaxRules, tag: Tag) -> JaxRules:
-    """Tag the residuals of fwd."""
-    if rules.vjp is None:
-        return rules
-    call, (fwd, bwd) = rules.vjp, rules.vjp.args
-
-    def put(path: Any, x: Any) -> Any:
-        name = f"residuals{tree_util.keystr(path)}"
-        return tag(x, name) if isinstance(x, jax.Array) else x
-
-    @functools.wraps(fwd)
-    def tagged(*args: Any) -> Any:
-        result = fwd(*args)
-        if not is_pair(result):
-            return result  # JAX has a message for it
-        return result[0], tree_util.tree_map_with_path(put, result[1])
-
-    own = call._replace(args=(tagged, bwd))
-    calls = tuple([own if c is call else c for c in rules.calls])
-    return dataclasses.replace(rules, calls=calls)
+def _residual_names(layout: Layout, n: int) -> list[str]:
+    """Name each of the residuals of fwd; beside a jvp the arguments come first."""
+    spec: Spec = layout.saved
+    marks = [object() for _ in range(spec.n_arrays)]
+    found: dict[int, list[str]] = {id(mark): [] for mark in marks}
+    _note(found, spec.join(marks), "residuals")
+    names = [", ".join(found[id(mark)]) for mark in marks]
+    return [*[""] * (n - len(names)), *names]
 
 
 # ---- the definition in JAX
@@ -289,12 +293,15 @@ def _engine(
     )
 
 
-def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, ...]:
-    names, n = arguments.known.names, len(arguments.known.names)
-    groups = zip(arguments.specs, arguments.groups(arrays), strict=True)
+def _arguments(
+    names: Sequence[str],
+    specs: Sequence[Spec],
+    arrays: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> tuple[Argument, ...]:
     found = []
-    for i, (spec, group) in enumerate(groups):
-        name, rest = names[i] if i < n else f"args[{i}]", iter(group)
+    for i, (spec, group) in enumerate(zip(specs, grouped(specs, arrays), strict=True)):
+        name, rest = names[i] if i < len(names) else f"args[{i}]", iter(group)
         places = tree_util.tree_flatten_with_path(
             spec.treedef.unflatten(range(len(spec.leaves)))
         )[0]
@@ -305,7 +312,7 @@ def _arguments(arguments: Arguments, arrays: Sequence[Any]) -> tuple[Argument, .
         if not pairs:  # None, or an empty container
             static = [(name, spec.join([]))]
         found.append(Argument(name, held, tuple(static)))
-    only = [Argument(k, (), ((k, x),)) for k, x in arguments.kwargs.items()]
+    only = [Argument(k, (), ((k, x),)) for k, x in kwargs.items()]
     return (*found, *only)
 
 

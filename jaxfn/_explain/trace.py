@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxfn._base import compat, pytree
+from jaxfn._core import internals, values
 from jaxfn._explain.target import Tag, struct
 
 Fun = Callable[..., Any]
@@ -60,7 +60,7 @@ class Cost:
 
 def flat(f: Fun) -> Fun:
     """Make `f` return the list of the arrays in its result."""
-    return lambda *xs: pytree.split(f(*xs))[0]
+    return lambda *xs: values.split(f(*xs))[0]
 
 
 def no_tag(x: Any, _: str) -> Any:
@@ -81,7 +81,7 @@ def vjp(f: Fun, xs: Sequence[Any]) -> tuple[list[Any], Any]:
 
 def _of_floats(f: Fun, xs: Sequence[Any]) -> tuple[Fun, list[Any]]:
     """Return `f` as a function of its float and complex arrays, and these arrays."""
-    floats = [i for i, x in enumerate(xs) if pytree.is_number(jax.typeof(x))]
+    floats = [i for i, x in enumerate(xs) if values.is_number(jax.typeof(x))]
 
     def along(*values: Any) -> list[Any]:
         at = list(xs)
@@ -100,11 +100,11 @@ def cotangents(outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
     rest = iter(cts)
 
     def zeros(o: Any) -> Any:
-        if pytree.is_inexact(o):
-            return compat.zeros(compat.tangent_aval(o))
+        if values.is_inexact(o):
+            return internals.zeros(internals.tangent_type(o))
         return np.zeros(o.shape, jax.dtypes.float0)
 
-    return [next(rest) if pytree.is_number(o) else zeros(o) for o in outs]
+    return [next(rest) if values.is_number(o) else zeros(o) for o in outs]
 
 
 # ---- residuals
@@ -134,7 +134,7 @@ def split(f: Fun, types: Sequence[Any], labels: Sequence[str]) -> Split:
     jaxpr, (outs, pull) = jax.make_jaxpr(lambda *xs: vjp(f, xs), return_shape=True)(
         *types
     )
-    opened, _ = compat.open_jaxpr(jaxpr)
+    opened, _ = internals.open_jaxpr(jaxpr)
     found = _residuals(opened, len(outs), labels)
     return Split(outs, found, jaxpr, pull)
 
@@ -234,7 +234,7 @@ def backward(half: Split) -> tuple[Any, Cost]:
     def second(pull: Any, cts: Sequence[Any]) -> Any:
         return pull(cotangents(half.outs, cts))
 
-    cts = [struct_of(x) for x in half.outs if pytree.is_number(x)]
+    cts = [struct_of(x) for x in half.outs if values.is_number(x)]
     return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
 
 
@@ -278,9 +278,9 @@ def pulled(f: Fun) -> Fun:
 
     def program(*xs: Any) -> Any:
         outs, pull = vjp(f, xs)
-        cts = [o for o in outs if pytree.is_number(o)]
+        cts = [o for o in outs if values.is_number(o)]
         found = pull(cotangents(outs, cts))
-        return [x for x in found if pytree.is_number(x)]
+        return [x for x in found if values.is_number(x)]
 
     return program
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._gradcheck import jacobians
 from jaxfn._gradcheck.errors import OutputChangedError
 
@@ -64,11 +64,11 @@ class Call:
         self.func, self._eps = func, eps
         self._kinds: list[tuple[Any, Any]] | None = None
         self.name = getattr(func, "__qualname__", None) or f"{func}"
-        arrays, self._spec = pytree.split(as_tuple(inputs))
+        arrays, self._spec = values.split(as_tuple(inputs))
         self._arrays = [
             a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays
         ]
-        self._at = [i for i, a in enumerate(self._arrays) if pytree.is_number(a)]
+        self._at = [i for i, a in enumerate(self._arrays) if values.is_number(a)]
         self.xs = [self._arrays[i] for i in self._at]
 
     def __call__(self, *xs: Any) -> list[Any]:
@@ -80,7 +80,7 @@ class Call:
         # For JAX None is an empty tree; here it is an output that is no array.
         outputs = jax.tree.leaves(out, is_leaf=lambda o: o is None)
         for j, o in enumerate(outputs):
-            if not pytree.is_array(o):
+            if not values.is_array(o):
                 raise OutputError(
                     f"'{type(o).__name__}' object has no attribute 'requires_grad'. "
                     f"Output {j} of `{self.name}` is no array: expected arrays only, "

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._gradcheck.errors import OutputChangedError
 
 Outputs: TypeAlias = list[Any]
@@ -150,7 +150,7 @@ def push(f: Fun, xs: Sequence[Any], i: int, t: Any) -> Outputs:
 
 def of_floats(f: Fun) -> Fun:
     """Return `f` with its float and complex outputs alone."""
-    return lambda *xs: [o for o in f(*xs) if pytree.is_number(o)]
+    return lambda *xs: [o for o in f(*xs) if values.is_number(o)]
 
 
 def part_of_outputs(f: Fun, part: Callable[[Any], Any]) -> Fun:

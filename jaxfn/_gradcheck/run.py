@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import compat, errors, pytree
+from jaxfn._core import internals, messages, values
 from jaxfn._gradcheck import jacobians
 from jaxfn._gradcheck.call import Call, Options, random
 from jaxfn._gradcheck.errors import GradcheckError
@@ -30,7 +30,7 @@ class Gradcheck:
         options = self.options
         self.call.warn()
         outputs = self.call(*self.xs)
-        if not any(map(pytree.is_number, outputs)):
+        if not any(map(values.is_number, outputs)):
             self.expect_constant()
             return
         self.floats = floats = jacobians.of_floats(self.call)
@@ -54,9 +54,9 @@ class Gradcheck:
         try:
             yield
         except TypeError as error:
-            if compat.FORWARD_MODE_REFUSAL not in str(error):
+            if internals.FORWARD_MODE_REFUSAL not in str(error):
                 raise
-            text = f"{errors.NO_JVP} `{self.call.name}` has no forward rule."
+            text = f"{messages.NO_JVP} `{self.call.name}` has no forward rule."
             raise NotImplementedError(text) from error
 
     def real_outputs(self, f: Fun) -> list[tuple[Fun, str | None]]:

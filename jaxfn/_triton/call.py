@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxfn._base import compat
+from jaxfn._core import internals
 from jaxfn._kernels import LAUNCH, KernelDerivativeError
 from jaxfn._triton import experimental, interpreter
 from jaxfn._triton.errors import LaunchError
@@ -67,7 +67,7 @@ def launch(launch: Launch, buffers: Sequence[Any]) -> list[jax.Array]:
     # Neither a callback nor jax-triton declares the axes of a `shard_map` that results
     # vary over. If JAX took them for equal on all devices, gradients would be wrong.
     return [
-        functools.reduce(compat.match_varying, arrays, x)
+        functools.reduce(internals.match_varying, arrays, x)
         for x in _function(_Keyed(launch))(*arrays)
     ]
 

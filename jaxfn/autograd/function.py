@@ -4,14 +4,9 @@ Example:
     >>> from jaxfn.autograd.function import InplaceFunction
 """
 
-from jaxfn._function import (
-    Function,
-    FunctionMeta,
-    InplaceFunction,
-    NestedIOFunction,
-    once_differentiable,
-)
-from jaxfn._methods import BackwardCFunction, FunctionCtx
+from jaxfn._context import BackwardCFunction, FunctionCtx
+from jaxfn._function import Function, FunctionMeta, once_differentiable
+from jaxfn._legacy import InplaceFunction, NestedIOFunction
 
 __all__ = [
     "BackwardCFunction",

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfn._methods import BackwardCFunction, settings
+from jaxfn import _settings as settings
+from jaxfn._context import BackwardCFunction
 
 __all__ = [
     "Node",

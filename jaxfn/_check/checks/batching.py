@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._check import numbers, shared
 from jaxfn._check.case import Case, name_gradients, name_outputs, name_tangents
 from jaxfn._check.compile import Call, jit
@@ -159,7 +159,7 @@ def backwards_of_batch(case: Case) -> Call:
         def gradients(*arrays: Any) -> Arrays:
             def f(*xs: Any) -> Arrays:
                 found = jax.vmap(case.run, in_axes=axes)(*case.whole(xs, arrays))
-                return [o for o in found if pytree.is_number(o)]
+                return [o for o in found if values.is_number(o)]
 
             return list(jax.vjp(f, *[arrays[i] for i in case.at])[1](cts))
 

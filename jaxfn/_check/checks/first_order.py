@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._check import accuracy, numbers, shared
 from jaxfn._check.case import Case, name_outputs, name_tangents, rule_that_saves
 from jaxfn._check.diagnosis import located
@@ -72,7 +72,7 @@ def _value_of_fwd(case: Case) -> Outcome:
 
     def f(*xs: Any) -> Arrays:
         arrays = numbers.copies(case.whole(xs))
-        found, spec = pytree.split(case.fun(*case.spec.join(arrays)))
+        found, spec = values.split(case.fun(*case.spec.join(arrays)))
         structures.append(spec.treedef)
         return found
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxfn._base import compat, errors, pytree
+from jaxfn._core import internals, messages, values
 from jaxfn._check import numbers, shared
 from jaxfn._check.case import Case, floats, name_gradients, name_outputs
 from jaxfn._check.checks.batching import partial_gradients
@@ -100,7 +100,7 @@ def low_precision(case: Case) -> Outcome:
     if case.may_not_end:
         raise Skip(f"{NO_LIMIT} {_dtypes(low.xs)}")
     rounded = [
-        numbers.array(x, y.dtype) if pytree.is_number(x) else y
+        numbers.array(x, y.dtype) if values.is_number(x) else y
         for x, y in zip(low.arrays, case.arrays, strict=True)
     ]
     together = case.together
@@ -140,7 +140,7 @@ def _low_gradients(low: Case, cts: Arrays) -> Arrays | Outcome:
         refused = isinstance(error, NotImplementedError) or (
             isinstance(error, TypeError) and NO_DTYPE in str(error)
         )
-        if refused and errors.NO_BACKWARD not in str(error):
+        if refused and messages.NO_BACKWARD not in str(error):
             why = f"backward refuses {_dtypes(low.xs)}: {_line(error)}"
             raise Skip(why) from error
         if _is_refusal(error):
@@ -203,7 +203,7 @@ class _High:
         generator, found = self._case.rng(), [0.0]
         for _ in range(ROUNDINGS):
             arrays = [
-                _shaken(x, self._low.eps, generator) if pytree.is_number(x) else x
+                _shaken(x, self._low.eps, generator) if values.is_number(x) else x
                 for x in self._rounded
             ]
             have = [shared.wide(a) for a in f(*arrays)]
@@ -220,7 +220,7 @@ def _shaken(x: Any, eps: float, generator: np.random.Generator) -> Any:
 def _is_refusal(error: Exception) -> bool:
     """Return whether the error means that the function lacks the derivative."""
     text = str(error)
-    return errors.NO_BACKWARD in text or compat.FORWARD_MODE_REFUSAL in text
+    return messages.NO_BACKWARD in text or internals.FORWARD_MODE_REFUSAL in text
 
 
 def _dtypes(xs: Arrays) -> str:

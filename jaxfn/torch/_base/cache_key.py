@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._base import search
+from jaxfn._core import closures
 from jaxfn.torch._base import experimental
 from jaxfn.torch._base.flatten import PLAIN, Rebuilt
 from jaxfn.torch._base.torch_module import torch
@@ -79,7 +79,7 @@ def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, An
             yield from _plain_in(name, space[name], names, seen)
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
-        yield from _plain_in(name, search.in_cell(cell), names, seen)
+        yield from _plain_in(name, closures.in_cell(cell), names, seen)
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -207,7 +207,7 @@ class _Fingerprint:
         if isinstance(value, np.generic):
             return kind, value.dtype.str, value.tobytes()
         if isinstance(value, types.FunctionType):
-            cells = [self(search.in_cell(c)) for c in value.__closure__ or ()]
+            cells = [self(closures.in_cell(c)) for c in value.__closure__ or ()]
             parts = self(value.__defaults__), self(value.__kwdefaults__)
             read = [(name, self(x)) for name, x in _read_by(value, set())]
             own = Same(value.__code__), Same(value.__globals__)

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxfn._base import search
+from jaxfn._core import closures
 from jaxfn.torch._base.torch_module import torch
 
 
@@ -120,7 +120,7 @@ class Flattener:
 
     def _function(self, value: types.FunctionType) -> Any:
         cells = value.__closure__ or ()
-        parts = [self(search.in_cell(cell)) for cell in cells]
+        parts = [self(closures.in_cell(cell)) for cell in cells]
 
         def make(found: Any) -> Any:
             function = types.FunctionType(

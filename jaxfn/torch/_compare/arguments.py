@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._base import pytree, short
+from jaxfn._core import short, values
 from jaxfn.torch._base import Leaf, is_separate, to_numpy, torch
 
 
@@ -22,7 +22,7 @@ def is_array(x: Any) -> bool:
     """Return whether `x` is an array of JAX or NumPy, or a dense tensor."""
     if isinstance(x, torch.Tensor):
         return x.layout is torch.strided and not x.is_quantized
-    return pytree.is_array(x)
+    return values.is_array(x)
 
 
 def as_numpy(x: Any) -> np.ndarray:
@@ -97,7 +97,7 @@ class CommonArguments:
         return [
             x
             for x in self.template
-            if type(x) is Leaf and pytree.is_inexact(self.arrays[x])
+            if type(x) is Leaf and values.is_inexact(self.arrays[x])
         ]
 
     def position(self, i: int) -> int:
@@ -138,7 +138,7 @@ class CommonArguments:
 
 def widened(x: np.ndarray) -> np.ndarray:
     """Return a float or complex array in double precision, any other as it is."""
-    if not pytree.is_inexact(x):
+    if not values.is_inexact(x):
         return x
     is_complex = np.issubdtype(x.dtype, np.complexfloating)
     return x.astype(np.complex128 if is_complex else np.float64)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import compat, errors, pytree
+from jaxfn._core import internals, messages, values
 from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
 from jaxfn._kernels import KernelDerivativeError
 from jaxfn.torch._compare.accuracy import normal
@@ -46,11 +46,11 @@ def second(pair: Pair) -> Outcome:
     expected = [] if once else pair.torch_second(pair.arrays)
     try:
         got = pair.jax_second(pair.arrays)
-    except errors.SecondDerivativeError as error:
+    except messages.SecondDerivativeError as error:
         if once:
             raise Skip("both refuse it: once_differentiable") from error
         raise
-    except (errors.HostDerivativeError, KernelDerivativeError) as error:
+    except (messages.HostDerivativeError, KernelDerivativeError) as error:
         said = re.split(r": |\. ", str(error))[0]
         raise Skip(f"the port refuses it: {said}") from error
     if once:
@@ -142,7 +142,7 @@ def _along_each(
 
     Yield None if the function has no slope along it.
     """
-    eps = eps_of([x for x in at if pytree.is_inexact(x)])
+    eps = eps_of([x for x in at if values.is_inexact(x)])
     for k, x in enumerate(at):
         t = normal(x, generator)
         found = slopes(f, at, [t if j == k else None for j in range(len(at))], eps)
@@ -194,7 +194,7 @@ def jvp(pair: Pair) -> Outcome:
 
 def _expect_refusal(error: Exception) -> None:
     text = str(error)
-    if compat.FORWARD_MODE_REFUSAL in text or errors.NO_JVP in text:
+    if internals.FORWARD_MODE_REFUSAL in text or messages.NO_JVP in text:
         raise Skip("the port has no jvp") from error
 
 
@@ -236,7 +236,7 @@ def _batches(
 
 def vmap(pair: Pair) -> Outcome:
     """Compare a batch with a loop of torch, or with torch's own vmap rule."""
-    at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
+    at = [i for i, x in enumerate(pair.got) if values.is_array(x)]
     found = []
 
     def run(arrays: list[np.ndarray]) -> list[Any]:

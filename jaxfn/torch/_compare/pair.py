@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
@@ -223,7 +223,7 @@ class Pair:
         The row of the dtype reports that. Their derivatives are no more precise.
         """
         pairs = zip(self.got, self.expected.leaves, strict=False)
-        both = [two for two in pairs if all(map(pytree.is_array, two))]
+        both = [two for two in pairs if all(map(values.is_array, two))]
         return [x for x, y in both if eps_of([x]) > eps_of([y])]
 
     def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
@@ -279,7 +279,7 @@ class Pair:
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
     """Return the leaves of an output as arrays, with 0 for what is no number."""
     return [
-        np.asarray(x) if pytree.is_array(x) or isinstance(x, NUMBERS) else np.zeros(())
+        np.asarray(x) if values.is_array(x) or isinstance(x, NUMBERS) else np.zeros(())
         for x in leaves
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._check import Skip
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Pair
@@ -36,7 +36,7 @@ def points(pair: Pair, n: int, run: Callable[[Point], Any]) -> list[Point]:
 def _moved(pair: Pair, near: Near, k: int, generator: np.random.Generator) -> Point:
     found = list(pair.arrays)
     for i, x in enumerate(found):
-        if pytree.is_inexact(x):
+        if values.is_inexact(x):
             found[i] = np.asarray(near(x, k, generator)).astype(x.dtype)
     return found
 

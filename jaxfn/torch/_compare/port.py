@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxfn
-from jaxfn._base import compat, pytree
+from jaxfn._core import internals, values
 from jaxfn.torch._base import KEYS
 from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
 from jaxfn.torch._compare.tensors import tops_of
@@ -48,7 +48,7 @@ class Port:
 
     def arrays(self, arrays: Sequence[Any]) -> Arrays:
         """Return the outputs that are arrays."""
-        return [x for x in self.leaves(arrays) if pytree.is_array(x)]
+        return [x for x in self.leaves(arrays) if values.is_array(x)]
 
     def function(
         self,
@@ -127,7 +127,7 @@ def takes_key(port: Any, names: Sequence[str]) -> bool:
 
 
 def _fresh(x: Any) -> Any:
-    return x if compat.is_tracer(x) else jnp.asarray(np.array(x))
+    return x if internals.is_tracer(x) else jnp.asarray(np.array(x))
 
 
 def _where(values: Sequence[Any], used: Sequence[bool]) -> list[Any]:

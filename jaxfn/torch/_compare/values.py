@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import pytree
+from jaxfn._core import values
 from jaxfn._check import MOST, Outcome, Skip, worst
 from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
 from jaxfn.torch._compare.points import points
@@ -40,18 +40,18 @@ def _kinds(leaves: Sequence[Any]) -> str:
 
 
 def _kind(x: Any) -> str:
-    if pytree.is_array(x):
+    if values.is_array(x):
         return "an array"
     return repr(x) if isinstance(x, (int, float, str, type(None))) else str(type(x))
 
 
 def _is_like(got: Any, expected: Any) -> bool:
-    if pytree.is_array(got) and pytree.is_array(expected):
+    if values.is_array(got) and values.is_array(expected):
         return True
     numbers = [isinstance(x, NUMBERS) for x in (got, expected)]
     if all(n or _is_scalar(x) for n, x in zip(numbers, (got, expected), strict=True)):
         return True  # compared as values
-    if pytree.is_array(got) or pytree.is_array(expected):
+    if values.is_array(got) or values.is_array(expected):
         return False
     try:
         return got is expected or bool(got == expected) or _name(got) == _name(expected)
@@ -60,7 +60,7 @@ def _is_like(got: Any, expected: Any) -> bool:
 
 
 def _is_scalar(x: Any) -> bool:
-    return pytree.is_array(x) and np.ndim(x) == 0
+    return values.is_array(x) and np.ndim(x) == 0
 
 
 def _name(x: Any) -> str:
@@ -75,7 +75,7 @@ def _each(pair: Pair) -> list[tuple[str, Any, np.ndarray]]:
     return [
         (label, x, y)
         for label, x, y in rows
-        if pytree.is_array(x) and pytree.is_array(y)
+        if values.is_array(x) and values.is_array(y)
     ]
 
 
@@ -114,7 +114,7 @@ def _compared(
 ) -> Outcome:
     """Compare the leaves that are an array on at least one side."""
     both = list(zip(got, expected, strict=True))
-    at = [i for i, two in enumerate(both) if any(map(pytree.is_array, two))]
+    at = [i for i, two in enumerate(both) if any(map(values.is_array, two))]
     labels = [f"{pair.expected.labels[i]}{where}" for i in at]
     slack = None
     if pair.exact is not None:
@@ -167,7 +167,7 @@ def value_differentiated(pair: Pair) -> Outcome:
 
 def value_jit(pair: Pair) -> Outcome:
     """Compare the values under jit."""
-    at = [i for i, x in enumerate(pair.got) if pytree.is_array(x)]
+    at = [i for i, x in enumerate(pair.got) if values.is_array(x)]
     if not pair.arrays:
         raise Skip("there is no array to trace")
     run = jax.jit(lambda arrays: pair.port.arrays(arrays))

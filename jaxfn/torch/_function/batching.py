@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._base import errors
-from jaxfn._methods import VmapInfo
+from jaxfn._core import messages
+from jaxfn._class_rules import VmapInfo
 from jaxfn.torch._base import (
     Flattener,
     Leaf,
@@ -39,9 +39,9 @@ class Batch:
         """Refuse wrong classes, as torch does, and a rule with more than one key."""
         cls, name = self._cls, self._cls.__name__
         if cls.setup_context is torch.autograd.Function.setup_context:
-            raise errors.RuleError(errors.VMAP_COMBINED.format(name=name))
+            raise messages.RuleError(messages.VMAP_COMBINED.format(name=name))
         if cls.generate_vmap_rule:
-            raise errors.RuleError(errors.VMAP_TWICE.format(name=name))
+            raise messages.RuleError(messages.VMAP_TWICE.format(name=name))
         if key_dim is not None:
             raise TorchRefusal(
                 operation="vmap",

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-
-from jaxfn._base import Outputs, compat, pytree
-from jaxfn._engine import (
+from jaxfn._core import (
     Arrays,
-    OnePass,
-    Perturbed,
-    Residuals,
+    Layout,
+    Mask,
+    Outputs,
     Rules,
-    Run,
+    batchable,
     call,
-    with_batch_rule,
+    conj,
+    internals,
+    split,
 )
-from jaxfn.torch._function.call import Mask
 
 
 class DerivableGraph(Protocol):
@@ -41,47 +39,36 @@ def apply(graph: DerivableGraph, key: Any, arrays: Sequence[Any]) -> list[Any]:
         key: A PRNG key; None if it draws nothing.
         arrays: Its arguments.
     """
-    if not any(map(compat.is_tracer, arrays)) and not compat.is_tracer(key):
+    if not any(map(internals.is_tracer, arrays)) and not internals.is_tracer(key):
         return graph(arrays, key)
     flat = list(arrays) if key is None else [key, *arrays]
-    return call(_GraphRules(graph, has_key=key is not None).rules, flat)
+    return call(_GraphRules(graph, has_key=key is not None), flat)
 
 
-class _GraphRules:
+class _GraphRules(Rules):
     """The rules of one call. Each saves the arguments, and nothing else."""
+
+    has_backward, has_jvp = True, True
 
     def __init__(self, graph: DerivableGraph, *, has_key: bool) -> None:
         self._graph, self._n_keys = graph, int(has_key)
-        name = f"{graph.name}.{graph.rule}"
-        one_pass = OnePass(self._forward, _residuals, lambda: self.rules, rule=name)
-
-        def primal(arrays: Arrays) -> Outputs:
-            nothing = (False,) * len(arrays)
-            # In such a JAX the reverse derivative of a scan drops `jvp`.
-            if compat.SCAN_DROPS_JVP:
-                return one_pass.fwd(arrays, nothing)[0]
-            return one_pass.primal(arrays, nothing)
-
-        self.rules = Rules(
-            name=name, primal=primal, fwd=one_pass.fwd, bwd=self._pull, jvp=self._push
-        )
+        self.name = self.forward_name = f"{graph.name}.{graph.rule}"
 
     def _split(self, flat: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Split the key, or None, from the arrays."""
         n = self._n_keys
         return flat[0] if n else None, list(flat[n:])
 
-    def _forward(
-        self, inputs: Arrays, perturbed: Perturbed
-    ) -> tuple[Arrays, list[Any], Run]:
-        def forward(*flat: Any) -> Outputs:
-            key, arrays = self._split(flat)
-            return pytree.outputs(self._graph(arrays, key))
+    def forward(self, arrays: Arrays, needs: Mask) -> tuple[Any, Any, Layout]:
+        batch = None if self._graph.batch is None else self._batch
+        outs = batchable(self._value, batch, name=self.name)(*arrays)
+        layout: Layout = outs.spec
+        layout.needs = needs
+        return list(outs.arrays), list(arrays), layout
 
-        if self._graph.batch is not None:
-            forward = with_batch_rule(forward, self._batch, name=self.rules.name)
-        outs = forward(*inputs)
-        return outs.arrays, list(inputs), Run(outs.static, perturbed, False, None)
+    def _value(self, *flat: Any) -> Outputs:
+        key, arrays = self._split(flat)
+        return _outputs(self._graph(arrays, key))
 
     def _batch(
         self, size: int, batched: Sequence[bool], flat: list[Any]
@@ -90,42 +77,34 @@ class _GraphRules:
         assert self._graph.batch is not None
         key, arrays = self._split(flat)
         key_dim, dims = self._split([0 if b else None for b in batched])
-        found = self._graph.batch(size, key_dim, tuple(dims), key, arrays)
-        outs = pytree.outputs(found)
-        return outs, Outputs([True] * len(outs.arrays), outs.static)
+        outs = _outputs(self._graph.batch(size, key_dim, tuple(dims), key, arrays))
+        return outs, Outputs([True] * len(outs.arrays), outs.spec)
 
-    def _pull(self, residuals: Residuals, cts: Arrays) -> list[Any]:
+    def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
         """Compute the gradients of the arguments that need one."""
-        key, arrays = self._split(residuals.arrays)
-        perturbed, out = residuals.static
-        needs_input_grad = tuple(perturbed[self._n_keys :])
+        key, arrays = self._split(saved)
+        needs_input_grad = tuple(layout.needs[self._n_keys :])
         # A result that is None (a missing gradient) has no cotangent.
-        whole = out.whole.join_only([None if ct is None else _conj(ct) for ct in cts])
+        whole = layout.out.join_only([None if ct is None else conj(ct) for ct in cts])
         has_cotangent = tuple(ct is not None for ct in whole)
         if not any(needs_input_grad) or not any(has_cotangent):
-            return [None] * len(perturbed)
+            return [None] * len(layout.needs)
         pulled = self._graph.vjp(needs_input_grad, has_cotangent).apply
         found = iter(pulled(key, *arrays, *[ct for ct in whole if ct is not None]))
-        grads = [_conj(next(found)) if need else None for need in needs_input_grad]
+        grads = [conj(next(found)) if need else None for need in needs_input_grad]
         return [*[None] * self._n_keys, *grads]
 
-    def _push(self, residuals: Residuals, tangents: Arrays) -> list[Any]:
+    def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
         """Compute the tangents of the results."""
-        key, arrays = self._split(residuals.arrays)
-        _, out = residuals.static
+        key, arrays = self._split(saved)
         tangents = tangents[self._n_keys :]
         has_tangent = tuple(t is not None for t in tangents)
         pushed = self._graph.jvp(has_tangent).apply
         found = pushed(key, *arrays, *[t for t in tangents if t is not None])
-        present = out.whole.join([True] * len(residuals.differentiable))
+        present = layout.out.join([True] * len(layout.out_types))
         return [t for t, is_there in zip(found, present, strict=True) if is_there]
 
 
-def _residuals(run: Run, leaves: Arrays, arrays: Arrays, outs: Arrays) -> Residuals:
-    del arrays
-    return Residuals(leaves, (run.perturbed, run.out), run.out.differentiable(outs))
-
-
-def _conj(x: Any) -> Any:
-    """Convert a gradient between JAX's convention and torch's."""
-    return jnp.conj(x) if jnp.iscomplexobj(x) else x
+def _outputs(found: list[Any]) -> Outputs:
+    arrays, spec = split(found)
+    return Outputs(arrays, Layout.of_result(found, spec))

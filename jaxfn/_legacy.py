@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
 
-from jaxfn._base import errors, pytree, type_name
-from jaxfn._function.function import Function
-from jaxfn._methods import BackwardCFunction, FunctionCtx
+from jaxfn._context import BackwardCFunction, FunctionCtx
+from jaxfn._core import ARRAY, Spec, grouped, messages, split, type_name
+from jaxfn._function import Function
 
 
 class InplaceFunction(Function):
@@ -182,16 +181,15 @@ class NestedIOFunction(_Nesting, Function):
         n = sum(spec.n_arrays for spec in specs)
         name = cls.__name__
         if len(flat) < n or any(x is not None for x in flat[n:]):
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f"function {name}Backward returned an incorrect number of "
                 f"gradients (expected {n}, got {len(flat)}). "
                 f"`{name}.backward_extended` must return a gradient (or None) "
                 "for each array in the inputs, in their order."
             )
         # torch's old rules return gradients in any nesting.
-        rest = iter(flat)
-        parts = [list(itertools.islice(rest, spec.n_arrays)) for spec in specs]
-        return tuple([s.join_only(part) for s, part in zip(specs, parts, strict=True)])
+        parts = zip(specs, grouped(specs, flat), strict=True)
+        return tuple([spec.join_only(part) for spec, part in parts])
 
     def forward_extended(self, *input: Any, **_: Any) -> Any:
         """Compute the outputs. Override it.
@@ -217,20 +215,20 @@ class NestedIOFunction(_Nesting, Function):
         raise NotImplementedError
 
 
-def _split(values: Any, name: str) -> tuple[list[Any], pytree.Spec]:
+def _split(values: Any, name: str) -> tuple[list[Any], Spec]:
     """Split nested containers into arrays and their spec.
 
     Raises:
         ValueError: A leaf is neither an array nor None.
     """
-    arrays, spec = pytree.split(values)
+    arrays, spec = split(values)
     for x in spec.leaves:
-        if x is not pytree.ARRAY:
+        if x is not ARRAY:
             raise ValueError(
                 "Auto nesting doesn't know how to process an input object of type "
                 f"{type_name(x)}. Accepted types: Tensors, or lists/tuples of them. "
                 f"`{name}.forward_extended` got, saved, marked or returned "
-                f"{errors.shown(x)}: "
+                f"{messages.shown(x)}: "
                 "expected nested lists, tuples and dicts of arrays and None. Keep "
                 "anything else as an attribute of self."
             )

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from jaxfn._base import Arguments, Kwargs, Parameters, compat, errors, pytree
-from jaxfn._function.binding import bind, parameters
-from jaxfn._methods import (
-    BackwardCFunction,
-    FunctionCtx,
-    plain,
-    rewrapped,
-    run_batched,
-    run_traced,
+from jaxfn._class_rules import (
+    ClassRules,
+    Kwargs,
+    Parameters,
+    call_setup_context,
+    note_outputs,
 )
+from jaxfn._context import STATE, BackwardCFunction, FunctionCtx
+from jaxfn._core import Layout, call, internals, is_array, messages, split
+from jaxfn._rule_errors import explain
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,30 +62,39 @@ class _Apply:
     """
 
     def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
-        # getattr would find the apply of a base class.
+        # The pair tells a class that was made from the `__dict__` of another. And no
+        # tool that collects functions of the class finds this one in a tuple.
         made = owner.__dict__.get("_jaxfn_apply")
-        if made is None:
-            # Python calls a partial faster than a function around `apply`.
-            made = compat.with_hidden_frames(functools.partial(apply, owner))
-            made.__name__ = owner.__name__
-            made.__qualname__ = f"{owner.__qualname__}.apply"
-            made.__module__ = owner.__module__
-            made.__doc__ = apply.__doc__
-            made.__signature__ = _signature(owner)
-            made.__dict__["__wrapped__"] = apply  # a partial has no source text
-            made.__dict__["_jaxfn_class"] = owner
-            owner._jaxfn_apply = made
-        return made
+        if made is None or made[0] is not owner:
+            made = owner._jaxfn_apply = owner, _make_apply(owner)
+        return made[1]
+
+
+def _make_apply(owner: Any) -> Callable[..., Any]:
+    # Python calls a partial faster than a function around `apply`.
+    made = internals.with_hidden_frames(functools.partial(apply, owner))
+    made.__name__ = owner.__name__
+    made.__qualname__ = f"{owner.__qualname__}.apply"
+    made.__module__ = owner.__module__
+    made.__doc__ = apply.__doc__
+    made.__signature__ = _signature(owner)
+    made.__dict__["__wrapped__"] = apply  # a partial has no source text
+    made.__dict__["_jaxfn_class"] = owner
+    return made
 
 
 def _signature(cls: Any) -> inspect.Signature:
     """Return the signature of forward without ctx, for the names in JAX's errors."""
     found = inspect.signature(cls.forward)
     places = list(found.parameters.values())
-    separate = cls.setup_context is not Function.setup_context
-    if separate or not places or places[0].kind is places[0].VAR_POSITIONAL:
+    if is_separate(cls) or not places or places[0].kind is places[0].VAR_POSITIONAL:
         return found
     return found.replace(parameters=places[1:])
+
+
+def is_separate(cls: Any) -> bool:
+    """Return whether forward gets no ctx, and setup_context saves."""
+    return cls.setup_context is not Function.setup_context
 
 
 class Function(FunctionCtx, metaclass=FunctionMeta):
@@ -139,7 +149,6 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     boxed_grads_call: ClassVar[bool] = False
 
     apply: ClassVar[_Apply] = _Apply()
-    _jaxfn_parameters: ClassVar[tuple[Any, Any, Parameters] | None] = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         cls = type(self)
@@ -182,7 +191,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.forward.html
         """
-        raise NotImplementedError(errors.NO_FORWARD)
+        raise NotImplementedError(messages.NO_FORWARD)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> Any:
@@ -249,7 +258,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.backward.html
         """
-        raise NotImplementedError(errors.NO_BACKWARD)
+        raise NotImplementedError(messages.NO_BACKWARD)
 
     vjp = backward
 
@@ -288,7 +297,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.Function.jvp.html
         """
-        raise NotImplementedError(errors.NO_JVP)
+        raise NotImplementedError(messages.NO_JVP)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any, **_: Any) -> Any:
@@ -334,7 +343,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         own_backward = cls.backward is not Function.backward
         own_vjp = cls.vjp is not Function.vjp
         if own_backward and own_vjp:
-            raise errors.RuleError(
+            raise messages.RuleError(
                 "Implementing both 'backward' and 'vjp' for a custom Function is not "
                 "allowed. You should only implement one of them. "
                 f"`{cls.__name__}.backward` and `{cls.__name__}.vjp` are both defined, "
@@ -342,7 +351,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             )
         if not own_backward and not own_vjp:
             raise NotImplementedError(
-                f"{errors.NO_BACKWARD} `{cls.__name__}.backward` is missing: define "
+                f"{messages.NO_BACKWARD} `{cls.__name__}.backward` is missing: define "
                 "it as a staticmethod that returns a gradient for each argument of "
                 "forward."
             )
@@ -352,7 +361,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     def _jvp_rule(cls) -> Callable[..., Any]:
         if cls.jvp is Function.jvp:
             raise NotImplementedError(
-                f"{errors.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
+                f"{messages.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
                 "staticmethod that returns a tangent for each output of forward."
             )
         return cls.jvp
@@ -390,8 +399,15 @@ def once_differentiable(fn: _F) -> _F:
     return rewrapped(fn, _marked_once)
 
 
+def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+    """Wrap the function of a rule, also above `@staticmethod` or `@classmethod`."""
+    if isinstance(rule, classmethod):
+        return classmethod(wrap(rule.__func__))
+    return wrap(rule.__func__ if isinstance(rule, staticmethod) else rule)
+
+
 def _marked_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Mark a wrapper, not the caller's `function`. The engine reads the mark.
+    # Mark a wrapper, not the caller's `function`.
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -442,71 +458,140 @@ def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
 
     Source: https://docs.pytorch.org/docs/stable/autograd.html#function
     """
-    separate = cls.setup_context is not Function.setup_context
+    separate = is_separate(cls)
     if cls.forward is Function.forward:
         raise NotImplementedError(
-            f"{errors.NO_FORWARD} `{cls.__name__}.forward` is missing: define it as a "
-            "staticmethod that computes the value."
+            f"{messages.NO_FORWARD} `{cls.__name__}.forward` is missing: define it as "
+            "a staticmethod that computes the value."
         )
     if kwargs or separate:
         known = _parameters(cls, separate)
         if kwargs or known.defaults:
-            args, kwargs = bind(
-                known, args, kwargs, fill_defaults=separate, name=cls.__name__
+            args, kwargs = known.bind(
+                args, kwargs, fill_defaults=separate, name=cls.__name__
             )
     # The fast path: all arguments are concrete arrays.
+    constant = True
     for x in args:
-        if type(x) is not compat.ConcreteArray:
-            args = tuple([_unwrap(x) for x in args])
-            is_traced = any(map(compat.is_tracer, args)) or any(
-                map(compat.is_tracer, pytree.split(args)[0])
+        if type(x) is not internals.ConcreteArray:
+            args = tuple(map(_unwrap, args))
+            constant = not (
+                any(map(internals.is_tracer, args))
+                or any(map(internals.is_tracer, split(args)[0]))
             )
             break
-    else:
-        is_traced = False
-    if not is_traced:
-        out = plain.run(cls, args, kwargs, separate)
-        if out is not plain.CLOSED_OVER_TRACER:
-            return out
-    known = _parameters(cls, separate)
-    arrays, arguments = Arguments.split(args, kwargs, known)
-    return run_traced(cls, Function, arguments, arrays)
+    if constant and not internals.is_transforming():
+        return _plain(cls, args, kwargs, separate)
+    # If no argument is traced, JAX gets none. It raises if forward uses a traced value
+    # that nobody passed, or if that is differentiated.
+    rules = ClassRules(
+        cls, Function, _parameters(cls, separate), args, kwargs, constant=constant
+    )
+    out = call(rules, rules.arrays)
+    if constant and any(map(internals.is_differentiated, split(out)[0])):
+        raise messages.closed_over(cls.__name__)
+    return out
 
 
 def _parameters(cls: Any, separate: bool) -> Parameters:
     """Return the parameters of `cls.forward`; inspect it once, not at each call."""
-    forward, known = cls.forward, cls._jaxfn_parameters
+    forward, known = cls.forward, cls.__dict__.get("_jaxfn_parameters")
     fun = getattr(forward, "__func__", forward)  # a bound method is new at each access
     kind = fun is forward, separate
     if known is None or known[0] is not fun or known[1] != kind:
-        found = parameters(forward, has_ctx=not separate)
+        found = Parameters.of(forward, has_ctx=not separate)
         known = cls._jaxfn_parameters = fun, kind, found
     return known[2]
 
 
-def parts(
-    cls: Any, args: tuple[Any, ...], kwargs: Kwargs
-) -> tuple[list[Any], Arguments]:
-    """Bind the arguments of a call, and split off their arrays."""
-    separate = cls.setup_context is not Function.setup_context
+def rules_of(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> ClassRules:
+    """Return the rules of a call, with its arrays."""
+    separate = is_separate(cls)
     known = _parameters(cls, separate)
-    args, kwargs = bind(known, args, kwargs, fill_defaults=separate, name=cls.__name__)
-    return Arguments.split(tuple(map(_unwrap, args)), kwargs, known)
-
-
-def apply_batched(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> Any:
-    """Call a Function of the separate style that has no rule but vmap.
-
-    `custom_function` calls this if no derivative is defined; JAX differentiates it.
-    """
-    arrays, arguments = parts(cls, args, kwargs)
-    return run_batched(cls, Function, arguments, arrays)
+    args, kwargs = known.bind(args, kwargs, fill_defaults=separate, name=cls.__name__)
+    return ClassRules(cls, Function, known, tuple(map(_unwrap, args)), kwargs)
 
 
 def _unwrap(x: Any) -> Any:
     """Return the array of an object with `__jax_array__`, as JAX's functions do."""
-    if isinstance(x, jax.Array) or compat.is_tracer(x):
+    if isinstance(x, jax.Array) or internals.is_tracer(x):
         return x
-    if hasattr(type(x), "__jax_array__"):
-        return x.__jax_array__()
-    return x
+    return x.__jax_array__() if hasattr(type(x), "__jax_array__") else x
+
+
+# ---- without any transformation
+
+
+def _plain(cls: Any, args: tuple[Any, ...], kwargs: Kwargs, separate: bool) -> Any:
+    """Run forward, and setup_context in the separate style; delete dirty inputs."""
+    ctx = cls._backward_cls()
+    ctx._jaxfn_needs = (False,) * len(args)
+    rule_name, rule, given = "forward", cls.forward, args if separate else (ctx, *args)
+    try:
+        out = cls.forward(*given, **kwargs)
+        if type(out) is not internals.ConcreteArray:
+            out = _concrete(out, cls.__name__) if separate else out
+        if separate:
+            rule_name, rule, given = (
+                "setup_context",
+                cls.setup_context,
+                (ctx, args, out),
+            )
+            call_setup_context(cls.forward, rule, *given)
+    except Exception as error:
+        explain(error, cls.__name__, rule_name, rule, given)
+        raise
+    if (
+        ctx.non_differentiable
+        or ctx.dirty_tensors
+        or ctx.output_grad_dtypes is not None
+    ):
+        outs, spec = split(out)
+        note_outputs(ctx, split(args)[0], Layout.of_result(out, spec), outs)
+    if type(out) is not internals.ConcreteArray:
+        out = _concrete(out, cls.__name__)
+    if ctx.dirty_tensors:
+        _consume(ctx, out)
+    return out
+
+
+_SIMPLE = frozenset((internals.ConcreteArray, int, float, bool, str, type(None)))
+
+
+def _concrete(out: Any, name: str) -> Any:
+    """Convert NumPy arrays to JAX arrays; refuse a tracer, which nobody passed."""
+    # JAX's flattening is slow, so check the usual types first.
+    if type(out) in _SIMPLE or (
+        type(out) in (tuple, list) and all([type(x) in _SIMPLE for x in out])
+    ):
+        return out
+    arrays, spec = split(out)
+    if any(map(internals.is_tracer, arrays)):
+        raise messages.closed_over(name)
+    if all(isinstance(x, jax.Array) for x in arrays):
+        return out
+    return spec.join(list(map(jnp.asarray, arrays)))
+
+
+def _consume(ctx: BackwardCFunction, out: Any) -> None:
+    """Delete the dirty inputs that the call neither returned nor saved."""
+    user = [x for name, x in ctx.__dict__.items() if name not in STATE]
+    kept = split([out, ctx.to_save, ctx.saved_for_forward, user])[0]
+    buffers = {b for x in kept for b in _buffers(x)}
+    for x in ctx.dirty_tensors:
+        mine = _buffers(x)
+        if mine and not mine & buffers:
+            x.delete()
+
+
+def _buffers(x: Any) -> set[Any]:
+    """Return identifiers of the buffers of `x`; none if JAX can't delete it."""
+    # Of the extended dtypes, JAX can delete only PRNG keys.
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not isinstance(x, jax.Array) or not (isinstance(x.dtype, jnp.dtype) or is_key):
+        return set()
+    if x.is_deleted():
+        return set()
+    # Compare buffers, because arrays may share one (as after device_put).
+    shards = [(s.device, s.data.unsafe_buffer_pointer()) for s in x.addressable_shards]
+    return {id(x), *shards}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
+import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from jaxfn._base import errors
-from jaxfn._decorator import jax_own
-from jaxfn._decorator.jax_call import call, positional
-from jaxfn._decorator.jax_rules import JaxRules, positions
-from jaxfn._function import Function, apply_batched
+from jaxfn._core import call, internals, messages
+from jaxfn._function import Function, rules_of
+from jaxfn._jax_rules import (
+    DECORATORS,
+    BatchRules,
+    Definition,
+    JaxRules,
+    by_jax,
+    decorator_of,
+    public_names,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,8 +48,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     JAX-style rules get them in their places, and return None for them.
 
     Other `def*` methods, options and attributes of the installed JAX's three decorators
-    work here too. If such a method defines a derivative, there can be no rule of the
-    other kind. Then, as in JAX, nondiff_argnums must name static arguments.
+    work here too. JAX's own decorator then runs the function, so there can be no other
+    rule, and nondiff_argnums must name static arguments.
 
     Args:
         fun: The function. Without it, the other arguments make a decorator.
@@ -122,10 +127,11 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         vmap: Callable[..., Any] | None = None,
         generate_jvp_rule: bool = False,
     ) -> None:
-        functools.update_wrapper(self, fun)
+        # Not its `__dict__`: a function that has rules keeps them there.
+        functools.update_wrapper(self, fun, updated=())
         self.fun = fun
-        nondiff = positions(fun, nondiff_argnums, nondiff_argnames)
-        self._jax_rules = JaxRules(fun, nondiff, (), generate_jvp_rule)
+        nondiff = _positions(fun, nondiff_argnums, nondiff_argnames)
+        self._definition = Definition(fun, nondiff, {}, generate_jvp_rule)
         rules = {"setup_context": setup_context, "backward": backward}
         rules |= {"jvp": jvp, "vmap": vmap}
         self._torch_rules: dict[str, Callable[..., Any]] = {
@@ -199,7 +205,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         Raises:
             TypeError: There are nondiff_argnums, which JAX does not allow beside it.
         """
-        if self._jax_rules.nondiff:
+        if self._definition.nondiff:
             raise TypeError("Can't use ``defjvps`` with ``nondiff_argnums``.")
         self._define_jax("defjvps", jvps, {})
 
@@ -217,57 +223,37 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return vmap_rule
 
     def _define_jax(
-        self, method: str, args: tuple[Any, ...], options: dict[str, Any]
+        self, method: str, rules: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         if self._torch_rules:
             known = sorted(self._torch_rules)
             raise self._mixed(f"{method} in JAX's", known, "torch's")
-        have, call = self._jax_rules, jax_own.Call(method, args, options)
-        new = dataclasses.replace(have, calls=(*have.calls, call))
-        # Check before anything changes: a refused definition must have no effect.
-        if new.derive_jvp and new.has_forward:
-            raise errors.RuleError(
-                f"`{new.name}` has generate_jvp_rule=True and got {call}: expected a "
-                "reverse rule to derive the jvp from, and no other jvp. Set "
-                "generate_jvp_rule=False, or leave the forward rule out."
-            )
-        if new.is_combined:
-            known = [*dict.fromkeys(map(str, have.calls))] or ["generate_jvp_rule"]
-            raise errors.RuleError(
-                f"`{new.name}` got {call} and has {', '.join(known)}: expected, beside "
-                "a rule of the other kind, one by defvjp, defjvp or defjvps, and no "
-                "option that JAX alone knows. Its decorators have one kind each, so "
-                "they can't do both. Define the rule by one of these, or leave one out."
-            )
-        self._jax_rules = new
+        self._definition = self._definition.with_call(method, rules, options)
 
     # ---- methods and attributes that only the installed JAX has
 
     def __getattr__(self, name: str) -> Any:
-        rules = self.__dict__.get("_jax_rules")  # None while __init__ runs
-        if rules is not None and not name.startswith("_"):
-            if jax_own.decorator_of(name) is not None:
-                return self._method_of_jax(name)
-            with contextlib.suppress(AttributeError):
-                return rules.attribute(name)
+        definition = self.__dict__.get("_definition")  # None while __init__ runs
+        if definition is not None and not name.startswith("_"):
+            if decorator_of(name) is not None:
+                return functools.partial(self._define_by_jax, name)
+            having = [d for d in DECORATORS if name in public_names(d)]
+            if having:
+                used = definition.decorators
+                first = next((d for d in having if d in used), having[0])
+                return getattr(by_jax(definition, first), name)
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(text, name=name, obj=self)
 
     def __dir__(self) -> Iterable[str]:
-        return {*super().__dir__(), *chain(*map(jax_own.names, jax_own.DECORATORS))}
+        return {*super().__dir__(), *[n for d in DECORATORS for n in public_names(d)]}
 
-    def _method_of_jax(self, name: str) -> Callable[..., Any]:
-        """Return a `def*` method of the installed JAX's decorators, for `fun`."""
-        own = self._jax_rules.by_jax(jax_own.decorator_of(name), self._jax_rules.fun)
-        method = getattr(own, name)
-
-        @functools.wraps(method)
-        def define(*args: Any, **options: Any) -> Any:
-            returned = method(*args, **options)  # JAX checks the arguments
-            self._define_jax(name, args, options)
-            return returned
-
-        return define
+    def _define_by_jax(self, method: str, *rules: Any, **options: Any) -> Any:
+        """Call a `def*` method of the installed JAX's decorators, which checks it."""
+        own = by_jax(self._definition, decorator_of(method))
+        returned = getattr(own, method)(*rules, **options)
+        self._define_jax(method, rules, options)
+        return returned
 
     # ---- rules in torch's terms
 
@@ -288,8 +274,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         return self._define("vmap", rule)
 
     def _define(self, name: str, rule: _Rule) -> _Rule:
-        if self._jax_rules.kinds:
-            raise self._mixed(f"{name} in torch's", self._jax_rules.kinds, "JAX's")
+        if self._definition.kinds:
+            raise self._mixed(f"{name} in torch's", self._definition.kinds, "JAX's")
         self._torch_rules = {**self._torch_rules, name: rule}
         self.__dict__.pop("_function", None)  # the next call makes it anew
         return rule
@@ -300,13 +286,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         rules = {"setup_context": _save_nothing, **self._torch_rules}
         rules["forward"] = self.fun
         members: dict[str, Any] = {k: staticmethod(rule) for k, rule in rules.items()}
-        members["generate_jvp_rule"] = self._jax_rules.derive_jvp
+        members["generate_jvp_rule"] = self._definition.derives_jvp
         members["__module__"] = getattr(self.fun, "__module__", __name__)
-        return type(self._jax_rules.name, (Function,), members)
+        return type(self._definition.name, (Function,), members)
 
-    def _mixed(self, got: str, have: Iterable[str], terms: str) -> errors.RuleError:
-        return errors.RuleError(
-            f"`{self._jax_rules.name}` got {got} terms and has {', '.join(have)} in "
+    def _mixed(self, got: str, have: Iterable[str], terms: str) -> messages.RuleError:
+        return messages.RuleError(
+            f"`{self._definition.name}` got {got} terms and has {', '.join(have)} in "
             f"{terms}: expected all rules of one function in the same terms. Define "
             "them all in one of the two."
         )
@@ -315,14 +301,28 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, under its rules."""
-        if self._jax_rules.kinds:
-            return call(self._jax_rules, positional(self._jax_rules, args, kwargs))
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
-        # Without a derivative rule a Function refuses derivatives. Here JAX takes over.
         if "vmap" in self._torch_rules:
-            return apply_batched(self._function, args, kwargs)
+            rules = rules_of(self._function, args, kwargs)
+            fun, batch = rules.batchable()
+            assert batch is not None
+            return _batched(fun, batch, rules.arrays, rules.name)
+        if self._definition.kinds:
+            return self._call_jax(self._definition.positional(args, kwargs))
         return self.fun(*args, **kwargs)
+
+    def _call_jax(self, args: tuple[Any, ...]) -> Any:
+        d = self._definition
+        if d.foreign is not None:
+            return by_jax(d, d.foreign.decorator)(*args)
+        rules = JaxRules(d, args)
+        traced = any(map(internals.is_tracer, rules.arrays))
+        if not traced and not internals.is_transforming():
+            return rules.plain()
+        if not rules.has_backward and not rules.has_jvp:
+            return _batched(rules.value_with_batch, rules.batch, rules.arrays, d.name)
+        return call(rules, rules.arrays)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> custom_function[P, R]: ...
@@ -333,13 +333,53 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     def __get__(self, instance: object | None, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __reduce__(self) -> str:
-        name = self._jax_rules.name  # of a partial application, which has no other
-        return vars(self).get("__qualname__", name)  # by reference, like a function
+    def __reduce__(self) -> Any:
+        # By reference, like a function. But another process has no `__main__` of this
+        # one: cloudpickle sends functions of `__main__` by value.
+        by_value = self.__module__ == "__main__" and "cloudpickle" in sys.modules
+        if not by_value:
+            return vars(self).get("__qualname__", self._definition.name)
+        state = {k: x for k, x in vars(self).items() if k != "_function"}
+        return _restored, (self.fun, state)
 
     def __repr__(self) -> str:
-        return f"<custom_function {self._jax_rules.name}>"
+        return f"<custom_function {self._definition.name}>"
+
+
+def _restored(fun: Callable[..., Any], state: dict[str, Any]) -> Any:
+    made = custom_function(fun)
+    made.__dict__.update(state)
+    return made
 
 
 def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     del ctx, inputs, output
+
+
+def _batched(fun: Any, batch: Any, arrays: Sequence[Any], name: str) -> Any:
+    """Call a function that has a batch rule alone; JAX differentiates it."""
+    if not any(map(internals.is_tracer, arrays)):
+        outs = fun(*arrays)
+        return outs.spec.out.join(outs.arrays)
+    rules = BatchRules(fun, batch, arrays, name)
+    return call(rules, rules.arrays)
+
+
+def _positions(
+    fun: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
+) -> tuple[int, ...]:
+    """Return the positions of nondiff_argnums and nondiff_argnames."""
+    numbers = {argnums} if isinstance(argnums, int) else set(argnums)
+    names = (argnames,) if isinstance(argnames, str) else argnames
+    # A builtin may have no signature with names.
+    if not names and all(i >= 0 for i in numbers):
+        return tuple(sorted(numbers))
+    known = list(inspect.signature(fun).parameters)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"custom_function got nondiff_argnames {unknown}, which `{fun}` does not "
+            f"take: expected names among {known}."
+        )
+    numbers = {i if i >= 0 else len(known) + i for i in numbers}
+    return tuple(sorted(numbers | {known.index(name) for name in names}))

@@ -12,8 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._base import Spec, compat, errors, pytree, short, type_name
-from jaxfn._engine import attach, without_derivative
+from jaxfn._core import (
+    Spec,
+    gate,
+    internals,
+    is_numeric,
+    messages,
+    refusing,
+    short,
+    split,
+    type_name,
+)
 
 _METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 VmapMethod = Literal[
@@ -102,12 +111,12 @@ def host_function(
     Source: https://docs.jax.dev/en/latest/external-callbacks.html
     """
     if not callable(fn):
-        raise errors.RuleTypeError(
+        raise messages.RuleTypeError(
             f"host_function expected a function, got {type_name(fn)}. Pass the NumPy "
             "function itself. Pass its arguments to the function that you get back."
         )
     if vmap_method not in _METHODS:
-        raise errors.RuleValueError(
+        raise messages.RuleValueError(
             f"host_function expected a vmap_method among {', '.join(_METHODS)}, got "
             f"{vmap_method!r}."
         )
@@ -128,15 +137,15 @@ class _Host:
         self._name = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        arrays, spec = pytree.split((args, kwargs))
+        arrays, spec = split((args, kwargs))
         for x in arrays:
             if jnp.issubdtype(x.dtype, jax.dtypes.extended):
-                raise errors.RuleTypeError(
+                raise messages.RuleTypeError(
                     f"`{self._name}` got a PRNG key (or another array of an extended "
                     f"dtype): expected arrays that NumPy can hold, got {short(x)}. "
                     "Pass jax.random.key_data(key)."
                 )
-        if any(compat.is_tracer(x) for x in arrays):
+        if any(internals.is_tracer(x) for x in arrays):
             return self._traced(arrays, spec)
         # jnp.array copies: the body may keep its result, and write to it later.
         found = self._run(spec, arrays)
@@ -153,8 +162,8 @@ class _Host:
     def _as_numpy(self, x: Any) -> np.ndarray:
         """Convert a leaf of the result to a NumPy array that JAX can hold."""
         found = np.asarray(x)
-        if not pytree.is_numeric(found.dtype):
-            raise errors.RuleTypeError(
+        if not is_numeric(found.dtype):
+            raise messages.RuleTypeError(
                 f"`{self._name}` returned {type_name(x)} to host_function: expected "
                 "arrays and numbers, or pytrees of them, which JAX can hold."
             )
@@ -176,20 +185,16 @@ class _Host:
             )
             return self._checked(self._run(spec, values), expected, lead)
 
-        # Under grad or jvp, pure_callback raises even for an integer result, which has
-        # no derivative. So it gets inputs without derivative, and its results get a
-        # rule that raises if a derivative is taken.
+        # Under grad or jvp, pure_callback raises even if nobody uses the derivative. So
+        # it gets inputs without derivative, and its results raise if theirs is used.
         out = jax.pure_callback(
-            callback, expected, *without_derivative(arrays), vmap_method=self._method
+            callback, expected, *map(gate, arrays), vmap_method=self._method
         )
         leaves, tree = jax.tree.flatten(out)
-        return tree.unflatten(attach(self._refuse, arrays, leaves, name=self._name))
+        return tree.unflatten(refusing(self._refusal, arrays, leaves, name=self._name))
 
-    def _refuse(self, _: Any, outs: Sequence[Any], __: Any) -> list[Any]:
-        """Refuse the derivative, which the body does not have."""
-        if not any(pytree.is_inexact(x) for x in outs):
-            return [None] * len(outs)
-        raise errors.HostDerivativeError(
+    def _refusal(self) -> Exception:
+        return messages.HostDerivativeError(
             f"`{self._name}` runs on the host (host_function) and was differentiated: "
             "expected a derivative from a rule, got none. Call it in forward of a "
             "jaxfn.Function that has a backward; for a second derivative, let backward "
@@ -207,7 +212,7 @@ class _Host:
             result = result(*args, **kwargs)
         for leaf in jax.tree.leaves(result):
             if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-                raise errors.RuleTypeError(
+                raise messages.RuleTypeError(
                     f"host_function expected the result of `{self._name}` as a pytree "
                     f"of jax.ShapeDtypeStruct, got {leaf!r} in it."
                 )
@@ -219,7 +224,7 @@ class _Host:
         Only traced arguments are replaced by zeros.
         """
         zeros = [
-            np.zeros(x.shape, x.dtype) if compat.is_tracer(x) else _read_only(x)
+            np.zeros(x.shape, x.dtype) if internals.is_tracer(x) else _read_only(x)
             for x in arrays
         ]
         try:
@@ -227,7 +232,7 @@ class _Host:
                 found = self._run(spec, zeros)
         except Exception as error:
             types = ", ".join(short(x) for x in arrays)
-            raise errors.RuleError(
+            raise messages.RuleError(
                 f"`{self._name}` raised {type_name(error)} when host_function called "
                 f"it on zeros ({types}) to find the shapes of its result: expected it "
                 "to work on them. Give `result`: host_function(fn, result=...) takes a "
@@ -237,7 +242,7 @@ class _Host:
         # XLA drops a call without results, and with it the check of the shape.
         empty = any(x.size == 0 for x in jax.tree.leaves(found))
         if empty and all(x.size for x in zeros):
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f"`{self._name}` returned an empty array when host_function called it "
                 "on zeros to find the shapes of its result: expected shapes that "
                 "depend on those of the arguments alone, got one that may depend on "
@@ -249,7 +254,7 @@ class _Host:
         """Check the result of the body, and cast it to the expected types."""
         have, want = jax.tree.structure(found), jax.tree.structure(expected)
         if have != want:
-            raise errors.RuleTypeError(
+            raise messages.RuleTypeError(
                 f"`{self._name}` returned another structure to host_function: expected "
                 f"{want}, got {have}. Make `result` fit."
             )
@@ -259,13 +264,13 @@ class _Host:
         """Cast one array; refuse another shape, and a dtype that can't hold it."""
         shape = (*lead, *want.shape)
         if x.shape != shape:
-            raise errors.RuleValueError(
+            raise messages.RuleValueError(
                 f"`{self._name}` returned another shape to host_function: expected "
                 f"{shape}, got {x.shape}. The shape may depend on the shapes of the "
                 "arguments alone, not on their values; make `result` fit."
             )
         if _kind(x.dtype) > _kind(want.dtype):
-            raise errors.RuleTypeError(
+            raise messages.RuleTypeError(
                 f"`{self._name}` returned {x.dtype} to host_function: expected "
                 f"{want.dtype}, which can't hold it. Make `result` fit, or cast."
             )

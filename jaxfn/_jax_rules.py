@@ -1,0 +1,558 @@
+"""Rules in JAX's terms (`fwd` and `bwd`, `jvp`, a batch rule) as `Rules` of a call.
+
+Everything is as strict as in JAX: nothing is coerced, Python numbers are arrays. Static
+arguments need no declaration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from jaxfn._core import (
+    ARRAY,
+    Arrays,
+    Layout,
+    Mask,
+    Outputs,
+    Rules,
+    as_jax,
+    batchable,
+    closed,
+    grouped,
+    internals,
+    is_inexact,
+    jvp_along,
+    messages,
+    pair,
+    short,
+    split,
+    with_batch_rule,
+)
+from jaxfn._rule_errors import place_of
+
+CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
+
+DECORATORS: tuple[Any, ...] = (
+    jax.custom_vjp,
+    jax.custom_jvp,
+    jax.custom_batching.custom_vmap,
+)
+
+# The methods that custom_function combines, and the options that it knows.
+_KINDS = {"defvjp": "defvjp", "defjvp": "defjvp", "defjvps": "defjvp"}
+_KINDS["def_vmap"] = "def_vmap"
+_OPTIONS = ("symbolic_zeros",)
+
+
+def decorator_of(method: str) -> Any:
+    """Return JAX's decorator that has this `def*` method, or None."""
+    if not method.startswith("def"):
+        return None
+    return next((d for d in DECORATORS if callable(getattr(d, method, None))), None)
+
+
+@functools.cache
+def public_names(decorator: Any) -> frozenset[str]:
+    """Return the names of public attributes of a function with this decorator."""
+    # The decorators set some attributes (symbolic_zeros) in __init__, so the class does
+    # not have them.
+    found = dir(decorator(lambda: None))
+    return frozenset([name for name in found if not name.startswith("_")])
+
+
+class Call(NamedTuple):
+    """A call of a `def*` method, which can be repeated on JAX's decorator."""
+
+    method: str
+    rules: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def decorator(self) -> Any:
+        return decorator_of(self.method)
+
+    @property
+    def foreign_options(self) -> list[str]:
+        used = [key for key, value in self.options.items() if value]
+        return [key for key in used if key not in _OPTIONS]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether only JAX knows the method, or one of its options."""
+        return self.method not in _KINDS or bool(self.foreign_options)
+
+    def __str__(self) -> str:
+        own = self.foreign_options if self.method in _KINDS else []
+        options = ", ".join([f"{key}={self.options[key]}" for key in own])
+        return f"{self.method}({options})" if options else self.method
+
+
+class Definition(NamedTuple):
+    """The rules that were defined for a function.
+
+    Attributes:
+        fun: The function.
+        nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
+        calls: The last call of each kind.
+        derives_jvp: Whether forward mode transposes bwd (generate_jvp_rule).
+    """
+
+    fun: Callable[..., Any]
+    nondiff: tuple[int, ...] = ()
+    calls: dict[str, Call] = {}
+    derives_jvp: bool = False
+
+    @property
+    def name(self) -> str:
+        # A partial or another callable object has no name of its own.
+        return getattr(self.fun, "__name__", type(self.fun).__name__)
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(self.calls)
+
+    @property
+    def decorators(self) -> list[Any]:
+        return [c.decorator for c in self.calls.values()]
+
+    @property
+    def foreign(self) -> Call | None:
+        """A call that only the installed JAX understands."""
+        return next((c for c in self.calls.values() if c.is_foreign), None)
+
+    def with_call(self, method: str, rules: Any, options: dict[str, Any]) -> Definition:
+        """Add a call; a refused one has no effect."""
+        new = Call(method, rules, options)
+        kind = _KINDS.get(method, method)
+        calls = {**{k: c for k, c in self.calls.items() if k != kind}, kind: new}
+        if self.derives_jvp and kind == "defjvp":
+            raise messages.RuleError(
+                f"`{self.name}` has generate_jvp_rule=True and got {new}: expected a "
+                "reverse rule to derive the jvp from, and no other jvp. Set "
+                "generate_jvp_rule=False, or leave the forward rule out."
+            )
+        others = [*map(str, self.calls.values())]
+        others += ["generate_jvp_rule"] if self.derives_jvp else []
+        found = self._replace(calls=calls)
+        if found.foreign is not None and (len(calls) > 1 or self.derives_jvp):
+            raise messages.RuleError(
+                f"`{self.name}` got {new} and has {', '.join(others)}: expected, beside "
+                "other rules, one by defvjp, defjvp, defjvps or def_vmap, and no option "
+                "that JAX alone knows. JAX's own decorators have one kind each, so they "
+                "can't do both. Define the rule by one of these, or leave one out."
+            )
+        return found
+
+    def positional(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Bind all arguments to positions, defaults included, as JAX's rules get them."""
+        if isinstance(self.fun, functools.partial) and not kwargs:
+            return args  # As in JAX, the values in the partial are no arguments.
+        try:
+            bound = inspect.signature(self.fun).bind(*args, **kwargs)
+            if bound.kwargs:
+                raise TypeError(
+                    "The following keyword arguments could not be resolved to "
+                    f"positions: {', '.join(bound.kwargs)}. JAX-style rules get "
+                    "arguments by position: make these parameters positional, or use "
+                    "torch-style rules."
+                )
+        except ValueError:  # a builtin, which may have no signature
+            if not kwargs:
+                return args
+            raise
+        except TypeError as error:
+            raise TypeError(
+                f"The input arguments to the {self.decorators[0].__name__}-decorated "
+                f"function {self.name} could not be resolved to positions:\n{error}"
+            ) from error
+        bound.apply_defaults()
+        return bound.args
+
+
+def by_jax(definition: Definition, decorator: Any) -> Any:
+    """Put JAX's decorator around the function, and repeat the calls of its methods."""
+    has_nondiff = decorator is not jax.custom_batching.custom_vmap
+    options = {"nondiff_argnums": definition.nondiff} if has_nondiff else {}
+    f = decorator(definition.fun, **options)
+    for c in definition.calls.values():
+        if c.decorator is decorator:
+            getattr(f, c.method)(*c.rules, **c.options)
+    return f
+
+
+def is_pair(x: Any) -> bool:
+    """Return whether a rule returned two values."""
+    return isinstance(x, (tuple, list)) and len(x) == 2
+
+
+def holds(x: Any) -> bool:
+    """Return whether JAX can hold `x`: an array, a number, or a type of JAX's."""
+    # jax.typeof accepts most of these too, but takes longer. A CustomVJPPrimal holds an
+    # array: if a rule saves one, it forgot `.value`, and JAX raises.
+    if isinstance(x, (jax.Array, int, float, complex, CustomVJPPrimal)):
+        return True
+    if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufc":
+        return True
+    try:
+        jax.typeof(x)
+    except TypeError:
+        return False
+    return True
+
+
+class JaxRules(Rules):
+    """The rules of a decorated function for one call; see `Rules`.
+
+    Args:
+        definition: The rules that were defined.
+        args: Positional arguments.
+
+    Attributes:
+        arrays: The arrays of the arguments.
+    """
+
+    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
+        self._definition, self._args = definition, args
+        self.name = definition.name
+        self._vjp = definition.calls.get("defvjp")
+        self._jvp = definition.calls.get("defjvp")
+        self._batch = definition.calls.get("def_vmap")
+        self.has_backward, self.has_jvp = self._vjp is not None, self._jvp is not None
+        self.joint = self.has_jvp and not self.has_backward
+        self.derives_jvp = definition.derives_jvp and self.has_backward
+        self._nondiff = {i: args[i] for i in definition.nondiff if i < len(args)}
+        others = [x for i, x in enumerate(args) if i not in self._nondiff]
+        arrays, self._spec = split(tuple(others), holds)
+        self.specs = self._spec.children
+        self.arrays: list[Any] = list(map(internals.as_array, arrays))
+        self._types = list(map(internals.tangent_type, self.arrays))
+        self._check_nondiff()
+        # The types of the function's outputs, if it has been traced.
+        self._returned: Any = None
+
+    def _check_nondiff(self) -> None:
+        leaves = tree_util.tree_leaves(self._nondiff)
+        if not any(map(internals.is_tracer, leaves)):
+            return
+        if self.has_backward:
+            raise jax.errors.UnexpectedTracerError(
+                f"`{self.name}` got a traced value for an argument of nondiff_argnums, "
+                "which has no derivative: expected a value that is not differentiated. "
+                "Leave it out of nondiff_argnums, and return None for it from bwd."
+            )
+        # As in jax.custom_jvp, it counts as constant.
+        stop = jax.lax.stop_gradient
+        self._nondiff = {i: stop(x) for i, x in self._nondiff.items()}
+
+    @property
+    def forward_name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (
+            getattr(self._vjp.rules[0], "__name__", "fwd") if self._vjp else self.name
+        )
+
+    @property
+    def sources(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        found = {"forward": self._definition.fun}
+        if self._vjp is not None:
+            found |= {"forward": self._vjp.rules[0], "backward": self._vjp.rules[1]}
+        if self._jvp is not None and self._jvp.method == "defjvp":
+            found["jvp"] = self._jvp.rules[0]
+        return {name: place_of(rule) for name, rule in found.items()}
+
+    def no_jvp_note(self) -> str:
+        return (
+            f"`{self.name}` has no forward rule: define it by {self.name}.defjvp, or "
+            "pass generate_jvp_rule=True to jaxfn.custom_function to derive it from "
+            "defvjp."
+        )
+
+    def _whole(self, arrays: Sequence[Any]) -> list[Any]:
+        """Put all arguments together."""
+        return self._with_nondiff(self._spec.join(arrays), self._nondiff)
+
+    def _with_nondiff(self, others: Sequence[Any], fixed: dict[int, Any]) -> list[Any]:
+        rest, n = iter(others), len(fixed) + len(self.specs)
+        return [fixed[i] if i in fixed else next(rest) for i in range(n)]
+
+    # ---- the function
+
+    def plain(self) -> Any:
+        """Call the function on values, which its batch rule gets as arrays."""
+        args = self._args if self._batch is None else self._whole(self.arrays)
+        return self._definition.fun(*args)
+
+    def value_with_batch(self, *arrays: Any) -> Outputs:
+        out = self._definition.fun(*self._whole(arrays))
+        outs = _outputs(out)
+        self._returned = _structure(outs)
+        return outs
+
+    def value(self, arrays: Arrays) -> tuple[list[Any], Layout]:
+        batch = None if self._batch is None else self.batch
+        outs = batchable(self.value_with_batch, batch, name=self.name)(*arrays)
+        return list(outs.arrays), outs.spec
+
+    def batch(
+        self, size: int, batched: Sequence[bool], arrays: list[Any]
+    ) -> tuple[Outputs, Outputs]:
+        """Call the batch rule of def_vmap, and check its result as JAX does."""
+        assert self._batch is not None
+        (rule,) = self._batch.rules
+        flags = self._with_nondiff(
+            self._spec_filled(False).join(batched), dict.fromkeys(self._nondiff, False)
+        )
+        result = rule(size, flags, *self._whole(arrays))
+        if not is_pair(result):
+            raise TypeError(
+                f"custom vmap rule ({_name(rule)}) must return a pair, the output and "
+                f"whether it is batched: expected two values, got {result!r}."
+            )
+        out, out_batched = result
+        got, of_flags = map(tree_util.tree_structure, (out, out_batched))
+        expected = self._returned[0]
+        if got != of_flags:
+            raise ValueError(
+                "structure of output value and output batching specification returned "
+                f"by custom vmap rule ({_name(rule)}) do not match: expected for each "
+                f"output whether it is batched, in the structure {got}, got {of_flags}."
+            )
+        if got != expected:
+            raise ValueError(
+                f"structure of output returned by custom vmap rule ({_name(rule)}) "
+                "does not match that of original custom-vmapped function: expected the "
+                f"structure {expected}, got {got}."
+            )
+        outs = _outputs(out)
+        return outs, Outputs(tree_util.tree_leaves(out_batched), outs.spec)
+
+    def _spec_filled(self, x: Any) -> Any:
+        """Return the spec with `x` for each static leaf."""
+        leaves = tuple([y if y is ARRAY else x for y in self._spec.leaves])
+        return dataclasses.replace(self._spec, leaves=leaves)
+
+    # ---- the reverse rule
+
+    def forward(
+        self, arrays: Arrays, needs: Mask
+    ) -> tuple[list[Any], list[Any], Layout]:
+        """Run fwd; without one, the function, whose jvp needs the arguments."""
+        if self._vjp is None:
+            outs, layout = self.value(arrays)
+            return outs, list(arrays), layout
+        fwd, symbolic = self._vjp.rules[0], self._vjp.options["symbolic_zeros"]
+        inputs = list(map(CustomVJPPrimal, arrays, needs)) if symbolic else arrays
+        result = fwd(*self._whole(inputs))
+        said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
+        if not is_pair(result):
+            raise TypeError(
+                f"{said} a pair (list or tuple of length two): expected the outputs and "
+                f"the residuals, got {result!r}."
+            )
+        outs = _outputs(result[0])
+        # As in JAX, compare the two only if the function was traced too.
+        if self._returned not in (None, _structure(outs)):
+            raise TypeError(
+                f"{said} a pair whose first element has the structure and types of the "
+                f"function's result: expected {_written(self._returned)}, got "
+                f"{_written(_structure(outs))}."
+            )
+        saved, spec = split(result[1], holds)
+        saved = list(map(as_jax, saved))
+        layout: Layout = outs.spec
+        layout.saved, layout.needs, layout.asked = spec, needs, symbolic
+        # A jvp rule in JAX's terms gets the arguments, and no residuals.
+        return list(outs.arrays), [*arrays, *saved] if self.has_jvp else saved, layout
+
+    def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
+        """Call bwd with these cotangents, in the form that JAX gives them."""
+        assert self._vjp is not None
+        bwd = self._vjp.rules[1]
+        types = map(internals.tangent_type, layout.out_types)
+        pairs = zip(types, cts, strict=True)
+        whole = layout.out.join(
+            [self._zero(a) if ct is None else ct for a, ct in pairs]
+        )
+        n = len(self._types) if self.has_jvp else 0
+        found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
+        parts = self._cotangents(found, f"{_name(bwd)} for function {self.name}")
+        return [
+            self._cotangent(ct, aval, f"{_name(bwd)} for function {self.name}")
+            for ct, aval in zip(parts, self._types, strict=True)
+        ]
+
+    def _zero(self, aval: Any) -> Any:
+        """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
+        assert self._vjp is not None
+        if self._vjp.options["symbolic_zeros"]:
+            return internals.SymbolicZero(aval)
+        if aval.dtype == jax.dtypes.float0:
+            return np.zeros(aval.shape, jax.dtypes.float0)  # only NumPy has it
+        return internals.zeros(aval)
+
+    def _cotangents(self, found: Any, rule_name: str) -> list[Any]:
+        """Return the cotangents (or None) of the arrays, from bwd's result."""
+        n, tree = len(self.specs), tree_util.tree_structure(found)
+        if not isinstance(found, (tuple, list)) or len(found) != n:
+            raise TypeError(
+                f"Custom VJP bwd rule {rule_name} must produce a tuple of length equal "
+                f"to the number of arguments to the primal function: expected {n} "
+                f"cotangents (None for zero), got {tree}."
+            )
+        try:
+            pairs = [
+                p for x, s in zip(found, self.specs, strict=True) for p in pair(x, s)
+            ]
+        except ValueError as error:
+            expected = tree_util.treedef_tuple([spec.treedef for spec in self.specs])
+            raise TypeError(
+                f"Custom VJP bwd rule {rule_name} must produce an output with the same "
+                "container (pytree) structure as the args tuple of the primal "
+                f"function: expected {expected}, got {tree}."
+            ) from error
+        return [ct for ct, leaf in pairs if leaf is ARRAY]
+
+    def _cotangent(self, ct: Any, aval: Any, rule_name: str) -> Any:
+        """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
+
+        As in JAX, it must have the shape of the argument, but may have another dtype.
+        """
+        is_zero = ct is None or isinstance(ct, internals.SymbolicZero)
+        if is_zero or aval.dtype == jax.dtypes.float0:
+            return None
+        # A Python number gets the dtype of the argument. If x64 was on for the
+        # derivative and is off now, JAX has only 32 bits.
+        if not hasattr(ct, "dtype"):
+            ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
+        ct = as_jax(ct)
+        if ct.shape != aval.shape:
+            raise ValueError(
+                f"Custom VJP bwd rule {rule_name} must produce cotangents of the "
+                f"shapes of the arguments: expected {short(aval)}, got {short(ct)}."
+            )
+        return ct
+
+    # ---- the forward rule
+
+    def value_and_jvp(self, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any, Any]:
+        """Return the outputs and their tangents, by JAX's custom_jvp.
+
+        JAX calls the user's rule as it does without jaxfn, and checks the result.
+        """
+        assert self._jvp is not None
+        layouts: list[Layout] = []
+
+        def value(*groups: Any) -> Any:
+            arrays, layout = self.value([x for group in groups for x in group])
+            return layout.out.join(arrays)
+
+        def flat(*arrays: Any) -> Arrays:
+            outs = _outputs(f(*grouped(self.specs, arrays)))
+            layouts[:] = [outs.spec]
+            return outs.arrays
+
+        f = jax.custom_jvp(value)
+        rules = [
+            None if rule is None else self._on_lists(i, rule)
+            for i, rule in enumerate(self._jvp.rules)
+        ]
+        getattr(f, self._jvp.method)(*rules, **self._jvp.options)
+        outs, out_tangents = jvp_along(flat, arrays, tangents)
+        return outs, layouts[0], out_tangents
+
+    def _on_lists(self, i: int, rule: Any) -> Any:
+        """Return a rule of defjvp, or the i-th of defjvps, on lists of arrays."""
+        assert self._jvp is not None
+        blank = self._spec_filled(
+            None
+        ).children  # the tangent of a static value is None
+
+        def of_defjvp(primals: Any, tangents: Any) -> Any:
+            pairs = zip(blank, tangents, strict=True)
+            args = self._others(primals), tuple([s.join(t) for s, t in pairs])
+            return rule(*self._nondiff.values(), *args)
+
+        def of_defjvps(tangent: Any, out: Any, *primals: Any) -> Any:
+            return rule(blank[i].join(tangent), out, *self._others(primals))
+
+        own = of_defjvp if self._jvp.method == "defjvp" else of_defjvps
+        return functools.wraps(rule, updated=())(own)
+
+    def _others(self, groups: Any) -> tuple[Any, ...]:
+        pairs = zip(self.specs, groups, strict=True)
+        return tuple([spec.join(group) for spec, group in pairs])
+
+    def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
+        return self.value_and_jvp(saved[: len(tangents)], tangents)[2]
+
+
+def _outputs(out: Any) -> Outputs:
+    """Make `Outputs` of the result of a JAX function: all its leaves are arrays."""
+    arrays, spec = split(tree_util.tree_map(jnp.asarray, out))
+    return Outputs(arrays, Layout(spec, [spec], type(out)))
+
+
+def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Return the pytree structure of outputs, and the arrays' shapes and dtypes."""
+    return outs.spec.out.treedef, [(x.shape, x.dtype) for x in outs.arrays]
+
+
+def _written(structure: tuple[Any, list[tuple[Any, Any]]]) -> str:
+    tree, types = structure
+    return f"{tree} of {', '.join(f'{dtype}{list(shape)}' for shape, dtype in types)}"
+
+
+def _name(rule: Any) -> str:
+    return getattr(rule, "__name__", "rule")
+
+
+class BatchRules(Rules):
+    """The rules of a function that has a batch rule alone: JAX differentiates it.
+
+    JAX has no reverse mode for a custom_vmap. So this is a jvp, which differentiates
+    what ran.
+
+    Args:
+        fun: The function, on flat arrays.
+        batch: Its batch rule.
+        arrays: The arguments.
+        name: Name for messages.
+
+    Attributes:
+        arrays: The values that the function closes over, and the arguments.
+    """
+
+    has_backward, has_jvp = False, True
+
+    def __init__(self, fun: Any, batch: Any, arrays: Arrays, name: str) -> None:
+        self.name = self.forward_name = name
+        self._jaxpr, consts, self._layout = closed(fun, arrays)
+        self._n_consts = len(consts)
+        fixed = list(map(internals.is_constant, consts))
+        self._run = with_batch_rule(self._jaxpr, self._layout, batch, fixed, name=name)
+        self.arrays = [*map(internals.as_array, consts), *arrays]
+
+    def forward(
+        self, arrays: Arrays, needs: Mask
+    ) -> tuple[list[Any], list[Any], Layout]:
+        outs = self._run(*arrays)
+        return list(outs.arrays), list(arrays), dataclasses.replace(outs.spec)
+
+    def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
+        if any(t is not None for t in tangents[: self._n_consts]):
+            raise messages.closed_over(self.name)
+        if any(map(internals.is_reference, saved)):
+            raise messages.reference(self.name)
+        again = internals.without_effects(self._jaxpr)
+        if again is None:
+            raise messages.not_repeatable(self.name)
+        run = functools.partial(internals.evaluate, again)
+        return jvp_along(lambda *xs: run(xs), saved, tangents)[1]
