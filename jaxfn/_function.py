@@ -20,7 +20,7 @@ from jaxfn._class_rules import (
     note_outputs,
 )
 from jaxfn._context import STATE, BackwardCFunction, FunctionCtx
-from jaxfn._core import Layout, call, internals, is_array, messages, split
+from jaxfn._core import Layout, call, internals, messages, split
 from jaxfn._rule_errors import explain
 
 _ids = itertools.count()

@@ -29,7 +29,6 @@ from jaxfn._core import (
     closed,
     grouped,
     internals,
-    is_inexact,
     jvp_along,
     messages,
     pair,

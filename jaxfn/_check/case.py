@@ -16,7 +16,7 @@ from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
-from jaxfn._core import internals, short, values
+from jaxfn._core import short, values
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jaxfn._core import internals
 from jaxfn._check.jaxprs import count_equations
+from jaxfn._core import internals
 
 MANY = 300
 ALIKE = 12

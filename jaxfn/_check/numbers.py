@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._core import internals
 from jaxfn._check.shared import is_complex, is_key, wide
+from jaxfn._core import internals
 
 Arrays: TypeAlias = list[Any]
 

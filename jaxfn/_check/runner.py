@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._core import internals, messages
 from jaxfn._check import accuracy
 from jaxfn._check.case import Case, Plan
 from jaxfn._check.checks import batching, first_order, programs
@@ -17,6 +16,7 @@ from jaxfn._check.checks.second_order import Second
 from jaxfn._check.compile import Call, Together
 from jaxfn._check.report import CheckResult
 from jaxfn._check.shared import Outcome, Skip
+from jaxfn._core import internals, messages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

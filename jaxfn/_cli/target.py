@@ -16,8 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._core import short
 from jaxfn._check import name_of
+from jaxfn._core import short
 
 _SPEC = re.compile(r"(bool|bf16|[fiuc]\d+)\[(\d*(?:,\d+)*)\](:.*)?")
 _NEARLY = re.compile(r"\w+\s*\[|(bool|bf16|[fiuc]\d+)\s*[\](){}]")

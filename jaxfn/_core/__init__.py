@@ -1,7 +1,7 @@
 """The mechanism: rules on flat lists of arrays, through JAX."""
 
-from jaxfn._core import jax_internals as internals
 from jaxfn._core import closures, messages, results, values
+from jaxfn._core import jax_internals as internals
 from jaxfn._core.batch import Batch, Fun, batchable, closed, with_batch_rule
 from jaxfn._core.call import Rules, call
 from jaxfn._core.closures import find, hides_array, in_cell

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxfn._core import jax_internals as internals
-from jaxfn._core import messages
 
 WHILE = (
     "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._class_rules import ClassRules
 from jaxfn._core import ARRAY, Layout, Spec, call, grouped, messages, split, type_name
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, rules_of

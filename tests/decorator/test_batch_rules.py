@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jaxfn
-from jaxfn._base.errors import ClosedOverError
+from jaxfn._core.messages import ClosedOverError
 from tests.build import SCALE, function, scale
 
 X = jnp.ones(8)

@@ -13,7 +13,7 @@ from jax._src.interpreters import partial_eval as pe
 from jax.extend.core import jaxpr_as_fun
 
 import jaxfn
-from jaxfn._base import compat
+from jaxfn._core import internals
 from tests import wrong
 from tests.jaxprs import primitives
 from tests.laws.leaks import checking_leaks
@@ -686,7 +686,7 @@ def test_what_nobody_uses_is_left_out_and_the_rest_keeps_its_rule(wrap, k):
     assert primitives(jaxpr).isdisjoint({"cos"} if k == 0 else {"sin"})
 
     evaluated = [jaxpr]
-    if compat.SCAN_DROPS_JVP:  # and goes on with what is inside, which has the rule too
+    if internals.SCAN_DROPS_JVP:  # and goes on with what is inside, which has the rule too
         evaluated.append(jaxpr.eqns[0].params["call_jaxpr"].jaxpr)
     for found in evaluated:
 

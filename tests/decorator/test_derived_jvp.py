@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from jaxfn._base import errors
+from jaxfn._core import messages as errors
 from tests import wrong
 from tests.jaxprs import primitives
 from tests.laws.test_every_order import (

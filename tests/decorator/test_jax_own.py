@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from jaxfn._decorator import jax_own
+from jaxfn import _jax_rules as jax_own
 from tests import wrong
 
 DECORATORS = (jax.custom_vjp, jax.custom_jvp, jax.custom_batching.custom_vmap)
@@ -101,9 +101,9 @@ def next_jax(monkeypatch):
         name = f"def_next_{decorator.__name__}"
         monkeypatch.setattr(decorator, name, defnext, raising=False)
         monkeypatch.setattr(decorator, "next_attribute", None, raising=False)
-    jax_own.names.cache_clear()
+    jax_own.public_names.cache_clear()
     yield
-    jax_own.names.cache_clear()
+    jax_own.public_names.cache_clear()
 
 
 # ---- names

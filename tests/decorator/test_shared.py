@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import jaxfn
-from jaxfn._base import compat
+from jaxfn._core import internals
 from tests import wrong
 
 X = jnp.float32([1, 2, 3])
@@ -65,10 +65,10 @@ def made(kind, *factor):
 
 def is_refused(mapped):
     """Check that JAX refuses it where a jvp is attached: each example has its own."""
-    if compat.SCAN_DROPS_JVP:
+    if internals.SCAN_DROPS_JVP:
         with pytest.raises(ValueError, match="axis spec None"):
             mapped(X, S)
-    return compat.SCAN_DROPS_JVP
+    return internals.SCAN_DROPS_JVP
 
 
 @wraps
@@ -92,7 +92,7 @@ def test_it_is_taken_out_of_a_vmap(kind, wrap):
 NEXT = getattr(jax.config, "jax_custom_jvp3", False)
 EAGER = pytest.param("eager", marks=pytest.mark.skipif(NEXT, reason="JAX sums"))
 apart = pytest.mark.parametrize(
-    "wrap", ["eager", "jit", "checkpoint"] if compat.SCAN_DROPS_JVP else [EAGER]
+    "wrap", ["eager", "jit", "checkpoint"] if internals.SCAN_DROPS_JVP else [EAGER]
 )
 
 

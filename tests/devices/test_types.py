@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxfn._base import compat
+from jaxfn._core import internals
 from tests.build import function
 from tests.devices import layers
 from tests.devices.layers import AXIS, numbers
@@ -343,7 +343,7 @@ def test_it_is_tied_to_it_for_nothing(types, names):
     names = (names[0], P(*names[1][1:]))
     f = scaled(summed(types, split=names[1] != P()))
     call = placed(types, names, jnp.full(4, -0.0), jnp.arange(4.0))(f)
-    if not compat.SCAN_DROPS_JVP:
+    if not internals.SCAN_DROPS_JVP:
         jaxpr = call(lambda f: lambda *args: jax.make_jaxpr(f)(*args))
         assert not {"attach", "linear", "gate"} & set(primitives(jaxpr))
     text = call(lambda f: lambda *args: jax.jit(f).lower(*args).compile().as_text())

@@ -6,15 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.experimental import pallas as pl
 
-from jaxfn._base import compat
-from jaxfn._engine import tie
+from jaxfn._core import internals
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
 from tests.build import function
-from tests.jaxprs import primitives
-from tests.laws.leaks import checking_leaks
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -110,7 +106,7 @@ def test_a_marked_or_integer_output_stays_unbatched(style, place, engine, wrap):
         return 2 * x, y + 1, y.astype(int)
 
     def save(ctx, inputs, output):
-        if style == "untraceable" and not compat.is_tracer(output[1]):
+        if style == "untraceable" and not internals.is_tracer(output[1]):
             assert float(output[1]) == 3
         ctx.mark_non_differentiable(output[1])
 
@@ -757,17 +753,6 @@ def test_an_output_of_a_function_in_forward_is_not_batched_by_its_tracer():
     assert gradient(X, S).tolist() == [5, 100, 1500]
 
 
-def test_an_output_that_is_made_to_depend_on_more_in_a_kernel_keeps_its_derivative():
-    def tied(x, y):
-        return tie._with_zero_of([2 * x], [y], "f")[0]
-
-    def kernel(i, o):
-        o[...] = jax.jvp(tied, (i[...], i[...]), (i[...], i[...]))[1]
-
-    x = jnp.arange(4.0)
-    assert pl.pallas_call(kernel, x, interpret=True)(x).tolist() == [0, 2, 4, 6]
-
-
 @pytest.mark.skipif(
     "sum_match" not in inspect.signature(jax.vmap).parameters,
     reason="this JAX has no sum_match",
@@ -776,17 +761,6 @@ def test_sum_match_sums_an_output_that_ignores_what_is_mapped():
     """A limit, which the page of differences states: nothing in JAX tells us of it."""
     mapped = jax.vmap(two("backward"), (0, None), (0, None), sum_match=True)
     assert mapped(X, S)[1] == 3 * 3
-
-
-def test_a_rule_that_batches_a_value_holds_no_tracer():
-    """Values that nothing can be taken from: `attach` outlives their trace."""
-
-    def tied(key, x):
-        return tie._with_zero_of([key], [x], "f")[0]
-
-    with checking_leaks():
-        jaxpr = jax.make_jaxpr(tied)(jax.random.key(0), jnp.ones(2))
-    assert "attach" in primitives(jaxpr.jaxpr)
 
 
 def test_a_dtype_without_zero_keeps_its_value():

@@ -9,7 +9,7 @@ from jax._src.lax.windowed_reductions import _select_and_scatter_add
 from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
-from jaxfn._base.errors import ClosedOverError, RuleValueError
+from jaxfn._core.messages import ClosedOverError, RuleValueError
 from tests.build import function
 
 # The others of its many cells run with --full.

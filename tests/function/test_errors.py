@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from jaxfn._base import compat
+from jaxfn._core import internals
 from tests.build import function
 
 S = jnp.float32(3)
@@ -660,7 +660,7 @@ def test_saving_more_for_fewer_perturbed_inputs():
     f = function("Odd", forward=forward, backward=lambda ctx, g: (g, 2 * g)).apply
     # One jaxpr, as jit keeps it from one derivative to the next.
     jaxpr = jax.make_jaxpr(f)(S, S)
-    g = lambda *xs: compat.evaluate(jaxpr, xs)[0]  # noqa: E731
+    g = lambda *xs: internals.evaluate(jaxpr, xs)[0]  # noqa: E731
     jax.grad(g, (0, 1))(S, S)
     with raises(NotImplementedError, "`Odd` saved", "needs_input_grad"):
         jax.grad(g, 0)(S, S)

@@ -20,6 +20,7 @@ from tests import conftest  # noqa: F401  (its settings of JAX)
 from jaxfn._decorator import jax_call
 from jaxfn._engine import attachment, carrying, gate, tie
 from jaxfn._methods import class_rules
+
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
 

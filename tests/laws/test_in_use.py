@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
 import jaxfn
-from jaxfn._base import compat
+from jaxfn._core import internals
 from tests.build import SCALE, function, saving, scale
 from tests.jaxprs import primitives
 
@@ -325,7 +325,7 @@ def test_neither_does_a_decorated_one_with_a_batch_rule(kind):
     if kind in ("defjvp", "both"):
         f.defjvp(lambda x, t: (x[0] * x[1], x[0] * t[1] + x[1] * t[0]))
     f.def_vmap(lambda n, batched, x, y: (3 * x * y, any(batched)))
-    if not compat.SCAN_DROPS_JVP:
+    if not internals.SCAN_DROPS_JVP:
         assert only_jax(f, S, S)
         assert only_jax(jax.vmap(f), X, X)
     assert jax.vmap(f)(X, X).tolist() == (3 * X * X).tolist()

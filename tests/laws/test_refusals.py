@@ -15,7 +15,7 @@ from jax.experimental import io_callback
 from jax.experimental.jet import jet
 
 import jaxfn
-from jaxfn._base.errors import NOT_TRANSPOSED
+from jaxfn._core.messages import NOT_TRANSPOSED
 from tests.build import function
 from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxfn
-from jaxfn._methods import settings
+from jaxfn import _settings as settings
 from jaxfn.autograd import graph
 from tests.build import function
 

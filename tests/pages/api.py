@@ -62,7 +62,7 @@ def row(name: str, found: Definition) -> str:
 def members(owner: str, cls: ast.ClassDef) -> Iterator[str]:
     """Yield the lines of what users define, call or read on a class."""
     if owner == "Function":
-        call = definition("jaxfn._function.function", "apply")
+        call = definition("jaxfn._function", "apply")
         yield f"| `Function.apply(*args, **kwargs)` | {first_line(call)} |"
     for x in cls.body:
         if not isinstance(x, ast.FunctionDef) or x.name.startswith("_"):

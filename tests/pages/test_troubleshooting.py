@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxfn._base import errors
+from jaxfn._core import messages as errors
 from tests.pages import words
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jaxfn._core import values
 from jaxfn._check import numbers, shared
 from jaxfn._check.case import Case, name_gradients, name_outputs, name_tangents
 from jaxfn._check.compile import Call, jit
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
+from jaxfn._core import values
 
 EXAMPLES = 3
 """Size of a batch, unlikely to be the size of another axis."""

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._core import values
 from jaxfn._check import accuracy, numbers, shared
 from jaxfn._check.case import Case, name_outputs, name_tangents, rule_that_saves
 from jaxfn._check.diagnosis import located
@@ -23,6 +22,7 @@ from jaxfn._check.finite_differences import (
 )
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
+from jaxfn._core import values
 
 # ---- value
 

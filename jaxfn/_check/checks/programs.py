@@ -12,13 +12,13 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxfn._core import internals, messages, values
 from jaxfn._check import numbers, shared
 from jaxfn._check.case import Case, floats, name_gradients, name_outputs
 from jaxfn._check.checks.batching import partial_gradients
 from jaxfn._check.compile import Call
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome, Skip
+from jaxfn._core import internals, messages, values
 
 # ---- scan, checkpoint
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._core import internals, messages, values
 from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
+from jaxfn._core import internals, messages, values
 from jaxfn._kernels import KernelDerivativeError
 from jaxfn.torch._compare.accuracy import normal
 from jaxfn.torch._compare.arguments import exchanged

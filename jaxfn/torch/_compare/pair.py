@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._core import values
 from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
+from jaxfn._core import values
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
 from jaxfn.torch._compare.arguments import CommonArguments, exchanged

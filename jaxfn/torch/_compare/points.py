@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn._core import values
 from jaxfn._check import Skip
+from jaxfn._core import values
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Pair
 

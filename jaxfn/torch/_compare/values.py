@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._core import values
 from jaxfn._check import MOST, Outcome, Skip, worst
+from jaxfn._core import values
 from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
 from jaxfn.torch._compare.points import points
 

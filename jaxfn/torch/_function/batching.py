@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfn._core import messages
 from jaxfn._class_rules import VmapInfo
+from jaxfn._core import messages
 from jaxfn.torch._base import (
     Flattener,
     Leaf,
