@@ -20,6 +20,7 @@ from jaxfn._core import (
     Mask,
     Outputs,
     Rules,
+    Spec,
     as_jax,
     batchable,
     conj,
@@ -58,38 +59,25 @@ class ClassRules(Rules):
             takes effect at the next call, and earlier traces keep theirs.
         base: `Function`; a rule inherited from it counts as missing.
         parameters: The parameters of its forward.
-        args: Positional arguments of the call.
+        spec: Spec of the tuple of positional arguments.
         kwargs: Keyword-only arguments, all static.
-        constant: Whether arrays count as static, because none is a tracer.
 
     Raises:
         RuntimeError: The rules contradict each other.
 
     Attributes:
-        arrays: The arrays of the arguments.
-        spec: Spec of the tuple of arguments.
         specs: Spec of each argument.
     """
 
     def __init__(
-        self,
-        cls: Any,
-        base: Any,
-        parameters: Parameters,
-        args: tuple[Any, ...],
-        kwargs: Kwargs,
-        *,
-        constant: bool = False,
+        self, cls: Any, base: Any, parameters: Parameters, spec: Spec, kwargs: Kwargs
     ) -> None:
         self.cls, self.name, self.kwargs = cls, cls.__name__, kwargs
-        self.parameters = parameters
-        arrays, self.spec = split(args, _never) if constant else split(args)
-        self.specs = self.spec.children
+        self.parameters, self.spec, self.specs = parameters, spec, spec.children
         self._check_references()
         self._find_rules(cls, base)
         # JAX may trace forward later, after the caller's `with` block.
         self._hooks, self._policy = settings.hooks.get().stack, settings.policy.get()
-        self.arrays: list[Any] = arrays
 
     def _find_rules(self, cls: Any, base: Any) -> None:
         own = {}
@@ -317,10 +305,6 @@ class ClassRules(Rules):
     ) -> BackwardCFunction:
         needs = self._needs_input_grad(layout.needs)
         return layout.saved.context(self.cls._backward_cls, rule_name, saved, needs)
-
-
-def _never(_: Any) -> bool:
-    return False
 
 
 def _zeros(aval: Any) -> Any:

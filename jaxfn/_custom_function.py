@@ -304,10 +304,8 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         if self._torch_rules.keys() & {"backward", "jvp"}:
             return self._function.apply(*args, **kwargs)
         if "vmap" in self._torch_rules:
-            rules = rules_of(self._function, args, kwargs)
-            fun, batch = rules.batchable()
-            assert batch is not None
-            return _batched(fun, batch, rules.arrays, rules.name)
+            rules, arrays = rules_of(self._function, args, kwargs)
+            return _batched(*rules.batchable(), arrays, rules.name)
         if self._definition.kinds:
             return self._call_jax(self._definition.positional(args, kwargs))
         return self.fun(*args, **kwargs)
@@ -316,13 +314,16 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         d = self._definition
         if d.foreign is not None:
             return by_jax(d, d.foreign.decorator)(*args)
-        rules = JaxRules(d, args)
-        traced = any(map(internals.is_tracer, rules.arrays))
-        if not traced and not internals.is_transforming():
-            return rules.plain()
+        rules, arrays = JaxRules.of(d, args)
+        if (
+            not any(map(internals.is_tracer, arrays))
+            and not internals.is_transforming()
+        ):
+            # A batch rule gets arrays; so the function beside it does too.
+            return d.fun(*(args if "def_vmap" not in d.calls else rules.whole(arrays)))
         if not rules.has_backward and not rules.has_jvp:
-            return _batched(rules.value_with_batch, rules.batch, rules.arrays, d.name)
-        return call(rules, rules.arrays)
+            return _batched(rules.value_with_batch, rules.batch, arrays, d.name)
+        return call(rules, arrays)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> custom_function[P, R]: ...
@@ -361,8 +362,7 @@ def _batched(fun: Any, batch: Any, arrays: Sequence[Any], name: str) -> Any:
     if not any(map(internals.is_tracer, arrays)):
         outs = fun(*arrays)
         return outs.spec.out.join(outs.arrays)
-    rules = BatchRules(fun, batch, arrays, name)
-    return call(rules, rules.arrays)
+    return call(*BatchRules.of(fun, batch, arrays, name))
 
 
 def _positions(

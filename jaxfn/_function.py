@@ -484,10 +484,9 @@ def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
         return _plain(cls, args, kwargs, separate)
     # If no argument is traced, JAX gets none. It raises if forward uses a traced value
     # that nobody passed, or if that is differentiated.
-    rules = ClassRules(
-        cls, Function, _parameters(cls, separate), args, kwargs, constant=constant
-    )
-    out = call(rules, rules.arrays)
+    arrays, spec = split(args, _never) if constant else split(args)
+    known = _parameters(cls, separate)
+    out = call(ClassRules(cls, Function, known, spec, kwargs), arrays)
     if constant and any(map(internals.is_differentiated, split(out)[0])):
         raise messages.closed_over(cls.__name__)
     return out
@@ -504,12 +503,19 @@ def _parameters(cls: Any, separate: bool) -> Parameters:
     return known[2]
 
 
-def rules_of(cls: Any, args: tuple[Any, ...], kwargs: Kwargs) -> ClassRules:
-    """Return the rules of a call, with its arrays."""
+def _never(_: Any) -> bool:
+    return False
+
+
+def rules_of(
+    cls: Any, args: tuple[Any, ...], kwargs: Kwargs
+) -> tuple[ClassRules, list[Any]]:
+    """Return the rules of a call, and the arrays of its arguments."""
     separate = is_separate(cls)
     known = _parameters(cls, separate)
     args, kwargs = known.bind(args, kwargs, fill_defaults=separate, name=cls.__name__)
-    return ClassRules(cls, Function, known, tuple(map(_unwrap, args)), kwargs)
+    arrays, spec = split(tuple(map(_unwrap, args)))
+    return ClassRules(cls, Function, known, spec, kwargs), arrays
 
 
 def _unwrap(x: Any) -> Any:

@@ -24,6 +24,7 @@ from jaxfn._core import (
     Mask,
     Outputs,
     Rules,
+    Spec,
     as_jax,
     batchable,
     closed,
@@ -213,30 +214,42 @@ class JaxRules(Rules):
 
     Args:
         definition: The rules that were defined.
-        args: Positional arguments.
-
-    Attributes:
-        arrays: The arrays of the arguments.
+        nondiff: The arguments that take no part in differentiation, by position.
+        spec: Spec of the tuple of the others.
+        types: Types of their arrays.
     """
 
-    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
-        self._definition, self._args = definition, args
-        self.name = definition.name
+    def __init__(
+        self,
+        definition: Definition,
+        nondiff: dict[int, Any],
+        spec: Spec,
+        types: Sequence[Any],
+    ) -> None:
+        self._definition, self.name = definition, definition.name
         self._vjp = definition.calls.get("defvjp")
         self._jvp = definition.calls.get("defjvp")
         self._batch = definition.calls.get("def_vmap")
         self.has_backward, self.has_jvp = self._vjp is not None, self._jvp is not None
         self.joint = self.has_jvp and not self.has_backward
         self.derives_jvp = definition.derives_jvp and self.has_backward
-        self._nondiff = {i: args[i] for i in definition.nondiff if i < len(args)}
-        others = [x for i, x in enumerate(args) if i not in self._nondiff]
-        arrays, self._spec = split(tuple(others), holds)
-        self.specs = self._spec.children
-        self.arrays: list[Any] = list(map(internals.as_array, arrays))
-        self._types = list(map(internals.tangent_type, self.arrays))
+        self.own_value = self.has_backward
+        self._nondiff, self._spec, self.specs = nondiff, spec, spec.children
+        self._types = list(map(internals.tangent_type, types))
         self._check_nondiff()
         # The types of the function's outputs, if it has been traced.
         self._returned: Any = None
+
+    @classmethod
+    def of(
+        cls, definition: Definition, args: tuple[Any, ...]
+    ) -> tuple[JaxRules, list[Any]]:
+        """Return the rules of a call, and the arrays of its arguments."""
+        nondiff = {i: args[i] for i in definition.nondiff if i < len(args)}
+        others = [x for i, x in enumerate(args) if i not in nondiff]
+        arrays, spec = split(tuple(others), holds)
+        arrays = list(map(internals.as_array, arrays))
+        return cls(definition, nondiff, spec, arrays), arrays
 
     def _check_nondiff(self) -> None:
         leaves = tree_util.tree_leaves(self._nondiff)
@@ -274,7 +287,7 @@ class JaxRules(Rules):
             "defvjp."
         )
 
-    def _whole(self, arrays: Sequence[Any]) -> list[Any]:
+    def whole(self, arrays: Sequence[Any]) -> list[Any]:
         """Put all arguments together."""
         return self._with_nondiff(self._spec.join(arrays), self._nondiff)
 
@@ -284,13 +297,8 @@ class JaxRules(Rules):
 
     # ---- the function
 
-    def plain(self) -> Any:
-        """Call the function on values, which its batch rule gets as arrays."""
-        args = self._args if self._batch is None else self._whole(self.arrays)
-        return self._definition.fun(*args)
-
     def value_with_batch(self, *arrays: Any) -> Outputs:
-        out = self._definition.fun(*self._whole(arrays))
+        out = self._definition.fun(*self.whole(arrays))
         outs = _outputs(out)
         self._returned = _structure(outs)
         return outs
@@ -309,7 +317,7 @@ class JaxRules(Rules):
         flags = self._with_nondiff(
             self._spec_filled(False).join(batched), dict.fromkeys(self._nondiff, False)
         )
-        result = rule(size, flags, *self._whole(arrays))
+        result = rule(size, flags, *self.whole(arrays))
         if not is_pair(result):
             raise TypeError(
                 f"custom vmap rule ({_name(rule)}) must return a pair, the output and "
@@ -349,7 +357,7 @@ class JaxRules(Rules):
             return outs, list(arrays), layout
         fwd, symbolic = self._vjp.rules[0], self._vjp.options["symbolic_zeros"]
         inputs = list(map(CustomVJPPrimal, arrays, needs)) if symbolic else arrays
-        result = fwd(*self._whole(inputs))
+        result = fwd(*self.whole(inputs))
         said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
         if not is_pair(result):
             raise TypeError(
@@ -520,24 +528,27 @@ class BatchRules(Rules):
     what ran.
 
     Args:
-        fun: The function, on flat arrays.
-        batch: Its batch rule.
-        arrays: The arguments.
+        jaxpr: The function, of the values that it closes over and its arguments.
+        n_consts: Number of these values.
+        run: The function with its batch rule.
         name: Name for messages.
-
-    Attributes:
-        arrays: The values that the function closes over, and the arguments.
     """
 
     has_backward, has_jvp = False, True
 
-    def __init__(self, fun: Any, batch: Any, arrays: Arrays, name: str) -> None:
+    def __init__(self, jaxpr: Any, n_consts: int, run: Any, name: str) -> None:
         self.name = self.forward_name = name
-        self._jaxpr, consts, self._layout = closed(fun, arrays)
-        self._n_consts = len(consts)
+        self._jaxpr, self._n_consts, self._run = jaxpr, n_consts, run
+
+    @classmethod
+    def of(
+        cls, fun: Any, batch: Any, arrays: Arrays, name: str
+    ) -> tuple[BatchRules, list[Any]]:
+        """Return the rules of a call; what the function closes over, and the arrays."""
+        jaxpr, consts, layout = closed(fun, arrays)
         fixed = list(map(internals.is_constant, consts))
-        self._run = with_batch_rule(self._jaxpr, self._layout, batch, fixed, name=name)
-        self.arrays = [*map(internals.as_array, consts), *arrays]
+        run = with_batch_rule(jaxpr, layout, batch, fixed, name=name)
+        return cls(jaxpr, len(consts), run, name), [*consts, *arrays]
 
     def forward(
         self, arrays: Arrays, needs: Mask

@@ -48,6 +48,7 @@ class Rules:
         has_jvp: Whether there is a `jvp`.
         derives_jvp: Whether forward mode transposes `backward`.
         once: Whether `backward` refuses to be differentiated.
+        own_value: Whether `value` is another function than `forward`.
         joint: Whether the jvp computes the outputs too, and there is no backward.
         has_setup: Whether a second part of forward, `setup`, saves.
         forward_name: Name of forward, for messages.
@@ -61,6 +62,7 @@ class Rules:
     has_jvp: bool
     derives_jvp: bool = False
     once: bool = False
+    own_value: bool = False
     joint: bool = False
     has_setup: bool = False
     forward_name: str
@@ -213,11 +215,18 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         nothing = (False,) * len(arrays)
         # Where the reverse derivative of a scan keeps only the primal of a custom_jvp,
         # the primal has the derivative of the rules.
-        if internals.SCAN_DROPS_JVP and rules.has_forward_mode:
+        keeps = internals.SCAN_DROPS_JVP and rules.has_forward_mode
+        if keeps and not rules.own_value:
             outs, layout, _ = _fwd(rules, arrays, nothing)
             return Outputs(outs, layout)
-        outs, layout = run_closed(lambda: rules.value(arrays), arrays, name=rules.name)
+        inside = list(map(gate, arrays)) if keeps else arrays
+        outs, layout = run_closed(lambda: rules.value(inside), inside, name=rules.name)
         outs = list(map(as_jax, outs))
+        if keeps:
+            layout = _typed(layout, arrays, outs)
+            rule, spreads = functools.partial(_by_forward, rules), layout.differentiable
+            outs = attach(rule, arrays, outs, name=rules.name, spreads=spreads)
+            return Outputs(outs, layout)
         # As in torch, call it although nothing is saved: it may have effects, and its
         # mistakes must show here too.
         if rules.has_setup:
@@ -228,6 +237,13 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         )
 
     return primal
+
+
+def _by_forward(rules: Rules, inputs: Arrays, _: Arrays, tangents: Arrays) -> list[Any]:
+    """Return the tangents of the outputs, by a run of forward that saves."""
+    needs = tuple([t is not None for t in tangents])
+    _, layout, saved = _fwd(rules, inputs, needs)
+    return _push(rules, layout, saved, tangents, derive=rules.derives_jvp)
 
 
 _ANY = inspect.signature(lambda *args: args)

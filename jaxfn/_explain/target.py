@@ -128,7 +128,7 @@ def _tagged(rules: Any, name_saved: Namer, tag: Tag) -> Callable[..., Any]:
 def _of_class(
     cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Target:
-    rules = rules_of(cls, args, kwargs)
+    rules, arrays = rules_of(cls, args, kwargs)
 
     def plain(*xs: Any) -> Any:
         values = rules.spec.join(xs)
@@ -149,9 +149,9 @@ def _of_class(
     return Target(
         name,
         engine,
-        _arguments(rules.parameters.names, rules.specs, rules.arrays, rules.kwargs),
-        rules.arrays,
-        lambda tag: _tagged(rules_of(cls, args, kwargs), _saved_names, tag),
+        _arguments(rules.parameters.names, rules.specs, arrays, rules.kwargs),
+        arrays,
+        lambda tag: _tagged(rules_of(cls, args, kwargs)[0], _saved_names, tag),
         plain,
     )
 
@@ -216,7 +216,7 @@ def _of_decorated(
     def tagged(tag: Tag) -> Callable[..., Any]:
         if "defvjp" not in d.calls or d.foreign is not None:
             return lambda *xs: function(*whole(xs), **kwargs)
-        return _tagged(JaxRules(d, args), _residual_names, tag)
+        return _tagged(JaxRules.of(d, args)[0], _residual_names, tag)
 
     reverse = any(c.decorator is jax.custom_vjp for c in d.calls.values())
     engine = _engine(
