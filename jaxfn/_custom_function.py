@@ -19,6 +19,7 @@ from jaxfn._jax_rules import (
     by_jax,
     decorator_of,
     public_names,
+    wholly_by_jax,
 )
 
 P = ParamSpec("P")
@@ -131,7 +132,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         nondiff = _positions(fun, nondiff_argnums, nondiff_argnames)
-        self._definition = Definition(fun, nondiff, {}, generate_jvp_rule)
+        self._definition = Definition(fun, nondiff, (), generate_jvp_rule)
         rules = {"setup_context": setup_context, "backward": backward}
         rules |= {"jvp": jvp, "vmap": vmap}
         self._torch_rules: dict[str, Callable[..., Any]] = {
@@ -312,15 +313,15 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     def _call_jax(self, args: tuple[Any, ...]) -> Any:
         d = self._definition
-        if d.foreign is not None:
-            return by_jax(d, d.foreign.decorator)(*args)
+        if d.is_foreign:
+            return wholly_by_jax(d)(*args)
         rules, arrays = JaxRules.of(d, args)
         if (
             not any(map(internals.is_tracer, arrays))
             and not internals.is_transforming()
         ):
             # A batch rule gets arrays; so the function beside it does too.
-            return d.fun(*(args if "def_vmap" not in d.calls else rules.whole(arrays)))
+            return d.fun(*(args if d.last("def_vmap") is None else rules.whole(arrays)))
         if not rules.has_backward and not rules.has_jvp:
             return _batched(rules.value_with_batch, rules.batch, arrays, d.name)
         return call(rules, arrays)

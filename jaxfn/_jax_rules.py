@@ -27,6 +27,7 @@ from jaxfn._core import (
     Spec,
     as_jax,
     batchable,
+    call,
     closed,
     grouped,
     internals,
@@ -102,13 +103,13 @@ class Definition(NamedTuple):
     Attributes:
         fun: The function.
         nondiff: Positions of the arguments named by nondiff_argnums and -argnames.
-        calls: The last call of each kind.
+        calls: All calls that defined something, in their order.
         derives_jvp: Whether forward mode transposes bwd (generate_jvp_rule).
     """
 
     fun: Callable[..., Any]
     nondiff: tuple[int, ...] = ()
-    calls: dict[str, Call] = {}
+    calls: tuple[Call, ...] = ()
     derives_jvp: bool = False
 
     @property
@@ -118,37 +119,43 @@ class Definition(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        return list(self.calls)
+        """The methods that defined rules; defjvps counts as defjvp."""
+        return [*dict.fromkeys(_KINDS.get(c.method, c.method) for c in self.calls)]
 
     @property
-    def decorators(self) -> list[Any]:
-        return [c.decorator for c in self.calls.values()]
+    def decorators(self) -> set[Any]:
+        """JAX's decorators whose methods were called."""
+        return {c.decorator for c in self.calls}
+
+    def last(self, kind: str) -> Call | None:
+        """Return the last call of this kind, which replaced earlier ones."""
+        found = [c for c in self.calls if _KINDS.get(c.method) == kind]
+        return found[-1] if found else None
 
     @property
-    def foreign(self) -> Call | None:
-        """A call that only the installed JAX understands."""
-        return next((c for c in self.calls.values() if c.is_foreign), None)
+    def is_foreign(self) -> bool:
+        """Whether only the installed JAX understands a call."""
+        last = {_KINDS.get(c.method, c.method): c for c in self.calls}
+        return any(c.is_foreign for c in last.values())
 
     def with_call(self, method: str, rules: Any, options: dict[str, Any]) -> Definition:
         """Add a call; a refused one has no effect."""
         new = Call(method, rules, options)
-        kind = _KINDS.get(method, method)
-        calls = {**{k: c for k, c in self.calls.items() if k != kind}, kind: new}
-        if self.derives_jvp and kind == "defjvp":
+        found = self._replace(calls=(*self.calls, new))
+        if self.derives_jvp and new.decorator is jax.custom_jvp:
             raise messages.RuleError(
                 f"`{self.name}` has generate_jvp_rule=True and got {new}: expected a "
                 "reverse rule to derive the jvp from, and no other jvp. Set "
                 "generate_jvp_rule=False, or leave the forward rule out."
             )
-        others = [*map(str, self.calls.values())]
-        others += ["generate_jvp_rule"] if self.derives_jvp else []
-        found = self._replace(calls=calls)
-        if found.foreign is not None and (len(calls) > 1 or self.derives_jvp):
+        both = {jax.custom_vjp, jax.custom_jvp} <= found.decorators
+        if found.is_foreign and (both or self.derives_jvp):
+            known = [*dict.fromkeys(map(str, self.calls))] or ["generate_jvp_rule"]
             raise messages.RuleError(
-                f"`{self.name}` got {new} and has {', '.join(others)}: expected, beside "
-                "other rules, one by defvjp, defjvp, defjvps or def_vmap, and no option "
-                "that JAX alone knows. JAX's own decorators have one kind each, so they "
-                "can't do both. Define the rule by one of these, or leave one out."
+                f"`{self.name}` got {new} and has {', '.join(known)}: expected, beside "
+                "a rule of the other kind, one by defvjp, defjvp or defjvps, and no "
+                "option that JAX alone knows. Its decorators have one kind each, so "
+                "they can't do both. Define the rule by one of these, or leave one out."
             )
         return found
 
@@ -171,21 +178,30 @@ class Definition(NamedTuple):
             raise
         except TypeError as error:
             raise TypeError(
-                f"The input arguments to the {self.decorators[0].__name__}-decorated "
+                f"The input arguments to the {self.calls[0].decorator.__name__}-decorated "
                 f"function {self.name} could not be resolved to positions:\n{error}"
             ) from error
         bound.apply_defaults()
         return bound.args
 
 
-def by_jax(definition: Definition, decorator: Any) -> Any:
-    """Put JAX's decorator around the function, and repeat the calls of its methods."""
+def by_jax(definition: Definition, decorator: Any, fun: Any = None) -> Any:
+    """Put JAX's decorator around `fun`, and repeat the calls of its methods."""
     has_nondiff = decorator is not jax.custom_batching.custom_vmap
     options = {"nondiff_argnums": definition.nondiff} if has_nondiff else {}
-    f = decorator(definition.fun, **options)
-    for c in definition.calls.values():
+    f = decorator(fun or definition.fun, **options)
+    for c in definition.calls:
         if c.decorator is decorator:
             getattr(f, c.method)(*c.rules, **c.options)
+    return f
+
+
+def wholly_by_jax(definition: Definition) -> Any:
+    """Return the function under JAX's decorators, the batch rule inside."""
+    f = definition.fun
+    for decorator in DECORATORS[::-1]:
+        if decorator in definition.decorators:
+            f = by_jax(definition, decorator, f)
     return f
 
 
@@ -227,9 +243,8 @@ class JaxRules(Rules):
         types: Sequence[Any],
     ) -> None:
         self._definition, self.name = definition, definition.name
-        self._vjp = definition.calls.get("defvjp")
-        self._jvp = definition.calls.get("defjvp")
-        self._batch = definition.calls.get("def_vmap")
+        self._vjp, self._jvp = definition.last("defvjp"), definition.last("defjvp")
+        self._batch = definition.last("def_vmap")
         self.has_backward, self.has_jvp = self._vjp is not None, self._jvp is not None
         self.joint = self.has_jvp and not self.has_backward
         self.derives_jvp = definition.derives_jvp and self.has_backward
@@ -255,15 +270,15 @@ class JaxRules(Rules):
         leaves = tree_util.tree_leaves(self._nondiff)
         if not any(map(internals.is_tracer, leaves)):
             return
-        if self.has_backward:
+        if self.has_backward and not self.has_forward_mode:
             raise jax.errors.UnexpectedTracerError(
                 f"`{self.name}` got a traced value for an argument of nondiff_argnums, "
                 "which has no derivative: expected a value that is not differentiated. "
                 "Leave it out of nondiff_argnums, and return None for it from bwd."
             )
-        # As in jax.custom_jvp, it counts as constant.
-        stop = jax.lax.stop_gradient
-        self._nondiff = {i: stop(x) for i, x in self._nondiff.items()}
+        if self.joint:  # as in jax.custom_jvp, it counts as constant
+            stop = jax.lax.stop_gradient
+            self._nondiff = {i: stop(x) for i, x in self._nondiff.items()}
 
     @property
     def forward_name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -457,9 +472,9 @@ class JaxRules(Rules):
         assert self._jvp is not None
         layouts: list[Layout] = []
 
+        # Not the bare function: a rule of defjvps gets its value, which a scan keeps.
         def value(*groups: Any) -> Any:
-            arrays, layout = self.value([x for group in groups for x in group])
-            return layout.out.join(arrays)
+            return call(self, [x for group in groups for x in group])
 
         def flat(*arrays: Any) -> Arrays:
             outs = _outputs(f(*grouped(self.specs, arrays)))

@@ -214,16 +214,16 @@ def _of_decorated(
         return [spec.join(group) for spec, group in groups]
 
     def tagged(tag: Tag) -> Callable[..., Any]:
-        if "defvjp" not in d.calls or d.foreign is not None:
+        if d.last("defvjp") is None or d.is_foreign:
             return lambda *xs: function(*whole(xs), **kwargs)
         return _tagged(JaxRules.of(d, args)[0], _residual_names, tag)
 
-    reverse = any(c.decorator is jax.custom_vjp for c in d.calls.values())
+    reverse = jax.custom_vjp in d.decorators
     engine = _engine(
         reverse=reverse,
-        forward=any(c.decorator is jax.custom_jvp for c in d.calls.values()),
+        forward=jax.custom_jvp in d.decorators,
         derived=reverse and d.derives_jvp,
-        batch="def_vmap" in d.calls or "vmap" in function._torch_rules,
+        batch=d.last("def_vmap") is not None or "vmap" in function._torch_rules,
         words=("bwd of defvjp", "the rule of defjvp", "the batch rule"),
         decorated=True,
     )

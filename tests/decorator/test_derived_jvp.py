@@ -212,9 +212,16 @@ def test_forward_mode_of_defvjp_alone_names_the_way_out():
     f = jaxfn.custom_function(jnp.sin)
     f.defvjp(lambda x: (f(x), x), lambda x, g: (jnp.cos(x) * g,))
     with pytest.raises(TypeError, match="can't apply forward-mode") as caught:
-        jax.hessian(lambda x: f(x) ** 2)(1.0)
+        jax.jacfwd(lambda x: f(x) ** 2)(1.0)
     assert "`sin` has no forward rule" in caught.value.__notes__[0]
     assert "generate_jvp_rule=True" in caught.value.__notes__[0]
+
+
+def test_a_hessian_of_defvjp_alone_transposes_bwd():
+    f = jaxfn.custom_function(jnp.sin)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (7 * jnp.cos(x) * g,))
+    for hessian in (jax.hessian(f), jax.jit(jax.hessian(f))):
+        np.testing.assert_allclose(hessian(1.0), -7 * np.sin(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("define", ["defjvp", "defjvps"])
@@ -227,9 +234,19 @@ def test_a_forward_rule_beside_it_is_refused(define):
     assert jax.jacfwd(f)(scalar()) == jax.grad(f)(scalar())  # nothing has changed
 
 
+def test_a_guarded_bwd_is_transposed():
+    f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (7 * jnp.cos(x) * jnp.nan_to_num(g),))
+    assert jax.grad(f)(0.0) == 7
+    assert jax.jacfwd(f)(0.0) == 7
+
+
 def test_a_bwd_that_has_no_transpose_is_refused():
     f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
-    f.defvjp(lambda x: (f(x), x), lambda x, g: (jnp.cos(x) * jnp.nan_to_num(g),))
+    f.defvjp(
+        lambda x: (f(x), x),
+        lambda x, g: (jax.lax.while_loop(lambda _: False, jnp.negative, g),),
+    )
     assert jax.grad(f)(0.0) == 1
     with pytest.raises(ValueError, match="can't be transposed to get a jvp.*or defjvp"):
         jax.jacfwd(f)(0.0)

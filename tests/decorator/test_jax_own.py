@@ -194,7 +194,7 @@ def test_it_is_not_combined_with_a_rule_of_the_other_kind(methods, new_first):
     match = f"`twice_sine` got {second} and has {first}: expected, beside a rule of"
     with pytest.raises(RuntimeError, match=match):
         getattr(f, second)(fwd, bwd)
-    assert len(f._jax_rules.calls) == 1  # nothing was defined
+    assert len(f._definition.calls) == 1  # nothing was defined
 
 
 @pytest.mark.usefixtures("next_jax")
@@ -210,10 +210,7 @@ def test_it_takes_declared_static_values_only():
 
     f = jaxfn.custom_function(scaled)
     f.def_next_custom_vjp(lambda x, how: (scaled(x, how), None), lambda _, g: (g, None))
-    match = (
-        "`scaled` got 'twice' for argument 1: expected .* def_next_custom_vjp.*nondi"
-    )
-    with pytest.raises(TypeError, match=match):
+    with pytest.raises(TypeError, match="'twice' .* is not a valid JAX type"):
         jax.grad(f)(1.0, "twice")
 
 
