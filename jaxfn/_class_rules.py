@@ -252,9 +252,9 @@ class ClassRules(Rules):
         differentiable = layout.differentiable
         # JAX calls it even if no differentiable output has a cotangent. A backward is
         # linear in its cotangents, so the result is zero.
-        if not any(
-            d and ct is not None for ct, d in zip(cts, differentiable, strict=True)
-        ):
+        pairs = zip(cts, differentiable, strict=True)
+        arrived = [ct for ct, d in pairs if d and ct is not None]
+        if not arrived:
             return [None] * len(layout.in_types)
         state: Saved = layout.saved
         grads: list[Any] = []
@@ -280,7 +280,7 @@ class ClassRules(Rules):
                 call_backward(rule, boxed, ctx, parts),
                 self.specs,
                 layout,
-                cts,
+                arrived,
                 name=self.name,
                 labels=list(map(self.parameters.label, range(len(self.specs)))),
             )

@@ -22,6 +22,7 @@ from jaxfn._context import BackwardCFunction
 from jaxfn._core import Layout, messages
 
 _HOST = "jaxfn.host_function("
+_LATE = ("backward", "jvp")
 
 _PARAMETERS = {
     "setup_context": "three arguments: ctx, inputs and output",
@@ -69,6 +70,8 @@ def explain(
     ctx = args[0] if args and isinstance(args[0], BackwardCFunction) else None
     if isinstance(error, messages.RuleError):
         _locate(error, name, rule_name, rule)
+    elif isinstance(error, jax.errors.UnexpectedTracerError) and rule_name in _LATE:
+        raise messages.leaked(name, rule_name) from error
     elif isinstance(error, jax.errors.TracerArrayConversionError):
         _show_way_out(error, name, rule_name)
     elif isinstance(error, TypeError) and _is_ours(error):

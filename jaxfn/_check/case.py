@@ -290,9 +290,9 @@ def _cast(x: Any, precision: str) -> Any:
 def _sources(fun: Any) -> dict[str, str]:
     """Return which derivative is the transpose of the other, if either is."""
     if isinstance(fun, custom_function):
-        own = {k.removeprefix("def") for k in fun._jax_rules.kinds}
+        own = {k.removeprefix("def") for k in fun._definition.kinds}
         own |= set(fun._torch_rules)
-        own |= {"generate_jvp_rule"} if fun._jax_rules.derive_jvp else set()
+        own |= {"generate_jvp_rule"} if fun._definition.derives_jvp else set()
     elif isinstance(fun, type) and issubclass(fun, Function):
         names = ("backward", "vjp", "jvp", "generate_jvp_rule")
         own = {k for k in names if getattr(fun, k) not in (getattr(Function, k), False)}
@@ -309,8 +309,8 @@ def _sources(fun: Any) -> dict[str, str]:
 def rule_that_saves(fun: Any) -> str:
     """Return the name of the rule that computes the value for a gradient."""
     if isinstance(fun, custom_function):
-        rules = fun._jax_rules
-        return "fwd" if rules.vjp else "jvp" if rules.jvp else "forward"
+        rules = fun._definition
+        return "fwd" if rules.last("defvjp") else "jvp" if rules.last("defjvp") else "forward"
     if hasattr(fun, "defvjp"):  # JAX's decorator
         return "fwd"
     return "jvp" if hasattr(fun, "defjvp") else "forward"

@@ -13,7 +13,7 @@ from jax import lax
 from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
 from jaxfn._core.primitives import attach
-from jaxfn._core.values import Arrays, Outputs, is_extended
+from jaxfn._core.values import Arrays, Outputs
 
 Fun = Callable[..., Outputs]
 """A function of flat arrays."""
@@ -152,13 +152,17 @@ def _select(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> lis
     return found
 
 
+_NUMBERS = tuple("iufc")
+
+
 def _false(x: Any, out: Any) -> Any:
     """Return False, computed from no element of `x`."""
-    if is_extended(x):  # PRNG keys can be compared, but not sliced everywhere
-        x = lax.eq(x, x)
+    if getattr(x.dtype, "kind", "") not in _NUMBERS:  # a bool, a PRNG key, or a dtype without a zero
+        x = lax.convert_element_type(lax.ne(x, x), jnp.int32)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
+    x = lax.reduce_sum(x, tuple(range(x.ndim)))
     # In a shard_map the output would vary over all mesh axes that `x` varies over.
     extra = tuple(internals.varying_axes(x) - internals.varying_axes(out))
-    count = lax.reduce_sum(lax.ne(x, x).astype(jnp.int32), tuple(range(x.ndim)))
-    return lax.ne(lax.psum(count, extra) if extra else count, 0)
+    x = lax.psum(x, extra) if extra else x
+    return lax.ne(x, x)

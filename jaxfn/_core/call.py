@@ -127,7 +127,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     # even if the tangents are transposed later. Our own linear map does neither.
     forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
     try:
-        outs = (_custom_jvp if forward_mode else _custom_vjp)(rules)(*arrays)
+        make = _custom_jvp if forward_mode else _custom_vjp
+        outs = make(rules, _known_needs(arrays))(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         # JAX raises this for a tracer that the rules closed over; under jet it always
         # does.
@@ -152,14 +153,25 @@ def call(rules: Rules, arrays: Arrays) -> Any:
 # ---- the functions that JAX gets
 
 
-def _custom_vjp(rules: Rules) -> Callable[..., Outputs]:
+def _known_needs(arrays: Arrays) -> Mask | None:
+    """Return which arrays are differentiated, where JAX takes no symbolic zeros.
+
+    An eager shard_map and the compilers of Pallas kernels refuse the option, although
+    they use only the function and not its rules.
+    """
+    if internals.takes_symbolic_zeros():
+        return None
+    known = tuple(map(internals.is_differentiated, arrays))
+    return known if any(known) else (True,) * len(arrays)
+
+
+def _custom_vjp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs]:
     """Make the custom_vjp of a Function that has a backward alone."""
     residuals = _Residuals(rules.name)
 
     def fwd(*primals: Any) -> Any:
-        # Without symbolic zeros there are plain arrays, and all may be differentiated.
         arrays = [internals.as_array(getattr(p, "value", p)) for p in primals]
-        perturbed = [getattr(p, "perturbed", True) for p in primals]
+        perturbed = known_needs or [p.perturbed for p in primals]
         outs, layout, saved = _fwd(rules, arrays, _needed(arrays, perturbed))
         return Outputs(outs, layout), residuals.pack(layout, saved, arrays)
 
@@ -173,17 +185,19 @@ def _custom_vjp(rules: Rules) -> Callable[..., Outputs]:
     f.defvjp(
         _described(fwd, rules, "forward", _ANY),
         _described(bwd, rules, "backward", _BWD),
-        symbolic_zeros=internals.takes_symbolic_zeros(),
+        symbolic_zeros=known_needs is None,
     )
     return f
 
 
-def _custom_jvp(rules: Rules) -> Callable[..., Outputs]:
+def _custom_jvp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs]:
     """Make the custom_jvp of a Function that has a jvp, written or derived."""
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         arrays = list(map(internals.as_array, primals))
         ts = list(map(internals.as_tangent, tangents))
+        if known_needs is not None:
+            ts = [t if need else None for t, need in zip(ts, known_needs, strict=True)]
         if all(t is None for t in ts):  # JAX differentiates by a closed-over value
             raise messages.closed_over(rules.name)
         if rules.joint:
@@ -201,7 +215,7 @@ def _custom_jvp(rules: Rules) -> Callable[..., Outputs]:
     f = jax.custom_jvp(_described(_primal(rules), rules, "forward", _ANY))
     f.defjvp(
         _described(rule, rules, "jvp", _JVP),
-        symbolic_zeros=internals.takes_symbolic_zeros(),
+        symbolic_zeros=known_needs is None,
     )
     return f
 
@@ -427,7 +441,7 @@ def _forward(
         outs, saved, layout = rules.forward(arrays, needs)
         others = layout.note_sources(saved, arrays, outs)
         if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
-            layout.marked = _trace(rules, arrays, needs)[-1].marked
+            layout.marked = _marks(rules, arrays, needs)
         return list(map(as_jax, outs)), others, None, layout
     try:
         jaxpr, consts, n, layout = _trace(rules, arrays, needs, traced)
@@ -469,6 +483,22 @@ def _trace(
 
     jaxpr, consts = internals.trace(run, [arrays[i] for i in places])
     return jaxpr, consts, *layouts[0]
+
+
+def _marks(rules: Rules, arrays: Arrays, needs: Mask) -> frozenset[int]:
+    """Return which outputs forward marks, by a trace used for nothing else.
+
+    Outside a trace, an output and lax.stop_gradient of it are one object, so both count
+    as marked. In a trace they are two.
+    """
+    try:
+        return _trace(rules, arrays, needs)[-1].marked
+    except internals.NEEDS_VALUES as error:
+        raise messages.RuleValueError(
+            f"`{rules.forward_name}` marked an output that is the same object as "
+            "another (outside of a trace lax.stop_gradient(x) is x), and it can't be "
+            "traced to see which of them is marked. Return a copy of it, jnp.copy(x)."
+        ) from error
 
 
 def _setup(

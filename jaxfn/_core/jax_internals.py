@@ -155,13 +155,11 @@ def in_pallas_kernel() -> bool:
 
 
 def takes_symbolic_zeros() -> bool:
-    """Return whether a custom_vjp or custom_jvp with symbolic zeros works here.
-
-    An eager shard_map and the compilers of Pallas kernels refuse the option, although
-    they use only the function and not its rules.
-    """
-    name = type(trace_ctx.trace).__name__
-    return name != "ShardMapTrace" and not in_pallas_kernel()
+    """Return whether a custom_vjp or custom_jvp with symbolic zeros works here."""
+    trace = trace_ctx.trace
+    while trace is not None and type(trace).__name__ != "ShardMapTrace":
+        trace = getattr(trace, "parent_trace", None)
+    return trace is None and not in_pallas_kernel()
 
 
 # ---- values and their types
@@ -474,8 +472,8 @@ def define_primitive(
         batch: `batch(axis, args, dims, **params) -> outs, dims`. If no argument is
             batched, the axis has a name, which `params` may use.
         transpose: `transpose(cts, args, **params) -> cts`; linear `args` are None.
-        jaxpr_of: `jaxpr_of(**params)`, the jaxpr that `impl` evaluates. Without it,
-            `impl` returns some of its arguments.
+        jaxpr_of: `jaxpr_of(args, **params) -> jaxpr, its arguments`: what `impl`
+            evaluates. Without it, `impl` returns some of its arguments.
     """
     prim = jax.extend.core.Primitive(name)
     prim.multiple_results = True
@@ -491,7 +489,7 @@ def define_primitive(
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),
-                getattr(open_jaxpr(jaxpr_of(**params))[0], "effects", set()),
+                getattr(open_jaxpr(jaxpr_of((), **params)[0])[0], "effects", set()),
             )
         )
     # A jaxpr equals only itself: a cached lowering would have no hits, and would wrap
@@ -584,9 +582,12 @@ def _returning(impl: Callable[..., Any]) -> Callable[..., Any]:
 def _calling(rule: Callable[..., Any], jaxpr_of: Callable[..., Any]) -> Any:
     """Convert a rule of custom_jvp_call, of which interpreters use only the jaxpr."""
     fixed = {"jvp_jaxpr_fun": None, "num_consts": 0, "symbolic_zeros": False}
-    return lambda context, *args, **params: rule(
-        context, *args, call_jaxpr=jaxpr_of(**params), **fixed
-    )
+
+    def call(context: Any, *args: Any, **params: Any) -> Any:
+        jaxpr, args = jaxpr_of(args, **params)
+        return rule(context, *args, call_jaxpr=jaxpr, **fixed)
+
+    return call
 
 
 def _register_checkify(checkify: Any) -> None:
@@ -595,7 +596,7 @@ def _register_checkify(checkify: Any) -> None:
             # JAX 0.12 passes a context first, JAX 0.10 does not.
             at = next(i for i, x in enumerate(args) if isinstance(x, checkify.Error))
             context, (error, enabled, *values) = args[:at], args[at:]
-            jaxpr = jaxpr_of(**params)
+            jaxpr, values = jaxpr_of(values, **params)
             return checkify.checkify_jaxpr(*context, jaxpr, enabled, error, *values)
 
         return rule
@@ -612,8 +613,8 @@ def _register_sparsify(sparse: Any) -> None:
             if not any(x.is_sparse() for x in values):
                 arrays = sparse.spvalues_to_arrays(env, values)
                 return sparse.arrays_to_spvalues(env, prim.bind(*arrays, **params))
-            jaxpr, _ = open_jaxpr(jaxpr_of(**params))
-            return sparse.eval_sparse(jaxpr, (), values, env)
+            jaxpr, values = jaxpr_of(values, **params)
+            return sparse.eval_sparse(open_jaxpr(jaxpr)[0], (), values, env)
 
         return rule
 
@@ -664,6 +665,12 @@ def hide_frames(folder: str) -> None:
     # JAX compares prefixes, so add the separator.
     traceback_util.register_exclusion(folder + os.sep)
     source_info_util.register_exclusion(folder + os.sep)
+
+
+def custom_partitioning(fun: Callable[..., Any]) -> Any:
+    """Wrap a function for XLA's partitioner; imported here, because few need it."""
+    module = importlib.import_module("jax.experimental.custom_partitioning")
+    return module.custom_partitioning(fun)
 
 
 def with_hidden_frames(fun: Callable[..., Any]) -> Callable[..., Any]:

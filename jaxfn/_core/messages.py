@@ -57,6 +57,14 @@ def closed_over(name: str) -> ClosedOverError:
     )
 
 
+def leaked(name: str, rule_name: str) -> ClosedOverError:
+    return ClosedOverError(
+        f"`{name}.{rule_name}` closes over a traced value of a transformation (a scan, "
+        "a vmap) that was over when the rule ran. Pass the value to apply, and save it "
+        "on ctx."
+    )
+
+
 def batched_closure(name: str) -> ClosedOverError:
     return ClosedOverError(
         f"`{name}` closes over a traced value that JAX batches (by jax.vmap, or because "

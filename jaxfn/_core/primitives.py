@@ -73,7 +73,7 @@ _bind_gate = internals.define_primitive(
 #            derivative by one of them raises, because the rule doesn't give it.
 #   values   The last operands. If `n_closed` is None, they were computed from inputs
 #            without derivative. So a tangent of one shows that forward closed over it.
-#   rule     It gets the outs, not the values: derivatives of any order use the rule.
+#   tangent_rule    It gets the outs, and not the values: derivatives of any order use it.
 #   spreads  For each value, whether a vmap gives each example a value of its own.
 
 
@@ -101,7 +101,7 @@ def attach(
         *inputs,
         *(closed or ()),
         *values,
-        rule=_TracedOnce(name, rule),
+        tangent_rule=_TracedOnce(name, rule),
         n_in=len(inputs),
         n_closed=None if closed is None else len(closed),
         spreads=tuple(spreads) or (False,) * len(values),
@@ -113,11 +113,11 @@ def _attach_impl(*args: Any, spreads: Sequence[bool], **_: Any) -> list[Any]:
 
 
 def _attach_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    rule, n_in, n_closed = params["rule"], params["n_in"], params["n_closed"]
+    rule, n_in, n_closed = params["tangent_rule"], params["n_in"], params["n_closed"]
     lost = tangents[n_in:] if n_closed is None else tangents[n_in : n_in + n_closed]
     if any(t is not None for t in lost):
         raise messages.closed_over(rule.name)
-    outs = _bind_attach(*primals, **{**params, "rule": rule.again()})
+    outs = _bind_attach(*primals, **{**params, "tangent_rule": rule.again()})
     if all(t is None for t in tangents[:n_in]):
         return outs, [None] * len(outs)
     return outs, rule.along(primals[:n_in], outs, tangents[:n_in])
@@ -126,7 +126,7 @@ def _attach_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
 def _attach_batch(
     axis: internals.BatchAxis, args: Any, dims: Any, **params: Any
 ) -> Any:
-    rule, n_in, spreads = params["rule"], params["n_in"], params["spreads"]
+    rule, n_in, spreads = params["tangent_rule"], params["n_in"], params["spreads"]
     if all(d is None for d in dims):  # inside a vmap whose axis a rule may use
         outs = attach_again(args, params, _shared(axis, rule))
         return outs, [None] * len(outs)
@@ -151,7 +151,7 @@ def _attach_batch(
 
 def attach_again(args: Arrays, params: dict[str, Any], rule: TangentRule) -> list[Any]:
     return _bind_attach(
-        *args, **{**params, "rule": _TracedOnce(params["rule"].name, rule)}
+        *args, **{**params, "tangent_rule": _TracedOnce(params["tangent_rule"].name, rule)}
     )
 
 
@@ -324,10 +324,16 @@ def _evaluated(jaxpr: Any, *args: Any) -> list[Any]:
     return internals.evaluate(jaxpr, args)
 
 
-def _linear_impl(
-    *args: Any, jaxpr: Any, n_consts: int, n_res: int, **_: Any
-) -> list[Any]:
-    return _evaluated(jaxpr, *args[:n_consts], *args[n_consts + n_res :])
+def _jaxpr_of(
+    args: Any, *, jaxpr: Any, n_consts: int, n_res: int, **_: Any
+) -> tuple[Any, list[Any]]:
+    """Return E as a jaxpr, and its arguments."""
+    return jaxpr, [*args[:n_consts], *args[n_consts + n_res :]]
+
+
+def _linear_impl(*args: Any, **params: Any) -> list[Any]:
+    jaxpr, operands = _jaxpr_of(args, **params)
+    return _evaluated(jaxpr, *operands)
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
@@ -424,7 +430,7 @@ _bind_linear = internals.define_primitive(
     jvp=_linear_jvp,
     batch=_linear_batch,
     transpose=_linear_transpose,
-    jaxpr_of=lambda jaxpr, **_: jaxpr,
+    jaxpr_of=_jaxpr_of,
 )
 
 

@@ -53,7 +53,7 @@ def gradients(
     result: Any,
     specs: Sequence[Spec],
     layout: Layout,
-    cts: Arrays,
+    arrived: Arrays,
     *,
     name: str,
     labels: Sequence[str],
@@ -64,7 +64,7 @@ def gradients(
         result: A tuple with a gradient for each argument, or the only gradient.
         specs: Spec of each argument.
         layout: What forward left.
-        cts: The cotangents that backward got; None for zero.
+        arrived: The nonzero cotangents that backward got.
         name: Name of the Function.
         labels: Words for each argument.
     """
@@ -92,7 +92,7 @@ def gradients(
         where = Where(f"{name}.backward", labels[position], position)
         leaves = _array_leaves(found[position], spec, where)
         grads += [
-            _gradient(leaf, aval, cts, where) if need else None
+            _gradient(leaf, aval, arrived, where) if need else None
             for leaf, aval, need in zip(leaves, types, needs, strict=True)
         ]
     return grads
@@ -147,7 +147,7 @@ def _hint(spec: Spec, got: Any) -> str:
     )
 
 
-def _gradient(grad: Any, aval: Any, cts: Arrays, where: Where) -> Any:
+def _gradient(grad: Any, aval: Any, arrived: Arrays, where: Where) -> Any:
     """Convert one array of a gradient to a cotangent of an argument of this type."""
     if grad is None or not is_inexact(aval):
         return None
@@ -177,10 +177,10 @@ def _gradient(grad: Any, aval: Any, cts: Arrays, where: Where) -> Any:
             f"at {where.label}: expected {short(aval)}, got {short(ct)}. Return its "
             "real part."
         )
-    return conform(_over_devices(summed, aval, cts, where), aval, "gradient", where)
+    return conform(_over_devices(summed, aval, arrived, where), aval, "gradient", where)
 
 
-def _over_devices(grad: Any, aval: Any, cts: Arrays, where: Where) -> Any:
+def _over_devices(grad: Any, aval: Any, arrived: Arrays, where: Where) -> Any:
     """Sum a gradient over the mesh axes that its argument does not vary over.
 
     All devices along such an axis use the same argument, so the derivative is the sum
@@ -192,7 +192,7 @@ def _over_devices(grad: Any, aval: Any, cts: Arrays, where: Where) -> Any:
     # If a cotangent does not vary along the axis, every device would add the whole of
     # its contribution.
     varying = internals.varying_axes
-    shared = [x for x in cts if x is not None and not extra <= varying(x)]
+    shared = [x for x in arrived if not extra <= varying(x)]
     if shared:
         axes = ", ".join(sorted(map(repr, extra - varying(shared[0]))))
         raise messages.RuleValueError(
