@@ -65,11 +65,13 @@ class Saved:
             Its arrays, each once, and the rest.
         """
         leaves = _Leaves(type(ctx).__name__)
-        for_forward = leaves.take(ctx.saved_for_forward if jvp else (), "saved_tensors")
+        saved = (*ctx.saved_for_forward,) if jvp else ()
+        for_forward = leaves.take(saved, "saved_tensors")
         attributes = {k: x for k, x in ctx.__dict__.items() if k not in STATE}
         parts = {k: leaves.take(x, k) for k, x in attributes.items()}
         n_shared = len(leaves.arrays)
-        for_backward = leaves.take(ctx.to_save if backward else (), "saved_tensors")
+        saved = (*ctx.to_save,) if backward else ()
+        for_backward = leaves.take(saved, "saved_tensors")
         return leaves.arrays, cls(
             for_forward,
             _Fields({}, parts),

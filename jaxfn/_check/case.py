@@ -310,7 +310,13 @@ def rule_that_saves(fun: Any) -> str:
     """Return the name of the rule that computes the value for a gradient."""
     if isinstance(fun, custom_function):
         rules = fun._definition
-        return "fwd" if rules.last("defvjp") else "jvp" if rules.last("defjvp") else "forward"
+        return (
+            "fwd"
+            if rules.last("defvjp")
+            else "jvp"
+            if rules.last("defjvp")
+            else "forward"
+        )
     if hasattr(fun, "defvjp"):  # JAX's decorator
         return "fwd"
     return "jvp" if hasattr(fun, "defjvp") else "forward"

@@ -157,7 +157,9 @@ _NUMBERS = tuple("iufc")
 
 def _false(x: Any, out: Any) -> Any:
     """Return False, computed from no element of `x`."""
-    if getattr(x.dtype, "kind", "") not in _NUMBERS:  # a bool, a PRNG key, or a dtype without a zero
+    if (
+        getattr(x.dtype, "kind", "") not in _NUMBERS
+    ):  # a bool, a PRNG key, or a dtype without a zero
         x = lax.convert_element_type(lax.ne(x, x), jnp.int32)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)

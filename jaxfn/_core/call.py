@@ -128,7 +128,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
     try:
         make = _custom_jvp if forward_mode else _custom_vjp
-        outs = make(rules, _known_needs(arrays))(*arrays)
+        outs = make(rules, symbolic=_takes_symbolic_zeros(arrays))(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         # JAX raises this for a tracer that the rules closed over; under jet it always
         # does.
@@ -153,25 +153,24 @@ def call(rules: Rules, arrays: Arrays) -> Any:
 # ---- the functions that JAX gets
 
 
-def _known_needs(arrays: Arrays) -> Mask | None:
-    """Return which arrays are differentiated, where JAX takes no symbolic zeros.
+def _takes_symbolic_zeros(arrays: Arrays) -> bool:
+    """Return whether JAX takes symbolic zeros for a call with these arrays.
 
     An eager shard_map and the compilers of Pallas kernels refuse the option, although
-    they use only the function and not its rules.
+    they use only the function and not its rules. What is differentiated uses the rules.
     """
-    if internals.takes_symbolic_zeros():
-        return None
-    known = tuple(map(internals.is_differentiated, arrays))
-    return known if any(known) else (True,) * len(arrays)
+    return not internals.in_shard_map_or_kernel() or any(
+        map(internals.is_differentiated, arrays)
+    )
 
 
-def _custom_vjp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs]:
+def _custom_vjp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
     """Make the custom_vjp of a Function that has a backward alone."""
     residuals = _Residuals(rules.name)
 
     def fwd(*primals: Any) -> Any:
         arrays = [internals.as_array(getattr(p, "value", p)) for p in primals]
-        perturbed = known_needs or [p.perturbed for p in primals]
+        perturbed = [getattr(p, "perturbed", True) for p in primals]
         outs, layout, saved = _fwd(rules, arrays, _needed(arrays, perturbed))
         return Outputs(outs, layout), residuals.pack(layout, saved, arrays)
 
@@ -181,23 +180,21 @@ def _custom_vjp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs
             _pull(rules, layout, saved, list(map(internals.as_tangent, cts.arrays)))
         )
 
-    f = jax.custom_vjp(_described(_primal(rules), rules, "forward", _ANY))
+    f = jax.custom_vjp(_described(_primal(rules), rules, "", _ANY))
     f.defvjp(
         _described(fwd, rules, "forward", _ANY),
         _described(bwd, rules, "backward", _BWD),
-        symbolic_zeros=known_needs is None,
+        symbolic_zeros=symbolic,
     )
     return f
 
 
-def _custom_jvp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs]:
+def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
     """Make the custom_jvp of a Function that has a jvp, written or derived."""
 
     def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         arrays = list(map(internals.as_array, primals))
         ts = list(map(internals.as_tangent, tangents))
-        if known_needs is not None:
-            ts = [t if need else None for t, need in zip(ts, known_needs, strict=True)]
         if all(t is None for t in ts):  # JAX differentiates by a closed-over value
             raise messages.closed_over(rules.name)
         if rules.joint:
@@ -212,10 +209,10 @@ def _custom_jvp(rules: Rules, known_needs: Mask | None) -> Callable[..., Outputs
         out_ts = internals.with_zeros(out_ts, outs)
         return Outputs(outs, layout), Outputs(out_ts, layout)
 
-    f = jax.custom_jvp(_described(_primal(rules), rules, "forward", _ANY))
+    f = jax.custom_jvp(_described(_primal(rules), rules, "", _ANY))
     f.defjvp(
         _described(rule, rules, "jvp", _JVP),
-        symbolic_zeros=known_needs is None,
+        symbolic_zeros=symbolic,
     )
     return f
 
@@ -274,13 +271,18 @@ def _described(
     here. Jaxprs and errors show the name of the Function, or `Name.rule`, with the
     user's file and line.
     """
-    fun.__name__ = {"forward": rules.name}.get(rule_name, f"{rules.name}_{rule_name}")
+    fun.__name__ = f"{rules.name}_{rule_name}" if rule_name else rules.name
     fun.__dict__["__signature__"] = signature
-    place = rules.sources.get(rule_name)
-    name = rules.name if rule_name == "forward" else f"{rules.name}.{rule_name}"
-    source = f"{name} at {place}" if place else name
+    source = _source(rules, rule_name)
     internals.set_debug_info(fun, rules.name, source, rules.arguments)
     return fun
+
+
+def _source(rules: Rules, rule_name: str) -> str:
+    """Name a rule, with its file and line."""
+    place = rules.sources.get(rule_name or "forward")
+    name = f"{rules.name}.{rule_name}" if rule_name else rules.name
+    return f"{name} at {place}" if place else name
 
 
 def _needed(arrays: Arrays, perturbed: Sequence[bool]) -> Mask:
@@ -481,7 +483,8 @@ def _trace(
         layouts[:] = [(len(outs), layout)]
         return [*map(as_jax, outs), *others]
 
-    jaxpr, consts = internals.trace(run, [arrays[i] for i in places])
+    source = _source(rules, "")
+    jaxpr, consts = internals.trace(run, [arrays[i] for i in places], source)
     return jaxpr, consts, *layouts[0]
 
 

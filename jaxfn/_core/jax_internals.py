@@ -112,12 +112,27 @@ def is_transforming() -> bool:
     return type(trace_ctx.trace) is not EvalTrace
 
 
+def _traces() -> Iterator[Any]:
+    """Yield the active traces, from the inside out."""
+    trace = trace_ctx.trace
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def _class_name(x: Any) -> str:
+    return type(x).__name__
+
+
 def _staging() -> Any:
     """Return the innermost trace that makes a jaxpr (jit, scan), or None."""
-    trace = trace_ctx.trace
-    while trace is not None and not hasattr(trace, "frame"):
-        trace = getattr(trace, "parent_trace", None)
-    return trace
+    return next((trace for trace in _traces() if hasattr(trace, "frame")), None)
+
+
+def is_over(x: Any) -> bool:
+    """Return whether `x` is a tracer of a jaxpr that JAX has finished."""
+    trace = getattr(x, "_trace", None)
+    return hasattr(trace, "frame") and not any(t is trace for t in _traces())
 
 
 def is_staging() -> bool:
@@ -154,12 +169,9 @@ def in_pallas_kernel() -> bool:
     return pallas._pallas_tracing_env.grid_context is not None  # JAX 0.10
 
 
-def takes_symbolic_zeros() -> bool:
-    """Return whether a custom_vjp or custom_jvp with symbolic zeros works here."""
-    trace = trace_ctx.trace
-    while trace is not None and type(trace).__name__ != "ShardMapTrace":
-        trace = getattr(trace, "parent_trace", None)
-    return trace is None and not in_pallas_kernel()
+def in_shard_map_or_kernel() -> bool:
+    """Return whether JAX runs an eager shard_map, or traces a Pallas kernel."""
+    return "ShardMapTrace" in map(_class_name, _traces()) or in_pallas_kernel()
 
 
 # ---- values and their types
@@ -260,9 +272,11 @@ def is_reference(x: Any) -> bool:
 
 
 def trace(
-    fun: Callable[..., Sequence[Any]], args: Sequence[Any]
+    fun: Callable[..., Sequence[Any]], args: Sequence[Any], source: str = "rule"
 ) -> tuple[Any, list[Any]]:
     """Trace `fun(*args)`, which takes arrays or types and returns a list of arrays.
+
+    JAX's messages show the `source` of the function.
 
     Returns:
         A jaxpr without constants, which takes the values that `fun` closes over and
@@ -271,7 +285,8 @@ def trace(
     avals = list(map(type_of, args))
     if hasattr(partial_eval, "trace_to_jaxpr_dynamic"):
         # It takes a third of the time of jax.make_jaxpr, which inspects signatures.
-        wrapped = jax.extend.linear_util.wrap_init(fun, debug_info=_TRACED)
+        info = DebugInfo("jaxfn", source, None, None)
+        wrapped = jax.extend.linear_util.wrap_init(fun, debug_info=info)
         jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, avals)
     else:
         closed = jax.make_jaxpr(fun)(*avals)
@@ -286,8 +301,6 @@ def trace(
     return closed, list(consts)
 
 
-# The name of the traced function in JAX's messages.
-_TRACED = DebugInfo("jaxfn", "rule", None, None)
 _MAKES_REFERENCE = "InternalMutableArrayEffect"
 
 # Read through the module: in some releases type checkers don't find the name.

@@ -151,7 +151,8 @@ def _attach_batch(
 
 def attach_again(args: Arrays, params: dict[str, Any], rule: TangentRule) -> list[Any]:
     return _bind_attach(
-        *args, **{**params, "tangent_rule": _TracedOnce(params["tangent_rule"].name, rule)}
+        *args,
+        **{**params, "tangent_rule": _TracedOnce(params["tangent_rule"].name, rule)},
     )
 
 
@@ -167,7 +168,7 @@ def _shared(axis: internals.BatchAxis, rule: Named) -> Callable[..., Any]:
         try:
             return run(jnp.zeros(axis.size))
         except ValueError as error:
-            if "vmap has mapped output but out_axes is None" not in str(error):
+            if "but out_axes is None" not in str(error):
                 raise
             raise messages.own_derivative(rule.name) from error
 

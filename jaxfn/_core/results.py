@@ -114,7 +114,7 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
     if grad is None:
         return [None] * spec.n_arrays
     try:
-        pairs = pair(grad, spec)
+        pairs = [(grad, ARRAY)] if spec.is_array else pair(grad, spec)
     except ValueError as error:
         got = jax.tree.structure(grad)
         raise messages.RuleValueError(
@@ -283,7 +283,7 @@ def tangents(result: Any, layout: Layout, *, name: str) -> list[Any]:
     for position, (spec, t) in enumerate(zip(layout.outputs, found, strict=True)):
         where = Where(f"{name}.jvp", f"output {position}", position)
         try:
-            pairs = pair(t, spec)
+            pairs = [(t, ARRAY)] if spec.is_array else pair(t, spec)
         except ValueError as error:
             raise messages.RuleValueError(
                 f"`{name}.jvp` returned a tangent of another structure than "

@@ -17,6 +17,7 @@ import numpy as np
 from jax import tree_util
 
 from jaxfn._core import jax_internals as internals
+from jaxfn._core import messages
 
 Arrays = Sequence[Any]
 
@@ -159,6 +160,13 @@ def split(value: Any, is_leaf_array: Callable[[Any], bool] = is_array) -> Any:
         leaves, treedef = tree_util.tree_flatten(value)
     except (TypeError, ValueError):
         leaves, treedef = tree_util.tree_flatten(value, is_leaf=is_unsortable)
+        for x in filter(is_unsortable, leaves):
+            if any(map(is_leaf_array, tree_util.tree_leaves(list(x.values())))):
+                raise messages.RuleTypeError(
+                    "A dict with keys that can't be sorted holds an array: expected "
+                    f"keys that JAX can sort, got {list(x)}. Use keys of one type, or "
+                    "a list."
+                ) from None
     arrays = [x for x in leaves if is_leaf_array(x)]
     if len(arrays) == len(leaves):
         return arrays, spec_of(treedef, (ARRAY,) * len(leaves))
@@ -191,8 +199,6 @@ def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
     Raises:
         ValueError: The structures don't match.
     """
-    if spec.is_array:
-        return [(value, ARRAY)]
     leaves: list[Any] = []
 
     def put(x: Any, part: Any) -> None:

@@ -121,7 +121,9 @@ class _Report:
         self._traced = forward is not None
         half = self._split(self._call.call, "can't be differentiated in reverse mode")
         plain = self._split(
-            lambda _: self._call.plain, "without its rules can't be differentiated"
+            lambda _: self._call.plain,
+            "without its rules can't be differentiated",
+            complete=True,
         )
         backward = None
         if half is not None and half.pull is not None:
@@ -161,8 +163,13 @@ class _Report:
         """Return the types of the outputs, if the call can't be differentiated."""
         return () if forward is None else tuple(forward[0].out_avals)
 
-    def _split(self, f: Callable[[trace.Tag], Any], what: str) -> trace.Split | None:
-        """Differentiate the call in reverse mode, and find its residuals."""
+    def _split(
+        self, f: Callable[[trace.Tag], Any], what: str, *, complete: bool = False
+    ) -> trace.Split | None:
+        """Differentiate the call in reverse mode, and find its residuals.
+
+        With `complete`, trace the backward pass too: some operations refuse only there.
+        """
         # Integers alone: there is nothing to differentiate.
         if not any(map(values.is_number, self._types)):
             return None
@@ -178,7 +185,10 @@ class _Report:
         def step() -> trace.Split:
             if self._traced:
                 types = [self._types[i] for i in kept]
-                return trace.split(once(trace.name_tag), types, labels)
+                half = trace.split(once(trace.name_tag), types, labels)
+                if complete:
+                    trace.check_backward(half)
+                return half
             return trace.run(once, [self._call.arrays[i] for i in kept], labels)
 
         # There are no values to run the rules on.

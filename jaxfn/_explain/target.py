@@ -179,7 +179,7 @@ def _note(
 ) -> None:
     """Add the path of each object in `value` to its names in `found`."""
     for path, x in tree_util.tree_flatten_with_path(value)[0]:
-        here = f"{name}, packed" if packed else name + tree_util.keystr(path)
+        here = name + (", packed" if packed else "") + tree_util.keystr(path)
         if id(x) in found:
             if here not in found[id(x)]:
                 found[id(x)].append(here)

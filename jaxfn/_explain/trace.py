@@ -230,12 +230,23 @@ def run(f: Callable[[Tag], Fun], arrays: Sequence[Any], labels: Sequence[str]) -
 
 def backward(half: Split) -> tuple[Any, Cost]:
     """Return the jaxpr and the cost of the second half of a differentiated call."""
+    second, cts = _second(half)
+    return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
+
+
+def check_backward(half: Split) -> None:
+    """Trace the second half, which raises what JAX raises there."""
+    second, cts = _second(half)
+    jax.eval_shape(second, half.pull, cts)
+
+
+def _second(half: Split) -> tuple[Fun, list[Any]]:
+    """Return the second half as a function, and the types of its cotangents."""
 
     def second(pull: Any, cts: Sequence[Any]) -> Any:
         return pull(cotangents(half.outs, cts))
 
-    cts = [struct_of(x) for x in half.outs if values.is_number(x)]
-    return jax.make_jaxpr(second)(half.pull, cts), cost(second, half.pull, cts)
+    return second, [struct_of(x) for x in half.outs if values.is_number(x)]
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:
