@@ -316,6 +316,10 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         if d.is_foreign:
             return wholly_by_jax(d)(*args)
         rules, arrays = JaxRules.of(d, args)
+        if any(map(internals.is_reference, arrays)):  # a rule may write to it
+            if rules.has_backward and rules.has_forward_mode:
+                raise messages.reference(d.name)
+            return wholly_by_jax(d)(*args)
         if (
             not any(map(internals.is_tracer, arrays))
             and not internals.is_transforming()

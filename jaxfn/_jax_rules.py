@@ -560,7 +560,7 @@ class BatchRules(Rules):
         cls, fun: Any, batch: Any, arrays: Arrays, name: str
     ) -> tuple[BatchRules, list[Any]]:
         """Return the rules of a call; what the function closes over, and the arrays."""
-        jaxpr, consts, layout = closed(fun, arrays)
+        jaxpr, consts, layout = closed(fun, arrays, name=name)
         fixed = list(map(internals.is_constant, consts))
         run = with_batch_rule(jaxpr, layout, batch, fixed, name=name)
         return cls(jaxpr, len(consts), run, name), [*consts, *arrays]

@@ -28,7 +28,7 @@ Batch axes are first, and `batched` says which arrays have one.
 # ---- a batch rule
 
 
-def closed(fun: Fun, arrays: Arrays) -> tuple[Any, list[Any], Any]:
+def closed(fun: Fun, arrays: Arrays, *, name: str) -> tuple[Any, list[Any], Any]:
     """Trace `fun(*arrays)`.
 
     Returns:
@@ -43,6 +43,8 @@ def closed(fun: Fun, arrays: Arrays) -> tuple[Any, list[Any], Any]:
         return outs.arrays
 
     jaxpr, consts = internals.trace(flat, arrays)
+    if internals.is_staging() and any(map(internals.is_reference, consts)):
+        raise messages.reference(name)
     return jaxpr, consts, specs[0]
 
 
@@ -97,7 +99,7 @@ def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     def call(*arrays: Any) -> Outputs:
         if not any(map(internals.is_tracer, arrays)):
             return fun(*arrays)
-        jaxpr, consts, spec = closed(fun, arrays)
+        jaxpr, consts, spec = closed(fun, arrays, name=name)
         fixed = list(map(internals.is_constant, consts))
         f = with_batch_rule(jaxpr, spec, batch, fixed, name=name)
         return f(*consts, *arrays)

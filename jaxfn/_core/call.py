@@ -398,7 +398,7 @@ def _tangents(
 ) -> list[Any]:
     """Return the tangents of the outputs: the rule that `_fwd` attaches."""
     if not all(kept):
-        raise messages.reference(rules.name)
+        raise messages.reference(rules.setup_name or rules.forward_name)
     # Leave out the tangents of saved intermediates: by the inputs alone the rules give
     # the whole derivative.
     arrays, others, tangents = inputs[:n], inputs[n:], tangents[:n]

@@ -129,12 +129,6 @@ def _staging() -> Any:
     return next((trace for trace in _traces() if hasattr(trace, "frame")), None)
 
 
-def is_over(x: Any) -> bool:
-    """Return whether `x` is a tracer of a jaxpr that JAX has finished."""
-    trace = getattr(x, "_trace", None)
-    return hasattr(trace, "frame") and not any(t is trace for t in _traces())
-
-
 def is_staging() -> bool:
     """Return whether JAX is tracing a jaxpr."""
     return _staging() is not None

@@ -53,7 +53,9 @@ def closed_over(name: str) -> ClosedOverError:
         "being differentiated. A rule closed over it (or it leaked from a finished "
         "transformation). The rules say nothing about it, so its gradient would be "
         "lost. Pass it to apply, and return its gradient from backward (its tangent "
-        "from jvp)."
+        "from jvp). (For JAX all that is read from a reference, jax.new_ref, is "
+        "differentiated. Pass the value of a reference from outside; call a Function "
+        "that makes one under jax.jit.)"
     )
 
 
