@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ def transposed(
 ) -> list[Any]:
     """Return the transpose of `backward(*cts)` at `tangents`.
 
-    It is the vjp of backward at zero cotangents: of a linear backward, its transpose;
-    of a gradient that is clipped or guarded, the transpose of its linear part, which is
-    the Jacobian that it stands for.
+    It is the transpose of the derivative of backward at zero cotangents. If backward is
+    linear, this is its own transpose. If it clips or guards a gradient, this is the
+    transpose of its linear part, which is the Jacobian that backward stands for.
 
     Args:
         backward: The function, from cotangents to an array for each tangent.
@@ -38,13 +39,19 @@ def transposed(
         refusal: Makes the error from what was expected, and what came.
     """
     jaxpr, consts = _traced(backward, example, refusal)
-    _check_use(jaxpr, len(consts), refusal)
 
     def of_cts(*cts: Any) -> list[Any]:
         return internals.evaluate(jaxpr, [*consts, *cts])
 
+    def linear_part(*cts: Any) -> list[Any]:
+        return jax.jvp(of_cts, tuple(example), cts)[1]
+
     try:
-        return list(jax.vjp(of_cts, *example)[1](list(tangents)))
+        part, values = internals.trace(linear_part, example)
+        _check_use(jaxpr, part, len(values), refusal)
+        run = functools.partial(internals.evaluate, part)
+        transpose = jax.linear_transpose(lambda *cts: run([*values, *cts]), *example)
+        return list(transpose(list(tangents)))
     except jax.errors.UnexpectedTracerError:
         raise
     except Exception as error:  # JAX raises errors of many kinds
@@ -73,36 +80,50 @@ def _traced(
         raise refusal(expected, said) from error
 
 
-def _check_use(jaxpr: Any, n_consts: int, refusal: Any) -> None:
-    """Refuse a backward that uses no cotangent: its transpose would be zero."""
-    opened, _ = internals.open_jaxpr(jaxpr)
-    used = {id(x) for x in opened.invars[n_consts:]}
-    zero: set[int] = set()
+def _check_use(jaxpr: Any, part: Any, n_values: int, refusal: Any) -> None:
+    """Refuse a gradient that is not zero, and does not depend on the cotangents.
+
+    Its transpose would be zero. So it is if backward rounds or stops the gradient.
+
+    Args:
+        jaxpr: Backward.
+        part: Its linear part, of `n_values` values and the cotangents.
+        n_values: Number of these values.
+        refusal: See `transposed`.
+    """
+    opened, _ = internals.open_jaxpr(part)
+    used = {id(x) for x in opened.invars[n_values:]}
     for eqn in opened.eqns:
         if any(id(x) in used for x in eqn.invars):
             used |= set(map(id, eqn.outvars))
-        elif eqn.primitive.name in _MOVES and (
-            _is_zero(eqn.invars[0]) or id(eqn.invars[0]) in zero
-        ):
-            zero |= set(map(id, eqn.outvars))
-    outs = [x for x in opened.outvars if not _is_zero(x) and id(x) not in zero]
-    if outs and not any(id(x) in used for x in outs):
-        expected = "a gradient that is linear in the cotangents"
+    outs = zip(_zeros(jaxpr), opened.outvars, strict=True)
+    if not all(zero or id(x) in used for zero, x in outs):
+        expected = "a gradient that is linear in the cotangents (None for zero)"
         raise refusal(expected, "a gradient that does not depend on them")
+
+
+def _zeros(jaxpr: Any) -> list[bool]:
+    """Return which results of a jaxpr are zeros, as jnp.zeros makes them."""
+    opened, _ = internals.open_jaxpr(jaxpr)
+    zero: set[int] = set()
+
+    def is_zero(x: Any) -> bool:
+        return id(x) in zero or (hasattr(x, "val") and not np.any(np.asarray(x.val)))
+
+    for eqn in opened.eqns:
+        if eqn.primitive.name in _MOVES and is_zero(eqn.invars[0]):
+            zero |= set(map(id, eqn.outvars))
+    return list(map(is_zero, opened.outvars))
 
 
 # JAX writes jnp.zeros as a broadcast 0.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "reshape", "pvary", "copy")
 
 
-def _is_zero(x: Any) -> bool:
-    return hasattr(x, "val") and not np.any(np.asarray(x.val))
-
-
 def _words(error: Exception) -> str:
     """Name the operation without transpose in an error of JAX."""
     said = str(error)
-    if "lax.while_loop" in said:
+    if "lax.while_loop" in said or "'while'" in said:
         return WHILE
     operation = internals.lacks_transpose(error)
     return said if operation is None else f"{operation}, of which JAX has no transpose"
