@@ -276,14 +276,14 @@ def trace(
         A jaxpr without constants, which takes the values that `fun` closes over and
         then the arguments; and these values.
     """
-    avals = list(map(type_of, args))
-    if hasattr(partial_eval, "trace_to_jaxpr_dynamic"):
+    avals, axes = list(map(type_of, args)), _named_axes()
+    if hasattr(partial_eval, "trace_to_jaxpr_dynamic") and not axes:
         # It takes a third of the time of jax.make_jaxpr, which inspects signatures.
         info = DebugInfo("jaxfn", source, None, None)
         wrapped = jax.extend.linear_util.wrap_init(fun, debug_info=info)
         jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, avals)
     else:
-        closed = jax.make_jaxpr(fun)(*avals)
+        closed = jax.make_jaxpr(fun, axis_env=axes)(*avals)
         jaxpr, consts = open_jaxpr(closed)
     new = {"constvars": [], "invars": [*jaxpr.constvars, *jaxpr.invars]}
     if hasattr(jaxpr, "consts"):  # since JAX 0.12
@@ -293,6 +293,20 @@ def trace(
     if _MAKES_REFERENCE in effects(closed) and not any(map(is_reference, consts)):
         closed = _without_references(closed)
     return closed, list(consts)
+
+
+def _named_axes() -> list[tuple[Any, int]]:
+    """Return name and size of the axes of active vmaps that have a name.
+
+    JAX forgets a name after it has traced a vmap. A jvp rule with a collective may run
+    later, inside that vmap.
+    """
+    found = [t.axis_data for t in _traces() if hasattr(t, "axis_data")]
+    return [(axis.name, axis.size) for axis in found if _is_name(axis.name)]
+
+
+def _is_name(axis_name: Any) -> bool:
+    return type(axis_name) is not object  # so JAX marks an axis without name
 
 
 _MAKES_REFERENCE = "InternalMutableArrayEffect"
@@ -339,11 +353,6 @@ def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
 def effects(jaxpr: Any) -> set[str]:
     """Return the names of the kinds of effects that a jaxpr has."""
     return {type(x).__name__ for x in getattr(open_jaxpr(jaxpr)[0], "effects", ())}
-
-
-def uses_axis(jaxpr: Any) -> bool:
-    """Return whether a jaxpr uses a named axis of a vmap, as a collective does."""
-    return "NamedAxisEffect" in effects(jaxpr)
 
 
 def without_effects(closed: Any) -> Any:
@@ -419,8 +428,7 @@ class BatchAxis:
 
     @property
     def has_name(self) -> bool:
-        # JAX marks an axis without name by a bare object.
-        return type(self._data.name) is not object
+        return _is_name(self._data.name)
 
     def vmap(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any = 0) -> Any:
         """Map `fun` by `jax.vmap` over this axis."""

@@ -392,15 +392,22 @@ def _linear_batch(
 ) -> Any:
     jaxpr, transpose = params["jaxpr"], params["transpose"]
     n_consts, n = params["n_consts"], params["n_consts"] + params["n_res"]
+    consts, const_dims, ts = args[:n_consts], dims[:n_consts], args[n:]
+    run = Named(transpose.name, functools.partial(_evaluated, jaxpr))
     # Inside a vmap whose axis the rules may use. If evaluation does, its results may
     # differ among examples: they are batched below.
-    if all(d is None for d in dims) and not internals.uses_axis(jaxpr):
-        params["transpose"] = Named(transpose.name, _shared(axis, transpose))
-        outs = _bind_linear(*args, **params)
+    shared = all(d is None for d in dims)
+    if shared and (isinstance(jaxpr, Failed) or _is_shared(axis, run, [*consts, *ts])):
+        outs = linear(
+            lambda _, ts: _shared(axis, run)(*consts, *ts),
+            _shared(axis, transpose),
+            args[n_consts:n],
+            ts,
+            params["out_types"],
+            name=transpose.name,
+        )
         return outs, [None] * len(outs)
-    consts, const_dims = args[:n_consts], dims[:n_consts]
-    ts = [axis.to_front(t, d) for t, d in zip(args[n:], dims[n:], strict=True)]
-    run = functools.partial(_evaluated, jaxpr)
+    ts = [axis.to_front(t, d) for t, d in zip(ts, dims[n:], strict=True)]
     one = axis.vmap(lambda consts, ts: run(*consts, *ts), (const_dims, 0))
     types = [axis.batched_type(t, ts) for t in params["out_types"]]
     outs = linear(
@@ -412,6 +419,15 @@ def _linear_batch(
         name=transpose.name,
     )
     return outs, [0] * len(outs)
+
+
+def _is_shared(axis: internals.BatchAxis, run: Named, args: Arrays) -> bool:
+    """Return whether all examples get the same results."""
+    try:
+        jax.eval_shape(_shared(axis, run), *args)
+    except messages.RuleError:
+        return False
+    return True
 
 
 def _linear_transpose(cts: Any, args: Any, **params: Any) -> list[Any]:
