@@ -118,8 +118,8 @@ def tied(
     `attach` explains why. Here no derivative is attached, and in the jaxpr of a plain
     call there are JAX's own operations only, so that every interpreter takes it.
     """
-    # JAX has no empty arrays in Pallas kernels, selects no unreduced value, and does
-    # not select by a value in another memory. Outside a trace, nobody reads a jaxpr.
+    # JAX has no empty arrays in Pallas kernels, pads no unreduced value, and none by a
+    # value in another memory. Outside a trace, nobody reads a jaxpr.
     own = (
         not internals.is_staging()
         or internals.in_pallas_kernel()
@@ -134,39 +134,39 @@ def tied(
         return attach(rule, inputs, outs, name=name, spreads=differentiable)
     if not inputs or not any(differentiable):
         return list(outs)
-    ties = iter(_select(list(outs), list(inputs), tuple(differentiable)))
+    ties = iter(_padded(list(outs), list(inputs), tuple(differentiable)))
     return [next(ties) if d else x for x, d in zip(outs, differentiable, strict=True)]
 
 
 # A jit, because then JAX traces the operations once for the same types.
 @functools.partial(jax.jit, static_argnums=2)
-def _select(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> list[Any]:
-    """Return each of the outputs as a choice between it and itself by all inputs.
+def _padded(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> list[Any]:
+    """Return the outputs, padded by nothing, with a zero made of all inputs.
 
-    XLA drops the choice. It is no operation on numbers, so a NaN stays the user's, a
-    weak type stays weak, and JAX can transpose it.
+    XLA drops the padding. It computes with no element, so a NaN stays the user's; a
+    weak type stays weak; and it is linear, so JAX can transpose it.
     """
+    zero = functools.reduce(lax.add, map(_zero, inputs))
     found = []
-    for out, place in zip(outs, places, strict=True):
-        if place:
-            flags = [_false(x, out) for x in inputs]
-            found.append(lax.select(functools.reduce(lax.bitwise_or, flags), out, out))
+    for out in [out for out, place in zip(outs, places, strict=True) if place]:
+        # In a shard_map the output would vary over all mesh axes that an input does.
+        extra = tuple(internals.varying_axes(zero) - internals.varying_axes(out))
+        own = internals.cast_like(lax.psum(zero, extra) if extra else zero, out)
+        found.append(lax.pad(out, own, ((0, 0, 0),) * out.ndim))
     return found
 
 
-_NUMBERS = tuple("iufc")
+_NUMBERS = tuple("iuf")
 
 
-def _false(x: Any, out: Any) -> Any:
-    """Return False, computed from no element of `x`."""
-    if (
-        getattr(x.dtype, "kind", "") not in _NUMBERS
-    ):  # a bool, a PRNG key, or a dtype without a zero
-        x = lax.convert_element_type(lax.ne(x, x), jnp.int32)
+def _zero(x: Any) -> Any:
+    """Return a zero, computed from no element of `x`."""
+    kind = getattr(x.dtype, "kind", "")
+    if kind == "c":
+        x = lax.real(x)
+    elif kind not in _NUMBERS:  # a bool, a PRNG key, or a dtype without a zero
+        x = lax.ne(x, x)
     x = lax.reshape(x, (1,)) if x.ndim == 0 else x
     x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
-    x = lax.reduce_sum(x, tuple(range(x.ndim)))
-    # In a shard_map the output would vary over all mesh axes that `x` varies over.
-    extra = tuple(internals.varying_axes(x) - internals.varying_axes(out))
-    x = lax.psum(x, extra) if extra else x
-    return lax.ne(x, x)
+    x = lax.convert_element_type(x, jnp.float32)
+    return lax.reduce_sum(x, tuple(range(x.ndim)))

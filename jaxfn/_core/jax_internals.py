@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -221,6 +220,12 @@ def as_array(x: Any) -> Any:
     if aval.dtype == jax.dtypes.float0:
         return x  # a cotangent of integers: JAX leaves it in NumPy
     return _convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
+
+
+def cast_like(x: Any, like: Any) -> Any:
+    """Cast `x` to the dtype of `like`, weak or not."""
+    aval = jax.typeof(like)
+    return _convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
 
 
 _CONSTANTS = (int, float, complex, np.ndarray, np.generic)
@@ -645,17 +650,7 @@ _INTERPRETERS: dict[str, Callable[[Any], None]] = {
 }
 
 
-# ---- messages of JAX
-
-
-def lacks_transpose(error: Exception) -> str | None:
-    """Return the operation without transpose that JAX's error names, or None.
-
-    For an operation that is a class (`lax.custom_root` in JAX 0.12), the error names
-    the missing method.
-    """
-    found = re.search(r"subclass <class '(?:.*\.)?(\w+)'> must implement", str(error))
-    return found[1] if found else None
+# ---- names, frames, partitions
 
 
 def set_debug_info(

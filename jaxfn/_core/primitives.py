@@ -132,6 +132,8 @@ def _attach_batch(
         return outs, [None] * len(outs)
     n = len(args) - len(spreads)
     values, in_dims, out_dims = args[n:], dims[:n_in], dims[n:]
+    # As in a plain call (`tied`), a batched value keeps its axis where it is: JAX takes
+    # the place from there, although the values come from a derivative.
     for i, (dim, spreads_here) in enumerate(zip(out_dims, spreads, strict=True)):
         if dim is None and spreads_here:
             values[i], out_dims[i] = axis.to_front(values[i], None), 0

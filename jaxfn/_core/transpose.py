@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,25 +37,29 @@ def transposed(
         tangents: Values for the results of backward.
         refusal: Makes the error from what was expected, and what came.
     """
-    jaxpr, consts = _traced(backward, example, refusal)
+    n_cts, n = len(example), len(tangents)
 
-    def of_cts(*cts: Any) -> list[Any]:
-        return internals.evaluate(jaxpr, [*consts, *cts])
+    def with_part(*values: Any) -> list[Any]:
+        cts, dots = values[:n_cts], values[n_cts:]
+        outs, out_dots = jax.jvp(lambda *cts: list(backward(*cts)), cts, dots)
+        return [*outs, *out_dots]
 
-    def linear_part(*cts: Any) -> list[Any]:
-        return jax.jvp(of_cts, tuple(example), cts)[1]
+    jaxpr, consts = _traced(with_part, [*example, *example], refusal)
+
+    def linear_part(*dots: Any) -> list[Any]:
+        return internals.evaluate(jaxpr, [*consts, *example, *dots])[n:]
 
     try:
-        part, values = internals.trace(linear_part, example)
-        _check_use(jaxpr, part, len(values), refusal)
-        run = functools.partial(internals.evaluate, part)
-        transpose = jax.linear_transpose(lambda *cts: run([*values, *cts]), *example)
-        return list(transpose(list(tangents)))
+        found = jax.linear_transpose(linear_part, *example)(list(tangents))
     except jax.errors.UnexpectedTracerError:
         raise
     except Exception as error:  # JAX raises errors of many kinds
+        said = str(error)
+        got = WHILE if "lax.while_loop" in said or "'while'" in said else said
         expected = "operations, linear in the cotangents, that JAX can transpose"
-        raise refusal(expected, _words(error)) from error
+        raise refusal(expected, got) from error
+    _check_use(jaxpr, n_cts, n, refusal)
+    return list(found)
 
 
 def _traced(
@@ -71,6 +74,10 @@ def _traced(
         return internals.trace(backward, example)
     except internals.NEEDS_VALUES:
         pass
+    except ValueError as error:
+        if "do not support JVP" not in str(error):
+            raise
+        raise refusal("operations with a derivative", str(error)) from error
     try:
         with jax.ensure_compile_time_eval():
             return internals.trace(backward, example)
@@ -80,50 +87,33 @@ def _traced(
         raise refusal(expected, said) from error
 
 
-def _check_use(jaxpr: Any, part: Any, n_values: int, refusal: Any) -> None:
+def _check_use(jaxpr: Any, n_cts: int, n: int, refusal: Any) -> None:
     """Refuse a gradient that is not zero, and does not depend on the cotangents.
 
     Its transpose would be zero. So it is if backward rounds or stops the gradient.
 
     Args:
-        jaxpr: Backward.
-        part: Its linear part, of `n_values` values and the cotangents.
-        n_values: Number of these values.
+        jaxpr: Backward with its linear part.
+        n_cts: Number of cotangents, whose tangents are the last arguments.
+        n: Number of results of backward, and of their tangents.
         refusal: See `transposed`.
     """
-    opened, _ = internals.open_jaxpr(part)
-    used = {id(x) for x in opened.invars[n_values:]}
-    for eqn in opened.eqns:
-        if any(id(x) in used for x in eqn.invars):
-            used |= set(map(id, eqn.outvars))
-    outs = zip(_zeros(jaxpr), opened.outvars, strict=True)
-    if not all(zero or id(x) in used for zero, x in outs):
-        expected = "a gradient that is linear in the cotangents (None for zero)"
-        raise refusal(expected, "a gradient that does not depend on them")
-
-
-def _zeros(jaxpr: Any) -> list[bool]:
-    """Return which results of a jaxpr are zeros, as jnp.zeros makes them."""
     opened, _ = internals.open_jaxpr(jaxpr)
-    zero: set[int] = set()
+    used, zero = {id(x) for x in opened.invars[-n_cts:]}, set[int]()
 
     def is_zero(x: Any) -> bool:
         return id(x) in zero or (hasattr(x, "val") and not np.any(np.asarray(x.val)))
 
     for eqn in opened.eqns:
-        if eqn.primitive.name in _MOVES and is_zero(eqn.invars[0]):
+        if any(id(x) in used for x in eqn.invars):
+            used |= set(map(id, eqn.outvars))
+        elif eqn.primitive.name in _MOVES and is_zero(eqn.invars[0]):
             zero |= set(map(id, eqn.outvars))
-    return list(map(is_zero, opened.outvars))
+    pairs = zip(opened.outvars[:n], opened.outvars[n:], strict=True)
+    if not all(is_zero(out) or id(dot) in used for out, dot in pairs):
+        expected = "a gradient that is linear in the cotangents (None for zero)"
+        raise refusal(expected, "a gradient that does not depend on them")
 
 
 # JAX writes jnp.zeros as a broadcast 0.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "reshape", "pvary", "copy")
-
-
-def _words(error: Exception) -> str:
-    """Name the operation without transpose in an error of JAX."""
-    said = str(error)
-    if "lax.while_loop" in said or "'while'" in said:
-        return WHILE
-    operation = internals.lacks_transpose(error)
-    return said if operation is None else f"{operation}, of which JAX has no transpose"

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src.lax.windowed_reductions import _select_and_scatter_add
 from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
-from jaxfn._core.messages import ClosedOverError, RuleValueError
+from jaxfn._core.messages import ClosedOverError
 from tests.build import function
 
 # The others of its many cells run with --full.
@@ -29,13 +28,13 @@ def divide(x):
     return lambda v: v / jnp.cos(x)
 
 
+def loop(g):
+    """Multiply by one, in a loop of which JAX has no transpose."""
+    return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, 1 * s[1]), (0, g))[1]
+
+
 # Each multiplies the gradient by cos(x), if that is finite.
 BACKWARDS = {
-    "stop_gradient": lambda x, g: jnp.cos(x) * lax.stop_gradient(g),
-    "stop_gradient of a product": lambda x, g: lax.stop_gradient(jnp.cos(x) * g),
-    "stop_gradient in scan": lambda x, g: (
-        lax.scan(lambda c, v: (c, lax.stop_gradient(v)), 0.0, g)[1] * jnp.cos(x)
-    ),
     "isnan": lambda x, g: jnp.where(jnp.isnan(g), 7.0, g) * jnp.cos(x),
     "isfinite": lambda x, g: jnp.where(jnp.isfinite(g), g, 7.0) * jnp.cos(x),
     "nan_to_num": lambda x, g: jnp.nan_to_num(2 * g - g) * jnp.cos(x),
@@ -52,15 +51,17 @@ BACKWARDS = {
     ),
     "gmres": lambda x, g: gmres(divide(x), g)[0],
     "gmres in jit": lambda x, g: jax.jit(lambda g: gmres(divide(x), g)[0])(g),
-    "gmres from the gradient": lambda x, g: gmres(divide(x), g, x0=jnp.flip(g))[0],
-    "bicgstab from the gradient": lambda x, g: bicgstab(divide(x), g, x0=g)[0],
-    "cg from the gradient": lambda x, g: cg(divide(x), g, x0=g)[0],
-    "cg with a tolerance of the gradient": lambda x, g: cg(
-        divide(x), g, tol=0, atol=1e-6 * jnp.linalg.norm(g)
-    )[0],
+    "bicgstab": lambda x, g: bicgstab(divide(x), g)[0],
+    "cg": lambda x, g: cg(divide(x), g)[0],
 }
-# A custom_vmap has no reverse mode in JAX, so `jvp` is the only way out.
-FORWARD_ONLY = {
+# Of these JAX has no transpose. The last two have no reverse mode in JAX either.
+REFUSED = {
+    "stop_gradient": lambda x, g: jnp.cos(x) * lax.stop_gradient(g),
+    "stop_gradient of a product": lambda x, g: lax.stop_gradient(jnp.cos(x) * g),
+    "stop_gradient in scan": lambda x, g: (
+        lax.scan(lambda c, v: (c, lax.stop_gradient(v)), 0.0, g)[1] * jnp.cos(x)
+    ),
+    "while_loop": lambda x, g: loop(g) * jnp.cos(x),
     "custom_vmap": lambda x, g: double(g) * jnp.cos(x) / 2,
     "custom_vmap in jit": lambda x, g: jax.jit(double)(g) * jnp.cos(x) / 2,
 }
@@ -94,10 +95,32 @@ INSTEAD = (
 )
 
 
-@pytest.mark.parametrize("name", BACKWARDS | FORWARD_ONLY)
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_hessian_is_refused_with_both_ways_out(name):
     with pytest.raises(ValueError, match=rf"(?s){INSTEAD}"):
-        jax.hessian(squares(ours((BACKWARDS | FORWARD_ONLY)[name])))(X)
+        jax.hessian(squares(ours(REFUSED[name])))(X)
+
+
+@wraps
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_derived_jvp_is_refused(name, wrap):
+    f = ours(REFUSED[name], generate_jvp_rule=True)
+    said = r"`Sine\.backward` can't be transposed to get a jvp .*Define jvp"
+    with pytest.raises(ValueError, match=rf"(?s){said}") as caught:
+        wrap(lambda x: jax.jvp(f, (x,), (x,))[1])(X)
+    assert "hessian" not in str(caught.value)
+
+
+@wraps
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_what_guards_or_solves_is_transposed(name, wrap):
+    pull = BACKWARDS[name]
+    f = ours(pull, generate_jvp_rule=True)
+    dot = wrap(lambda x: jax.jvp(f, (x,), (x,))[1])(X)
+    np.testing.assert_allclose(dot, jnp.cos(X) * X, rtol=1e-4)
+    expected = jax.jacrev(jax.grad(squares(plain(pull))))(X)
+    found = wrap(jax.hessian(squares(ours(pull))))(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.full(unless=lambda wrap, **_: wrap is jax.jit)
@@ -110,18 +133,7 @@ def test_reverse_over_reverse_needs_no_transpose(name, wrap):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@wraps
-@pytest.mark.parametrize("name", BACKWARDS)
-def test_a_derived_jvp_is_refused(name, wrap):
-    f = ours(BACKWARDS[name], generate_jvp_rule=True)
-    said = r"`Sine\.backward` can't be transposed to get a jvp .*Define jvp"
-    with pytest.raises(ValueError, match=rf"(?s){said}") as caught:
-        wrap(lambda x: jax.jvp(f, (x,), (x,))[1])(X)
-    assert "hessian" not in str(caught.value)
-
-
-@pytest.mark.full(unless=lambda name: name == "nan_to_num")
-@pytest.mark.parametrize("name", ["stop_gradient", "nan_to_num", "gmres"])
+@pytest.mark.parametrize("name", ["stop_gradient", "while_loop"])
 def test_the_jvp_that_the_message_asks_for(name):
     def jvp(ctx, t):
         return t * jnp.cos(ctx.saved_tensors[0])
@@ -131,10 +143,10 @@ def test_the_jvp_that_the_message_asks_for(name):
         ctx.save_for_forward(x)
         return jnp.sin(x)
 
-    backward = lambda ctx, g: BACKWARDS[name](ctx.saved_tensors[0], g)  # noqa: E731
+    backward = lambda ctx, g: REFUSED[name](ctx.saved_tensors[0], g)  # noqa: E731
     f = function("Sine", forward=forward, backward=backward, jvp=jvp).apply
     found = jax.jit(jax.hessian(squares(f)))(X)
-    expected = jax.hessian(squares(plain(BACKWARDS[name])))(X)
+    expected = jax.hessian(squares(plain(REFUSED[name])))(X)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -146,29 +158,7 @@ def test_tangents_that_nobody_uses_are_not_computed_under_jit():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-# ---- what is not linear, and values
-
-
-@pytest.mark.parametrize(
-    "pull",
-    [
-        lambda x, g: jnp.where(jnp.isnan(g), g, 1.0),
-        lambda x, g: jnp.where(jnp.isnan(g), g, jnp.sin(g)),
-        lambda x, g: g + jnp.isfinite(g),
-        lambda x, g: jnp.where(g > 0, jnp.nan, x),
-        lambda x, g: jnp.where(x > 9, jnp.nan, g + 1),
-        lambda x, g: jnp.where(g == 1, 0, g),
-        # What does not depend on the gradient may decide.
-        lambda x, g: jnp.where(jnp.isfinite(x), 1.0, g),
-        lambda x, g: lax.stop_gradient(jnp.sin(g)),
-    ],
-    ids=["constant", "sin", "a term", "NaN by g", "NaN or a term"]
-    + ["equal", "of x", "stopped"],
-)
-def test_a_guarded_backward_that_is_not_linear_is_refused(pull):
-    f = ours(pull, generate_jvp_rule=True)
-    with pytest.raises(ValueError, match=r"`Sine.backward` can't be transposed"):
-        jax.jvp(f, (X,), (X,))
+# ---- values
 
 
 def test_a_backward_may_choose_by_what_was_saved():
@@ -244,28 +234,16 @@ def test_an_effect_may_stand_before_a_solve(solver):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "backward",
-    [
-        lambda g, ref: ref(g, lambda r: jnp.ones(())),
-        lambda g, ref: g + ref(jnp.zeros_like(g), lambda r: jnp.ones(())),
-        lambda g, ref: ref(jnp.zeros_like(g), lambda r: 3 * g),
-    ],
-    ids=["a term", "a term of its own", "linear, which is not proved"],
-)
-def test_a_value_of_a_reference_is_not_taken_for_linear(backward):
-    def added(x, what):
-        ref = jax.new_ref(x)
-        ref[...] += what(ref)
+def test_a_reference_of_its_own_is_transposed():
+    def backward(ctx, g):
+        ref = jax.new_ref(jnp.zeros_like(g))
+        ref[...] += 3 * g
         return ref[...]
 
     f = function(
-        forward=lambda ctx, x: 2 * x,
-        backward=lambda ctx, g: backward(g, added),
-        generate_jvp_rule=True,
+        forward=lambda ctx, x: 2 * x, backward=backward, generate_jvp_rule=True
     ).apply
-    with pytest.raises(RuleValueError, match=r"a value of a reference .* Define jvp"):
-        jax.jvp(f, (jnp.float32(3),), (jnp.float32(1),))
+    assert jax.jvp(f, (jnp.float32(3),), (jnp.float32(1),))[1] == 3
 
 
 def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
@@ -276,19 +254,7 @@ def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
             generate_jvp_rule=True,
         ).apply(k)
 
-    with pytest.raises(ClosedOverError, match=r"`\w+\.backward` .* passed to apply"):
+    with pytest.raises(
+        ClosedOverError, match=r"`\w+` used a traced value .* passed to apply"
+    ):
         jax.jvp(f, (2.0,), (1.0,))
-
-
-def test_a_choice_by_the_gradient_is_not_taken_for_linear():
-    """Its operand has a zero derivative, and the operation a transpose by another."""
-
-    def backward(ctx, g):
-        windows = (2,), (2,), ((0, 0),)
-        return _select_and_scatter_add(jnp.ones(2), g, lax.ge_p, *windows)
-
-    f = function(
-        forward=lambda ctx, x: 2 * x, backward=backward, generate_jvp_rule=True
-    ).apply
-    with pytest.raises(RuleValueError, match="Define jvp"):
-        jax.jvp(f, (jnp.arange(4.0),), (jnp.ones(4),))
