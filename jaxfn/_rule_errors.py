@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from jaxfn._context import BackwardCFunction
-from jaxfn._core import Layout, messages
+from jaxfn._core import Layout, internals, messages
 
 _HOST = "jaxfn.host_function("
 _LATE = ("backward", "jvp")
@@ -51,11 +51,16 @@ def explained(
         args: Arguments of the rule.
         layout: What forward left, if the rule is backward.
     """
+    constants = internals.staged_constants()
+    n = len(constants)
     try:
         yield
     except Exception as error:
         explain(error, name, rule_name, rule, args, layout)
         raise
+    # JAX would take it for a constant, and fail without a name when it compiles.
+    if any(map(internals.is_over, list(constants.values())[n:])):
+        raise messages.leaked(name, rule_name)
 
 
 def explain(

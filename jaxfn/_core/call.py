@@ -450,8 +450,7 @@ def _forward(
     except internals.NEEDS_VALUES as error:
         if not any(map(internals.is_differentiated, arrays)):
             raise
-        way_out = "save in setup_context: then forward may need values"
-        raise messages.needs_trace(rules.forward_name, error, way_out) from error
+        raise messages.needs_trace(rules.forward_name, error) from error
     # References are differentiated, whatever is written to them.
     keeps = any(map(is_inexact, internals.out_types(jaxpr)[n:]))
     inside = [arrays[i] if keeps else gate(arrays[i]) for i in traced]
@@ -535,8 +534,7 @@ def _setup(
     try:
         jaxpr, consts = internals.trace(save, floats)
     except internals.NEEDS_VALUES as error:
-        way_out = "compute it in the rules"
-        raise messages.needs_trace(rules.setup_name, error, way_out) from error
+        raise messages.needs_trace(rules.setup_name, error) from error
     # If every saved array is an input or an output, as usual, there is nothing to run.
     if not internals.out_types(jaxpr) and not internals.effects(jaxpr):
         return [], found[0]

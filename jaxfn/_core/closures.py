@@ -29,7 +29,8 @@ def run_closed(run: Callable[[], Any], arrays: Arrays, *, name: str) -> Any:
     """Call `run`, which runs forward on `arrays`.
 
     Raises:
-        ClosedOverError: It used another value that is being differentiated.
+        ClosedOverError: It used another value that is being differentiated, or one of
+            a transformation that is over.
     """
     constants = internals.staged_constants()
     n = len(constants)
@@ -37,7 +38,8 @@ def run_closed(run: Callable[[], Any], arrays: Arrays, *, name: str) -> Any:
     if len(constants) > n:
         passed = set(map(id, arrays))
         for x in list(constants.values())[n:]:
-            if internals.is_differentiated(x) and id(x) not in passed:
+            lost = internals.is_differentiated(x) or internals.is_over(x)
+            if lost and id(x) not in passed:
                 raise messages.closed_over(name)
     return result
 

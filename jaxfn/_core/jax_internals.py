@@ -128,6 +128,16 @@ def _staging() -> Any:
     return next((trace for trace in _traces() if hasattr(trace, "frame")), None)
 
 
+def is_over(x: Any) -> bool:
+    """Return whether `x` is a tracer of a jaxpr that JAX has finished.
+
+    Only the tracer of a number still has its value.
+    """
+    frame = getattr(getattr(x, "_trace", None), "frame", None)
+    over = frame is not None and type(frame.constid_to_tracer) is dict  # as JAX ends it
+    return over and not is_constant(x)
+
+
 def is_staging() -> bool:
     """Return whether JAX is tracing a jaxpr."""
     return _staging() is not None

@@ -61,9 +61,9 @@ def closed_over(name: str) -> ClosedOverError:
 
 def leaked(name: str, rule_name: str) -> ClosedOverError:
     return ClosedOverError(
-        f"`{name}.{rule_name}` closes over a traced value of a transformation (a scan, "
-        "a vmap) that was over when the rule ran. Pass the value to apply, and save it "
-        "on ctx."
+        f"`{name}.{rule_name}` closes over a traced value of a transformation (a jit, "
+        "a scan, a vmap) that was over when the rule ran. Pass it to apply, and save "
+        "it on ctx."
     )
 
 
@@ -136,12 +136,12 @@ def second_derivative(name: str) -> SecondDerivativeError:
     )
 
 
-def needs_trace(rule_name: str, error: Exception, way_out: str) -> NotImplementedError:
+def needs_trace(rule_name: str, error: Exception) -> NotImplementedError:
     return NotImplementedError(
         f"`{rule_name}` was differentiated again, and can't be traced: it needs the "
         f"values of float arrays ({type(error).__name__}). Without a trace, the "
-        "derivative of its saved values would be lost. Write it as for jax.jit, or "
-        f"{way_out}."
+        "derivative of its saved values would be lost. Write it as for jax.jit: choose "
+        "by jnp.where or jax.lax.cond, and call NumPy by jax.pure_callback."
     )
 
 
