@@ -16,6 +16,7 @@ from jax import tree_util
 from jaxfn._context import STATE, BackwardCFunction
 from jaxfn._core import (
     Arrays,
+    Box,
     Spec,
     find,
     gate,
@@ -105,10 +106,17 @@ class Saved:
         )
         return ctx
 
-    def filled(self, arrays: Arrays) -> tuple[list[Any], dict[str, Any], bool]:
-        """Return what rules read: saved values, attributes, and whether hooks pack."""
-        saved = [*_built(self.for_forward, arrays), *_built(self.for_backward, arrays)]
-        return saved, _built(self.attributes, arrays), self.unpack is not None
+    def filled(self, arrays: Arrays) -> tuple[Any, Any, dict[str, Any]]:
+        """Return what jvp, backward and both read; in a box what hooks packed."""
+
+        def boxed(place: _Packed, arrays: Arrays) -> Box:
+            return Box(place.value(arrays)[0])
+
+        return (
+            _built(self.for_forward, arrays),
+            _built(self.for_backward, arrays, boxed),
+            _built(self.attributes, arrays),
+        )
 
     # ---- saved-tensor hooks
 

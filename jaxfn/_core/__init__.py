@@ -10,6 +10,7 @@ from jaxfn._core.primitives import attach, gate, jvp_along, refusing
 from jaxfn._core.values import (
     ARRAY,
     Arrays,
+    Box,
     Layout,
     Mask,
     Outputs,

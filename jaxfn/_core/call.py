@@ -440,17 +440,16 @@ def _forward(
         i for i, x in enumerate(arrays) if internals.is_tracer(x) and is_inexact(x)
     ]
     if not traced:
-        outs, saved, layout = rules.forward(arrays, needs)
-        others = layout.note_sources(saved, arrays, outs)
-        if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
-            layout.marked = _marks(rules, arrays, needs)
-        return list(map(as_jax, outs)), others, None, layout
+        return _run(rules, arrays, needs)
     try:
         jaxpr, consts, n, layout = _trace(rules, arrays, needs, traced)
     except internals.NEEDS_VALUES as error:
+        if rules.has_setup:  # then forward saves nothing, and may need known values
+            return _run(rules, list(map(gate, arrays)), needs)
         if not any(map(internals.is_differentiated, arrays)):
             raise
-        raise messages.needs_trace(rules.forward_name, error) from error
+        way_out = "save in setup_context: then forward may need known values"
+        raise messages.needs_trace(rules.forward_name, error, way_out) from error
     # References are differentiated, whatever is written to them.
     keeps = any(map(is_inexact, internals.out_types(jaxpr)[n:]))
     inside = [arrays[i] if keeps else gate(arrays[i]) for i in traced]
@@ -458,6 +457,15 @@ def _forward(
     known = set(map(id, arrays))
     closed = [x for x in consts if internals.is_tracer(x) and id(x) not in known]
     return results[:n], results[n:], closed if keeps else None, layout
+
+
+def _run(rules: Rules, arrays: Arrays, needs: Mask) -> Any:
+    """Run forward without a trace; see `_forward`."""
+    outs, saved, layout = rules.forward(arrays, needs)
+    others = layout.note_sources(saved, arrays, outs)
+    if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
+        layout.marked = _marks(rules, arrays, needs)
+    return list(map(as_jax, outs)), others, None, layout
 
 
 def _trace(
@@ -534,7 +542,8 @@ def _setup(
     try:
         jaxpr, consts = internals.trace(save, floats)
     except internals.NEEDS_VALUES as error:
-        raise messages.needs_trace(rules.setup_name, error) from error
+        way_out = "compute it in the rules"
+        raise messages.needs_trace(rules.setup_name, error, way_out) from error
     # If every saved array is an input or an output, as usual, there is nothing to run.
     if not internals.out_types(jaxpr) and not internals.effects(jaxpr):
         return [], found[0]

@@ -136,12 +136,12 @@ def second_derivative(name: str) -> SecondDerivativeError:
     )
 
 
-def needs_trace(rule_name: str, error: Exception) -> NotImplementedError:
+def needs_trace(rule_name: str, error: Exception, way_out: str) -> NotImplementedError:
     return NotImplementedError(
         f"`{rule_name}` was differentiated again, and can't be traced: it needs the "
         f"values of float arrays ({type(error).__name__}). Without a trace, the "
-        "derivative of its saved values would be lost. Write it as for jax.jit: choose "
-        "by jnp.where or jax.lax.cond, and call NumPy by jax.pure_callback."
+        "derivative of its saved values would be lost. Write it as for jax.jit, or "
+        f"{way_out}."
     )
 
 

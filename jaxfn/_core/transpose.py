@@ -44,16 +44,20 @@ def transposed(
         outs, out_dots = jax.jvp(lambda *cts: list(backward(*cts)), cts, dots)
         return [*outs, *out_dots]
 
-    jaxpr, consts = _traced(with_part, [*example, *example], refusal)
-
     def linear_part(*dots: Any) -> list[Any]:
         return internals.evaluate(jaxpr, [*consts, *example, *dots])[n:]
 
     try:
+        jaxpr, consts = _traced(with_part, [*example, *example])
         found = jax.linear_transpose(linear_part, *example)(list(tangents))
     except jax.errors.UnexpectedTracerError:
         raise
+    except internals.NEEDS_VALUES as error:
+        expected = "operations that don't need the values of cotangents, as under jit"
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise refusal(expected, said) from error
     except Exception as error:  # JAX raises errors of many kinds
+        _traced(backward, example)  # An error of the user's own is raised here.
         said = str(error)
         got = WHILE if "lax.while_loop" in said or "'while'" in said else said
         expected = "operations, linear in the cotangents, that JAX can transpose"
@@ -62,29 +66,17 @@ def transposed(
     return list(found)
 
 
-def _traced(
-    backward: Callable[..., Any], example: Sequence[Any], refusal: Any
-) -> tuple[Any, list[Any]]:
-    """Trace backward, which may need the values of residuals but not of cotangents.
+def _traced(fun: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Trace a function that may need the values of residuals, but not of cotangents.
 
     At zero cotangents, `if g.any()` would choose a branch that says nothing about g. If
     backward needs values, JAX computes at once all that depends on residuals alone.
     """
     try:
-        return internals.trace(backward, example)
+        return internals.trace(fun, args)
     except internals.NEEDS_VALUES:
-        pass
-    except ValueError as error:
-        if "do not support JVP" not in str(error):
-            raise
-        raise refusal("operations with a derivative", str(error)) from error
-    try:
         with jax.ensure_compile_time_eval():
-            return internals.trace(backward, example)
-    except internals.NEEDS_VALUES as error:
-        expected = "operations that don't need the values of cotangents, as under jit"
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise refusal(expected, said) from error
+            return internals.trace(fun, args)
 
 
 def _check_use(jaxpr: Any, n_cts: int, n: int, refusal: Any) -> None:

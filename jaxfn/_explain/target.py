@@ -11,7 +11,17 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from jaxfn._core import ARRAY, Layout, Spec, call, grouped, messages, split, type_name
+from jaxfn._core import (
+    ARRAY,
+    Box,
+    Layout,
+    Spec,
+    call,
+    grouped,
+    messages,
+    split,
+    type_name,
+)
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, rules_of
 from jaxfn._jax_rules import JaxRules, holds
@@ -166,23 +176,23 @@ def _saved_names(layout: Layout, n: int) -> list[str]:
     # place of its array.
     marks = [object() for _ in range(n)]
     found: dict[int, list[str]] = {id(mark): [] for mark in marks}
-    saved, attributes, packed = layout.saved.filled(marks)
-    for i, x in enumerate(saved):
-        _note(found, x, f"saved_tensors[{i}]", packed=packed)
+    for_forward, for_backward, attributes = layout.saved.filled(marks)
+    for i, x in [*enumerate(for_forward), *enumerate(for_backward)]:
+        _note(found, x, f"saved_tensors[{i}]")
     for name, x in attributes.items():
         _note(found, x, f"ctx.{name}")
     return [", ".join(found[id(mark)]) for mark in marks]
 
 
-def _note(
-    found: dict[int, list[str]], value: Any, name: str, *, packed: bool = False
-) -> None:
+def _note(found: dict[int, list[str]], value: Any, name: str) -> None:
     """Add the path of each object in `value` to its names in `found`."""
     for path, x in tree_util.tree_flatten_with_path(value)[0]:
-        here = name + (", packed" if packed else "") + tree_util.keystr(path)
+        here = name + tree_util.keystr(path)
         if id(x) in found:
             if here not in found[id(x)]:
                 found[id(x)].append(here)
+        elif isinstance(x, Box):
+            _note(found, x.value, f"{here}, packed")
         elif is_record(x):
             # A dataclass or a SimpleNamespace, which is a leaf for JAX.
             for key, part in fields(x).items():

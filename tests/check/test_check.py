@@ -301,15 +301,14 @@ def test_a_wrong_second_derivative_is_found_beside_a_reference():
 HESSIAN_RAISES = "no forward rule, and backward can't be transposed: jax.hessian raises"
 
 
+def stopped(ctx, grad):
+    """Have no transpose in JAX: what is stopped has no derivative."""
+    return jax.lax.stop_gradient(grad) * jnp.cos(ctx.saved_tensors[0])
+
+
 def test_a_backward_that_can_not_be_transposed_is_no_failure():
-    inner = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 2 * g)
-    rules = {
-        "forward": lambda ctx, x: 2 * x,
-        "backward": lambda ctx, g: inner.apply(g),
-    }
-    some = all_but(
-        "value", "backward", "jvp", "jvp of backward", "backward of backward"
-    )
+    rules = {"setup_context": saving(), "forward": jnp.sin, "backward": stopped}
+    some = all_but("value", "backward", "jvp", "jvp of backward")
     report = jaxfn.check(function(**rules), V, skip=some)
     assert report.ok, str(report)
     last = next(r for r in report.skipped if r.check == "jvp of backward")
@@ -318,46 +317,25 @@ def test_a_backward_that_can_not_be_transposed_is_no_failure():
     assert "jvp" in [r.check for r in claimed.failures], str(claimed)
 
 
-def guarded(ctx, grad):
-    """Have no transpose in JAX, since it hides NaN in the gradient."""
-    return jnp.nan_to_num(grad) * jnp.cos(ctx.saved_tensors[0])
-
-
 def row(report, check):
     return next(r for r in report.results if r.check == check)
 
 
-@pytest.mark.parametrize("jvp", [False, True])
-@pytest.mark.full
-def test_it_says_that_a_hessian_raises(jvp):
+def test_a_guarded_backward_has_a_hessian():
+    def guarded(ctx, grad):
+        return jnp.nan_to_num(grad) * jnp.cos(ctx.saved_tensors[0])
+
     rules = {"setup_context": saving(), "forward": jnp.sin, "backward": guarded}
-    if jvp:
-        rules["jvp"] = lambda ctx, t: t * jnp.cos(ctx.saved_tensors[0])
-    fun = function(**rules)
-    report = jaxfn.check(fun, V)
+    report = jaxfn.check(function(**rules), V)
     assert report.ok, str(report)
-    result = row(report, "jvp of backward")
-    expected = ("ok", "") if jvp else ("skipped", HESSIAN_RAISES)
-    assert (result.status, result.message) == expected
-
-    # This is true.
-    def f(x):
-        return (fun.apply(x) ** 2).sum()
-
-    for hessian in (jax.hessian(f), jax.jit(jax.hessian(f))):
-        if jvp:
-            expected = jax.hessian(lambda x: (jnp.sin(x) ** 2).sum())(V)
-            assert jnp.allclose(hessian(V), expected, atol=1e-6)
-        else:
-            with pytest.raises(ValueError, match="can't be transposed"):
-                hessian(V)
+    assert row(report, "jvp of backward").status == "ok"
 
 
-def test_it_says_that_a_hessian_of_defvjp_alone_raises():
+def test_a_hessian_of_defvjp_alone_is_checked():
     f = jaxfn.custom_function(jnp.sin)
     f.defvjp(lambda x: (f(x), x), lambda x, g: (g * jnp.cos(x),))
-    result = row(jaxfn.check(f, V), "jvp of backward")
-    assert (result.status, result.message) == ("skipped", "no forward rule")
+    assert row(jaxfn.check(f, V), "jvp of backward").status == "ok"
+    jax.hessian(lambda x: f(x).sum())(V)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from jax import lax
 from jax.experimental import checkify, sparse
 from jax.experimental import pallas as pl
-from jax.sharding import PartitionSpec
 
 import jaxfn
 from jaxfn._core import internals
@@ -517,21 +516,6 @@ def test_sparsify_of_a_tangent(engine):
     with scale(2.0):
         tangent = sparse.sparsify(lambda m, x: jax.jvp(f, (x,), (m @ x,))[1])
         assert tangent(matrix, X).tolist() == [2, 4, 6]
-
-
-def test_a_jaxpr_in_an_eager_shard_map():
-    mesh = jax.make_mesh((1,), ("i",))
-    f, consts = jax.closure_convert(identity("backward"), jnp.ones(1))
-    inside = jax.shard_map(
-        lambda x: (f(x, *consts), jax.grad(lambda x: f(x, *consts).sum())(x)),
-        mesh=mesh,
-        in_specs=PartitionSpec("i"),
-        out_specs=PartitionSpec("i"),
-        check_vma=False,
-    )
-    x = jax.device_put(jnp.ones(1), jax.NamedSharding(mesh, PartitionSpec("i")))
-    with scale(3.0):
-        assert [float(y[0]) for y in inside(x)] == [1, 3]
 
 
 def test_the_body_of_a_function_with_a_batch_rule_runs_once():

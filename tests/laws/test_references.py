@@ -265,11 +265,13 @@ SECOND_COMPILED = SECOND | {
 @pytest.mark.parametrize("second", SECOND_COMPILED.values(), ids=SECOND_COMPILED)
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_a_reference_from_outside_is_right_or_refused(style, second):
-    f = reading(style, jax.new_ref(ONE))
+    f, refused = reading(style, jax.new_ref(ONE)), False
     try:
         assert second(f)(X) == pytest.approx(-np.sin(0.5))
     except RuntimeError as error:
-        assert "Pass the value of a reference from outside" in str(error)
+        refused = "Pass the value of a reference from outside" in str(error)
+        if not refused:
+            raise
 
 
 @pytest.mark.parametrize("returned", [False, True], ids=["used", "returned"])

@@ -519,7 +519,7 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
 ):
     def save(ctx, x, y):
         need_x, need_y = ctx.needs_input_grad
-        ctx.save_for_backward(*([y] if need_x else []), *([x] if need_y else []))
+        ctx.save_for_backward(y if need_x else y + 100, x if need_y else x + 100)
         ctx.save_for_forward(x, y)
 
     def combined(ctx, x, y):
@@ -527,8 +527,8 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
         return x * y
 
     def backward(ctx, g):
-        saved = list(ctx.saved_tensors)
-        return tuple(2 * g * saved.pop(0) if n else None for n in ctx.needs_input_grad)
+        pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
+        return tuple(2 * g * x if needed else None for x, needed in pairs)
 
     def jvp(ctx, a, b):
         x, y = ctx.saved_tensors
@@ -580,6 +580,36 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
         got = jax.grad(lambda x, y: batched(x, y).sum(), argnums)(xs, y)
         expected = {0: 10 * np.ones(3), 1: 12.0, (0, 1): (10 * np.ones(3), 12.0)}
         jax.tree.map(allclose, got, expected[argnums])
+
+
+@pytest.mark.parametrize("style", ["combined", "separate"])
+def test_other_residuals_for_other_arguments_are_refused_inside_one_jit(style):
+    def save(ctx, x, y):
+        need_x, need_y = ctx.needs_input_grad
+        ctx.save_for_backward(*([y] if need_x else []), *([x] if need_y else []))
+
+    def combined(ctx, x, y):
+        save(ctx, x, y)
+        return x * y
+
+    def backward(ctx, g):
+        saved = list(ctx.saved_tensors)
+        return tuple(2 * g * saved.pop(0) if n else None for n in ctx.needs_input_grad)
+
+    members = {"forward": combined}
+    if style == "separate":
+        members = {"forward": lambda x, y: x * y}
+        members["setup_context"] = lambda ctx, inputs, output: save(ctx, *inputs)
+    f = function("F", backward=backward, **members).apply
+    x, y = jnp.float32(3), jnp.float32(5)
+    for argnums, expected in ((0, 10), (1, 6)):
+        assert jax.grad(f, argnums)(x, y) == expected
+        assert jax.jit(jax.grad(f, argnums))(x, y) == expected
+    jitted = jax.jit(f)
+    assert jax.grad(jitted)(x, y) == 10
+    said = "`F` saved other arrays for other sets .* ask in backward"
+    with pytest.raises(NotImplementedError, match=said):
+        jax.grad(jitted, (0, 1))(x, y)
 
 
 # ---- the class of ctx

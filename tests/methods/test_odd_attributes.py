@@ -214,7 +214,8 @@ def test_an_iterator_is_no_container(way):
     )
     assert WAYS[way](f) == 2
     f = product(lambda ctx, x, y: setattr(ctx, "a", iter([x])), lambda _: 0, "combined")
-    if way != "eager":
+    # The second derivative is taken by y alone.
+    if way not in ("eager", "second"):
         with pytest.raises(TypeError, match="ctx.a holds a traced value inside"):
             WAYS[way](f)
 
@@ -284,7 +285,7 @@ def test_an_attribute_may_have_any_name(name, style):
 
 def test_an_error_after_setup_context_is_not_about_its_parameters():
     f = product(lambda ctx, *_: setattr(ctx, "to_save", 3), lambda _: None, "separate")
-    with pytest.raises(TypeError, match="not iterable") as error:
+    with pytest.raises(TypeError, match="must be an iterable") as error:
         jax.grad(f)(X, Y)
     assert "is called with" not in str(error.value)
 

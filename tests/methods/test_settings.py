@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import jax
@@ -105,7 +104,7 @@ def test_other_settings_trace_again():
 
 def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     # As in a new process: at the first change of a setting JAX's caches are emptied.
-    unused = settings.Scoped("autocast", settings.policy.get())
+    unused = settings.Scoped(settings.policy.get())
     monkeypatch.setattr(settings, "policy", unused)
     f, traces = counted(lambda x: x + 1)
     f(X)
@@ -117,73 +116,6 @@ def test_where_no_setting_changes_the_caches_of_jax_are_kept(monkeypatch):
     assert len(traces) == 1
 
 
-def interleaved(inside, outside):
-    """What two tasks return: one in autocast, one beside it, while the first waits."""
-
-    async def entering(entered, other_is_done):
-        with jaxfn.amp.autocast("cuda"):
-            entered.set()
-            await other_is_done.wait()
-            return inside()
-
-    async def beside(entered, done):
-        await entered.wait()
-        try:
-            return outside()
-        finally:
-            done.set()
-
-    async def both():
-        entered, done = asyncio.Event(), asyncio.Event()
-        return await asyncio.gather(
-            entering(entered, done), beside(entered, done), return_exceptions=True
-        )
-
-    return asyncio.run(both())
-
-
-def test_each_task_has_its_own_setting():
-    def dtypes():
-        gradient = jax.vjp(Square.apply, X)[0].dtype
-        return Square.apply(X).dtype, gradient, jaxfn.amp.is_autocast_enabled()
-
-    half, full = interleaved(dtypes, dtypes)
-    assert half == (jnp.float16, jnp.float16, True)
-    assert full == (jnp.float32, jnp.float32, False)
-    assert dtypes() == full
-
-
-def test_hooks_of_one_task_do_not_pack_for_another():
-    packed = []
-    pair = graph.saved_tensors_hooks(lambda x: (packed.append(1), x)[1], lambda x: x)
-
-    async def entering(entered, done):
-        with pair:
-            entered.set()
-            await done.wait()
-
-    async def beside(entered, done):
-        await entered.wait()
-        jax.grad(lambda x: Square.apply(x))(X)
-        done.set()
-
-    async def both():
-        entered, done = asyncio.Event(), asyncio.Event()
-        await asyncio.gather(entering(entered, done), beside(entered, done))
-
-    asyncio.run(both())
-    assert not packed
-
-
-def test_what_would_be_compiled_for_another_task_is_refused():
-    f = jax.jit(Square.apply)
-    half, refused = interleaved(lambda: f(X).dtype, lambda: f(X))
-    assert half == jnp.float16
-    assert isinstance(refused, RuntimeError)
-    assert "under the autocast of another asynchronous task" in str(refused)
-    assert f(X).dtype == jnp.float32
-
-
 def test_a_thread_starts_without_settings_and_shares_no_compiled_code_of_others():
     f = jax.jit(Square.apply)
     seen = []
@@ -193,14 +125,6 @@ def test_a_thread_starts_without_settings_and_shares_no_compiled_code_of_others(
         thread.join()
         seen.append(f(X).dtype)
     assert seen == [jnp.float32, jnp.float16]
-
-
-def test_a_thread_that_a_task_starts_has_its_setting():
-    async def main():
-        with jaxfn.amp.autocast("cuda"):
-            return await asyncio.to_thread(lambda: Square.apply(X).dtype)
-
-    assert asyncio.run(main()) == jnp.float16
 
 
 def test_a_setting_ends_with_an_exception():
