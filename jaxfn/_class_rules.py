@@ -186,7 +186,8 @@ class ClassRules(Rules):
     def _saved(
         self, ctx: BackwardCFunction, layout: Layout, needs: Mask
     ) -> tuple[list[Any], Layout]:
-        arrays, saved = Saved.of(ctx, backward=self.has_backward, jvp=self.has_jvp)
+        rules = {"backward": self.has_backward, "jvp": self.has_jvp}
+        arrays, saved = Saved.of(ctx, self.name, **rules)
         layout.saved, layout.needs, layout.asked = saved, needs, ctx._jaxfn_asked
         return arrays, layout
 
@@ -242,7 +243,7 @@ class ClassRules(Rules):
         # torch packs only if something is differentiated.
         if not (self._hooks and True in layout.needs):
             return layout, saved
-        saved, packed = layout.saved.packed(saved, self._hooks[-1], self.name)
+        saved, packed = layout.saved.with_hooks(saved, self._hooks[-1])
         return dataclasses.replace(layout, saved=packed), saved
 
     # ---- derivatives

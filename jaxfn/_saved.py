@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxfn._core import (
     Spec,
     find,
     gate,
+    grouped,
     internals,
     is_array,
     is_inexact,
@@ -34,53 +35,63 @@ from jaxfn._settings import Hooks
 
 @dataclasses.dataclass(slots=True)
 class Saved:
-    """The static part of a context after forward, with places for its arrays.
+    """The static part of a context after forward.
 
     Attributes:
-        for_forward: Values saved for jvp.
-        attributes: The user's attributes.
-        for_backward: Values saved for backward.
-        n_shared: Number of arrays in the first two; they come first.
+        name: Name of the Function.
+        shared: Spec of what both rules may read: values saved for jvp, and the user's
+            attributes.
+        own: Spec of the values saved for backward.
+        places: For each array of `shared` and then `own`, its place among the distinct
+            ones. Those of `shared` come first.
         materialize: Whether the rules get zeros in place of None.
         materialize_non_diff: Whether outputs without derivative get zeros too.
-        unpack: The unpack hook, if saved-tensor hooks have packed what backward reads.
-        name: Name of the Function.
+        packed: If saved-tensor hooks have packed them, spec of what became of each
+            array of `own`; they come after the arrays of `shared`.
+        unpack: The unpack hook.
     """
 
-    for_forward: _Value
-    attributes: _Value
-    for_backward: _Value
-    n_shared: int
+    name: str
+    shared: Spec
+    own: Spec
+    places: list[int]
     materialize: bool
     materialize_non_diff: bool
+    packed: list[Spec] | None = None
     unpack: Callable[[Any], Any] | None = None
-    name: str = ""
 
     @classmethod
     def of(
-        cls, ctx: BackwardCFunction, *, backward: bool, jvp: bool
+        cls, ctx: BackwardCFunction, name: str, *, backward: bool, jvp: bool
     ) -> tuple[list[Any], Saved]:
         """Flatten a context after forward, with saved values for the rules that exist.
 
         Returns:
             Its arrays, each once, and the rest.
         """
-        leaves = _Leaves(type(ctx).__name__)
-        saved = (*ctx.saved_for_forward,) if jvp else ()
-        for_forward = leaves.take(saved, "saved_tensors")
+        of_jvp = (*ctx.saved_for_forward,) if jvp else ()
+        of_backward = (*ctx.to_save,) if backward else ()
         attributes = {k: x for k, x in ctx.__dict__.items() if k not in STATE}
-        parts = {k: leaves.take(x, k) for k, x in attributes.items()}
-        n_shared = len(leaves.arrays)
-        saved = (*ctx.to_save,) if backward else ()
-        for_backward = leaves.take(saved, "saved_tensors")
-        return leaves.arrays, cls(
-            for_forward,
-            _Fields({}, parts),
-            for_backward,
-            n_shared,
-            ctx.materialize_grads,
-            ctx._materialize_non_diff_grads,
+        where = f"{type(ctx).__name__}: ctx"
+        trees = {k: _as_tree(x, f"{where}.{k}") for k, x in attributes.items()}
+        shared_tree = (
+            _as_tree(of_jvp, f"{where}.saved_tensors"),
+            _node(trees, dict),
         )
+        arrays, shared = split(shared_tree, _is_jax_array)
+        more, own = split(
+            _as_tree(of_backward, f"{where}.saved_tensors"), _is_jax_array
+        )
+        distinct = {id(x): x for x in (*arrays, *more)}
+        order = {key: i for i, key in enumerate(distinct)}
+        places = [order[id(x)] for x in (*arrays, *more)]
+        flags = ctx.materialize_grads, ctx._materialize_non_diff_grads
+        return list(distinct.values()), cls(name, shared, own, places, *flags)
+
+    @property
+    def n_shared(self) -> int:
+        """Number of distinct arrays that both rules may read."""
+        return len(set(self.places[: self.shared.n_arrays]))
 
     def context(
         self,
@@ -90,15 +101,14 @@ class Saved:
         needs: tuple[bool, ...],
     ) -> BackwardCFunction:
         """Make a fresh context for `backward` or `jvp`."""
-        if rule_name == "jvp":
-            saved: Any = _built(self.for_forward, arrays)
-        elif self.unpack is None:
-            saved = _built(self.for_backward, arrays)
-        else:  # as in torch, the hook runs at every read
-            saved = lambda: _built(self.for_backward, arrays, self._unpacked)  # noqa: E731
+        saved, attributes = self._shared(arrays)
+        if rule_name == "backward":
+            # As in torch, an unpack hook runs at every read.
+            read = lambda: self._own(arrays, self._unpacked)  # noqa: E731
+            saved = read() if self.packed is None else read
         ctx = cls()
         ctx.__dict__.update(
-            _built(self.attributes, arrays),
+            attributes,
             _jaxfn_needs=needs,
             _jaxfn_rule=rule_name,
             _jaxfn_saved=saved,
@@ -108,41 +118,41 @@ class Saved:
 
     def filled(self, arrays: Arrays) -> tuple[Any, Any, dict[str, Any]]:
         """Return what jvp, backward and both read; in a box what hooks packed."""
+        for_jvp, attributes = self._shared(arrays)
+        return for_jvp, self._own(arrays, lambda pair: Box(pair[0])), attributes
 
-        def boxed(place: _Packed, arrays: Arrays) -> Box:
-            return Box(place.value(arrays)[0])
-
-        return (
-            _built(self.for_forward, arrays),
-            _built(self.for_backward, arrays, boxed),
-            _built(self.attributes, arrays),
+    def _shared(self, arrays: Arrays) -> Any:
+        return self.shared.join(
+            [arrays[i] for i in self.places[: self.shared.n_arrays]]
         )
+
+    def _own(self, arrays: Arrays, unpack: Callable[[Any], Any]) -> Any:
+        if self.packed is None:
+            return self.own.join(
+                [arrays[i] for i in self.places[self.shared.n_arrays :]]
+            )
+        groups = grouped(self.packed, arrays[self.n_shared :])
+        pairs = zip(self.packed, groups, strict=True)
+        return self.own.join([unpack(spec.join(group)) for spec, group in pairs])
 
     # ---- saved-tensor hooks
 
-    def packed(
-        self, arrays: Arrays, hooks: Hooks, name: str
-    ) -> tuple[list[Any], Saved]:
+    def with_hooks(self, arrays: Arrays, hooks: Hooks) -> tuple[list[Any], Saved]:
         """Call the pack hook; return the new arrays, and how to unpack them.
 
-        Arrays that jvp or an attribute reads too stay as they are.
+        Arrays that jvp or an attribute reads too are kept beside what is packed.
         """
-        found = list(arrays[: self.n_shared])
+        found, specs = list(arrays[: self.n_shared]), []
+        for i in self.places[self.shared.n_arrays :]:
+            value = hooks.pack(arrays[i])
+            parts, spec = split((value, _witness(arrays[i], value)))
+            found += parts
+            specs.append(spec)
+        return found, dataclasses.replace(self, packed=specs, unpack=hooks.unpack)
 
-        def pack(place: _At) -> _Packed:
-            value = hooks.pack(arrays[place.index])
-            parts, spec = split((value, _witness(arrays[place.index], value)))
-            found.extend(parts)
-            return _Packed(spec, len(found) - len(parts))
-
-        for_backward = _mapped(self.for_backward, pack)
-        return found, dataclasses.replace(
-            self, for_backward=for_backward, unpack=hooks.unpack, name=name
-        )
-
-    def _unpacked(self, place: _Packed, arrays: Arrays) -> Any:
+    def _unpacked(self, pair: Any) -> Any:
         assert self.unpack is not None
-        value, witness = place.value(arrays)
+        value, witness = pair
         x = self.unpack(value)
         if not is_array(x):
             raise messages.RuleTypeError(
@@ -178,118 +188,86 @@ def _witness(x: Any, packed: Any) -> Any:
     return jnp.sum(jnp.ravel(x)[:0]) if is_number(x) else x
 
 
-# ---- a value without its arrays
+# ---- values as pytrees
 #
-# JAX's pytrees almost suffice, but JAX sorts the keys of a dict, and can't look into a
-# dataclass that is not registered. NumPy arrays stay NumPy's: they may be indices.
-
-_Value = Any
-"""A saved value with places for arrays: `_At`, `_Packed`, `_Tree`, `_Fields`, or static."""
+# JAX's pytrees almost suffice. But JAX sorts the keys of a dict, and can't look into a
+# dataclass that is not registered. NumPy arrays stay NumPy's, because they may be
+# indices; and what a rule writes into one must not change a gradient.
 
 
-class _At(NamedTuple):
-    """The place of an array."""
+class _Node:
+    """A pytree node that stands for a value, and becomes this value again.
 
-    index: int
+    Attributes:
+        parts: Its children.
+        build: Makes the value from them.
+    """
 
-    def value(self, arrays: Arrays) -> Any:
-        return arrays[self.index]
-
-
-class _Packed(NamedTuple):
-    """The place of what a hook made of an array."""
-
-    spec: Spec
-    start: int
-
-    def value(self, arrays: Arrays) -> Any:
-        return self.spec.join(arrays[self.start : self.start + self.spec.n_arrays])
+    def __init__(self, parts: list[Any], build: Callable[[Any], Any]) -> None:
+        self.parts, self.build = parts, build
 
 
-class _Tree(NamedTuple):
-    """A pytree: its children, and how to put them together."""
-
-    treedef: Any
-    parts: list[_Value]
-
-
-class _Fields(NamedTuple):
-    """A dict, a plain dataclass or a SimpleNamespace; the shell has no arrays."""
-
-    shell: Any
-    parts: dict[Any, _Value]
+def _node(parts: dict[Any, Any], build: Callable[[dict[Any, Any]], Any]) -> _Node:
+    """Make the node of a value that `build` makes from these named parts."""
+    keys = tuple(parts)
+    return _Node(
+        list(parts.values()), lambda found: build(dict(zip(keys, found, strict=True)))
+    )
 
 
-class _Leaves:
-    """The arrays of values, each once."""
+tree_util.register_pytree_node(
+    _Node, lambda node: (node.parts, node.build), lambda build, parts: build(parts)
+)
 
-    def __init__(self, ctx_name: str) -> None:
-        self.arrays: list[Any] = []
-        self._index: dict[int, int] = {}
-        self._ctx_name = ctx_name
 
-    def take(self, value: Any, name: str) -> _Value:
-        """Take the arrays out of the value of attribute `name`."""
-        try:
-            return self._take(value, name)
-        except RecursionError:
-            raise messages.RuleTypeError(
-                f"{self._ctx_name}: ctx.{name} is or holds a {type_name(value)} that "
-                "holds itself: expected arrays, and containers without cycles. Save "
-                "only the parts that the rules need."
-            ) from None
+def _as_tree(value: Any, label: str) -> Any:
+    """Return a value as a pytree; `label` names it in messages."""
+    try:
+        return _tree(value, label)
+    except RecursionError:
+        raise messages.RuleTypeError(
+            f"{label} is or holds a {type_name(value)} that holds itself: expected "
+            "arrays, and containers without cycles. Save only the parts that the rules "
+            "need."
+        ) from None
 
-    def _take(self, value: Any, name: str) -> _Value:
-        if isinstance(value, jax.Array):
-            # `arrays` keeps it alive, so ids are unique.
-            i = self._index.setdefault(id(value), len(self.arrays))
-            if i == len(self.arrays):
-                self.arrays.append(value)
-            return _At(i)
-        if isinstance(value, _SIMPLE):
-            return value
-        if isinstance(value, np.ndarray):
-            self._check(value, name)
-            return value.copy()  # a later write must not change a gradient
-        if type(value) is dict or is_record(value):
-            return self._take_fields(value, name)
-        if isinstance(value, Iterator):  # JAX warns about one as a leaf
-            self._check(value, name)
-            return value
+
+def _tree(value: Any, label: str) -> Any:
+    if isinstance(value, (jax.Array, *_SIMPLE)):
+        return value
+    if type(value) is dict:
+        return _node({key: _tree(x, label) for key, x in value.items()}, dict)
+    if is_record(value):
+        parts = {name: _tree(x, label) for name, x in fields(value).items()}
+        # Without the arrays, which must not outlive the trace.
+        shell = _set_fields(copy.copy(value), dict.fromkeys(parts))
+        return _node(parts, lambda found: _set_fields(copy.copy(shell), found))
+    # JAX warns about an iterator as a leaf.
+    if not isinstance(value, (np.ndarray, Iterator)):
         # One level alone. `is` can't tell the root: a list may hold itself.
         at_root = iter([True])
         parts, treedef = tree_util.tree_flatten(
             value, is_leaf=lambda _: not next(at_root, False)
         )
-        if tree_util.treedef_is_leaf(treedef):
-            self._check(value, name)
-            return value
-        return _Tree(treedef, [self._take(part, name) for part in parts])
-
-    def _take_fields(self, value: Any, name: str) -> _Fields:
-        parts = value if isinstance(value, dict) else fields(value)
-        found = {key: self._take(x, name) for key, x in parts.items()}
-        if isinstance(value, dict):
-            return _Fields({}, found)
-        shell = copy.copy(value)  # without the arrays, which must not outlive the trace
-        for key in found:
-            object.__setattr__(shell, key, None)  # a frozen dataclass refuses setattr
-        return _Fields(shell, found)
-
-    def _check(self, value: Any, name: str) -> None:
-        """Refuse an object that hides a tracer."""
-        if find(value, internals.is_tracer) is not None:
-            raise messages.RuleTypeError(
-                f"{self._ctx_name}: ctx.{name} holds a traced value inside an object "
-                f"of type {type(value).__name__}, so jaxfn can't save it: expected "
-                "arrays in save_for_backward, or in an attribute that is an array, a "
-                "dict, list, tuple, registered pytree, dataclass or SimpleNamespace. "
-                "Save the array itself, or register the type with "
-                "jax.tree_util.register_pytree_node."
-            )
+        if not tree_util.treedef_is_leaf(treedef):
+            return _Node([_tree(x, label) for x in parts], treedef.unflatten)
+    if find(value, internals.is_tracer) is not None:
+        raise messages.RuleTypeError(
+            f"{label} holds a traced value inside an object of type "
+            f"{type(value).__name__}, so jaxfn can't save it: expected arrays in "
+            "save_for_backward, or in an attribute that is an array, a dict, list, "
+            "tuple, registered pytree, dataclass or SimpleNamespace. Save the array "
+            "itself, or register the type with jax.tree_util.register_pytree_node."
+        )
+    kept = value.copy() if isinstance(value, np.ndarray) else value
+    return _Node([], lambda _: kept.copy() if isinstance(kept, np.ndarray) else kept)
 
 
 _SIMPLE = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, type)
+
+
+def _is_jax_array(x: Any) -> bool:
+    return isinstance(x, jax.Array)
 
 
 def is_record(value: Any) -> bool:
@@ -304,7 +282,7 @@ def is_record(value: Any) -> bool:
 def fields(value: Any) -> dict[str, Any]:
     """Return the set fields of a record, by name."""
     if isinstance(value, types.SimpleNamespace):
-        return vars(value)
+        return dict(vars(value))
     return {
         f.name: getattr(value, f.name)
         for f in dataclasses.fields(value)
@@ -312,37 +290,7 @@ def fields(value: Any) -> dict[str, Any]:
     }
 
 
-def _mapped(value: _Value, fun: Callable[[_At], Any]) -> _Value:
-    """Replace each place of an array."""
-    if isinstance(value, _At):
-        return fun(value)
-    if isinstance(value, _Tree):
-        return value._replace(parts=[_mapped(x, fun) for x in value.parts])
-    if isinstance(value, _Fields):
-        return value._replace(
-            parts={k: _mapped(x, fun) for k, x in value.parts.items()}
-        )
-    return value
-
-
-def _built(
-    value: _Value, arrays: Sequence[Any], unpack: Callable[..., Any] | None = None
-) -> Any:
-    """Return the value with these arrays in it."""
-    if isinstance(value, _At):
-        return value.value(arrays)
-    if isinstance(value, _Packed):
-        return unpack(value, arrays) if unpack else value.value(arrays)
-    if isinstance(value, _Tree):
-        return value.treedef.unflatten([_built(x, arrays, unpack) for x in value.parts])
-    if isinstance(value, np.ndarray):
-        return value.copy()  # a rule may write to its own
-    if not isinstance(value, _Fields):
-        return value
-    parts = {key: _built(x, arrays, unpack) for key, x in value.parts.items()}
-    if isinstance(value.shell, dict):
-        return parts
-    new = copy.copy(value.shell)
-    for key, x in parts.items():
-        object.__setattr__(new, key, x)
-    return new
+def _set_fields(record: Any, values: dict[str, Any]) -> Any:
+    for name, x in values.items():
+        object.__setattr__(record, name, x)  # a frozen dataclass refuses setattr
+    return record
