@@ -246,8 +246,9 @@ class JaxRules(Rules):
         self._vjp, self._jvp = definition.last("defvjp"), definition.last("defjvp")
         self._batch = definition.last("def_vmap")
         self.has_backward, self.has_jvp = self._vjp is not None, self._jvp is not None
-        self.joint = self.has_jvp and not self.has_backward
         self.derives_jvp = definition.derives_jvp and self.has_backward
+        self.joint = self.has_jvp and not self.has_backward
+        self.native = self.has_backward and not self.has_forward_mode
         self.own_value = self.has_backward
         self._nondiff, self._spec, self.specs = nondiff, spec, spec.children
         self._types = list(map(internals.tangent_type, types))
@@ -270,7 +271,7 @@ class JaxRules(Rules):
         leaves = tree_util.tree_leaves(self._nondiff)
         if not any(map(internals.is_tracer, leaves)):
             return
-        if self.has_backward and not self.has_forward_mode:
+        if self.native:
             raise jax.errors.UnexpectedTracerError(
                 f"`{self.name}` got a traced value for an argument of nondiff_argnums, "
                 "which has no derivative: expected a value that is not differentiated. "

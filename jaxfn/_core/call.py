@@ -50,6 +50,8 @@ class Rules:
         once: Whether `backward` refuses to be differentiated.
         own_value: Whether `value` is another function than `forward`.
         joint: Whether the jvp computes the outputs too, and there is no backward.
+        native: Whether the outputs of forward keep the derivative of its operations, as
+            those of a jax.custom_vjp do.
         has_setup: Whether a second part of forward, `setup`, saves.
         forward_name: Name of forward, for messages.
         setup_name: Name of the second part.
@@ -64,6 +66,7 @@ class Rules:
     once: bool = False
     own_value: bool = False
     joint: bool = False
+    native: bool = False
     has_setup: bool = False
     forward_name: str
     setup_name: str = ""
@@ -367,6 +370,12 @@ def _fwd(
         The outputs, with the derivative of the rules at any order; the layout; and what
         forward saved: the real inputs, the attached outputs, and other values.
     """
+    if rules.native:
+        outs, saved, layout = run_closed(
+            lambda: rules.forward(arrays, needs), arrays, name=rules.name
+        )
+        layout = _typed(layout, arrays, outs)
+        return spread_out(outs, arrays, name=rules.name), *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
         lambda: _forward(rules, arrays, needs), arrays, name=rules.name
     )

@@ -347,7 +347,13 @@ def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     n = n_consts + params["n_res"]
     consts, ts, terms = primals[:n_consts], primals[n:], []
     outs = _bind_linear(*primals, **params)
-    if not isinstance(jaxpr, Failed):
+    if isinstance(jaxpr, Failed):
+        # The derivative by a residual is unknown, too. Its use raises.
+        if lost := [t for t in tangents[:n] if t is not None]:
+            name, types = params["transpose"].name, params["out_types"]
+            raising = functools.partial(_evaluated, jaxpr)
+            terms.append(linear(raising, raising, [], lost, types, name=name))
+    else:
         # The effects of the rule happen with the outs. They must not happen again.
         jaxpr = internals.without_effects(jaxpr)
         if jaxpr is None:

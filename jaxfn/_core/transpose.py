@@ -62,7 +62,7 @@ def transposed(
         got = WHILE if "lax.while_loop" in said or "'while'" in said else said
         expected = "operations, linear in the cotangents, that JAX can transpose"
         raise refusal(expected, got) from error
-    _check_use(jaxpr, n_cts, n, refusal)
+    _check_use(jaxpr, consts, n_cts, n, refusal)
     return list(found)
 
 
@@ -79,22 +79,27 @@ def _traced(fun: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, list[Any
             return internals.trace(fun, args)
 
 
-def _check_use(jaxpr: Any, n_cts: int, n: int, refusal: Any) -> None:
+def _check_use(jaxpr: Any, consts: Any, n_cts: int, n: int, refusal: Any) -> None:
     """Refuse a gradient that is not zero, and does not depend on the cotangents.
 
     Its transpose would be zero. So it is if backward rounds or stops the gradient.
 
     Args:
         jaxpr: Backward with its linear part.
+        consts: Values of its first arguments.
         n_cts: Number of cotangents, whose tangents are the last arguments.
         n: Number of results of backward, and of their tangents.
         refusal: See `transposed`.
     """
     opened, _ = internals.open_jaxpr(jaxpr)
     used, zero = {id(x) for x in opened.invars[-n_cts:]}, set[int]()
+    known = dict(zip(map(id, opened.invars), consts, strict=False))
 
     def is_zero(x: Any) -> bool:
-        return id(x) in zero or (hasattr(x, "val") and not np.any(np.asarray(x.val)))
+        value = known.get(id(x), getattr(x, "val", None))
+        if value is None or internals.is_tracer(value):
+            return id(x) in zero
+        return not np.any(np.asarray(value))
 
     for eqn in opened.eqns:
         if any(id(x) in used for x in eqn.invars):

@@ -258,3 +258,29 @@ def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
         ClosedOverError, match=r"`\w+` used a traced value .* passed to apply"
     ):
         jax.jvp(f, (2.0,), (1.0,))
+
+
+def save_input(ctx, x):
+    ctx.save_for_backward(x)
+    return jnp.sin(x)
+
+
+def cosine(ctx, g):
+    return g * jnp.cos(ctx.saved_tensors[0])
+
+
+@pytest.mark.parametrize("second", [jax.jacfwd, jax.grad])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+@pytest.mark.parametrize(
+    ("jvp", "error"),
+    [
+        ({}, "can't apply forward-mode"),
+        ({"jvp": lambda ctx, t: jnp.asarray(np.asarray(t))}, "__array__"),
+    ],
+)
+def test_where_forward_mode_is_refused_its_derivative_is_too(jvp, error, wrap, second):
+    # The tangent itself isn't used, so XLA would drop it, and the refusal with it.
+    f = function(forward=save_input, backward=cosine, **jvp).apply
+    along = wrap(second(lambda x: jax.jvp(f, (x,), (jnp.float32(1),))[1]))
+    with pytest.raises(TypeError, match=error):
+        along(jnp.float32(1))
