@@ -371,9 +371,9 @@ def _grad_dtypes(
     if len(dtypes) != len(layout.outputs):
         raise messages.RuleValueError(
             "set_output_grad_dtype expected the number of declarations to match the "
-            f"number of outputs: the Function returned {len(layout.outputs)} values but "
-            f"{len(dtypes)} declarations were provided. {where(ctx)}: pass a dtype or "
-            "None for each."
+            f"number of outputs: the Function returned {len(layout.outputs)} values "
+            f"but {len(dtypes)} declarations were provided. {where(ctx)}: pass a dtype "
+            "or None for each."
         )
     for i, (spec, dtype) in enumerate(zip(layout.outputs, dtypes, strict=True)):
         at = len(found)

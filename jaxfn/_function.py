@@ -568,7 +568,7 @@ def _concrete(out: Any, name: str) -> Any:
     """Convert NumPy arrays to JAX arrays; refuse a tracer, which nobody passed."""
     # JAX's flattening is slow, so check the usual types first.
     if type(out) in _SIMPLE or (
-        type(out) in (tuple, list) and all([type(x) in _SIMPLE for x in out])
+        type(out) in (tuple, list) and all(type(x) in _SIMPLE for x in out)
     ):
         return out
     arrays, spec = split(out)

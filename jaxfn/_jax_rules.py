@@ -160,7 +160,7 @@ class Definition(NamedTuple):
         return found
 
     def positional(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Bind all arguments to positions, defaults included, as JAX's rules get them."""
+        """Bind all arguments to positions, with defaults, as JAX's rules get them."""
         if isinstance(self.fun, functools.partial) and not kwargs:
             return args  # As in JAX, the values in the partial are no arguments.
         try:
@@ -178,8 +178,9 @@ class Definition(NamedTuple):
             raise
         except TypeError as error:
             raise TypeError(
-                f"The input arguments to the {self.calls[0].decorator.__name__}-decorated "
-                f"function {self.name} could not be resolved to positions:\n{error}"
+                f"The input arguments to the {self.calls[0].decorator.__name__}"
+                f"-decorated function {self.name} could not be resolved to positions:"
+                f"\n{error}"
             ) from error
         bound.apply_defaults()
         return bound.args
@@ -377,8 +378,8 @@ class JaxRules(Rules):
         said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
         if not is_pair(result):
             raise TypeError(
-                f"{said} a pair (list or tuple of length two): expected the outputs and "
-                f"the residuals, got {result!r}."
+                f"{said} a pair (list or tuple of length two): expected the outputs "
+                f"and the residuals, got {result!r}."
             )
         outs = _outputs(result[0])
         # As in JAX, compare the two only if the function was traced too.

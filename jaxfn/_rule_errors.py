@@ -208,9 +208,9 @@ def _several_outputs(layout: Layout) -> str:
         return ""
     return (
         f" Forward returned a {kind.__name__}, which is a tuple: each of its "
-        f"{len(layout.outputs)} elements is an output, with a gradient of its own. Return "
-        "it in a dict, a list or a dataclass that is a pytree to get one gradient of "
-        "that structure."
+        f"{len(layout.outputs)} elements is an output, with a gradient of its own. "
+        "Return it in a dict, a list or a dataclass that is a pytree to get one "
+        "gradient of that structure."
     )
 
 

@@ -161,7 +161,7 @@ class Saved:
                 "ctx.saved_tensors: expected arrays from unpack_hook, got "
                 f"{messages.shown(x)}."
             )
-        # Refuse here, not in `pack`: jvp never unpacks, so its derivative loses nothing.
+        # Refuse here and not in `pack`: jvp never unpacks, so it loses nothing.
         if witness is not None:
             (x,) = refusing(self._lossy, [witness], [gate(x)], name=self.name)
         return x

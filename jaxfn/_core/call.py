@@ -668,8 +668,8 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
             "transpose."
         )
     return messages.RuleValueError(
-        f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}, "
-        f"got {got}. Define jvp: `jvp(ctx, *tangents)` of `{rules.name}`, or defjvp, "
+        f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}"
+        f", got {got}. Define jvp: `jvp(ctx, *tangents)` of `{rules.name}`, or defjvp, "
         "gets a tangent for each argument and returns one for each output. Or write "
         "backward with operations that are linear in its cotangents and that JAX can "
         f"transpose.{instead}"

@@ -69,9 +69,10 @@ def leaked(name: str, rule_name: str) -> ClosedOverError:
 
 def batched_closure(name: str) -> ClosedOverError:
     return ClosedOverError(
-        f"`{name}` closes over a traced value that JAX batches (by jax.vmap, or because "
-        "examples take both branches of a cond). Its batch rule (vmap or def_vmap) gets "
-        "only arguments. Pass the value as an argument, or to apply."
+        f"`{name}` closes over a traced value that JAX batches (by jax.vmap, or "
+        "because examples take both branches of a cond). Its batch rule "
+        "(vmap or def_vmap) gets only arguments. Pass the value as an argument, or "
+        "to apply."
     )
 
 
@@ -111,9 +112,10 @@ def transposed_by_residuals(name: str) -> NotImplementedError:
 
 def other_arguments(rule_name: str) -> RuleError:
     return RuleError(
-        f"`{rule_name}` asked which arguments are differentiated (ctx.needs_input_grad, "
-        "or symbolic_zeros), and now its result is differentiated with respect to "
-        "others, for which it may have saved too little. (A jit, loop, branch or "
+        f"`{rule_name}` asked which arguments are differentiated "
+        "(ctx.needs_input_grad, or symbolic_zeros), and now its result is "
+        "differentiated with respect to others, for which it may have saved too "
+        "little. (A jit, loop, branch or "
         "checkpoint between the two derivatives hides the outer one.) Save the same "
         "whatever is differentiated, and ask in backward."
     )
@@ -147,9 +149,9 @@ def needs_trace(rule_name: str, error: Exception, way_out: str) -> NotImplemente
 
 def taylor_mode(name: str) -> RuleError:
     return RuleError(
-        f"`{name}` was called inside of jet, JAX's Taylor mode, which accepts no custom "
-        "rules (JAX's own custom_jvp and custom_vjp fail in it too). For derivatives of "
-        "higher order nest jax.jvp."
+        f"`{name}` was called inside of jet, JAX's Taylor mode, which accepts no "
+        "custom rules (JAX's own custom_jvp and custom_vjp fail in it too). For "
+        "derivatives of higher order nest jax.jvp."
     )
 
 

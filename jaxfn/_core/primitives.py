@@ -1,7 +1,7 @@
-"""Three primitives: `gate` keeps derivatives out, `attach` gives one, `linear` has two
-directions.
+"""Three primitives that say which derivative a value has.
 
-Each stands below as four small functions, in this order: evaluation, derivative, batch,
+`gate` keeps derivatives out, `attach` gives one, and `linear` has two directions. Each
+stands below as four small functions, in this order: evaluation, derivative, batch,
 transpose. None is a zero tangent or cotangent throughout.
 
 The invariant of all three: parameters hold no array and no tracer, because they outlive
@@ -29,7 +29,7 @@ TangentRule = Callable[[list[Any], list[Any], list[Any]], Arrays]
 """`rule(inputs, outs, tangents of the inputs) -> tangents of the outs`."""
 
 Linear = Callable[[list[Any], list[Any]], Arrays]
-"""`map(residuals, tangents) -> tangents`, or `(residuals, cotangents) -> cotangents`."""
+"""`map(residuals, tangents) -> tangents`, or the same for cotangents."""
 
 
 class Named:
@@ -73,7 +73,7 @@ _bind_gate = internals.define_primitive(
 #            derivative by one of them raises, because the rule doesn't give it.
 #   values   The last operands. If `n_closed` is None, they were computed from inputs
 #            without derivative. So a tangent of one shows that forward closed over it.
-#   tangent_rule    It gets the outs, and not the values: derivatives of any order use it.
+#   tangent_rule    It gets the outs, not the values: derivatives of any order use it.
 #   spreads  For each value, whether a vmap gives each example a value of its own.
 
 
@@ -270,7 +270,7 @@ def linear(
 ) -> list[Any]:
     """Return `evaluate(residuals, tangents)`; JAX transposes it by `transpose`.
 
-    `evaluate` runs at once, inside the caller's contexts, like the rule of a custom_jvp.
+    `evaluate` runs at once, in the caller's contexts, like the rule of a custom_jvp.
     """
     # If nothing is traced, JAX can't transpose, batch or compile the map. The rule runs
     # on values, and may use NumPy.

@@ -81,7 +81,7 @@ def test_it_is_not_taken_out_of_a_vmap(kind, wrap):
 @pytest.mark.parametrize("kind", KINDS)
 @wraps
 def test_a_regulariser_that_all_share_counts_once_for_each_example(kind, wrap):
-    """By JAX's own custom_vjp, below 0.12, the gradient is too big by the batch size."""
+    """JAX's own custom_vjp, below 0.12, gives a gradient times the batch size."""
     mapped = jax.vmap(WRAPS[wrap](made(kind)), (0, None))
     of_y = jax.grad(lambda y: sum(z.sum() for z in mapped(X, y)))(S)
     assert of_y == 3 * KINDS[kind][1]
