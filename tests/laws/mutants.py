@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +18,13 @@ from unittest import mock
 from tests import conftest  # noqa: F401  (its settings of JAX)
 
 # ruff: isort: split
-from jaxfn._decorator import jax_call
-from jaxfn._engine import attachment, carrying, gate, tie
-from jaxfn._methods import class_rules
-
+from jaxfn import _class_rules, _jax_rules
+from jaxfn._core import batch, primitives
 from tests.laws.programs import Program
 from tests.laws.test_programs import wrong
+
+# The package exports a function of this name in its place.
+calls = importlib.import_module("jaxfn._core.call")
 
 Mutant = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -41,9 +43,9 @@ def everywhere(original: Any, broken: Any) -> Iterator[None]:
 
 def without_attached_tangents() -> Any:
     """What is attached has no derivative: no second order through outputs."""
-    original = attachment.attach
+    original = primitives.attach
 
-    def attach(tangents: Any, inputs: Any, values: Any, **options: Any) -> Any:
+    def attach(_: Any, inputs: Any, values: Any, **options: Any) -> Any:
         def nothing(inputs: Any, values: Any, dots: Any) -> Any:
             return [None] * len(values)
 
@@ -54,20 +56,34 @@ def without_attached_tangents() -> Any:
 
 def without_tangents_of_intermediates() -> Any:
     """Saved intermediates have no derivative, as in torch."""
+    original = calls._forward
 
-    closed = property(lambda _: False, lambda _, __: None)
-    return mock.patch.object(gate.Gate, "open", closed, create=True)
+    def forward(*args: Any) -> Any:
+        outs, others, _, layout = original(*args)
+        return outs, list(map(primitives.gate, others)), None, layout
+
+    return mock.patch.object(calls, "_forward", forward)
+
+
+def without_tangents_of_residuals() -> Any:
+    """A jvp has no derivative by what it closes over."""
+    original = primitives.jvp_along
+
+    def along(f: Any, inputs: Any, tangents: Any) -> Any:
+        outs, found = original(f, inputs, tangents)
+        return outs, [None if t is None else 0 * t for t in found]
+
+    return mock.patch.object(primitives, "jvp_along", along)
 
 
 def with_the_last_residuals() -> Any:
     """Of several traces of one call, all take what the last one saved."""
 
-    def unpack(self: Any, saved: Any) -> Any:
-        arrays, _ = saved
-        item = self._items[list(self._items)[-1]]
-        return type(item)(arrays[: len(item.arrays)], item.static, item.differentiable)
+    def unpack(self: Any, packed: Any) -> Any:
+        layout, types = list(self._layouts.values())[-1]
+        return layout, packed[0][: len(types)]
 
-    return mock.patch.object(carrying.Carrier, "unpack", unpack)
+    return mock.patch.object(calls._Residuals, "unpack", unpack)
 
 
 def late(owner: Any, *names: str) -> Any:
@@ -85,12 +101,12 @@ def late(owner: Any, *names: str) -> Any:
 
 def with_late_rules() -> Any:
     """The rules of a class run when the user's `with` is over."""
-    return late(class_rules.ClassRules, "_bwd", "_jvp")
+    return late(_class_rules.ClassRules, "backward", "jvp")
 
 
-def with_late_rules_of_both() -> Any:
-    """The forward rule of a decorated function with both rules runs so."""
-    return late(jax_call.Both, "_push")
+def with_late_rules_of_decorators() -> Any:
+    """The rules of a decorated function run so."""
+    return late(_jax_rules.JaxRules, "backward", "jvp", "value_and_jvp")
 
 
 def without_ties() -> Any:
@@ -99,16 +115,17 @@ def without_ties() -> Any:
     def tied(outs: Any, *_: Any, **__: Any) -> Any:
         return list(outs)
 
-    return everywhere(tie.tied, tied)
+    return everywhere(batch.tied, tied)
 
 
 MUTANTS: dict[str, Mutant] = {
     "attached values without tangents": without_attached_tangents,
     "intermediates without tangents": without_tangents_of_intermediates,
+    "residuals of a jvp without tangents": without_tangents_of_residuals,
     "residuals of the last trace": with_the_last_residuals,
     "outputs that ignore an argument": without_ties,
     "rules of classes outside of their context": with_late_rules,
-    "rules of decorators outside of their context": with_late_rules_of_both,
+    "rules of decorators outside of their context": with_late_rules_of_decorators,
 }
 
 
