@@ -285,7 +285,7 @@ class ClassRules(Rules):
                 name=self.name,
                 labels=list(map(self.parameters.label, range(len(self.specs)))),
             )
-        return [None if ct is None else conj(ct) for ct in found]
+        return list(map(conj, found))
 
     def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
         """Call the user's jvp; return a tangent of each differentiable output."""

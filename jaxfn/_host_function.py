@@ -126,6 +126,14 @@ def host_function(
     def call(*args: Any, **kwargs: Any) -> Any:
         return host(args, kwargs)
 
+    if isinstance(fn, np.ufunc):
+        # NumPy's `out` and `where` are options, although `out` has a position. As
+        # arguments of forward they would need a gradient each.
+        names = [f"x{i + 1}" for i in range(fn.nin)]
+        places = [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names
+        ]
+        call.__dict__["__signature__"] = inspect.Signature(places)
     return call
 
 

@@ -16,7 +16,7 @@ from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
-from jaxfn._core import short, values
+from jaxfn._core import internals, short, values
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function
 
@@ -28,6 +28,7 @@ class Case:
         name: Name in messages.
         arrays: All arrays among the arguments, in the precision of the check.
         labels: Name of each array, for messages.
+        has_sparse: Whether an argument is a sparse matrix.
         at: Indices of the float and complex arrays, which are differentiated.
         reference: A function with the right derivative, or None.
         surrogate: Whether the rules differ from forward's derivative on purpose.
@@ -60,6 +61,12 @@ class Case:
         arrays, self.spec = values.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
         self.labels = _labels_of(self.given)
+        self.has_sparse = any(
+            map(
+                internals.is_sparse,
+                tree_util.tree_leaves(self.given, internals.is_sparse),
+            )
+        )
         self.at = [i for i, x in enumerate(self.arrays) if values.is_number(x)]
         self.reference, self.surrogate = reference, surrogate
         self.eps = shared.eps_of(self.arrays)

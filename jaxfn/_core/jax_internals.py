@@ -272,6 +272,12 @@ def memory_of(x: Any) -> Any:
     return getattr(type_of(x), "memory_space", None)
 
 
+def is_sparse(x: Any) -> bool:
+    """Return whether `x` is a sparse matrix of JAX."""
+    module = sys.modules.get("jax.experimental.sparse")
+    return module is not None and isinstance(x, module.JAXSparse)
+
+
 def is_reference(x: Any) -> bool:
     """Return whether `x` is a reference (jax.new_ref), or its type."""
     return type(type_of(x)).__name__ == "AbstractRef"

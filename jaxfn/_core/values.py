@@ -70,13 +70,14 @@ def is_extended(x: Any) -> bool:
 
 
 def conj(x: Any) -> Any:
-    """Return the complex conjugate; a real array as it is.
+    """Return the complex conjugate; a real array, or None (zero), as it is.
 
     For a real loss L of z = x + iy, JAX's cotangent is dL/dx - i dL/dy and torch's
     gradient is dL/dx + i dL/dy, its conjugate. Therefore jaxfn conjugates both the
     gradients that a backward in torch's terms gets and those that it returns.
     """
-    return jnp.conj(x) if getattr(x.dtype, "kind", None) == "c" else x
+    is_complex = x is not None and getattr(x.dtype, "kind", None) == "c"
+    return jnp.conj(x) if is_complex else x
 
 
 # ---- a value without its arrays
@@ -199,15 +200,23 @@ def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
     Raises:
         ValueError: The structures don't match.
     """
-    leaves: list[Any] = []
+    return list(zip(_broadcast(value, spec.treedef), spec.leaves, strict=True))
 
-    def put(x: Any, part: Any) -> None:
-        leaves.extend([x] * len(tree_util.tree_leaves(part)))
 
-    # JAX asks the checks of custom nodes to accept plain objects as leaves.
-    whole = spec.treedef.unflatten([object()] * len(spec.leaves))
-    tree_util.tree_map(put, value, whole, is_leaf=lambda x: x is None)
-    return list(zip(leaves, spec.leaves, strict=True))
+def _broadcast(value: Any, treedef: Any) -> list[Any]:
+    """Return a leaf of `value` for each leaf of the structure.
+
+    It makes no object of the structure: the flattening of a custom node may depend on
+    the types of its leaves.
+    """
+    if value is None or tree_util.all_leaves([value]):
+        return [value] * treedef.num_leaves
+    parts, own = tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+    children = treedef.children()
+    if own.node_data() != treedef.node_data() or len(parts) != len(children):
+        raise ValueError(f"expected {treedef}, got {tree_util.tree_structure(value)}")
+    pairs = zip(parts, children, strict=True)
+    return [leaf for part, child in pairs for leaf in _broadcast(part, child)]
 
 
 # ---- what forward left

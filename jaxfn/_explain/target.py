@@ -311,9 +311,7 @@ def _arguments(
     found = []
     for i, (spec, group) in enumerate(zip(specs, grouped(specs, arrays), strict=True)):
         name, rest = names[i] if i < len(names) else f"args[{i}]", iter(group)
-        places = tree_util.tree_flatten_with_path(
-            spec.treedef.unflatten(range(len(spec.leaves)))
-        )[0]
+        places = tree_util.tree_flatten_with_path(spec.join(group))[0]
         labels = [name + tree_util.keystr(path) for path, _ in places]
         pairs = list(zip(labels, spec.leaves, strict=True))
         held = tuple([(k, struct(next(rest))) for k, x in pairs if x is ARRAY])

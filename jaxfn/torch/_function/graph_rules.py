@@ -85,7 +85,7 @@ class _GraphRules(Rules):
         key, arrays = self._split(saved)
         needs_input_grad = tuple(layout.needs[self._n_keys :])
         # A result that is None (a missing gradient) has no cotangent.
-        whole = layout.out.join_only([None if ct is None else conj(ct) for ct in cts])
+        whole = layout.out.join_only(list(map(conj, cts)))
         has_cotangent = tuple(ct is not None for ct in whole)
         if not any(needs_input_grad) or not any(has_cotangent):
             return [None] * len(layout.needs)
