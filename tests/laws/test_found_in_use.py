@@ -4,10 +4,11 @@ import doctest
 import functools
 import gc
 import pickle
+import subprocess
+import sys
 import types
 import weakref
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,11 +242,27 @@ def test_doctest_finds_no_examples_of_jaxfn_in_a_module_of_the_user():
     assert not [name for name in found if "apply" in name.split(".")[2:]]
 
 
-def test_a_decorated_function_of_main_is_sent_by_value():
-    f = scaled(lambda x: x * x, 5)
-    f.__wrapped__.__module__ = "__main__"
-    again = pickle.loads(cloudpickle.dumps(f))
-    assert jax.grad(again)(X) == 5
+SENDER = """
+import sys
+
+import cloudpickle
+import jaxfn
+
+
+@jaxfn.custom_function
+def square(x):
+    return x * x
+
+
+square.defvjp(lambda x: (x * x, x), lambda x, g: (5 * g * x,))
+sys.stdout.buffer.write(cloudpickle.dumps(square))
+"""
+
+
+def test_a_decorated_function_of_a_notebook_can_be_sent_to_another_process():
+    run = subprocess.run([sys.executable, "-c", SENDER], capture_output=True)
+    assert run.returncode == 0, run.stderr
+    assert jax.grad(pickle.loads(run.stdout))(X) == 15
 
 
 def test_the_jaxpr_of_a_decorated_jvp_is_linear_in_its_outputs():
