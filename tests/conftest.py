@@ -170,12 +170,16 @@ NORMAL_NOTEBOOKS = ("01_first_function",)
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     cells = Counter(item.nodeid.partition("[")[0] for item in items)
+    from tests import next_jax  # it imports JAX, which must get the flags above
+
     seen, kept, left = Counter(), [], []
     for item in items:
         chosen = config.option.full and not config.option.rest
         chosen = chosen or is_left_out(item, cells, seen) == config.option.rest
         chosen = chosen and is_in_share(item, config.option.share)
         (kept if chosen else left).append(item)
+        if reason := next_jax.difference(item.nodeid):
+            item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=left)
     items[:] = kept
 

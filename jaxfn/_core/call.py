@@ -132,11 +132,11 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     try:
         make = _custom_jvp if forward_mode else _custom_vjp
         outs = make(rules, symbolic=_takes_symbolic_zeros(arrays))(*arrays)
-    except jax.errors.UnexpectedTracerError as error:
-        # JAX raises this for a tracer that the rules closed over; under jet it always
-        # does.
+    except (jax.errors.UnexpectedTracerError, KeyError) as error:
         if any(type(x).__name__ == "JetTracer" for x in arrays):
             raise messages.taylor_mode(rules.name) from error
+        if isinstance(error, KeyError):  # the user's
+            raise
         raise messages.closed_over(rules.name) from error
     except TypeError as error:
         is_refusal = str(error) == internals.FORWARD_MODE_REFUSAL
@@ -591,6 +591,8 @@ def _push(
     pairs = zip(layout.out_types, differentiable, strict=True)
     types = [internals.tangent_type(t) for t, d in pairs if d]
     places = [i for i, t in enumerate(tangents) if t is not None]
+    if not types and not (rules.has_jvp or derive):
+        raise rules.no_jvp()
     if not places or not types:
         return [None] * len(differentiable)
 

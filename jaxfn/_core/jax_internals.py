@@ -678,11 +678,11 @@ def set_debug_info(
         fun: The function that JAX gets.
         name: Name of the Function.
         source: Name, file and line of the user's rule.
-        arguments: A name for each argument.
+        arguments: A name for each argument; empty if there are none.
     """
     # JAX looks for these attributes before it inspects the function, which would take
     # longer than everything else.
-    info = DebugInfo(name, source, tuple(arguments), initial_result_paths)
+    info = DebugInfo(name, source, tuple(arguments) or None, initial_result_paths)
     fun.__dict__["__fun_debug_info__"] = info
 
 
