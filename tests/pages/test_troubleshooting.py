@@ -27,7 +27,7 @@ SHARED = {
     for name, text in vars(errors).items()
     if name.isupper() and isinstance(text, str)
 }
-UNSAID = {"NO_JVP_NOTE", "NOT_TRANSPOSED"}  # parts of other messages
+UNSAID = {"NOT_TRANSPOSED"}  # a part of other messages
 
 
 def is_said(text):
@@ -44,6 +44,25 @@ def test_rows_are_sorted_by_their_first_words():
 @pytest.mark.parametrize("name", sorted(SHARED.keys() - UNSAID))
 def test_a_shared_message_has_its_row(name):
     assert is_said(SHARED[name]), SHARED[name]
+
+
+def makers():
+    """The words of each function in `messages` that makes an exception."""
+    for node in ast.parse(Path(errors.__file__).read_text()).body:
+        if isinstance(node, ast.FunctionDef) and "Error" in ast.unparse(node.returns):
+            yield node.name, " ".join(words.messages(node))
+
+
+MAKERS = dict(makers())  # `second_derivative` begins with ONCE, which has a row
+
+
+def test_makers_are_found():
+    assert len(MAKERS) > 10
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"second_derivative"}))
+def test_a_message_of_several_modules_has_its_row(name):
+    assert is_said(MAKERS[name]), MAKERS[name]
 
 
 def refusals():
@@ -76,7 +95,7 @@ def test_each_row_quotes_a_message():
     texts = [re.sub(r"\s+", " ", x) for x in texts]
     jax = re.compile(
         "can't apply forward|custom_lin|Effects not|No constant|No state|out_axes|"
-        "axis spec|Transpose rule|unbound axis"
+        "axis spec|Pure callbacks|Transpose rule|unbound axis"
     )
     for quote in QUOTES:
         found = any(quote in text for text in texts)
