@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
-from jaxfn._core import internals, messages, values
+from jaxfn._core import internals, is_array, is_inexact, messages
 from jaxfn._kernels import KernelDerivativeError
 from jaxfn.torch._compare.accuracy import normal
 from jaxfn.torch._compare.arguments import exchanged
@@ -142,7 +142,7 @@ def _along_each(
 
     Yield None if the function has no slope along it.
     """
-    eps = eps_of([x for x in at if values.is_inexact(x)])
+    eps = eps_of([x for x in at if is_inexact(x)])
     for k, x in enumerate(at):
         t = normal(x, generator)
         found = slopes(f, at, [t if j == k else None for j in range(len(at))], eps)
@@ -236,7 +236,7 @@ def _batches(
 
 def vmap(pair: Pair) -> Outcome:
     """Compare a batch with a loop of torch, or with torch's own vmap rule."""
-    at = [i for i, x in enumerate(pair.got) if values.is_array(x)]
+    at = [i for i, x in enumerate(pair.got) if is_array(x)]
     found = []
 
     def run(arrays: list[np.ndarray]) -> list[Any]:
