@@ -290,12 +290,20 @@ class JaxRules(Rules):
 
     @property
     def sources(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return {k: place_of(rule) for k, rule in self._functions().items()}
+
+    @property
+    def rule_names(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return {k: _name(rule) for k, rule in self._functions().items()}
+
+    def _functions(self) -> dict[str, Any]:
+        """Return the user's functions, by the name of the rule."""
         found = {"forward": self._definition.fun}
         if self._vjp is not None:
             found |= {"forward": self._vjp.rules[0], "backward": self._vjp.rules[1]}
         if self._jvp is not None and self._jvp.method == "defjvp":
             found["jvp"] = self._jvp.rules[0]
-        return {name: place_of(rule) for name, rule in found.items()}
+        return found
 
     def no_jvp_note(self) -> str:
         return (

@@ -57,6 +57,7 @@ class Rules:
         setup_name: Name of the second part.
         arguments: Name of each array, for JAX's messages.
         sources: File and line of each rule, by its name.
+        rule_names: Name of each rule for jaxprs, if it is not `name.rule`.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Rules:
     setup_name: str = ""
     arguments: Sequence[str] = ()
     sources: Mapping[str, str] = {}
+    rule_names: Mapping[str, str] = {}
 
     def forward(
         self, arrays: Arrays, needs: Mask
@@ -135,7 +137,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     except (jax.errors.UnexpectedTracerError, KeyError) as error:
         if any(type(x).__name__ == "JetTracer" for x in arrays):
             raise messages.taylor_mode(rules.name) from error
-        if isinstance(error, KeyError):  # the user's
+        # A KeyError is the user's. Rules in JAX's terms of one kind are JAX's.
+        if isinstance(error, KeyError) or rules.native or rules.joint:
             raise
         raise messages.closed_over(rules.name) from error
     except TypeError as error:
@@ -284,7 +287,8 @@ def _described(
 def _source(rules: Rules, rule_name: str) -> str:
     """Name a rule, with its file and line."""
     place = rules.sources.get(rule_name or "forward")
-    name = f"{rules.name}.{rule_name}" if rule_name else rules.name
+    name = rules.rule_names.get(rule_name) or f"{rules.name}.{rule_name}"
+    name = name if rule_name else rules.name
     return f"{name} at {place}" if place else name
 
 

@@ -324,13 +324,8 @@ class Outputs:
     def tree_unflatten(cls, box: Box, arrays: Sequence[Any]) -> Outputs:
         return cls(list(arrays), box.value)
 
-    @classmethod
-    def of(cls, out: Any) -> Outputs:
-        """Make `Outputs` of the result of a JAX function: all its leaves are arrays."""
-        return cls(*split(tree_util.tree_map(jnp.asarray, out)))
-
-    def join(self) -> Any:
-        return self.spec.join(self.arrays)
+    def __repr__(self) -> str:
+        return repr(self.spec.out.join(self.arrays))  # in JAX's errors, as the user's
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:
