@@ -274,9 +274,9 @@ class JaxRules(Rules):
             return
         if self.native:
             raise jax.errors.UnexpectedTracerError(
-                f"`{self.name}` got a traced value for an argument of nondiff_argnums, "
-                "which has no derivative: expected a value that is not differentiated. "
-                "Leave it out of nondiff_argnums, and return None for it from bwd."
+                f"`{self.name}`, a custom_vjp, got a traced value for an argument of "
+                "nondiff_argnums, which has no derivative: expected a value that is "
+                "not differentiated. Leave it out of nondiff_argnums, and return None for it from bwd."
             )
         if self.joint:  # as in jax.custom_jvp, it counts as constant
             stop = jax.lax.stop_gradient
@@ -416,6 +416,8 @@ class JaxRules(Rules):
         n = len(self._types) if self.has_jvp else 0
         found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
         parts = self._cotangents(found, f"{_name(bwd)} for function {self.name}")
+        if self.native:
+            return parts  # JAX checks them
         return [
             self._cotangent(ct, aval, f"{_name(bwd)} for function {self.name}")
             for ct, aval in zip(parts, self._types, strict=True)
@@ -491,6 +493,7 @@ class JaxRules(Rules):
             layouts[:] = [outs.spec]
             return outs.arrays
 
+        value.__name__ = self.name  # for JAX's errors
         f = jax.custom_jvp(value)
         rules = [
             None if rule is None else self._on_lists(i, rule)
