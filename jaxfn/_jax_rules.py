@@ -276,7 +276,8 @@ class JaxRules(Rules):
             raise jax.errors.UnexpectedTracerError(
                 f"`{self.name}`, a custom_vjp, got a traced value for an argument of "
                 "nondiff_argnums, which has no derivative: expected a value that is "
-                "not differentiated. Leave it out of nondiff_argnums, and return None for it from bwd."
+                "not differentiated. Leave it out of nondiff_argnums, and return None "
+                "for it from bwd."
             )
         if self.joint:  # as in jax.custom_jvp, it counts as constant
             stop = jax.lax.stop_gradient
