@@ -23,7 +23,7 @@ from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
 from jaxfn._core.batch import tied
 from jaxfn._core.closures import run_closed
-from jaxfn._core.primitives import attach, gate, linear, refusing, spread_out
+from jaxfn._core.primitives import attach, gate, linear, refusing
 from jaxfn._core.transpose import transposed
 from jaxfn._core.values import (
     Arrays,
@@ -207,7 +207,7 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
             outs, layout, out_ts = run_closed(
                 lambda: rules.value_and_jvp(arrays, ts), arrays, name=rules.name
             )
-            outs = spread_out(outs, arrays, name=rules.name)
+            outs = _tied(rules, layout, arrays, outs)
         else:
             needs = _needed(arrays, [t is not None for t in ts])
             outs, layout, saved = _fwd(rules, arrays, needs)
@@ -239,19 +239,16 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         inside = list(map(gate, arrays)) if keeps else arrays
         outs, layout = run_closed(lambda: rules.value(inside), inside, name=rules.name)
         outs = list(map(as_jax, outs))
-        if keeps:
-            layout = _typed(layout, arrays, outs)
-            rule, spreads = functools.partial(_by_forward, rules), layout.differentiable
-            outs = attach(rule, arrays, outs, name=rules.name, spreads=spreads)
-            return Outputs(outs, layout)
         # As in torch, call it although nothing is saved: it may have effects, and its
         # mistakes must show here too.
         if rules.has_setup:
             _, layout = rules.setup(layout, arrays, distinct(outs), nothing)
         layout = _typed(layout, arrays, outs)
-        return Outputs(
-            tied(outs, arrays, layout.differentiable, name=rules.name), layout
-        )
+        outs = tied(outs, inside, layout.differentiable, name=rules.name)
+        if keeps:
+            rule = functools.partial(_by_forward, rules)
+            outs = attach(rule, arrays, outs, name=rules.name)
+        return Outputs(outs, layout)
 
     return primal
 
@@ -379,7 +376,7 @@ def _fwd(
             lambda: rules.forward(arrays, needs), arrays, name=rules.name
         )
         layout = _typed(layout, arrays, outs)
-        return spread_out(outs, arrays, name=rules.name), *rules.pack(layout, saved)
+        return _tied(rules, layout, arrays, outs), *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
         lambda: _forward(rules, arrays, needs), arrays, name=rules.name
     )
@@ -392,12 +389,22 @@ def _fwd(
     outs = attach(
         functools.partial(_tangents, rules, layout, len(arrays), kept),
         [x for x, keep in zip(inputs, kept, strict=True) if keep],
-        outs,
+        _tied(rules, layout, arrays, outs),
         name=rules.name,
         closed=closed,
-        spreads=layout.differentiable,
     )
     return outs, *rules.pack(layout, layout.leaves(arrays, outs, others))
+
+
+def _tied(rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays) -> list[Any]:
+    """Tie the outputs to the arguments, without a derivative, as a plain call does.
+
+    JAX takes the place of a batch axis from the plain call, and expects it in the same
+    place here: elsewhere, it would transpose the outputs in silence. So both run the
+    same operations.
+    """
+    inside = list(map(gate, arrays))
+    return tied(outs, inside, layout.differentiable, name=rules.name)
 
 
 def _tangents(

@@ -459,18 +459,6 @@ _bind_linear = internals.define_primitive(
 )
 
 
-def spread_out(values: Arrays, inputs: Arrays, *, name: str) -> list[Any]:
-    """Return the values, with their own derivative; see `attach` for what spreads."""
-    n = len(values)
-
-    def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
-        return list(tangents[:n])
-
-    places = list(map(is_inexact, values))
-    inside = list(map(gate, values))
-    return attach(rule, [*values, *inputs], inside, name=name, spreads=places)
-
-
 def refusing(
     error: Callable[[], Exception], inputs: Arrays, values: Arrays, *, name: str
 ) -> list[Any]:
