@@ -231,7 +231,7 @@ class ClassRules(Rules):
             with explained(self.name, "vmap", vmap, args):
                 if self.cls.generate_vmap_rule:
                     raise messages.RuleError(messages.VMAP_TWICE.format(name=self.name))
-                result = vmap(*args, **self.kwargs)
+                result = settings.under(self._policy, vmap, *args, **self.kwargs)
                 layout, types = seen
                 return results.batch_outputs(
                     result, size, layout, types, name=self.name
