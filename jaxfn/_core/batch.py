@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
-from jaxfn._core.primitives import attach
+from jaxfn._core.primitives import attach, gate
 from jaxfn._core.values import Arrays, Outputs
 
 Fun = Callable[..., Outputs]
@@ -115,7 +115,7 @@ def tied(
 ) -> list[Any]:
     """Return the outputs; those with a derivative are batched if any input is.
 
-    `attach` explains why. Here no derivative is attached, and in the jaxpr of a plain
+    `attach` explains why. Their derivative stays, and in the jaxpr of a plain
     call there are JAX's own operations only, so that every interpreter takes it.
     """
     # JAX has no empty arrays in Pallas kernels, pads no unreduced value, and none by a
@@ -128,10 +128,11 @@ def tied(
     )
     if own:
 
-        def rule(*_: Any) -> Arrays:
-            raise messages.closed_over(name)
+        def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
+            return list(tangents[: len(differentiable)])  # those of the outputs
 
-        return attach(rule, inputs, outs, name=name, spreads=differentiable)
+        inside = list(map(gate, outs))
+        return attach(rule, [*outs, *inputs], inside, name=name, spreads=differentiable)
     if not inputs or not any(differentiable):
         return list(outs)
     ties = iter(_padded(list(outs), list(inputs), tuple(differentiable)))

@@ -207,6 +207,7 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
             outs, layout, out_ts = run_closed(
                 lambda: rules.value_and_jvp(arrays, ts), arrays, name=rules.name
             )
+            layout = _typed(layout, arrays, outs)
             outs = _tied(rules, layout, arrays, outs)
         else:
             needs = _needed(arrays, [t is not None for t in ts])

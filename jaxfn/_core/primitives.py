@@ -331,12 +331,14 @@ def _jaxpr_of(
     args: Any, *, jaxpr: Any, n_consts: int, n_res: int, **_: Any
 ) -> tuple[Any, list[Any]]:
     """Return E as a jaxpr, and its arguments."""
+    if isinstance(jaxpr, Failed):
+        raise jaxpr.raised
     return jaxpr, [*args[:n_consts], *args[n_consts + n_res :]]
 
 
 def _linear_impl(*args: Any, **params: Any) -> list[Any]:
     jaxpr, operands = _jaxpr_of(args, **params)
-    return _evaluated(jaxpr, *operands)
+    return internals.evaluate(jaxpr, operands)
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
