@@ -525,7 +525,7 @@ def define_primitive(
         prim.def_effectful_abstract_eval(
             lambda *avals, **params: (
                 abstract_eval(*avals, **params),
-                getattr(open_jaxpr(jaxpr_of((), **params)[0])[0], "effects", set()),
+                getattr(open_jaxpr(params["jaxpr"])[0], "effects", set()),
             )
         )
     # A jaxpr equals only itself: a cached lowering would have no hits, and would wrap
@@ -620,7 +620,12 @@ def _calling(rule: Callable[..., Any], jaxpr_of: Callable[..., Any]) -> Any:
     fixed = {"jvp_jaxpr_fun": None, "num_consts": 0, "symbolic_zeros": False}
 
     def call(context: Any, *args: Any, **params: Any) -> Any:
-        jaxpr, args = jaxpr_of(args, **params)
+        def run(*values: Any) -> list[Any]:
+            jaxpr, operands = jaxpr_of(values, **params)
+            return evaluate(jaxpr, operands)
+
+        # The context has a shape for each operand of the equation.
+        jaxpr, _ = trace(run, context.avals_in)
         return rule(context, *args, call_jaxpr=jaxpr, **fixed)
 
     return call
