@@ -519,7 +519,7 @@ class JaxRules(Rules):
         def of_defjvps(tangent: Any, out: Any, *primals: Any) -> Any:
             return rule(blank[i].join(tangent), out, *self._others(primals))
 
-        own = of_defjvp if self._jvp.method == "defjvp" else of_defjvps
+        own: Any = of_defjvp if self._jvp.method == "defjvp" else of_defjvps
         return functools.wraps(rule, updated=())(own)
 
     def _others(self, groups: Any) -> tuple[Any, ...]:

@@ -76,8 +76,9 @@ def conj(x: Any) -> Any:
     gradient is dL/dx + i dL/dy, its conjugate. Therefore jaxfn conjugates both the
     gradients that a backward in torch's terms gets and those that it returns.
     """
-    is_complex = x is not None and getattr(x.dtype, "kind", None) == "c"
-    return jnp.conj(x) if is_complex else x
+    if x is None or getattr(x.dtype, "kind", None) != "c":
+        return x
+    return jnp.conj(x)
 
 
 # ---- a value without its arrays

@@ -18,8 +18,8 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_core": 1_635,
-    "_check": 1_710,
+    "_core": 1_645,
+    "_check": 1_715,
     "_explain": 655,
     "_gradcheck": 380,
     "_cli": 435,
@@ -28,7 +28,7 @@ LINES = {
     "torch/_compare torch/_translate": 6_645,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_665
+CORE_LINES = 3_690
 
 # Most files.
 FILES = {"_core": 10}
