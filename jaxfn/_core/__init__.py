@@ -1,41 +1,50 @@
 """The mechanism: rules on flat lists of arrays, through JAX.
 
-Nothing here knows a ctx or a class of the user. Read the modules in this order: `call`,
-`primitives`, `values`, `results`, `batch`, `transpose`, `closures`. What happens, where
-`rules` has the rules of one call:
+Its control flow knows neither ctx nor a class of the user: `Rules` has their rules, in
+terms of flat lists. (`messages` has torch's words, and `results` checks what rules in
+torch's terms return.) Read `call`, `primitives`, `values`, `results`, `batch`,
+`transpose`, `closures`, in this order, and then `jax_internals`, which has all that is
+no stable, public API of JAX. What happens, under the names that the code has:
 
     call(rules, arrays):
-        rules with a backward alone are a jax.custom_vjp(primal) with fwd and bwd;
-        rules with a jvp, written or derived, are a jax.custom_jvp(primal) with push.
+        Rules with a backward alone are a jax.custom_vjp(primal) with fwd and bwd.
+        Rules with a jvp, written or derived, are a jax.custom_jvp(primal) with push.
+        So are others if the innermost transformation is a jvp: JAX may still transpose
+        their tangents, but to evaluate them is refused.
 
-    primal(arrays):                      # no derivative: a plain call, jit, vmap
-        outs = forward(arrays)
-        return outs, each tied to all arrays, so that a vmap batches all of them
+    primal(arrays):                      # without a derivative: a plain call, jit, vmap
+        outs = rules.value(arrays)
+        return tied(outs, arrays)        # a vmap batches all outputs if any array is
 
-    fwd(arrays):                         # reverse mode asks for the outputs
-        outs, saved = forward(arrays)    # traced, then evaluated, if arrays are traced
-        outs = attach(rule, arrays, outs)    # a derivative of outs is that of the rules
+    fwd(arrays) = _fwd(rules, arrays):   # reverse mode asks for the outputs
+        outs, saved = rules.forward(arrays)  # a trace of it, if a float array is traced
+        outs = attach(_tangents, arrays, tied(outs, arrays))
         return outs, saved               # a saved output is the attached one
 
     bwd(saved, cts):                     # reverse mode has the cotangents
-        return backward(saved, cts)      # JAX differentiates its operations if asked
+        return rules.backward(saved, cts)    # JAX may differentiate its operations
 
     push(arrays, tangents):              # forward mode, and reverse mode through it
-        outs, saved = fwd(arrays)
-        return outs, linear(jvp, backward, saved, tangents)
+        outs, saved = _fwd(rules, arrays)
+        return outs, _push(saved, tangents)
 
-    rule(arrays, outs, tangents):        # the derivative of an output of fwd
-        return linear(jvp, backward, saved from arrays and outs, tangents)
+    _tangents(arrays, outs, tangents):   # the derivative of an output of fwd
+        return _push(saved again from arrays and outs, tangents)
 
-    linear(jvp, backward, saved, tangents):
-        evaluated, it is jvp(saved, tangents), or the transpose of backward;
-        transposed, it is backward(saved, cts).
+    _push(saved, tangents):
+        Without a backward: rules.jvp(saved, tangents). Otherwise the primitive
+        `linear`. Evaluated, it is rules.jvp(saved, tangents), or the transpose of
+        rules.backward; transposed, it is rules.backward(saved, cts).
 
 So `jax.grad(f)` runs forward once and backward once. Under `jax.jit` inside of it, JAX
 traces primal when it traces the jitted function, and fwd when it differentiates this:
 forward runs twice as Python, once in the compiled program. In `jax.grad(jax.grad(f))`
-the outer derivative meets the operations of backward, and `rule` where backward uses a
-saved output.
+the outer derivative differentiates the operations of backward. It also runs `_tangents`
+for the outputs of forward, and so the Python of backward once more. The result matters
+only where the outputs are used, for example by backward if it saved one. In forward
+mode over reverse mode, `jax.jacfwd(jax.grad(f))`, it is evaluated even if unused.
+
+Before JAX 0.12 the primal of rules with forward mode is fwd: see `SCAN_DROPS_JVP`.
 """
 
 from jaxfn._core import closures, messages, results, values

@@ -1,11 +1,11 @@
 """A call: `Rules` into a jax.custom_vjp or a jax.custom_jvp.
 
-| rules       | definition | reverse mode       | forward mode         |
-|-------------|------------|--------------------|----------------------|
-| bwd         | custom_vjp | bwd                | refused              |
-| jvp         | custom_jvp | jvp transposed     | jvp                  |
-| bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                  |
-| bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed       |
+| rules       | definition | reverse mode       | forward mode           |
+|-------------|------------|--------------------|------------------------|
+| bwd         | custom_vjp | bwd                | refused when evaluated |
+| jvp         | custom_jvp | jvp transposed     | jvp                    |
+| bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                    |
+| bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed         |
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ class Rules:
     def forward(
         self, arrays: Arrays, needs: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
-        """Run forward; return its outputs, the arrays that it saved, and the rest."""
+        """Run forward; return its outputs, the arrays that it saved, and the rest.
+
+        The subclass sets `marked`, `needs`, `asked` and `saved` of the layout. The core
+        fills in the sources, setup and the types.
+        """
         raise NotImplementedError
 
     def value(self, arrays: Arrays) -> tuple[list[Any], Layout]:
@@ -89,7 +93,7 @@ class Rules:
     def setup(
         self, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
     ) -> tuple[list[Any], Layout]:
-        """Run the second part of forward; return the arrays that it saved."""
+        """Run the second part of forward; return what it saved, and the layout."""
         raise NotImplementedError
 
     def pack(self, layout: Layout, saved: list[Any]) -> tuple[Layout, list[Any]]:
@@ -129,7 +133,7 @@ class Rules:
 def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
     # JAX refuses forward mode through a custom_vjp without naming the function, and
-    # even if the tangents are transposed later. Our own linear map does neither.
+    # even if the tangents are transposed later. `linear` names it, and has a transpose.
     forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
     try:
         make = _custom_jvp if forward_mode else _custom_vjp
@@ -137,7 +141,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     except (jax.errors.UnexpectedTracerError, KeyError) as error:
         if any(type(x).__name__ == "JetTracer" for x in arrays):
             raise messages.taylor_mode(rules.name) from error
-        # A KeyError is the user's. Rules in JAX's terms of one kind are JAX's.
+        # jet raises a KeyError for a primitive that it doesn't know; any other is the
+        # user's. Rules in JAX's terms of one kind keep JAX's own error.
         if isinstance(error, KeyError) or rules.native or rules.joint:
             raise
         raise messages.closed_over(rules.name) from error
@@ -171,7 +176,7 @@ def _takes_symbolic_zeros(arrays: Arrays) -> bool:
 
 
 def _custom_vjp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
-    """Make the custom_vjp of a Function that has a backward alone."""
+    """Make the custom_vjp of rules with a backward alone."""
     residuals = _Residuals(rules.name)
 
     def fwd(*primals: Any) -> Any:
@@ -196,9 +201,9 @@ def _custom_vjp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
 
 
 def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
-    """Make the custom_jvp of a Function that has a jvp, written or derived."""
+    """Make the custom_jvp of rules with a jvp, or whose tangents are transposed."""
 
-    def rule(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
+    def push(primals: Arrays, tangents: Arrays) -> tuple[Outputs, Outputs]:
         arrays = list(map(internals.as_array, primals))
         ts = list(map(internals.as_tangent, tangents))
         if all(t is None for t in ts):  # JAX differentiates by a closed-over value
@@ -218,14 +223,17 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
 
     f = jax.custom_jvp(_described(_primal(rules), rules, "", _ANY))
     f.defjvp(
-        _described(rule, rules, "jvp", _JVP),
+        _described(push, rules, "jvp", _JVP),
         symbolic_zeros=symbolic,
     )
     return f
 
 
 def _primal(rules: Rules) -> Callable[..., Outputs]:
-    """Make the function without derivative, which jit traces and vmap batches."""
+    """Make the function that jit traces and vmap batches.
+
+    Before JAX 0.12 it has the derivative of the rules, if they have a forward mode.
+    """
 
     def primal(*args: Any) -> Outputs:
         # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
@@ -272,8 +280,8 @@ def _described(
     """Tell JAX the signature, name, file and line of a function, and return it.
 
     JAX would inspect the function for them, which takes longer than everything else
-    here. Jaxprs and errors show the name of the Function, or `Name.rule`, with the
-    user's file and line.
+    here. Jaxprs and errors show the name of the Function, or `Name.rule` (`Name_rule`
+    in names of Python functions), with the user's file and line.
     """
     fun.__name__ = f"{rules.name}_{rule_name}" if rule_name else rules.name
     fun.__dict__["__signature__"] = signature
@@ -312,7 +320,7 @@ class _Residuals:
     arguments, and uses all these traces at once. As aux data of a pytree, the layout
     would reach the bwd of another trace (a gradient of 11 became 3). So the layouts
     stay here, one for each set; and the set travels as the shape of an array without
-    elements. An eager call runs fwd once, and needs no such array.
+    elements. If no argument is a tracer, fwd runs once, and needs no such array.
     """
 
     def __init__(self, name: str) -> None:
@@ -447,11 +455,12 @@ def _typed(layout: Layout, arrays: Arrays, outs: Arrays) -> Layout:
 def _forward(
     rules: Rules, arrays: Arrays, needs: Mask
 ) -> tuple[list[Any], list[Any], list[Any] | None, Layout]:
-    """Run forward once, without a derivative of its outputs.
+    """Run forward.
 
     The outputs get the derivative of the rules. The operations of forward may have
-    none, as a host callback. But an intermediate that forward saved needs theirs. So
-    forward is traced first, if anything is traced, to see whether it saved one.
+    none, as a host callback: so the arguments are gated. But an intermediate that
+    forward saved needs the derivative of the operations. So if a float argument is
+    traced, forward is traced first, to see whether it saved one.
 
     Returns:
         The outputs; other saved values; the traced values that forward closed over, if
@@ -592,7 +601,7 @@ def distinct(arrays: Arrays) -> list[Any]:
 def _push(
     rules: Rules, layout: Layout, saved: Arrays, tangents: Arrays, *, derive: bool
 ) -> list[Any]:
-    """Return the tangents of the outputs, with the Function's backward as transpose.
+    """Return the tangents of the outputs.
 
     They are J t, for the Jacobian J of the Function. If there is a backward, ct -> J^T
     ct, `linear` binds the two together as one map and its transpose.

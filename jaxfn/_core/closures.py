@@ -1,11 +1,13 @@
 """Values that a rule uses although nobody passed them.
 
 A Function's rules give derivatives by its arguments. If forward closes over another
-value that is being differentiated, its derivative would be lost. Three checks see that:
+value that is being differentiated, its derivative would be lost. Four checks see that:
 
 - JAX raises if code uses a tracer of a transformation that is not active there. `call`
   puts that into our words.
-- A tangent that reaches the values of `attach` comes from what forward closed over.
+- A tangent that reaches the values of `attach` comes from what forward closed over; if
+  forward keeps its own derivative, one that reaches its operands `closed` does.
+- If the rule of a custom_jvp gets no tangent, JAX differentiates by something else.
 - `run_closed` looks at the constants of the jaxpr that JAX is tracing, because a jit
   takes any tracer for a constant, and fails only when it compiles, or never.
 """

@@ -1,13 +1,14 @@
 """Three primitives that say which derivative a value has.
 
 `gate` keeps derivatives out, `attach` gives one, and `linear` has two directions. Each
-stands below as four small functions, in this order: evaluation, derivative, batch,
-transpose. None is a zero tangent or cotangent throughout.
+stands below as its evaluation, derivative, batch rule and transpose, and ends with
+`define_primitive`. None is a zero tangent or cotangent throughout.
 
-The invariant of all three: parameters hold no array and no tracer, because they outlive
-the trace. Operands hold all that a rule needs of the call, and change when JAX batches
-or differentiates the equation. Rules are Python callables, like those of a custom_vjp:
-they run when JAX differentiates or transposes.
+The invariant of all three: parameters hold no array of the call and no tracer, because
+they outlive the trace. Operands hold all that a rule needs of the call, and change when
+JAX batches or differentiates the equation. Rules are Python callables, like those of a
+custom_vjp: they run when JAX differentiates or transposes. The evaluation of `linear`
+is a jaxpr.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _bind_gate = internals.define_primitive(
 #
 # The equation is  `*outs = attach[...] *inputs *closed *values`:
 #
-#   inputs   The first `n_in` operands. The derivative is taken with respect to them.
+#   inputs   The first `n_in` operands, which the rule gets with their tangents.
 #   closed   The next `n_closed`: traced values that forward closed over, if the values
 #            have the derivative of the operations that ran; else `n_closed` is None. A
 #            derivative by one of them raises, because the rule doesn't give it.
@@ -194,7 +195,7 @@ _bind_attach = internals.define_primitive(
 
 
 class _TracedOnce(Named):
-    """The rule of one call, which runs only once for the same types.
+    """The rule of one call. While JAX makes a jaxpr, it runs once for the same types.
 
     JAX differentiates a branch or the body of a loop several times, until it knows
     which results have a tangent. For a custom_jvp, JAX caches the result of the rule.
@@ -270,7 +271,8 @@ def linear(
 ) -> list[Any]:
     """Return `evaluate(residuals, tangents)`; JAX transposes it by `transpose`.
 
-    `evaluate` runs at once, in the caller's contexts, like the rule of a custom_jvp.
+    `evaluate` runs (or is traced) at once, in the caller's contexts, like the rule of a
+    custom_jvp. If the trace fails, the error is raised when the map is evaluated.
     """
     # If nothing is traced, JAX can't transpose, batch or compile the map. The rule runs
     # on values, and may use NumPy.
@@ -342,8 +344,8 @@ def _linear_impl(*args: Any, **params: Any) -> list[Any]:
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
-# The first term is this primitive again. The second differentiates the operations of
-# the jvp rule by what it closes over, which makes second derivatives right.
+# The first term is this primitive again. The second differentiates the operations of E
+# by what it closes over. That includes the residuals: their own tangents add nothing.
 def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     jaxpr, n_consts = params["jaxpr"], params["n_consts"]
     n = n_consts + params["n_res"]

@@ -82,7 +82,8 @@ def _traced(fun: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, list[Any
 def _check_use(jaxpr: Any, consts: Any, n_cts: int, n: int, refusal: Any) -> None:
     """Refuse a gradient that is not zero, and does not depend on the cotangents.
 
-    Its transpose would be zero. So it is if backward rounds or stops the gradient.
+    Its transpose would be zero. A backward that rounds the gradient, or stops its
+    derivative, returns such a one.
 
     Args:
         jaxpr: Backward with its linear part.

@@ -295,7 +295,8 @@ class Box:
     """Aux data of a pytree that compares equal to any other box.
 
     JAX compares the structures of two traces, whose static values may differ or not
-    compare (a lambda made in forward). It uses only the values of the current trace.
+    compare (a lambda made in forward). For outputs, it uses only the values of the
+    current trace. For residuals it doesn't: see `_Residuals`.
     """
 
     __slots__ = ("value",)
@@ -313,7 +314,7 @@ class Box:
 @tree_util.register_pytree_node_class
 @dataclasses.dataclass(slots=True)
 class Outputs:
-    """The result of a call on its way through JAX: arrays, and their `Spec`."""
+    """The result of a call on its way through JAX: arrays, and their `Layout`."""
 
     arrays: Arrays
     spec: Any
