@@ -127,16 +127,23 @@ def tied(
         or len(set(map(internals.memory_of, (*outs, *inputs)))) > 1
     )
     if own:
-
-        def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
-            return list(tangents[: len(differentiable)])  # those of the outputs
-
-        inside = list(map(gate, outs))
-        return attach(rule, [*outs, *inputs], inside, name=name, spreads=differentiable)
+        return spread_out(outs, inputs, differentiable, name=name)
     if not inputs or not any(differentiable):
         return list(outs)
     ties = iter(_padded(list(outs), list(inputs), tuple(differentiable)))
     return [next(ties) if d else x for x, d in zip(outs, differentiable, strict=True)]
+
+
+def spread_out(
+    outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
+) -> list[Any]:
+    """Do the same by `attach`."""
+
+    def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
+        return list(tangents[: len(outs)])
+
+    inside = list(map(gate, outs))
+    return attach(rule, [*outs, *inputs], inside, name=name, spreads=differentiable)
 
 
 # A jit, because then JAX traces the operations once for the same types.

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
-from jaxfn._core.batch import tied
+from jaxfn._core.batch import spread_out, tied
 from jaxfn._core.closures import run_closed
 from jaxfn._core.primitives import attach, gate, linear, refusing
 from jaxfn._core.transpose import transposed
@@ -213,7 +213,7 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
                 lambda: rules.value_and_jvp(arrays, ts), arrays, name=rules.name
             )
             layout = _typed(layout, arrays, outs)
-            outs = _tied(rules, layout, arrays, outs)
+            outs = _spread(rules, layout, arrays, outs)
         else:
             needs = _needed(arrays, [t is not None for t in ts])
             outs, layout, saved = _fwd(rules, arrays, needs)
@@ -256,7 +256,8 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
         outs = tied(outs, inside, layout.differentiable, name=rules.name)
         if keeps:
             rule = functools.partial(_by_forward, rules)
-            outs = attach(rule, arrays, outs, name=rules.name)
+            spreads = layout.differentiable
+            outs = attach(rule, arrays, outs, name=rules.name, spreads=spreads)
         return Outputs(outs, layout)
 
     return primal
@@ -385,7 +386,7 @@ def _fwd(
             lambda: rules.forward(arrays, needs), arrays, name=rules.name
         )
         layout = _typed(layout, arrays, outs)
-        return _tied(rules, layout, arrays, outs), *rules.pack(layout, saved)
+        return _spread(rules, layout, arrays, outs), *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
         lambda: _forward(rules, arrays, needs), arrays, name=rules.name
     )
@@ -401,6 +402,7 @@ def _fwd(
         _tied(rules, layout, arrays, outs),
         name=rules.name,
         closed=closed,
+        spreads=layout.differentiable,
     )
     return outs, *rules.pack(layout, layout.leaves(arrays, outs, others))
 
@@ -409,11 +411,19 @@ def _tied(rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays) -> list[An
     """Tie the outputs to the arguments, without a derivative, as a plain call does.
 
     JAX takes the place of a batch axis from the plain call, and expects it in the same
-    place here: elsewhere, it would transpose the outputs in silence. So both run the
-    same operations.
+    place here: elsewhere, it would transpose the outputs in silence. So under a vmap
+    both run the same operations.
     """
+    if not any(map(internals.is_batched, arrays)):
+        return list(outs)
     inside = list(map(gate, arrays))
     return tied(outs, inside, layout.differentiable, name=rules.name)
+
+
+def _spread(rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays) -> list[Any]:
+    """Tie the outputs, which keep their own derivative, also for a later vmap."""
+    outs = _tied(rules, layout, arrays, outs)
+    return spread_out(outs, arrays, layout.differentiable, name=rules.name)
 
 
 def _tangents(

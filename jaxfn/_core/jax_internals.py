@@ -96,6 +96,11 @@ def is_differentiated(x: Any) -> bool:
     return any(hasattr(layer, "tangent") for layer in _layers(x))
 
 
+def is_batched(x: Any) -> bool:
+    """Return whether an active vmap maps over `x`."""
+    return any(hasattr(layer, "batch_dim") for layer in _layers(x))
+
+
 def has_tangent(x: Any) -> bool:
     """Return whether the innermost jvp, also below vmaps, gives `x` a tangent.
 
