@@ -44,7 +44,7 @@ for the outputs of forward, and so the Python of backward once more. The result 
 only where the outputs are used, for example by backward if it saved one. In forward
 mode over reverse mode, `jax.jacfwd(jax.grad(f))`, it is evaluated even if unused.
 
-Before JAX 0.12 the primal of rules with forward mode is fwd: see `SCAN_DROPS_JVP`.
+In a JAX with `SCAN_DROPS_JVP`, the primal of rules with forward mode is fwd.
 """
 
 from jaxfn._core import closures, messages, results, values

@@ -138,9 +138,10 @@ def spread_out(
     outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
 ) -> list[Any]:
     """Do the same by `attach`."""
+    n = len(outs)
 
     def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
-        return list(tangents[: len(outs)])
+        return list(tangents[:n])
 
     inside = list(map(gate, outs))
     return attach(rule, [*outs, *inputs], inside, name=name, spreads=differentiable)

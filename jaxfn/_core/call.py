@@ -232,7 +232,8 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
 def _primal(rules: Rules) -> Callable[..., Outputs]:
     """Make the function that jit traces and vmap batches.
 
-    Before JAX 0.12 it has the derivative of the rules, if they have a forward mode.
+    In a JAX with `SCAN_DROPS_JVP` it has the derivative of the rules, if they have a
+    forward mode.
     """
 
     def primal(*args: Any) -> Outputs:
