@@ -161,7 +161,11 @@ def _padded(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> lis
         # In a shard_map the output would vary over all mesh axes that an input does.
         extra = tuple(internals.varying_axes(zero) - internals.varying_axes(out))
         own = internals.cast_like(lax.psum(zero, extra) if extra else zero, out)
-        found.append(lax.pad(out, own, ((0, 0, 0),) * out.ndim))
+        # JAX can't batch a padding on an explicit mesh.
+        if internals.is_on_explicit_mesh(out):
+            found.append(lax.sub(out, own))
+        else:
+            found.append(lax.pad(out, own, ((0, 0, 0),) * out.ndim))
     return found
 
 

@@ -222,6 +222,12 @@ def is_unreduced(x: Any) -> bool:
     return any(getattr(t, "unreduced", ()) or getattr(t, "reduced", ()) for t in types)
 
 
+def is_on_explicit_mesh(x: Any) -> bool:
+    """Return whether the type of `x` says how it is split over the axes of a mesh."""
+    mesh = type_of(x).sharding.mesh
+    return jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
 def as_array(x: Any) -> Any:
     """Return `x` as a `jax.Array` of the same type, weak or not.
 

@@ -406,3 +406,19 @@ def test_it_has_a_second_derivative_there():
         x = jax.device_put(numbers(2, 4), P(None, AXIS))
         w = jax.device_put(numbers(4, 2), P(AXIS))
         close(jax.jit(second)(x, w), -2 * jnp.sin(numbers(2, 4)))
+
+
+@pytest.mark.parametrize("wrap", [jax.vmap, lambda f: jax.vmap(jax.jit(f))])
+def test_a_vmap_on_an_explicit_mesh(wrap):
+    f = wrap(
+        function(
+            forward=lambda ctx, x, s: (ctx.save_for_backward(s), x * 2)[1],
+            backward=lambda ctx, g: (3 * g * ctx.saved_tensors[0].sum(), None),
+        ).apply
+    )
+    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x, s = jax.device_put((jnp.ones((2, 4)), jnp.ones((2, 4))), P(None, AXIS))
+        for outer in (lambda f: f, jax.jit):
+            assert outer(f)(x, s).sum() == 16
+            assert outer(jax.grad(lambda x: f(x, s).sum()))(x).sum() == 96
