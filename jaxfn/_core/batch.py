@@ -115,8 +115,8 @@ def tied(
 ) -> list[Any]:
     """Return the outputs; those with a derivative are batched if any input is.
 
-    `attach` explains why. Their derivative stays, and in the jaxpr of a plain
-    call there are JAX's own operations only, so that every interpreter takes it.
+    `attach` explains why. The outputs keep their derivative. This adds JAX's own
+    operations only, but for the cases below, so that every interpreter takes them.
     """
     # JAX has no empty arrays in Pallas kernels, pads no unreduced value, and none by a
     # value in another memory. Outside a trace, nobody reads a jaxpr.
@@ -137,7 +137,7 @@ def tied(
 def spread_out(
     outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
 ) -> list[Any]:
-    """Do the same by `attach`."""
+    """Do the same as `tied`, by `attach`."""
     n = len(outs)
 
     def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:
@@ -150,7 +150,7 @@ def spread_out(
 # A jit, because then JAX traces the operations once for the same types.
 @functools.partial(jax.jit, static_argnums=2)
 def _padded(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> list[Any]:
-    """Return the outputs, padded by nothing, with a zero made of all inputs.
+    """Return the outputs in their places, padded by nothing with a zero of all inputs.
 
     XLA drops the padding. It computes with no element, so a NaN stays the user's; a
     weak type stays weak; and it is linear, so JAX can transpose it.

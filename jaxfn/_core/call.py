@@ -295,8 +295,8 @@ def _described(
 def _source(rules: Rules, rule_name: str) -> str:
     """Name a rule, with its file and line."""
     place = rules.sources.get(rule_name or "forward")
-    name = rules.rule_names.get(rule_name) or f"{rules.name}.{rule_name}"
-    name = name if rule_name else rules.name
+    own = rules.rule_names.get(rule_name, f"{rules.name}.{rule_name}")
+    name = own if rule_name else rules.name
     return f"{name} at {place}" if place else name
 
 

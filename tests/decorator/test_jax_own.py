@@ -362,3 +362,45 @@ def test_a_method_of_a_decorated_method():
 
     assert Model.double.symbolic_zeros is False
     assert jax.grad(Model().double)(1.0) == 7
+
+
+@pytest.mark.parametrize("decorator", [jaxfn.custom_function, jax.custom_jvp])
+def test_a_closed_over_tangent_is_refused_as_by_jax(decorator):
+    def f(x):
+        def g(y):
+            return x + y
+
+        def g_jvp(primals, tangents):
+            return g(2 * primals[0]), 2 * tangents[0]
+
+        ruled = decorator(g)
+        ruled.defjvp(g_jvp)
+        return ruled(1.0)
+
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="unexpected tracer"):
+        jax.jvp(f, (3.0,), (1.0,))
+
+
+@pytest.mark.parametrize("decorator", [jaxfn.custom_function, jax.custom_vjp])
+def test_a_cotangent_of_another_shape_is_refused_as_by_jax(decorator):
+    def first(x, y):
+        return x
+
+    ruled = decorator(first)
+    ruled.defvjp(lambda x, y: (x, None), lambda _, g: (g, jnp.zeros(3)))
+    with pytest.raises(ValueError, match=r"output\[1\] the bwd rule produced"):
+        jax.grad(lambda x, y: ruled(x, y).sum(), 1)(jnp.ones(3), jnp.ones(4))
+
+
+def test_a_jaxpr_and_an_error_have_the_names_of_the_users_rules():
+    f = defined(jaxfn.custom_function, "defvjp")
+    assert "bwd=bwd" in str(jax.make_jaxpr(f)(1.0))
+
+    def wrong(primals, tangents):
+        return 1.0
+
+    f = jaxfn.custom_function(twice_sine)
+    f.defjvp(wrong)
+    said = "rule wrong for function twice_sine must produce a pair"
+    with pytest.raises(TypeError, match=said):
+        jax.jvp(f, (1.0,), (1.0,))

@@ -269,6 +269,7 @@ def cosine(ctx, g):
     return g * jnp.cos(ctx.saved_tensors[0])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("second", [jax.jacfwd, jax.grad])
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
 @pytest.mark.parametrize(

@@ -136,3 +136,30 @@ def test_a_setting_ends_with_an_exception():
         raise ZeroDivisionError
     with graph.disable_saved_tensors_hooks("refused where hooks are left over"):
         pass
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, jax.jit])
+def test_a_vmap_rule_that_runs_later_has_the_policy_of_the_call(outer):
+    seen = []
+
+    def vmap(info, in_dims, x):
+        seen.append(jaxfn.amp.is_autocast_enabled())
+        return 2 * x, 0
+
+    f = function(
+        forward=lambda x: 2 * x,
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: 2 * g,
+        vmap=vmap,
+        generate_jvp_rule=True,
+    ).apply
+
+    def under_autocast(x):
+        with jaxfn.amp.autocast("cuda"):
+            return jax.vmap(f)(x)
+
+    # JAX asks for the rules of a jitted function when its `with` has ended.
+    x = jnp.arange(2.0)
+    jax.jvp(outer(under_autocast), (x,), (x,))
+    assert seen
+    assert all(seen)

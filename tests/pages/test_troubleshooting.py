@@ -95,7 +95,7 @@ def test_each_row_quotes_a_message():
     texts = [re.sub(r"\s+", " ", x) for x in texts]
     jax = re.compile(
         "can't apply forward|custom_lin|Effects not|No constant|No state|out_axes|"
-        "axis spec|Pure callbacks|Transpose rule|unbound axis"
+        "axis spec|closed-over value|Pure callbacks|Transpose rule|unbound axis"
     )
     for quote in QUOTES:
         found = any(quote in text for text in texts)
