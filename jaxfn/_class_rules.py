@@ -148,47 +148,51 @@ class ClassRules(Rules):
     # ---- forward, in one of torch's two styles
 
     def forward(
-        self, arrays: Arrays, needs: Mask
+        self, arrays: Arrays, perturbed: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
         if self.has_setup:
             fun, batch = self.batchable()
             run = batchable(fun, batch, name=self.name)
             outs = settings.under(self._policy, run, *arrays)
             return list(outs.arrays), [], outs.spec
-        ctx = self._context(needs)
+        ctx = self._context(perturbed)
         args = (ctx, *self.spec.join(arrays))
         with explained(self.name, "forward", self._forward, args):
             result = settings.under(self._policy, self._forward, *args, **self.kwargs)
             outs, layout = self._split_output(result)
             note_outputs(ctx, arrays, layout, outs)
-            return outs, *self._saved(ctx, layout, needs)
+            return outs, *self._saved(ctx, layout, perturbed)
 
     def setup(
-        self, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
+        self, layout: Layout, arrays: Arrays, outs: Arrays, perturbed: Mask
     ) -> tuple[list[Any], Layout]:
-        ctx = self._context(needs)
+        ctx = self._context(perturbed)
         args = (ctx, self.spec.join(arrays), layout.out.join(outs))
         layout = Layout(layout.out, layout.outputs, layout.kind)
         with explained(self.name, "setup_context", self._setup_context, args):
             run = functools.partial(call_setup_context, self._forward)
             settings.under(self._policy, run, self._setup_context, *args)
             note_outputs(ctx, arrays, layout, outs)
-            return self._saved(ctx, layout, needs)
+            return self._saved(ctx, layout, perturbed)
 
-    def _context(self, needs: Mask) -> BackwardCFunction:
+    def _context(self, perturbed: Mask) -> BackwardCFunction:
         ctx = self.cls._backward_cls()
-        ctx.__dict__["_jaxfn_needs"] = self._needs_input_grad(needs)
+        ctx.__dict__["_jaxfn_needs"] = self._needs_input_grad(perturbed)
         return ctx
 
-    def _needs_input_grad(self, needs: Mask) -> Mask:
-        return tuple([True in group for group in grouped(self.specs, needs)])
+    def _needs_input_grad(self, perturbed: Mask) -> Mask:
+        return tuple([True in group for group in grouped(self.specs, perturbed)])
 
     def _saved(
-        self, ctx: BackwardCFunction, layout: Layout, needs: Mask
+        self, ctx: BackwardCFunction, layout: Layout, perturbed: Mask
     ) -> tuple[list[Any], Layout]:
         rules = {"backward": self.has_backward, "jvp": self.has_jvp}
         arrays, saved = Saved.of(ctx, self.name, **rules)
-        layout.saved, layout.needs, layout.asked = saved, needs, ctx._jaxfn_asked
+        layout.saved, layout.perturbed, layout.asked = (
+            saved,
+            perturbed,
+            ctx._jaxfn_asked,
+        )
         return arrays, layout
 
     def _split_output(self, result: Any) -> tuple[list[Any], Layout]:
@@ -241,7 +245,7 @@ class ClassRules(Rules):
 
     def pack(self, layout: Layout, saved: list[Any]) -> tuple[Layout, list[Any]]:
         # torch packs only if something is differentiated.
-        if not (self._hooks and True in layout.needs):
+        if not (self._hooks and True in layout.perturbed):
             return layout, saved
         saved, packed = layout.saved.with_hooks(saved, self._hooks[-1])
         return dataclasses.replace(layout, saved=packed), saved
@@ -304,8 +308,8 @@ class ClassRules(Rules):
     def _rule_context(
         self, rule_name: str, layout: Layout, saved: Arrays
     ) -> BackwardCFunction:
-        needs = self._needs_input_grad(layout.needs)
-        return layout.saved.context(self.cls._backward_cls, rule_name, saved, needs)
+        perturbed = self._needs_input_grad(layout.perturbed)
+        return layout.saved.context(self.cls._backward_cls, rule_name, saved, perturbed)
 
 
 def _zeros(aval: Any) -> Any:

@@ -375,14 +375,14 @@ class JaxRules(Rules):
     # ---- the reverse rule
 
     def forward(
-        self, arrays: Arrays, needs: Mask
+        self, arrays: Arrays, perturbed: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
         """Run fwd; without one, the function, whose jvp needs the arguments."""
         if self._vjp is None:
             outs, layout = self.value(arrays)
             return outs, list(arrays), layout
         fwd, symbolic = self._vjp.rules[0], self._vjp.options["symbolic_zeros"]
-        inputs = list(map(CustomVJPPrimal, arrays, needs)) if symbolic else arrays
+        inputs = list(map(CustomVJPPrimal, arrays, perturbed)) if symbolic else arrays
         result = fwd(*self.whole(inputs))
         said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
         if not is_pair(result):
@@ -401,7 +401,7 @@ class JaxRules(Rules):
         saved, spec = split(result[1], holds)
         saved = list(map(as_jax, saved))
         layout: Layout = outs.spec
-        layout.saved, layout.needs, layout.asked = spec, needs, symbolic
+        layout.saved, layout.perturbed, layout.asked = spec, perturbed, symbolic
         # A jvp rule in JAX's terms gets the arguments, and no residuals.
         return list(outs.arrays), [*arrays, *saved] if self.has_jvp else saved, layout
 
@@ -580,7 +580,7 @@ class BatchRules(Rules):
         return cls(jaxpr, len(consts), run, name), [*consts, *arrays]
 
     def forward(
-        self, arrays: Arrays, needs: Mask
+        self, arrays: Arrays, perturbed: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
         outs = self._run(*arrays)
         return list(outs.arrays), list(arrays), dataclasses.replace(outs.spec)

@@ -98,7 +98,7 @@ class Saved:
         cls: type[BackwardCFunction],
         rule_name: str,
         arrays: Arrays,
-        needs: tuple[bool, ...],
+        needs_input_grad: tuple[bool, ...],
     ) -> BackwardCFunction:
         """Make a fresh context for `backward` or `jvp`."""
         saved, attributes = self._shared(arrays)
@@ -109,7 +109,7 @@ class Saved:
         ctx = cls()
         ctx.__dict__.update(
             attributes,
-            _jaxfn_needs=needs,
+            _jaxfn_needs=needs_input_grad,
             _jaxfn_rule=rule_name,
             _jaxfn_saved=saved,
             materialize_grads=self.materialize,

@@ -17,9 +17,9 @@ no stable, public API of JAX. What happens, under the names that the code has:
         return tied(outs, arrays)        # a vmap batches all outputs if any array is
 
     fwd(arrays) = _fwd(rules, arrays):   # reverse mode asks for the outputs
-        outs, saved = rules.forward(arrays)  # a trace of it, if a float array is traced
+        outs, saved = rules.forward(arrays)  # traced, if a float array is
         outs = attach(_tangents, arrays, tied(outs, arrays))
-        return outs, saved               # a saved output is the attached one
+        return outs, saved               # saved outputs: attached
 
     bwd(saved, cts):                     # reverse mode has the cotangents
         return rules.backward(saved, cts)    # JAX may differentiate its operations

@@ -76,12 +76,12 @@ class Rules:
     rule_names: Mapping[str, str] = {}
 
     def forward(
-        self, arrays: Arrays, needs: Mask
+        self, arrays: Arrays, perturbed: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
         """Run forward; return its outputs, the arrays that it saved, and the rest.
 
-        The subclass sets `marked`, `needs`, `asked` and `saved` of the layout. The core
-        fills in the sources, setup and the types.
+        The subclass sets `marked`, `perturbed`, `asked` and `saved` of the layout. The
+        core fills in the sources, setup and the types.
         """
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class Rules:
         return outs, layout
 
     def setup(
-        self, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
+        self, layout: Layout, arrays: Arrays, outs: Arrays, perturbed: Mask
     ) -> tuple[list[Any], Layout]:
         """Run the second part of forward; return what it saved, and the layout."""
         raise NotImplementedError
@@ -215,8 +215,8 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
             layout = _typed(layout, arrays, outs)
             outs = _spread(rules, layout, arrays, outs)
         else:
-            needs = _needed(arrays, [t is not None for t in ts])
-            outs, layout, saved = _fwd(rules, arrays, needs)
+            perturbed = _needed(arrays, [t is not None for t in ts])
+            outs, layout, saved = _fwd(rules, arrays, perturbed)
             out_ts = _push(rules, layout, saved, ts, derive=rules.derives_jvp)
         out_ts = internals.with_zeros(out_ts, outs)
         return Outputs(outs, layout), Outputs(out_ts, layout)
@@ -266,8 +266,8 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
 
 def _by_forward(rules: Rules, inputs: Arrays, _: Arrays, tangents: Arrays) -> list[Any]:
     """Return the tangents of the outputs, by a run of forward that saves."""
-    needs = tuple([t is not None for t in tangents])
-    _, layout, saved = _fwd(rules, inputs, needs)
+    perturbed = tuple([t is not None for t in tangents])
+    _, layout, saved = _fwd(rules, inputs, perturbed)
     return _push(rules, layout, saved, tangents, derive=rules.derives_jvp)
 
 
@@ -333,12 +333,12 @@ class _Residuals:
         self, layout: Layout, saved: Arrays, arrays: Arrays
     ) -> tuple[list[Any], Any]:
         """Keep the layout; return the arrays for JAX."""
-        needs = layout.needs if any(map(internals.is_tracer, arrays)) else None
+        perturbed = layout.perturbed if any(map(internals.is_tracer, arrays)) else None
         types = [(x.shape, x.dtype) for x in saved]
         for other in self._layouts.values():
             self._check(other[1], types, len(other[1]) != len(types))
-        self._layouts[needs] = layout, types
-        return list(saved), None if needs is None else _code(needs)
+        self._layouts[perturbed] = layout, types
+        return list(saved), None if perturbed is None else _code(perturbed)
 
     def unpack(self, packed: tuple[list[Any], Any]) -> tuple[Layout, list[Any]]:
         """Return the layout and the arrays of the same trace."""
@@ -355,14 +355,14 @@ class _Residuals:
             raise messages.other_residuals(self._name, expected, got)
 
 
-def _code(needs: Mask) -> Any:
+def _code(perturbed: Mask) -> Any:
     """Make an array without elements, whose shape says which arguments are needed."""
     bits = [
-        sum(need << i for i, need in enumerate(needs[at : at + 30]))
-        for at in range(0, len(needs), 30)
+        sum(need << i for i, need in enumerate(perturbed[at : at + 30]))
+        for at in range(0, len(perturbed), 30)
     ]
     # Made in the trace that carries it: in a Pallas kernel a loop can't carry others.
-    return jax.lax.broadcasted_iota(np.int8, (0, len(needs), *bits), 0)
+    return jax.lax.broadcasted_iota(np.int8, (0, len(perturbed), *bits), 0)
 
 
 def _decode(code: Any) -> Mask:
@@ -374,7 +374,7 @@ def _decode(code: Any) -> Mask:
 
 
 def _fwd(
-    rules: Rules, arrays: Arrays, needs: Mask
+    rules: Rules, arrays: Arrays, perturbed: Mask
 ) -> tuple[list[Any], Layout, list[Any]]:
     """Run forward for a derivative.
 
@@ -384,15 +384,15 @@ def _fwd(
     """
     if rules.native:
         outs, saved, layout = run_closed(
-            lambda: rules.forward(arrays, needs), arrays, name=rules.name
+            lambda: rules.forward(arrays, perturbed), arrays, name=rules.name
         )
         layout = _typed(layout, arrays, outs)
         return _spread(rules, layout, arrays, outs), *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
-        lambda: _forward(rules, arrays, needs), arrays, name=rules.name
+        lambda: _forward(rules, arrays, perturbed), arrays, name=rules.name
     )
     if rules.has_setup:
-        others, layout = _setup(rules, layout, arrays, outs, needs)
+        others, layout = _setup(rules, layout, arrays, outs, perturbed)
     layout = _typed(layout, arrays, outs)
     inputs = [*arrays, *others]
     # A reference has no tangent that a rule could be given.
@@ -442,18 +442,21 @@ def _tangents(
     # Leave out the tangents of saved intermediates: by the inputs alone the rules give
     # the whole derivative.
     arrays, others, tangents = inputs[:n], inputs[n:], tangents[:n]
-    needs = tuple([t is not None for t in tangents])
+    perturbed = tuple([t is not None for t in tangents])
     if layout.asked:
         # Forward saved what these arguments need. The rules get the same mask.
         if any(
-            need and not known for need, known in zip(needs, layout.needs, strict=True)
+            need and not known
+            for need, known in zip(perturbed, layout.perturbed, strict=True)
         ):
             raise messages.other_arguments(rules.setup_name or rules.forward_name)
-        needs = layout.needs
+        perturbed = layout.perturbed
     setup = layout.setup
     if setup is not None and (setup := internals.without_effects(setup)) is None:
         raise messages.not_repeatable(rules.setup_name)
-    layout = dataclasses.replace(_typed(layout, arrays, outs), needs=needs, setup=setup)
+    layout = dataclasses.replace(
+        _typed(layout, arrays, outs), perturbed=perturbed, setup=setup
+    )
     layout, saved = rules.pack(layout, layout.leaves(arrays, outs, others))
     return _push(rules, layout, saved, tangents, derive=True)
 
@@ -464,7 +467,7 @@ def _typed(layout: Layout, arrays: Arrays, outs: Arrays) -> Layout:
 
 
 def _forward(
-    rules: Rules, arrays: Arrays, needs: Mask
+    rules: Rules, arrays: Arrays, perturbed: Mask
 ) -> tuple[list[Any], list[Any], list[Any] | None, Layout]:
     """Run forward.
 
@@ -481,12 +484,12 @@ def _forward(
         i for i, x in enumerate(arrays) if internals.is_tracer(x) and is_inexact(x)
     ]
     if not traced:
-        return _run(rules, arrays, needs)
+        return _run(rules, arrays, perturbed)
     try:
-        jaxpr, consts, n, layout = _trace(rules, arrays, needs, traced)
+        jaxpr, consts, n, layout = _trace(rules, arrays, perturbed, traced)
     except internals.NEEDS_VALUES as error:
         if rules.has_setup:  # then forward saves nothing, and may need known values
-            return _run(rules, list(map(gate, arrays)), needs)
+            return _run(rules, list(map(gate, arrays)), perturbed)
         if not any(map(internals.is_differentiated, arrays)):
             raise
         way_out = "save in setup_context: then forward may need known values"
@@ -500,17 +503,17 @@ def _forward(
     return results[:n], results[n:], closed if keeps else None, layout
 
 
-def _run(rules: Rules, arrays: Arrays, needs: Mask) -> Any:
+def _run(rules: Rules, arrays: Arrays, perturbed: Mask) -> Any:
     """Run forward without a trace; see `_forward`."""
-    outs, saved, layout = rules.forward(arrays, needs)
+    outs, saved, layout = rules.forward(arrays, perturbed)
     others = layout.note_sources(saved, arrays, outs)
     if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
-        layout.marked = _marks(rules, arrays, needs)
+        layout.marked = _marks(rules, arrays, perturbed)
     return list(map(as_jax, outs)), others, None, layout
 
 
 def _trace(
-    rules: Rules, arrays: Arrays, needs: Mask, places: Sequence[int] | None = None
+    rules: Rules, arrays: Arrays, perturbed: Mask, places: Sequence[int] | None = None
 ) -> tuple[Any, list[Any], int, Layout]:
     """Trace forward as a function of some arrays; the others keep their values.
 
@@ -526,7 +529,7 @@ def _trace(
         inside = list(arrays)
         for i, x in zip(places, values, strict=True):
             inside[i] = x
-        outs, saved, layout = rules.forward(inside, needs)
+        outs, saved, layout = rules.forward(inside, perturbed)
         others = layout.note_sources(saved, inside, outs)
         layouts[:] = [(len(outs), layout)]
         return [*map(as_jax, outs), *others]
@@ -536,14 +539,14 @@ def _trace(
     return jaxpr, consts, *layouts[0]
 
 
-def _marks(rules: Rules, arrays: Arrays, needs: Mask) -> frozenset[int]:
+def _marks(rules: Rules, arrays: Arrays, perturbed: Mask) -> frozenset[int]:
     """Return which outputs forward marks, by a trace used for nothing else.
 
     Outside a trace, an output and lax.stop_gradient of it are one object, so both count
     as marked. In a trace they are two.
     """
     try:
-        return _trace(rules, arrays, needs)[-1].marked
+        return _trace(rules, arrays, perturbed)[-1].marked
     except internals.NEEDS_VALUES as error:
         raise messages.RuleValueError(
             f"`{rules.forward_name}` marked an output that is the same object as "
@@ -553,7 +556,7 @@ def _marks(rules: Rules, arrays: Arrays, needs: Mask) -> frozenset[int]:
 
 
 def _setup(
-    rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays, needs: Mask
+    rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays, perturbed: Mask
 ) -> tuple[list[Any], Layout]:
     """Run the second part of forward, which saves from inputs and outputs.
 
@@ -573,7 +576,7 @@ def _setup(
         for i, x in zip(places, floats, strict=True):
             inside[i] = x
         inputs, outputs = inside[:n], distinct(inside[n:])
-        saved, layout_ = rules.setup(layout, inputs, outputs, needs)
+        saved, layout_ = rules.setup(layout, inputs, outputs, perturbed)
         found[:] = [layout_]
         return layout_.note_sources(saved, inputs, outputs)
 

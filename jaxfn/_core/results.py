@@ -85,15 +85,15 @@ def gradients(
     groups = zip(
         specs,
         grouped(specs, layout.in_types),
-        grouped(specs, layout.needs),
+        grouped(specs, layout.perturbed),
         strict=True,
     )
-    for position, (spec, types, needs) in enumerate(groups):
+    for position, (spec, types, perturbed) in enumerate(groups):
         where = Where(f"{name}.backward", labels[position], position)
         leaves = _array_leaves(found[position], spec, where)
         grads += [
             _gradient(leaf, aval, arrived, where) if need else None
-            for leaf, aval, need in zip(leaves, types, needs, strict=True)
+            for leaf, aval, need in zip(leaves, types, perturbed, strict=True)
         ]
     return grads
 

@@ -40,12 +40,12 @@ def transposed(
     n_cts, n = len(example), len(tangents)
 
     def with_part(*values: Any) -> list[Any]:
-        cts, dots = values[:n_cts], values[n_cts:]
-        outs, out_dots = jax.jvp(lambda *cts: list(backward(*cts)), cts, dots)
-        return [*outs, *out_dots]
+        cts, ts = values[:n_cts], values[n_cts:]
+        outs, out_ts = jax.jvp(lambda *cts: list(backward(*cts)), cts, ts)
+        return [*outs, *out_ts]
 
-    def linear_part(*dots: Any) -> list[Any]:
-        return internals.evaluate(jaxpr, [*consts, *example, *dots])[n:]
+    def linear_part(*ts: Any) -> list[Any]:
+        return internals.evaluate(jaxpr, [*consts, *example, *ts])[n:]
 
     try:
         jaxpr, consts = _traced(with_part, [*example, *example])

@@ -220,7 +220,7 @@ def _broadcast(value: Any, treedef: Any) -> list[Any]:
     return [leaf for part, child in pairs for leaf in _broadcast(part, child)]
 
 
-# ---- what forward left
+# ---- the outputs of forward
 
 
 @dataclasses.dataclass(slots=True)
@@ -234,7 +234,7 @@ class Layout:
         marked: Indices of the array outputs that the rules give no derivative.
         grad_dtypes: Dtype of each array output's gradient, if forward chose any.
         needs: Which arguments are differentiated.
-        asked: Whether forward asked for `needs`, and may have saved by it.
+        asked: Whether forward asked for `needs_input_grad`, and may have saved by it.
         saved: Structure of the saved values, in the form of the rules.
         sources: Origin of each saved array: ("input", i), ("output", i), or ("other",
             i) for the i-th of the others.
@@ -249,7 +249,7 @@ class Layout:
     kind: type
     marked: frozenset[int] = frozenset()
     grad_dtypes: tuple[Any, ...] = ()
-    needs: Mask = ()
+    perturbed: Mask = ()
     asked: bool = False
     saved: Any = None
     sources: tuple[tuple[str, int], ...] = ()

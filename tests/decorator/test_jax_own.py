@@ -388,7 +388,7 @@ def test_a_cotangent_of_another_shape_is_refused_as_by_jax(decorator):
 
     ruled = decorator(first)
     ruled.defvjp(lambda x, y: (x, None), lambda _, g: (g, jnp.zeros(3)))
-    with pytest.raises(ValueError, match=r"output\[1\] the bwd rule produced"):
+    with pytest.raises(ValueError, match=r"output\[1\] the bwd rule .*produced"):
         jax.grad(lambda x, y: ruled(x, y).sum(), 1)(jnp.ones(3), jnp.ones(4))
 
 

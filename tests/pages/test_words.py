@@ -13,7 +13,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "notebooks").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 
-@pytest.mark.full  # it reads them all: 5 seconds
 def test_modules():
     found = [f"{path}: {x}" for path in MODULES for x in words.in_module(path)]
     assert not found, "\n".join(found)

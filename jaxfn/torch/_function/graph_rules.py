@@ -59,11 +59,11 @@ class _GraphRules(Rules):
         n = self._n_keys
         return flat[0] if n else None, list(flat[n:])
 
-    def forward(self, arrays: Arrays, needs: Mask) -> tuple[Any, Any, Layout]:
+    def forward(self, arrays: Arrays, perturbed: Mask) -> tuple[Any, Any, Layout]:
         batch = None if self._graph.batch is None else self._batch
         outs = batchable(self._value, batch, name=self.name)(*arrays)
         layout: Layout = outs.spec
-        layout.needs = needs
+        layout.perturbed = perturbed
         return list(outs.arrays), list(arrays), layout
 
     def _value(self, *flat: Any) -> Outputs:
@@ -83,12 +83,12 @@ class _GraphRules(Rules):
     def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
         """Compute the gradients of the arguments that need one."""
         key, arrays = self._split(saved)
-        needs_input_grad = tuple(layout.needs[self._n_keys :])
+        needs_input_grad = tuple(layout.perturbed[self._n_keys :])
         # A result that is None (a missing gradient) has no cotangent.
         whole = layout.out.join_only(list(map(conj, cts)))
         has_cotangent = tuple(ct is not None for ct in whole)
         if not any(needs_input_grad) or not any(has_cotangent):
-            return [None] * len(layout.needs)
+            return [None] * len(layout.perturbed)
         pulled = self._graph.vjp(needs_input_grad, has_cotangent).apply
         found = iter(pulled(key, *arrays, *[ct for ct in whole if ct is not None]))
         grads = [conj(next(found)) if need else None for need in needs_input_grad]
