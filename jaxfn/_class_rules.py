@@ -134,12 +134,9 @@ class ClassRules(Rules):
             )
         return found
 
-    @property
-    def sources(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def named(self, rule_name: str) -> tuple[str, str]:
         rules = {"forward": self._forward, "backward": self._backward, "jvp": self._jvp}
-        return {
-            name: place_of(rule) for name, rule in rules.items() if rule is not None
-        }
+        return f"{self.name}.{rule_name}", place_of(rules[rule_name])
 
     @property
     def has_vmap(self) -> bool:

@@ -289,22 +289,15 @@ class JaxRules(Rules):
             getattr(self._vjp.rules[0], "__name__", "fwd") if self._vjp else self.name
         )
 
-    @property
-    def sources(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return {k: place_of(rule) for k, rule in self._functions().items()}
-
-    @property
-    def rule_names(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return {k: _name(rule) for k, rule in self._functions().items()}
-
-    def _functions(self) -> dict[str, Any]:
-        """Return the user's functions, by the name of the rule."""
+    def named(self, rule_name: str) -> tuple[str, str]:
         found = {"forward": self._definition.fun}
         if self._vjp is not None:
             found |= {"forward": self._vjp.rules[0], "backward": self._vjp.rules[1]}
         if self._jvp is not None and self._jvp.method == "defjvp":
             found["jvp"] = self._jvp.rules[0]
-        return found
+        if rule_name not in found:
+            return super().named(rule_name)
+        return _name(found[rule_name]), place_of(found[rule_name])
 
     def no_jvp_note(self) -> str:
         return (

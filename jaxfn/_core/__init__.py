@@ -18,7 +18,7 @@ no stable, public API of JAX. What happens, under the names that the code has:
 
     fwd(arrays) = _fwd(rules, arrays):   # reverse mode asks for the outputs
         outs, saved = rules.forward(arrays)  # traced, if a float array is
-        outs = attach(_tangents, arrays, tied(outs, arrays))
+        outs = attach(_tangents, arrays, outs)
         return outs, saved               # saved outputs: attached
 
     bwd(saved, cts):                     # reverse mode has the cotangents

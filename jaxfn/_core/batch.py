@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,31 +106,38 @@ def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     return call
 
 
-# ---- an output for each example
+# ---- an output for each example, with the batch axis in front
 
 
 def tied(
     outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
 ) -> list[Any]:
-    """Return the outputs; those with a derivative are batched if any input is.
+    """Return the outputs as a vmap must have them.
 
-    `attach` explains why. The outputs keep their derivative. This adds JAX's own
-    operations only, but for the cases below, so that every interpreter takes them.
+    Those with a derivative are batched if any input is; `attach` explains why. The
+    batch axis of all outputs comes first: JAX takes its place from a plain call, but
+    the numbers from the rules, and transposes without a word if the places differ.
+
+    The outputs keep their derivative. This adds JAX's own operations only, but for the
+    cases below, so that every interpreter takes them.
     """
-    # JAX has no empty arrays in Pallas kernels, pads no unreduced value, and none by a
-    # value in another memory. Outside a trace, nobody reads a jaxpr.
+    # JAX has no empty arrays in Pallas kernels, joins no unreduced value, and none with
+    # a value in another memory or split in another way over an explicit mesh. Outside
+    # a trace, nobody reads a jaxpr.
     own = (
         not internals.is_staging()
         or internals.in_pallas_kernel()
+        or any(map(internals.is_on_explicit_mesh, outs))
         or any(map(internals.is_unreduced, (*outs, *inputs)))
         or len(set(map(internals.memory_of, (*outs, *inputs)))) > 1
     )
     if own:
         return spread_out(outs, inputs, differentiable, name=name)
-    if not inputs or not any(differentiable):
-        return list(outs)
-    ties = iter(_padded(list(outs), list(inputs), tuple(differentiable)))
-    return [next(ties) if d else x for x, d in zip(outs, differentiable, strict=True)]
+    empty = _empty(inputs) if inputs and any(differentiable) else None
+    return [
+        _joined(out, empty if spreads else None)
+        for out, spreads in zip(outs, differentiable, strict=True)
+    ]
 
 
 def spread_out(
@@ -147,39 +153,52 @@ def spread_out(
     return attach(rule, [*outs, *inputs], inside, name=name, spreads=differentiable)
 
 
-# A jit, because then JAX traces the operations once for the same types.
-@functools.partial(jax.jit, static_argnums=2)
-def _padded(outs: list[Any], inputs: list[Any], places: tuple[bool, ...]) -> list[Any]:
-    """Return the outputs in their places, padded by nothing with a zero of all inputs.
+def in_front(residuals: Arrays, *, name: str) -> list[Any]:
+    """Return residuals with the batch axis in front, after a vmap."""
+    if not internals.is_staging():  # then JAX batches the residuals of one run
+        return list(residuals)
+    return [
+        x if internals.is_reference(x) else tied([x], (), (False,), name=name)[0]
+        for x in residuals
+    ]
 
-    XLA drops the padding. It computes with no element, so a NaN stays the user's; a
-    weak type stays weak; and it is linear, so JAX can transpose it.
-    """
-    zero = functools.reduce(lax.add, map(_zero, inputs))
-    found = []
-    for out in [out for out, place in zip(outs, places, strict=True) if place]:
-        # In a shard_map the output would vary over all mesh axes that an input does.
-        extra = tuple(internals.varying_axes(zero) - internals.varying_axes(out))
-        own = internals.cast_like(lax.psum(zero, extra) if extra else zero, out)
-        # JAX can't batch a padding on an explicit mesh.
-        if internals.is_on_explicit_mesh(out):
-            found.append(lax.sub(out, own))
-        else:
-            found.append(lax.pad(out, own, ((0, 0, 0),) * out.ndim))
-    return found
+
+def _empty(inputs: Arrays) -> Any:
+    """Return an array without elements, which is batched if any input is."""
+    parts = [
+        lax.convert_element_type(_without_elements(x), jnp.float32) for x in inputs
+    ]
+    return parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
+
+
+def _without_elements(x: Any) -> Any:
+    """Return the first 0 elements of `x`, as a vector."""
+    kind = getattr(x.dtype, "kind", "")
+    x = lax.reshape(x, (1,)) if x.ndim == 0 else x
+    x = lax.slice(x, (0,) * x.ndim, (0, *x.shape[1:]))
+    if kind == "c":
+        x = lax.real(x)
+    elif kind not in _NUMBERS:  # a bool, a PRNG key, or a dtype without numbers
+        x = lax.ne(x, x)
+    return lax.reshape(x, (0,))
 
 
 _NUMBERS = tuple("iuf")
 
 
-def _zero(x: Any) -> Any:
-    """Return a zero, computed from no element of `x`."""
-    kind = getattr(x.dtype, "kind", "")
-    if kind == "c":
-        x = lax.real(x)
-    elif kind not in _NUMBERS:  # a bool, a PRNG key, or a dtype without a zero
-        x = lax.ne(x, x)
-    x = lax.reshape(x, (1,)) if x.ndim == 0 else x
-    x = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
-    x = lax.convert_element_type(x, jnp.float32)
-    return lax.reduce_sum(x, tuple(range(x.ndim)))
+def _joined(out: Any, empty: Any | None) -> Any:
+    """Return an output, joined with no elements.
+
+    XLA drops this operation. It computes with no element, so a NaN stays the user's;
+    and it is linear, so JAX can transpose it. JAX batches it along the first axis.
+    """
+    if out.ndim == 0:
+        return lax.reshape(_joined(lax.reshape(out, (1,)), empty), ())
+    if empty is None:
+        empty = lax.slice(out, (0,) * out.ndim, (0, *out.shape[1:]))
+    else:
+        # In a shard_map the output varies over all mesh axes that an input does.
+        extra = tuple(internals.varying_axes(empty) - internals.varying_axes(out))
+        empty = lax.psum(empty, extra) if extra else empty
+        empty = lax.reshape(internals.cast_like(empty, out), (0, *out.shape[1:]))
+    return lax.concatenate([out, empty], 0)

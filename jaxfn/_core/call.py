@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxfn._core import jax_internals as internals
 from jaxfn._core import messages
-from jaxfn._core.batch import spread_out, tied
+from jaxfn._core.batch import in_front, spread_out, tied
 from jaxfn._core.closures import run_closed
 from jaxfn._core.primitives import attach, gate, linear, refusing
 from jaxfn._core.transpose import transposed
@@ -56,8 +56,6 @@ class Rules:
         forward_name: Name of forward, for messages.
         setup_name: Name of the second part.
         arguments: Name of each array, for JAX's messages.
-        sources: File and line of each rule, by its name.
-        rule_names: Name of each rule for jaxprs, if it is not `name.rule`.
     """
 
     name: str
@@ -72,8 +70,10 @@ class Rules:
     forward_name: str
     setup_name: str = ""
     arguments: Sequence[str] = ()
-    sources: Mapping[str, str] = {}
-    rule_names: Mapping[str, str] = {}
+
+    def named(self, rule_name: str) -> tuple[str, str]:
+        """Return the name of a rule in jaxprs; and its file and line, or ""."""
+        return f"{self.name}.{rule_name}", ""
 
     def forward(
         self, arrays: Arrays, perturbed: Mask
@@ -213,7 +213,8 @@ def _custom_jvp(rules: Rules, *, symbolic: bool) -> Callable[..., Outputs]:
                 lambda: rules.value_and_jvp(arrays, ts), arrays, name=rules.name
             )
             layout = _typed(layout, arrays, outs)
-            outs = _spread(rules, layout, arrays, outs)
+            spreads = layout.differentiable
+            outs = spread_out(outs, arrays, spreads, name=rules.name)
         else:
             perturbed = _needed(arrays, [t is not None for t in ts])
             outs, layout, saved = _fwd(rules, arrays, perturbed)
@@ -294,9 +295,8 @@ def _described(
 
 def _source(rules: Rules, rule_name: str) -> str:
     """Name a rule, with its file and line."""
-    place = rules.sources.get(rule_name or "forward")
-    own = rules.rule_names.get(rule_name, f"{rules.name}.{rule_name}")
-    name = own if rule_name else rules.name
+    name, place = rules.named(rule_name or "forward")
+    name = name if rule_name else rules.name
     return f"{name} at {place}" if place else name
 
 
@@ -334,6 +334,9 @@ class _Residuals:
     ) -> tuple[list[Any], Any]:
         """Keep the layout; return the arrays for JAX."""
         perturbed = layout.perturbed if any(map(internals.is_tracer, arrays)) else None
+        # Another trace may save other arrays, but JAX batches the residuals alike.
+        if layout.asked:
+            saved = in_front(saved, name=self._name)
         types = [(x.shape, x.dtype) for x in saved]
         for other in self._layouts.values():
             self._check(other[1], types, len(other[1]) != len(types))
@@ -387,7 +390,8 @@ def _fwd(
             lambda: rules.forward(arrays, perturbed), arrays, name=rules.name
         )
         layout = _typed(layout, arrays, outs)
-        return _spread(rules, layout, arrays, outs), *rules.pack(layout, saved)
+        outs = spread_out(outs, arrays, layout.differentiable, name=rules.name)
+        return outs, *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
         lambda: _forward(rules, arrays, perturbed), arrays, name=rules.name
     )
@@ -400,31 +404,12 @@ def _fwd(
     outs = attach(
         functools.partial(_tangents, rules, layout, len(arrays), kept),
         [x for x, keep in zip(inputs, kept, strict=True) if keep],
-        _tied(rules, layout, arrays, outs),
+        outs,
         name=rules.name,
         closed=closed,
         spreads=layout.differentiable,
     )
     return outs, *rules.pack(layout, layout.leaves(arrays, outs, others))
-
-
-def _tied(rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays) -> list[Any]:
-    """Tie the outputs to the arguments, without a derivative, as a plain call does.
-
-    JAX takes the place of a batch axis from the plain call, and expects it in the same
-    place here: elsewhere, it would transpose the outputs in silence. So under a vmap
-    both run the same operations.
-    """
-    if not any(map(internals.is_batched, arrays)):
-        return list(outs)
-    inside = list(map(gate, arrays))
-    return tied(outs, inside, layout.differentiable, name=rules.name)
-
-
-def _spread(rules: Rules, layout: Layout, arrays: Arrays, outs: Arrays) -> list[Any]:
-    """Tie the outputs, which keep their own derivative, also for a later vmap."""
-    outs = _tied(rules, layout, arrays, outs)
-    return spread_out(outs, arrays, layout.differentiable, name=rules.name)
 
 
 def _tangents(

@@ -96,11 +96,6 @@ def is_differentiated(x: Any) -> bool:
     return any(hasattr(layer, "tangent") for layer in _layers(x))
 
 
-def is_batched(x: Any) -> bool:
-    """Return whether an active vmap maps over `x`."""
-    return any(hasattr(layer, "batch_dim") for layer in _layers(x))
-
-
 def has_tangent(x: Any) -> bool:
     """Return whether the innermost jvp, also below vmaps, gives `x` a tangent.
 
@@ -542,6 +537,7 @@ def define_primitive(
     # A jaxpr equals only itself: a cached lowering would have no hits, and would wrap
     # each call in a function.
     lowering = mlir.lower_fun(impl, multiple_results=True)
+    lowering = _returning(impl) if jaxpr_of is None else lowering
     mlir.register_lowering(prim, lowering, cacheable=False)
     _primitives[prim] = impl, jaxpr_of
 

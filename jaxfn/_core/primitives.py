@@ -133,11 +133,10 @@ def _attach_batch(
         return outs, [None] * len(outs)
     n = len(args) - len(spreads)
     values, in_dims, out_dims = args[n:], dims[:n_in], dims[n:]
-    # As in a plain call (`tied`), a batched value keeps its axis where it is: JAX takes
-    # the place from there, although the values come from a derivative.
+    # As in a plain call, `tied`, the batch axis comes first.
     for i, (dim, spreads_here) in enumerate(zip(out_dims, spreads, strict=True)):
-        if dim is None and spreads_here:
-            values[i], out_dims[i] = axis.to_front(values[i], None), 0
+        if spreads_here or dim is not None:
+            values[i], out_dims[i] = axis.to_front(values[i], dim), 0
 
     # A tangent has the shape of its value, and the batch axis in the same place.
     def of_batch(inputs: Any, outs: Any, tangents: Any) -> list[Any]:
@@ -145,7 +144,7 @@ def _attach_batch(
             inputs, outs, tangents
         )
         return [
-            t if t is None else t[0] if dim is None else jnp.moveaxis(t, 0, dim)
+            t if t is None or dim == 0 else t[0]
             for t, dim in zip(found, out_dims, strict=True)
         ]
 

@@ -343,7 +343,8 @@ def test_it_is_tied_to_it_for_nothing(types, names):
     names = (names[0], P(*names[1][1:]))
     f = scaled(summed(types, split=names[1] != P()))
     call = placed(types, names, jnp.full(4, -0.0), jnp.arange(4.0))(f)
-    if not internals.SCAN_DROPS_JVP:
+    # JAX can't join arrays that are split in other ways over an explicit mesh.
+    if types == "varying" and not internals.SCAN_DROPS_JVP:
         jaxpr = call(lambda f: lambda *args: jax.make_jaxpr(f)(*args))
         assert not {"attach", "linear", "gate"} & set(primitives(jaxpr))
     text = call(lambda f: lambda *args: jax.jit(f).lower(*args).compile().as_text())

@@ -25,6 +25,12 @@ def values(x, k):
     return 1.5 * x + k, x.T * k, jnp.float32([[1, 2], [3, 4]])
 
 
+def other_values(x, k):
+    """Compute the same by operations that leave a batch axis elsewhere."""
+    y, z, w = values(x.T, k)
+    return y.T, z.T, w
+
+
 def rules_of(kind):
     def backward(ctx, g, h, _):
         (k,) = ctx.saved_tensors
@@ -72,6 +78,16 @@ def separate(kind, **rules):
     ).apply
 
 
+def asking(kind):
+    """Takes other operations in a derivative."""
+
+    def forward(ctx, x, k):
+        save(ctx, k)
+        return (other_values if any(ctx.needs_input_grad) else values)(x, k)
+
+    return function(forward=forward, **rules_of(kind)).apply
+
+
 def with_vmap(kind):
     def vmap(info, in_dims, x, k):
         found = jax.vmap(values, in_dims, axis_size=info.batch_size)(x, k)
@@ -97,7 +113,36 @@ def decorated(kind):
     return f
 
 
-STYLES = {f.__name__: f for f in (combined, saving, separate, with_vmap, decorated)}
+def other_fwd(kind):
+    """A decorated function whose rules compute the value by other operations."""
+    f = jaxfn.custom_function(values, generate_jvp_rule=kind == "derived")
+    if kind != "jvp":
+        f.defvjp(
+            lambda x, k: (other_values(x, k), k),
+            lambda k, g: (1.5 * g[0] + g[1].T * k, jnp.zeros_like(k)),
+        )
+    if kind in ("jvp", "both"):
+        f.defjvp(
+            lambda p, t: (
+                other_values(*p),
+                (1.5 * t[0], t[0].T * p[1], jnp.zeros((N, N), jnp.float32)),
+            )
+        )
+    return f
+
+
+STYLES = {
+    f.__name__: f
+    for f in (
+        combined,
+        saving,
+        separate,
+        asking,
+        with_vmap,
+        decorated,
+        other_fwd,
+    )
+}
 PLACES = [*itertools.product(range(3), range(3))]
 """Axes of `x` and of the outputs, of the inner vmap."""
 
@@ -154,3 +199,33 @@ def test_axes_are_where_jax_expects_them(style, kind, place):
         got, want = derivatives(f, forward), derivatives(expected, forward)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_axes_of_saved_arrays(place):
+    """One jitted call, differentiated by one argument and by the other at once."""
+
+    def forward(ctx, x, k):
+        by_x = ctx.needs_input_grad[0]
+        ctx.save_for_backward(k, x * 2.0 if by_x else (2.0 * x.T).T)
+        return x * x * k
+
+    def backward(ctx, g):
+        k, twice = ctx.saved_tensors
+        return g * k * twice, (g * twice * twice / 4).sum()
+
+    f = function(forward=forward, backward=backward).apply
+
+    def pulled(f):
+        into, out = place
+        mapped = jax.jit(jax.vmap(jax.jit(f), (into, None), out))
+
+        def run(x, k, g):
+            _, by_x = jax.vjp(lambda x: mapped(x, k), x)
+            _, by_k = jax.vjp(lambda k: mapped(x, k), k)
+            return by_x(g), by_k(g), by_x(2 * g)
+
+        return jax.tree.leaves(jax.jit(run)(X, jnp.float32(3), jnp.cos(X)))
+
+    for got, want in zip(pulled(f), pulled(lambda x, k: x * x * k), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)

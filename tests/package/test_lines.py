@@ -18,7 +18,7 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_core": 1_670,
+    "_core": 1_675,
     "_check": 1_715,
     "_explain": 655,
     "_gradcheck": 380,
@@ -28,7 +28,7 @@ LINES = {
     "torch/_compare torch/_translate": 6_645,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_710
+CORE_LINES = 3_715
 
 # Most files.
 FILES = {"_core": 10}
