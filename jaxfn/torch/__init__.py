@@ -1,7 +1,8 @@
 """PyTorch Functions in JAX, unmodified.
 
 `from_torch` makes a `jaxfn.Function` of a `torch.autograd.Function`. Its own forward,
-backward and jvp run as JAX operations, under every transformation, compiled by XLA.
+backward and jvp run as JAX operations, under every transformation, compiled by XLA. It
+takes a whole module too, or a function on tensors.
 `compare` checks a port against its PyTorch original. `translate` writes a port.
 Install it with `pip install 'jaxfn[torch]'`.
 
@@ -11,7 +12,8 @@ The packages, from the bottom up. The docstring of each says how it works:
 - `_ops`: the table of operations, which says how JAX computes each one of torch's
 - `_triton`: Triton kernels that a rule launches
 - `_trace`: from the Python of a rule to a program in JAX
-- `_function`: `from_torch` and `explain`; a class with such programs as its rules
+- `_function`: a class with such programs as its rules; `explain`
+- `_model`: `from_torch`; a module or a function with such a program
 - `_compare`: `compare`; a port beside its original
 - `_translate`: `translate`; the source text of a port
 """
@@ -26,13 +28,15 @@ if importlib.util.find_spec("torch") is None:
 
 from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._function import TorchExplanation, explain, from_torch
+from jaxfn.torch._function import TorchExplanation, explain
+from jaxfn.torch._model import TorchModel, from_torch
 from jaxfn.torch._translate import Translation, translate
 
 __all__ = [
     "CompareReport",
     "OriginalError",
     "TorchExplanation",
+    "TorchModel",
     "TorchRefusal",
     "Translation",
     "compare",

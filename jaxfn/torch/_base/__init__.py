@@ -38,6 +38,8 @@ from jaxfn.torch._base.experimental import TorchDispatchMode
 from jaxfn.torch._base.flatten import (
     Flattener,
     Leaf,
+    Rebuilt,
+    closed_tensors,
     outputs_of,
     parameters_in,
     parts_of,

@@ -115,6 +115,11 @@ def whole_of(x: Any) -> Any:
     return x if x._base is None else x._base
 
 
+def writes_to(x: Any) -> int:
+    """Return how often an operation has written to a tensor."""
+    return x._version
+
+
 def is_zero_tensor(x: Any) -> bool:
     """Return whether it is one of the zeros for which torch allocates no memory."""
     return x._is_zerotensor()
@@ -166,13 +171,27 @@ def _quiet() -> Iterator[None]:
         log.disabled = before
 
 
+@contextlib.contextmanager
+def _plain_cpu() -> Iterator[None]:
+    """Let torch not use its library of kernels for a CPU."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
 def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
-    """Run the first pass: return all operations of the Python, writes included."""
+    """Run the first pass: return all operations of the Python, writes included.
+
+    Torch writes those that have no row in jaxfn's table in terms of others.
+    """
     # The fused kernels of attention are marked as random, even without dropout.
     attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-    with fakes.mode, name("preserve_node_meta")(), _quiet(), attention:
-        # Without a table, torch 2.14 turns each `detach` into an `alias`.
-        return name("make_fx")(body, decomposition_table={})(*examples)
+    # Its kernels for a CPU (an LSTM is one operation there) have no row either.
+    with fakes.mode, name("preserve_node_meta")(), _quiet(), attention, _plain_cpu():
+        return name("make_fx")(body, decomposition_table=_decompositions())(*examples)
 
 
 @contextlib.contextmanager
@@ -225,7 +244,9 @@ class _Replay(torch.fx.Interpreter):
 
 
 def functional(module: Any, fakes: Fakes) -> Any:
-    """Run the second pass: return a shorter graph, without writes and views."""
+    """Run the second pass, if the graph has writes: return one without them."""
+    if not any(_writes(n.target) for n in module.graph.nodes):
+        return module
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     with fakes.mode, torch.no_grad():
         examples = [
@@ -238,6 +259,10 @@ def functional(module: Any, fakes: Fakes) -> Any:
             return name("make_fx")(run, decomposition_table=_decompositions())(
                 *examples
             )
+
+
+def _writes(target: Any) -> bool:
+    return is_operation(target) and schema_of(target).is_mutable
 
 
 def forget_numbers(x: Any) -> None:

@@ -181,8 +181,8 @@ def _partial(func: Any, parts: Any) -> Any:
 
 def _dict_like(value: Any, parts: dict[Any, Any]) -> Any:
     made = copy.copy(value)
-    made.clear()
-    made.update(parts)
+    for k, x in parts.items():
+        made[k] = x
     return made
 
 
@@ -193,8 +193,13 @@ def _object_like(value: Any, parts: dict[str, Any]) -> Any:
     return made
 
 
-def parameters_in(value: Any) -> list[Any]:
-    """Return real tensors that collect gradients, from modules and containers."""
+def closed_tensors(value: Any) -> list[Any]:
+    """Return the real tensors in closures, objects, modules and containers."""
     flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
     flattener(value)
-    return [x for x in flattener.leaves if x.requires_grad]
+    return flattener.leaves
+
+
+def parameters_in(value: Any) -> list[Any]:
+    """Return those of them that collect gradients."""
+    return [x for x in closed_tensors(value) if x.requires_grad]

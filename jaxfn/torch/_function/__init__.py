@@ -7,5 +7,9 @@
 - `batching`: the vmap rule of the class; `host` runs rules in torch
 """
 
-from jaxfn.torch._function.api import from_torch
+from jaxfn.torch._function.call import Settings
+from jaxfn.torch._function.derivatives import has_gradient, run_tracked
 from jaxfn.torch._function.explanation import TorchExplanation, explain
+from jaxfn.torch._function.function import bridged, check_key
+from jaxfn.torch._function.graph_function import GraphFunction, remember
+from jaxfn.torch._function.graph_rules import GraphRules, graph_outputs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxfn.torch._base import is_inexact, to_torch_dtype, torch
-from jaxfn.torch._trace import TensorFunction, TrackedForward
+from jaxfn.torch._trace import TensorFunction, TrackedForward, results_of
 
 
 def _tracked(x: Any) -> Any:
@@ -16,10 +16,12 @@ def _tracked(x: Any) -> Any:
     return x.detach().requires_grad_()
 
 
-def _run_tracked(run: TensorFunction, xs: Sequence[Any], mask: Sequence[bool]) -> Any:
+def run_tracked(run: TensorFunction, xs: Sequence[Any], mask: Sequence[bool]) -> Any:
+    """Return tensors to differentiate by, and the results of a run with them."""
     tracked = [_tracked(x) if t else x for x, t in zip(xs, mask, strict=True)]
     # A rule may write to its arguments, but torch allows no write to a leaf: clone it.
-    outs = run([x.clone() if t else x for x, t in zip(tracked, mask, strict=True)])
+    inside = [x.clone() if t else x for x, t in zip(tracked, mask, strict=True)]
+    outs = results_of(run(inside))
     return [x for x, t in zip(tracked, mask, strict=True) if t], outs
 
 
@@ -36,7 +38,7 @@ def is_written_over(error: object) -> bool:
 def with_copies(run: TensorFunction) -> TensorFunction:
     """Return the rule, with copies of the tensors that autograd saves in it."""
 
-    def copying(tensors: Sequence[Any]) -> list[Any]:
+    def copying(tensors: Sequence[Any]) -> Any:
         with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
             return run(tensors)
 
@@ -46,14 +48,15 @@ def with_copies(run: TensorFunction) -> TensorFunction:
 def of_forward(run: TensorFunction) -> TensorFunction:
     """Return the rule, with no operation that cuts its derivative."""
 
-    def watched(tensors: Sequence[Any]) -> list[Any]:
+    def watched(tensors: Sequence[Any]) -> Any:
         with TrackedForward(tensors):
             return run(tensors)
 
     return watched
 
 
-def _has_gradient(x: Any) -> bool:
+def has_gradient(x: Any) -> bool:
+    """Return whether torch can differentiate this result."""
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
@@ -66,12 +69,12 @@ def pull(
     again = torch.is_grad_enabled()
     xs, cts = tensors[: len(needs_input_grad)], iter(tensors[len(needs_input_grad) :])
     with torch.enable_grad():
-        tracked, outs = _run_tracked(run, xs, needs_input_grad)
+        tracked, outs = run_tracked(run, xs, needs_input_grad)
     present_cts = [next(cts) if g else None for g in has_cotangent]
     pairs = [
         (out, ct)
         for out, ct in zip(outs, present_cts, strict=True)
-        if ct is not None and _has_gradient(out)
+        if ct is not None and has_gradient(out)
     ]
     if not pairs:
         return [None] * len(tracked)
@@ -94,8 +97,8 @@ def push(
     again = torch.is_grad_enabled()
     xs, tangents = tensors[: len(has_tangent)], list(tensors[len(has_tangent) :])
     with torch.enable_grad():
-        tracked, outs = _run_tracked(run, xs, has_tangent)
-        differentiable = [x for x in outs if _has_gradient(x)]
+        tracked, outs = run_tracked(run, xs, has_tangent)
+        differentiable = [x for x in outs if has_gradient(x)]
         free = [torch.zeros_like(x).requires_grad_() for x in differentiable]
         pulled: Sequence[Any] = ()
         if differentiable:
@@ -103,7 +106,7 @@ def push(
                 differentiable, tracked, free, create_graph=True, allow_unused=True
             )
         pairs = [
-            (g, t) for g, t in zip(pulled, tangents, strict=False) if _has_gradient(g)
+            (g, t) for g, t in zip(pulled, tangents, strict=False) if has_gradient(g)
         ]
         found: Sequence[Any] = [None] * len(free)
         if pairs:
@@ -117,7 +120,7 @@ def push(
     pushed = iter(found)
     results: list[Any] = []
     for out in outs:
-        t = next(pushed) if _has_gradient(out) else None
+        t = next(pushed) if has_gradient(out) else None
         if t is None and isinstance(out, torch.Tensor) and is_inexact(out.dtype):
             t = torch.zeros_like(out)
         results.append(t)

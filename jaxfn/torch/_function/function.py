@@ -135,7 +135,7 @@ class Bridge:
         key = None
         if self.settings.random:
             key, args = args[0], args[1:]
-            _check_key(self.cls.__name__, key)
+            check_key(self.cls.__name__, key)
         if is_separate(self.cls):  # torch then passes defaults to setup_context
             bound = inspect.signature(self.cls.forward).bind(*args)
             bound.apply_defaults()
@@ -202,7 +202,26 @@ class Bridge:
         return tuple(rules.tangents(ctx, key, by_argument))
 
 
-def _check_key(name: str, key: Any) -> None:
+def bridged(
+    cls: type, settings: Settings, *, generate_jvp_rule: bool
+) -> type[jaxfn.Function]:
+    """Make a `jaxfn.Function` of a torch Function.
+
+    Raises:
+        TypeError: `cls` is no torch Function.
+    """
+    if not issubclass(cls, torch.autograd.Function):
+        raise TypeError(
+            "from_torch expected a class derived from torch.autograd.Function, got "
+            f"{cls!r}. Of a module, pass an instance."
+        )
+    made = Bridge(cls, settings).made()
+    made.generate_jvp_rule = generate_jvp_rule
+    return made
+
+
+def check_key(name: str, key: Any) -> None:
+    """Refuse what is no PRNG key."""
     is_key = isinstance(key, jax.Array) and (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         or (key.dtype == np.uint32 and key.ndim == 1)

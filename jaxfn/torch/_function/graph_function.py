@@ -45,7 +45,6 @@ class GraphFunction:
         host: When it runs in a host callback: "always", "never", or as a "fallback".
         known: Whether it is known which inputs are differentiated.
         types: Returns the shapes and (JAX's) dtypes of the results; None if unknown.
-        note: Returns a description of the last run: the same on all paths.
         batch: Returns the results of a batch, from its size, the batch axes of key and
             arrays, and these; None if JAX batches the graph.
         is_derivative: Whether it calls torch's autograd.
@@ -65,7 +64,6 @@ class GraphFunction:
         host: Host = "never",
         known: bool = True,
         types: Callable[[Sequence[Any]], list[Any]] | None = None,
-        note: Callable[[], Any] = lambda: None,
         batch: Callable[..., list[Any]] | None = None,
         is_derivative: bool = False,
         state: Callable[[], Any] = lambda: None,
@@ -76,7 +74,7 @@ class GraphFunction:
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.parameters, self.types = seed, parameters, types
         self.host: Host = host
-        self._requires_grad, self._known, self._note = requires_grad, known, note
+        self._requires_grad, self._known = requires_grad, known
         self.host_types: dict[Any, list[Any]] = {}
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
@@ -89,13 +87,29 @@ class GraphFunction:
             for t, s in zip(types, requires_grad, strict=True)
         ]
 
+    def key(self, types: Sequence[Any]) -> Any:
+        """Return a key of everything that changes a trace."""
+        return types_key(types), self._state()
+
+    def beside(self, run: TensorFunction, rule: str) -> GraphFunction:
+        """Return another function, which differs in what it runs."""
+        return GraphFunction(
+            run,
+            name=self.name,
+            rule=rule,
+            seed=self.seed,
+            parameters=self.parameters,
+            state=self._state,
+            as_gpu=self._as_gpu,
+        )
+
     def program(self, types: Sequence[Any]) -> BranchTree:
         """Return the program for inputs of these types, made once.
 
         Raises:
             TorchRefusal: It can't be traced.
         """
-        key = types_key(types), self._state()
+        key = self.key(types)
         found = self._programs.get(key)
         if found is None:
             try:
@@ -155,7 +169,6 @@ class GraphFunction:
             seed=self.seed,
             parameters=self.parameters,
             known=self._known,
-            note=self._note,
             as_gpu=self._as_gpu,
         )
 

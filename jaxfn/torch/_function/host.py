@@ -26,7 +26,7 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._trace import RandomDraws
+from jaxfn.torch._trace import RandomDraws, results_of
 from jaxfn.torch._triton import KernelRuns
 
 
@@ -127,7 +127,7 @@ def _on(
         draws = RandomDraws(seed)
         draws.is_real = True
         with draws, draws_by_torch():
-            return graph.run(tensors)
+            return results_of(graph.run(tensors))
 
     return KernelRuns()(run)
 

@@ -31,7 +31,13 @@ from jaxfn.torch._function.call import Mask, Settings, TorchCall
 from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
 from jaxfn.torch._function.forward_result import ForwardResult, forward_result
 from jaxfn.torch._function.graph_function import GraphFunction
-from jaxfn.torch._trace import BranchTree, LaunchSeen, NeedsRead, TensorFunction
+from jaxfn.torch._trace import (
+    BranchTree,
+    LaunchSeen,
+    NeedsRead,
+    Noted,
+    TensorFunction,
+)
 from jaxfn.torch._triton import is_loaded, storages_now
 
 
@@ -67,7 +73,6 @@ class TracedForward:
         ]
         self._parameters = call.parameters()
         self.name = cls.__name__
-        self._last: ForwardResult | None = None
         self._asked = False
         requires_grad = [False] * len(call.arrays)
         for i, top in enumerate(call.tops):
@@ -81,7 +86,6 @@ class TracedForward:
             requires_grad=requires_grad,
             parameters=self._parameters,
             known=needs_input_grad is not None,
-            note=lambda: self._last,
             batch=self._batched if has_vmap(cls) else None,
             state=self._state,
             as_gpu=as_gpu,
@@ -120,7 +124,7 @@ class TracedForward:
             raise NeedsRead
         return self.needs_input_grad
 
-    def _forward(self, tensors: Sequence[Any]) -> list[Any]:
+    def _forward(self, tensors: Sequence[Any]) -> Noted:
         args = unflatten(self._args, tensors)
         ctx = Ctx(self.cls, self._known_needs, "forward")
         if is_separate(self.cls):
@@ -131,8 +135,7 @@ class TracedForward:
         if self._asked:  # even if the rule caught NeedsRead
             raise NeedsRead
         storages = storages_now() if self.as_gpu else None
-        found, self._last = forward_result(ctx, result, storages)
-        return found
+        return Noted(*forward_result(ctx, result, storages))
 
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the tensors that setup_context alone saves."""

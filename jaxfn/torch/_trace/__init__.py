@@ -18,7 +18,19 @@ package builds, handles rules that launch Triton kernels.
 """
 
 from jaxfn.torch._trace.branches import BranchTree
-from jaxfn.torch._trace.intercept import LaunchSeen, NeedsRead, RandomDraws
-from jaxfn.torch._trace.program import Operation, Ref
+from jaxfn.torch._trace.intercept import (
+    LaunchSeen,
+    NeedsRead,
+    Noted,
+    RandomDraws,
+    results_of,
+)
+from jaxfn.torch._trace.program import (
+    Operation,
+    Ref,
+    TracedProgram,
+    Type,
+    run_step,
+)
 from jaxfn.torch._trace.tracer import TensorFunction, TensorSpec, trace
 from jaxfn.torch._trace.tracked_forward import TrackedForward

@@ -60,7 +60,7 @@ class BranchTree:
     Args:
         root: The first node.
         n_inputs: The number of arrays that it takes.
-        note: What `trace` got from its `note`.
+        note: The note on the results, if any.
 
     Attributes:
         outputs: A number for each result; None for no result. A number below `n_inputs`

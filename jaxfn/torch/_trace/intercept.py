@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxfn.torch._base import (
     OR_HOST,
@@ -25,6 +25,23 @@ from jaxfn.torch._base import (
 from jaxfn.torch._trace import aliasing
 from jaxfn.torch._trace.tracked_forward import TrackedForward
 from jaxfn.torch._triton import NOT_SHOWN, GpuLook, LaunchSeen, Surroundings
+
+
+class Noted(NamedTuple):
+    """The results of a function of tensors, with a note on them.
+
+    Attributes:
+        results: The tensors.
+        note: A dataclass, equal on all paths through the function.
+    """
+
+    results: list[Any]
+    note: Any
+
+
+def results_of(found: Any) -> list[Any]:
+    """Return the results without the note."""
+    return found.results if isinstance(found, Noted) else found
 
 
 class NeedsRead(BaseException):
@@ -260,7 +277,7 @@ class Path:
     """One run of a rule's Python.
 
     Args:
-        run: From tensors to tensors (or None).
+        run: From tensors to tensors (or None); the results may be `Noted`.
         begin: The outcomes of the first conditions on values.
         seed: The first state of the generator; None refuses draws.
         known: Whether it is known which inputs are differentiated.
@@ -270,6 +287,7 @@ class Path:
         surroundings: The context of a run as on a GPU, or None.
         choices: The conditions of this path.
         draws: The numbers of its random draws.
+        note: The note on its results, if any.
         raised: The error that the rule raised after a condition, if any.
         last: The name of the last function of torch that was called.
         place: The line of that call.
@@ -278,7 +296,7 @@ class Path:
 
     def __init__(
         self,
-        run: Callable[[Sequence[Any]], list[Any]],
+        run: Callable[[Sequence[Any]], Any],
         begin: Sequence[bool],
         seed: int | None,
         *,
@@ -290,6 +308,7 @@ class Path:
         self._has_launched = False
         self.choices = BranchDecisions(begin)
         self.draws: list[int] = []
+        self.note: Any = None
         self.raised: Exception | None = None
         self.last = self.place = self.backward_at = ""
 
@@ -306,7 +325,9 @@ class Path:
         found: list[Any] = []
         with watch, draws, here, _numbers_decide(self.choices):
             try:
-                found = [_own(x) for x in self._run(tensors)]
+                result = self._run(tensors)
+                self.note = result.note if isinstance(result, Noted) else None
+                found = [_own(x) for x in results_of(result)]
             except Exception as error:
                 if not self.choices.conditions or not _is_users_own(error):
                     raise

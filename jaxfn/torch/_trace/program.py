@@ -107,7 +107,7 @@ class TracedProgram:
         """Return the results for these arrays."""
         values = [*arrays, *[to_jax(t) for t in self.constants]]
         for step in self.steps:
-            values.append(_run(step, values, key))
+            values.append(run_step(step, values, key))
         found = [None if ref is None else values[ref] for ref in self.outputs]
         for x in found:
             if isinstance(x, masked.Masked):
@@ -115,7 +115,8 @@ class TracedProgram:
         return found
 
 
-def _run(step: Operation, values: list[Any], key: Any) -> Any:
+def run_step(step: Operation, values: Any, key: Any) -> Any:
+    """Return the result of an operation, from the values by their references."""
     args, kwargs = jax.tree.map(
         lambda x: values[x] if type(x) is Ref else x, (step.args, step.kwargs)
     )

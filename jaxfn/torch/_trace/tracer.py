@@ -21,10 +21,11 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
-from jaxfn.torch._trace.intercept import NeedsRead, Path
+from jaxfn.torch._trace.intercept import NeedsRead, Noted, Path
 from jaxfn.torch._trace.lower import build
 
-TensorFunction = Callable[[Sequence[Any]], list[Any]]
+TensorFunction = Callable[[Sequence[Any]], "list[Any] | Noted"]
+"""From tensors to tensors (or None)."""
 MOST_PATHS = 16
 """The greatest number of paths through a rule."""
 MOST_NODES = 8_000
@@ -53,18 +54,16 @@ def trace(
     seed: int | None = None,
     known: bool = True,
     parameters: Sequence[Any] = (),
-    note: Callable[[], Any] = lambda: None,
     as_gpu: bool = False,
 ) -> BranchTree:
     """Return the program of `run` for inputs of these types.
 
     Args:
-        run: From tensors to tensors (or None).
+        run: From tensors to tensors (or None); the results may be `Noted`.
         examples: The types of the inputs.
         seed: The seed of the random draws; None refuses them.
         known: Whether it is known which inputs are differentiated.
         parameters: Real tensors whose `grad` the rule must not change.
-        note: Function that is called after each run, with the same result on all paths.
         as_gpu: Whether tensors seem to be on a GPU, and launches become operations.
 
     Raises:
@@ -76,12 +75,12 @@ def trace(
     draws = torch.random.fork_rng(devices=[])
     with experimental.LOCK, draws, guard, experimental.eased():
         how = {"known": known, "as_gpu": as_gpu}
-        tracer = _Tracer(run, examples, seed, note, guard, symbolic=False, **how)
+        tracer = _Tracer(run, examples, seed, guard, symbolic=False, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
             first = error
-        tracer = _Tracer(run, examples, seed, note, guard, symbolic=True, **how)
+        tracer = _Tracer(run, examples, seed, guard, symbolic=True, **how)
         try:
             return tracer.tree()
         except experimental.needs_values() as error:
@@ -99,7 +98,6 @@ class _Tracer:
         run: TensorFunction,
         examples: Sequence[TensorSpec],
         seed: int | None,
-        note: Callable[[], Any],
         guard: ParameterGradGuard,
         *,
         known: bool,
@@ -107,7 +105,7 @@ class _Tracer:
         as_gpu: bool,
     ) -> None:
         self._run, self._examples, self._seed = run, examples, seed
-        self._note, self._known, self._symbolic = note, known, symbolic
+        self._known, self._symbolic = known, symbolic
         self._guard, self._as_gpu = guard, as_gpu
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
@@ -162,7 +160,7 @@ class _Tracer:
         if path.raised is not None:
             self._error = path.raised
             return RaiseLeaf(path.raised)
-        self._same(self._note())
+        self._same(path.note)
         return self._build(module, path, slice(len(path.choices.conditions), None))
 
     def _build(self, module: Any, path: Path, wanted: slice) -> Any:

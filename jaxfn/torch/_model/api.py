@@ -1,0 +1,140 @@
+"""The function that users call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+import jaxfn
+from jaxfn.torch._base import closed_tensors, experimental, fingerprint, torch
+from jaxfn.torch._function import Settings, bridged, check_key
+from jaxfn.torch._model.function import OnArrays
+from jaxfn.torch._model.module import TorchModel
+
+
+@overload
+def from_torch(
+    source: type,
+    *,
+    fallback: Literal["host"] | None = None,
+    random: bool = False,
+    generate_jvp_rule: bool = False,
+) -> type[jaxfn.Function]: ...
+@overload
+def from_torch(
+    source: Callable[..., Any],
+    *,
+    fallback: Literal["host"] | None = None,
+    random: bool = False,
+    mutable: bool = False,
+    generate_jvp_rule: bool = False,
+) -> Any: ...
+def from_torch(
+    source: Any,
+    *,
+    fallback: Literal["host"] | None = None,
+    random: bool = False,
+    mutable: bool = False,
+    generate_jvp_rule: bool = False,
+) -> Any:
+    """Make JAX code of a PyTorch Function, module or function, without changing it.
+
+    Args:
+        source: A class derived from `torch.autograd.Function`; a `torch.nn.Module`; or
+            a Python function on tensors. jaxfn traces it once for each signature
+            (shapes, dtypes, static arguments), and runs it as JAX operations. The
+            derivative of each operation is PyTorch's, and a Function inside of a
+            module keeps its own backward.
+        fallback: "host" runs what can't be traced in PyTorch, by a host callback. None
+            refuses it.
+        random: Set to True if it draws random numbers. A PRNG key then comes first:
+            `apply(key, ...)`, of a module `apply(params, key, ...)`.
+        mutable: Set to True if the forward of a module writes to its buffers, as a
+            batch norm does in training. Then `apply` returns a pair of the result and
+            the new buffers.
+        generate_jvp_rule: Set to True for forward mode everywhere. A Function without a
+            jvp gets one from its backward. For a module or a function, jaxfn also
+            traces the jvp at each differentiated call, which takes long; without it,
+            they have forward mode where `jax.jvp` or `jax.jacfwd` is innermost.
+
+    Returns:
+        For a Function a subclass of `jaxfn.Function` with its name. Its `apply` takes
+        and returns JAX arrays, of the shapes and dtypes of the torch class. For a
+        module an object with `params` and `apply(params, *args, **kwargs)`. For a
+        function a function.
+
+    Raises:
+        TypeError: `source` is none of these.
+        ValueError: `fallback` is neither None nor "host".
+        ImportError: This PyTorch lacks a function that tracing needs.
+
+    A call raises `TorchRefusal` if a rule can't be traced.
+
+    Example:
+        >>> import jax, torch, jaxfn.torch
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2 * g * x
+        >>> float(jax.jit(jax.grad(jaxfn.torch.from_torch(Square).apply))(3.0))
+        6.0
+        >>> norm = jaxfn.torch.from_torch(lambda x: torch.nn.functional.normalize(x))
+        >>> norm(jax.numpy.ones((1, 4)))
+        Array([[0.5, 0.5, 0.5, 0.5]], dtype=float32)
+
+    Source: https://docs.pytorch.org/docs/stable/notes/extending.html
+    """
+    experimental.check()
+    if fallback not in (None, "host"):
+        raise ValueError(
+            f'from_torch expected fallback=None or "host", got {fallback!r}.'
+        )
+    settings = Settings("fallback" if fallback else "never", random=random)
+    is_module = isinstance(source, torch.nn.Module)
+    if mutable and not is_module:
+        raise TypeError("from_torch takes mutable=True for a torch.nn.Module alone.")
+    if is_module:
+        return TorchModel(source, settings, mutable=mutable, has_jvp=generate_jvp_rule)
+    if isinstance(source, type):
+        return bridged(source, settings, generate_jvp_rule=generate_jvp_rule)
+    if callable(source):
+        return _function(source, settings, has_jvp=generate_jvp_rule)
+    raise TypeError(
+        "from_torch expected a class derived from torch.autograd.Function, a module or "
+        f"a function on tensors, got {source!r}."
+    )
+
+
+def _function(source: Any, settings: Settings, *, has_jvp: bool) -> Any:
+    """Return the function on arrays of a function on tensors."""
+    name = getattr(source, "__name__", type(source).__name__)
+    for x in closed_tensors(source):
+        if x.requires_grad:
+            raise TypeError(
+                f"`{name}` closes over a tensor of shape {tuple(x.shape)} that "
+                "requires a gradient, which would be lost. Pass it as an argument; a module by "
+                "torch.func.functional_call(module, params, args)."
+            )
+    on_arrays = OnArrays(
+        lambda args, kwargs: source(*args, **kwargs),
+        name,
+        settings,
+        has_jvp=has_jvp,
+        state=lambda: fingerprint(source),
+    )
+
+    @functools.wraps(source)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        key = None
+        if settings.random:
+            key, args = (args[0] if args else None), args[1:]
+            check_key(name, key)
+        return on_arrays(key, args, kwargs)
+
+    return call

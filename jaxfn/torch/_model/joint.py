@@ -1,0 +1,129 @@
+"""Forward and backward of a function on tensors, as two parts of one program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import jax
+
+from jaxfn.torch._base import to_jax
+from jaxfn.torch._trace import Operation, Ref, TracedProgram, Type, run_step
+
+# Their results are as large as their argument, or larger. So backward computes them
+# again from it, and an argument or a parameter is not saved a second time.
+_AGAIN = {
+    f"aten.{name}"
+    for name in (
+        *("alias", "detach", "view", "_unsafe_view", "reshape", "permute", "t"),
+        *("transpose.int", "expand", "unsqueeze", "squeeze", "squeeze.dim"),
+        *("squeeze.dims", "lift_fresh_copy"),
+    )
+}
+
+
+class Joint:
+    """A program that computes results and gradients, in two parts.
+
+    Forward has the operations on which the results depend, and backward the others. A
+    value of forward that backward uses is a residual.
+
+    Args:
+        program: A program of arguments and cotangents.
+        n_results: The number of its first outputs that are results. The others are
+            gradients.
+    """
+
+    def __init__(self, program: TracedProgram, n_results: int) -> None:
+        self._program, self._n_results = program, n_results
+        self._first = program.n_inputs + len(program.constants)
+        self._results = program.outputs[:n_results]
+        self._gradients = program.outputs[n_results:]
+        self._forward = self._needed(self._results)
+        self._residuals = self._find_residuals()
+
+    def _find_residuals(self) -> list[int]:
+        forward = set(self._forward)
+        # An operation with several results: those that backward takes belong to it.
+        for i in self._needed(self._gradients, without=forward):
+            step = self._step(i)
+            if step.name == "getitem" and step.args[0] in forward:
+                forward.add(i)
+        self._forward = sorted(forward)
+        kept = {i for i in forward if not self._is_computed_again(self._step(i))}
+        used: set[int] = set()
+        for i in self._needed(self._gradients, without=kept):
+            used.update(_refs((self._step(i).args, self._step(i).kwargs)))
+        used.update(ref for ref in self._gradients if ref is not None)
+        return sorted(used & kept)
+
+    def _is_computed_again(self, step: Operation) -> bool:
+        name = step.name.removesuffix(".default")
+        is_array = isinstance(step.out, Type) and step.out.shape is not None
+        return name in _AGAIN or not is_array
+
+    def _step(self, i: int) -> Operation:
+        return self._program.steps[i - self._first]
+
+    def _needed(
+        self, wanted: Iterable[Any], without: AbstractSet[int] = frozenset()
+    ) -> Any:
+        """Return the operations that the wanted values need, if some are known."""
+        found: set[int] = set()
+        left = [ref for ref in wanted if ref is not None]
+        while left:
+            i = int(left.pop())
+            if i >= self._first and i not in found and i not in without:
+                found.add(i)
+                left.extend(_refs((self._step(i).args, self._step(i).kwargs)))
+        return sorted(found)
+
+    @property
+    def signature(self) -> list[Any]:
+        """The operations of forward; equal for two with the same residuals."""
+        return [(self._step(i).name, repr(self._step(i).out)) for i in self._forward]
+
+    def forward(
+        self, arrays: Sequence[Any], key: Any
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Return the results, and the residuals by their places in forward."""
+        values = self._values(arrays)
+        for i in self._forward:
+            values[i] = run_step(self._step(i), values, key)
+        results = [None if ref is None else values[ref] for ref in self._results]
+        places = {i: place for place, i in enumerate(self._forward)}
+        # The result of a mask is no array; backward computes it again.
+        saved = {places[i]: values[i] for i in self._residuals}
+        return results, {k: x for k, x in saved.items() if isinstance(x, jax.Array)}
+
+    def backward(
+        self,
+        arrays: Sequence[Any],
+        residuals: dict[int, Any],
+        key: Any,
+    ) -> list[Any]:
+        """Return the gradients, from arguments and cotangents.
+
+        What is not among the residuals is computed again.
+        """
+        values = self._values(arrays)
+        values |= {self._forward[place]: x for place, x in residuals.items()}
+        for i in self._needed(self._gradients, without=set(values)):
+            values[i] = run_step(self._step(i), values, key)
+        return [None if ref is None else values[ref] for ref in self._gradients]
+
+    def _values(self, arrays: Sequence[Any]) -> dict[int, Any]:
+        constants = enumerate(self._program.constants, self._program.n_inputs)
+        return dict(enumerate(arrays)) | {i: to_jax(t) for i, t in constants}
+
+
+def _refs(x: Any) -> Iterator[int]:
+    """Yield the references in arguments of an operation."""
+    if type(x) is Ref:
+        yield int(x)
+    elif isinstance(x, (list, tuple)):
+        for y in x:
+            yield from _refs(y)
+    elif isinstance(x, dict):
+        yield from _refs(list(x.values()))

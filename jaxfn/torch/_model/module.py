@@ -1,0 +1,218 @@
+"""A module of PyTorch as a function of its parameters."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfn.torch._base import (
+    TorchFunctionMode,
+    TorchRefusal,
+    experimental,
+    from_numpy,
+    is_inexact,
+    to_jax,
+    torch,
+)
+from jaxfn.torch._function import Settings, check_key
+from jaxfn.torch._model.function import OnArrays
+
+
+class TorchModel:
+    """A module of PyTorch in JAX, as it was when `from_torch` got it.
+
+    Attributes:
+        params: The parameters that require a gradient, by their names in the module. A
+            parameter with two names has the first one. Arrays of the same shapes and
+            dtypes (float64 and int64 become 32-bit ones if x64 is off).
+        frozen: The parameters that don't require one.
+        buffers: The buffers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.func.functional_call.html
+    """
+
+    params: dict[str, jax.Array]
+    frozen: dict[str, jax.Array]
+    buffers: dict[str, jax.Array]
+
+    def __init__(
+        self, module: Any, settings: Settings, *, mutable: bool, has_jvp: bool
+    ) -> None:
+        self._name, self._settings = type(module).__name__, settings
+        self._mutable = mutable
+        tensors = dict(module.named_parameters())
+        trained = {k for k, x in tensors.items() if x.requires_grad}
+        buffers = dict(module.named_buffers())
+        for name, x in (tensors | buffers).items():
+            if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
+                raise TypeError(
+                    f"from_torch expected all parameters, got `{name}` of {self._name} "
+                    "without a shape. Call the module once, on tensors."
+                )
+        self.params = {k: to_jax(x) for k, x in tensors.items() if k in trained}
+        self.frozen = {k: to_jax(x) for k, x in tensors.items() if k not in trained}
+        self.buffers = {k: to_jax(x) for k, x in buffers.items()}
+        self._dtypes = {k: x.dtype for k, x in (tensors | buffers).items()}
+        self._names = {  # of a state_dict, with those of tied parameters
+            name: next(k for k, x in (tensors | buffers).items() if x is value)
+            for name, value in module.state_dict(keep_vars=True).items()
+            if isinstance(value, torch.Tensor)
+        }
+        self._module, self._stand_ins = _without_values(
+            module, [*tensors.values(), *buffers.values()]
+        )
+        self._on_arrays = OnArrays(self._run, self._name, settings, has_jvp=has_jvp)
+
+    def __repr__(self) -> str:
+        n = sum(x.size for x in self.params.values())
+        return f"TorchModel({self._name}, {len(self.params)} params, {n:,} numbers)"
+
+    def apply(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the module with these parameters.
+
+        Args:
+            params: The parameters that it was trained with. It may have frozen ones and
+                buffers too, which then replace the model's.
+            *args: The arguments of its forward: arrays in place of tensors, also in
+                containers. Everything else is static. With `random=True` a PRNG key
+                comes first.
+            **kwargs: The keyword arguments, likewise.
+
+        Returns:
+            What its forward returns, with arrays in place of tensors. With
+            `mutable=True` a pair of that and the new buffers.
+
+        Raises:
+            TypeError: `params` is no mapping, or has a name or a shape that the module
+                does not have.
+            TorchRefusal: The module can't run in JAX.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, torch, jaxfn.torch
+            >>> model = jaxfn.torch.from_torch(torch.nn.Linear(3, 1))
+            >>> loss = lambda params, x: (model.apply(params, x) ** 2).sum()
+            >>> grads = jax.jit(jax.grad(loss))(model.params, jnp.ones((2, 3)))
+            >>> grads["weight"].shape, grads["bias"].shape
+            ((1, 3), (1,))
+        """
+        key = None
+        if self._settings.random:
+            key, args = (args[0] if args else None), args[1:]
+            check_key(self._name, key)
+        values = self._checked(params)
+        return self._on_arrays(key, values, args, kwargs)
+
+    def state_dict(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors for `module.load_state_dict`, from parameters.
+
+        Args:
+            params: As in `apply`.
+        """
+        values = self._checked(params)
+        return {
+            name: from_numpy(values[known], self._dtypes[known])
+            for name, known in self._names.items()
+        }
+
+    def _checked(self, params: Any) -> dict[str, Any]:
+        """Return all parameters and buffers."""
+        if not isinstance(params, Mapping):
+            raise TypeError(
+                f"`{self._name}.apply` expected a dict of parameters by name as its "
+                f"first argument, as model.params is, got {type(params).__name__}."
+            )
+        known = {**self.buffers, **self.frozen, **self.params}
+        for name in self.params:
+            if name not in params:
+                raise TypeError(
+                    f"`{self._name}.apply` expected a parameter `{name}`, got none: "
+                    "pass all of model.params. (Parameters that are to stay as they "
+                    "are: {**model.params, **yours}.)"
+                )
+        for name, x in params.items():
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                raise TypeError(
+                    f"`{self._name}.apply` got a parameter `{name}`, which the module "
+                    f"does not have.{hint}"
+                )
+            if jnp.shape(x) != known[name].shape:
+                raise TypeError(
+                    f"`{self._name}.apply` expected `{name}` of shape "
+                    f"{known[name].shape}, got {jnp.shape(x)}."
+                )
+            known[name] = x
+        return known
+
+    def _run(self, values: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        """Call a copy of the module on tensors."""
+        module = copy.deepcopy(self._module, {id(x): x for x in self._stand_ins})
+        tensors = dict(values)
+        for name in self.params:
+            if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
+                tensors[name].requires_grad_()
+        before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
+        with _Statistics():
+            result = torch.func.functional_call(module, tensors, args, kwargs)
+        written = [
+            name
+            for name, (x, count) in before.items()
+            if tensors[name] is not x or experimental.writes_to(x) != count
+        ]
+        if not self._mutable and written:
+            raise self._writes(written)
+        if not self._mutable:
+            return result
+        return result, {name: tensors[name].detach() for name in self.buffers}
+
+    def _writes(self, names: list[str]) -> TorchRefusal:
+        shown = ", ".join(f"`{name}`" for name in names[:3])
+        more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+        return TorchRefusal(
+            operation=f"a write to {shown}{more}",
+            reason="the new value would be lost.",
+            way_out="Call module.eval() before from_torch. Or pass mutable=True: apply "
+            "then returns a pair of the result and the new buffers.",
+        ).of(self._name, "apply")
+
+
+def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
+    """Return a copy of a module without the values of these tensors, and stand-ins.
+
+    Other tensors in it, which are constants, are copied with their values.
+    """
+    memo: dict[int, Any] = {}
+    for x in tensors:
+        empty = torch.empty_like(x, device="meta")
+        if isinstance(x, torch.nn.Parameter):
+            empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
+        memo[id(x)] = empty
+    stand_ins = list(memo.values())
+    try:
+        return copy.deepcopy(module, memo), stand_ins
+    except Exception as error:
+        raise TypeError(
+            f"from_torch could not copy `{type(module).__name__}` by copy.deepcopy: "
+            f"{type(error).__name__}: {error}. Remove what can't be copied. Or pass a "
+            "function that calls the module by torch.func.functional_call."
+        ) from error
+
+
+class _Statistics(TorchFunctionMode):
+    """A mode in which a batch norm says that it writes to its running statistics."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.batch_norm and not kwargs and args[3] is not None and args[5]:
+            x, weight, bias, mean, var, training, momentum, eps, *_ = args
+            legit = torch.ops.aten._native_batch_norm_legit.default
+            return legit(x, weight, bias, mean, var, training, momentum, eps)[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,95 @@
+"""What a function on tensors returns, with arrays in place of the tensors.
+
+The objects in it have the same classes, for example a ModelOutput of transformers. JAX
+learns here how to take them apart, so that a jitted function may return them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from jaxfn.torch._base import Flattener, Rebuilt, parts_of, torch, unflatten
+
+
+def flattened(result: Any) -> tuple[list[Any], Any]:
+    """Return the tensors of a result, and its template."""
+    flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+    template = flattener(result)
+    return flattener.leaves, template
+
+
+def restored(template: Any, arrays: Sequence[Any]) -> Any:
+    """Return the result with these arrays."""
+    for kind in _kinds(template):
+        _register(kind)
+    return unflatten(template, arrays)
+
+
+def _kinds(template: Any) -> Iterator[type]:
+    """Yield the classes of objects that hold tensors, but for tuples."""
+    if isinstance(template, Rebuilt) and not issubclass(template.kind, tuple):
+        yield template.kind
+    for part in parts_of(template):
+        yield from _kinds(part)
+
+
+class _Like:
+    """What stays of an object without its arrays. Two of equal structure are equal."""
+
+    def __init__(self, value: Any, names: tuple[Any, ...]) -> None:
+        self.value, self.names = value, names
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Like) or type(other.value) is not type(self.value):
+            return False
+        return other.names == self.names
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.names))
+
+    def with_parts(self, parts: Sequence[Any]) -> Any:
+        made = copy.copy(self.value)
+        items = zip(self.names, parts, strict=True)
+        if isinstance(made, dict):
+            for name, part in items:
+                made[name] = part
+        else:
+            made.__dict__.update(items)
+            made.__dict__[_NAMES] = self.names
+        return made
+
+
+_NAMES = "_jaxfn_array_attributes"
+
+
+def _take_apart(value: Any) -> tuple[list[Any], _Like]:
+    if isinstance(value, dict):
+        names = tuple(value)
+        return list(value.values()), _Like(value, names)
+    names = value.__dict__.get(_NAMES)
+    if names is None:
+        names = tuple(k for k, x in value.__dict__.items() if _holds_array(x))
+    return [value.__dict__[name] for name in names], _Like(value, names)
+
+
+def _holds_array(value: Any) -> bool:
+    flattener = Flattener(lambda x: isinstance(x, jax.Array))
+    flattener(value)
+    return bool(flattener.leaves)
+
+
+_registered: set[type] = set()
+
+
+def _register(kind: Any) -> None:
+    if kind in _registered:
+        return
+    _registered.add(kind)
+    if jax.tree_util.all_leaves([kind.__new__(kind)]):
+        jax.tree_util.register_pytree_node(
+            kind, _take_apart, lambda like, parts: like.with_parts(parts)
+        )

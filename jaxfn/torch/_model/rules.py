@@ -1,0 +1,193 @@
+"""A function on tensors for one signature, under JAX's transformations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxfn._core import Arrays, Layout, Mask, Outputs, call, gate, internals
+from jaxfn.torch._base import TorchRefusal, torch
+from jaxfn.torch._function import (
+    GraphFunction,
+    GraphRules,
+    graph_outputs,
+    has_gradient,
+    run_tracked,
+)
+from jaxfn.torch._model.joint import Joint
+from jaxfn.torch._trace import TracedProgram
+
+Masks = tuple[Mask, Mask]
+"""For each argument, whether it is differentiated; for each result, whether it has a
+cotangent."""
+
+
+class Differentiable:
+    """A function on tensors for one signature, with its derivatives.
+
+    Forward and backward are traced together, so that backward gets what forward
+    computed. Derivatives of higher order run forward again, by torch's autograd.
+
+    Args:
+        graph: The function.
+        has_jvp: Whether each call traces a jvp too, which takes longer than the rest.
+            If not, there is a jvp where jax.jvp is the innermost transformation.
+    """
+
+    def __init__(self, graph: GraphFunction, *, has_jvp: bool) -> None:
+        self.graph, self.has_jvp = graph, has_jvp
+        self._joints: dict[Any, Joint | None] = {}
+        self._cotangents: dict[Any, Mask] = {}
+
+    def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Return the results for these arrays, and a key if it draws."""
+        flat = list(arrays) if key is None else [key, *arrays]
+        if not any(map(internals.is_tracer, flat)):
+            return self.graph(arrays, key)
+        return call(_ForwardRules(self, flat, has_key=key is not None), flat)
+
+    def forward(self, mask: Mask, arrays: Arrays) -> Joint | None:
+        """Return forward with the residuals of a derivative by these arguments."""
+        if not any(mask):
+            return None
+        # Which results have a cotangent is not known yet. Expect the same as last time.
+        expected = self._cotangents.get((mask, self.graph.key(arrays)))
+        if expected is None:
+            types = self.graph.program(arrays).types
+            expected = tuple(
+                [t and jnp.issubdtype(t.dtype, jnp.inexact) for t in types]
+            )
+        return self.joint((mask, expected), arrays)
+
+    def backward(self, masks: Masks, arrays: Arrays) -> Joint | None:
+        """Return backward for these cotangents."""
+        self._cotangents[masks[0], self.graph.key(arrays)] = masks[1]
+        return self.joint(masks, arrays)
+
+    def joint(self, masks: Masks, arrays: Arrays) -> Joint | None:
+        """Return forward and backward; None if the function has branches."""
+        key = masks, self.graph.key(arrays)
+        if key not in self._joints:
+            self._joints[key] = self._traced(masks, arrays)
+        return self._joints[key]
+
+    def _traced(self, masks: Masks, arrays: Arrays) -> Joint | None:
+        types = self.graph.program(arrays).types
+        wanted = [t for t, has in zip(types, masks[1], strict=True) if has]
+
+        def run(tensors: Sequence[Any]) -> list[Any]:
+            return _forward_and_backward(self.graph.run, masks, tensors)
+
+        both = self.graph.beside(run, f"{self.graph.rule} and its gradient")
+        try:
+            program = both.program([*arrays, *wanted]).root
+        except TorchRefusal:
+            if self.graph.host == "never":
+                raise
+            return None
+        if not isinstance(program, TracedProgram):
+            return None
+        return Joint(program, len(types))
+
+
+def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> list[Any]:
+    n = len(masks[0])
+    xs, cts = tensors[:n], iter(tensors[n:])
+    with torch.enable_grad():
+        tracked, outs = run_tracked(run, xs, masks[0])
+    given = [next(cts) if has else None for has in masks[1]]
+    pairs = [
+        (out, ct)
+        for out, ct in zip(outs, given, strict=True)
+        if ct is not None and has_gradient(out)
+    ]
+    grads: Sequence[Any] = [None] * len(tracked)
+    if pairs:
+        grads = torch.autograd.grad(
+            [out for out, _ in pairs],
+            tracked,
+            [ct.to(out.dtype) for out, ct in pairs],
+            allow_unused=True,
+        )
+    return [*[None if x is None else x.detach() for x in outs], *grads]
+
+
+class _ForwardRules(GraphRules):
+    """Forward saves the arguments and the residuals."""
+
+    def __init__(
+        self, function: Differentiable, flat: Sequence[Any], *, has_key: bool
+    ) -> None:
+        super().__init__(function.graph, has_key=has_key)
+        self._function, self._n = function, len(flat)
+        self.has_jvp = function.has_jvp or any(map(internals.has_tangent, flat))
+
+    def forward(self, arrays: Arrays, perturbed: Mask) -> tuple[Any, Any, Layout]:
+        key, xs = self._split(arrays)
+        joint = self._function.forward(tuple(perturbed[self._n_keys :]), xs)
+        if joint is None:
+            outs, saved, layout = super().forward(arrays, perturbed)
+            layout.saved = None
+            return outs, saved, layout
+        # Residuals have no derivative of their own: backward has one by the arguments.
+        key, xs = self._split(list(map(gate, arrays)))
+        results, residuals = joint.forward(xs, key)
+        outs = graph_outputs(results)
+        layout = outs.spec
+        layout.perturbed, layout.saved = perturbed, (joint, tuple(residuals))
+        return list(outs.arrays), [*arrays, *residuals.values()], layout
+
+    def _pulled(
+        self, layout: Layout, masks: Masks, key: Any, saved: Arrays, cts: Arrays
+    ) -> list[Any]:
+        n = self._n - self._n_keys
+        arrays, residuals = saved[:n], saved[n:]
+        joint = self._function.backward(masks, arrays) if layout.saved else None
+        if joint is None:
+            return super()._pulled(layout, masks, key, arrays, cts)
+        first, places = layout.saved
+        if joint.signature != first.signature:
+            residuals, places = [], ()  # backward then runs forward again
+        has_key = key is not None
+        flat = [*([key] if has_key else []), *arrays, *cts, *residuals]
+        rules = _BackwardRules(
+            self._graph.vjp(*masks), joint, places, flat, has_key=has_key
+        )
+        rules.has_jvp = rules.has_jvp or self._function.has_jvp
+        return call(rules, flat)
+
+    def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
+        return super().jvp(layout, saved[: self._n], tangents)
+
+
+class _BackwardRules(GraphRules):
+    """Backward of a joint program. Its derivatives are those of the whole gradient.
+
+    Args:
+        graph: The gradient, from arguments and cotangents alone.
+        joint: Forward and backward.
+        places: The places of the residuals in forward.
+        flat: The key, the arguments, the cotangents, and the residuals.
+        has_key: Whether there is a key.
+    """
+
+    def __init__(
+        self,
+        graph: GraphFunction,
+        joint: Joint,
+        places: Sequence[int],
+        flat: Sequence[Any],
+        *,
+        has_key: bool,
+    ) -> None:
+        super().__init__(graph, has_key=has_key, n_extra=len(places))
+        self._joint, self._places = joint, places
+        self.has_jvp = any(map(internals.has_tangent, flat))
+
+    def _value(self, *flat: Any) -> Outputs:
+        key, arrays = self._split(flat)
+        n = len(arrays) - self._n_extra
+        residuals = dict(zip(self._places, arrays[n:], strict=True))
+        return graph_outputs(self._joint.backward(arrays[:n], residuals, key))
