@@ -28,7 +28,6 @@ def from_torch(
     fallback: Literal["host"] | None = None,
     random: bool = False,
     mutable: bool = False,
-    generate_jvp_rule: bool = False,
 ) -> Any: ...
 def from_torch(
     source: Any,
@@ -53,10 +52,8 @@ def from_torch(
         mutable: Set to True if the forward of a module writes to its buffers, as a
             batch norm does in training. Then `apply` returns a pair of the result and
             the new buffers.
-        generate_jvp_rule: Set to True for forward mode everywhere. A Function without a
-            jvp gets one from its backward. For a module or a function, jaxfn also
-            traces the jvp at each differentiated call, which takes long; without it,
-            they have forward mode where `jax.jvp` or `jax.jacfwd` is innermost.
+        generate_jvp_rule: Set to True if a Function without a jvp is to get one from
+            its backward. Modules and functions always have one.
 
     Returns:
         For a Function a subclass of `jaxfn.Function` with its name. Its `apply` takes
@@ -99,33 +96,37 @@ def from_torch(
     is_module = isinstance(source, torch.nn.Module)
     if mutable and not is_module:
         raise TypeError("from_torch takes mutable=True for a torch.nn.Module alone.")
+    if generate_jvp_rule and not isinstance(source, type):
+        raise TypeError(
+            "from_torch takes generate_jvp_rule=True for a torch.autograd.Function "
+            "alone. A module or a function has a jvp without it."
+        )
     if is_module:
-        return TorchModel(source, settings, mutable=mutable, has_jvp=generate_jvp_rule)
+        return TorchModel(source, settings, mutable=mutable)
     if isinstance(source, type):
         return bridged(source, settings, generate_jvp_rule=generate_jvp_rule)
     if callable(source):
-        return _function(source, settings, has_jvp=generate_jvp_rule)
+        return _function(source, settings)
     raise TypeError(
         "from_torch expected a class derived from torch.autograd.Function, a module or "
         f"a function on tensors, got {source!r}."
     )
 
 
-def _function(source: Any, settings: Settings, *, has_jvp: bool) -> Any:
+def _function(source: Any, settings: Settings) -> Any:
     """Return the function on arrays of a function on tensors."""
     name = getattr(source, "__name__", type(source).__name__)
     for x in closed_tensors(source):
         if x.requires_grad:
             raise TypeError(
                 f"`{name}` closes over a tensor of shape {tuple(x.shape)} that "
-                "requires a gradient, which would be lost. Pass it as an argument; a module by "
-                "torch.func.functional_call(module, params, args)."
+                "requires a gradient, which would be lost. Pass it as an argument; a "
+                "module by torch.func.functional_call(module, params, args)."
             )
     on_arrays = OnArrays(
         lambda args, kwargs: source(*args, **kwargs),
         name,
         settings,
-        has_jvp=has_jvp,
         state=lambda: fingerprint(source),
     )
 

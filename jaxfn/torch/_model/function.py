@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn.torch._base import Flattener, fingerprint, torch, unflatten
+from jaxfn.torch._base import Flattener, closed_tensors, fingerprint, torch, unflatten
 from jaxfn.torch._function import GraphFunction, Settings, remember
 from jaxfn.torch._model import results
 from jaxfn.torch._model.rules import Differentiable
@@ -34,7 +34,6 @@ class OnArrays:
         run: A function of the values that a call gives it. It is called for each trace.
         name: Its name in messages.
         settings: The settings of `from_torch`.
-        has_jvp: Whether each call traces a jvp too.
         state: Returns a key of the values that it reads beside its arguments.
     """
 
@@ -44,17 +43,22 @@ class OnArrays:
         name: str,
         settings: Settings,
         *,
-        has_jvp: bool,
         state: Callable[[], Any] = lambda: None,
     ) -> None:
         self._run, self._name, self._settings = run, name, settings
-        self._has_jvp, self._state = has_jvp, state
+        self._state = state
         self._by_signature: OrderedDict[Any, Differentiable] = OrderedDict()
 
     def __call__(self, key: Any, *values: Any) -> Any:
         """Return what the function returns, with arrays in place of tensors."""
         flattener = Flattener(_is_array, lambda x: isinstance(x, jax.Array))
         templates = [flattener(x) for x in values]
+        if tensors := closed_tensors(templates):
+            raise TypeError(
+                f"`{self._name}` got a torch.Tensor of shape {tuple(tensors[0].shape)} "
+                "as an argument: expected JAX or NumPy arrays. Pass "
+                "jnp.asarray(tensor.numpy())."
+            )
         arrays = [jnp.asarray(x) for x in flattener.leaves]
         function = self._at(templates)
         found = function(key, arrays)
@@ -80,7 +84,7 @@ class OnArrays:
                 host=self._settings.host,
                 state=self._state,
             )
-            found = Differentiable(graph, has_jvp=self._has_jvp)
+            found = Differentiable(graph)
             remember(self._by_signature, key, found)
         return found
 

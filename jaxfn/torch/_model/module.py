@@ -40,9 +40,7 @@ class TorchModel:
     frozen: dict[str, jax.Array]
     buffers: dict[str, jax.Array]
 
-    def __init__(
-        self, module: Any, settings: Settings, *, mutable: bool, has_jvp: bool
-    ) -> None:
+    def __init__(self, module: Any, settings: Settings, *, mutable: bool) -> None:
         self._name, self._settings = type(module).__name__, settings
         self._mutable = mutable
         tensors = dict(module.named_parameters())
@@ -66,7 +64,7 @@ class TorchModel:
         self._module, self._stand_ins = _without_values(
             module, [*tensors.values(), *buffers.values()]
         )
-        self._on_arrays = OnArrays(self._run, self._name, settings, has_jvp=has_jvp)
+        self._on_arrays = OnArrays(self._run, self._name, settings)
 
     def __repr__(self) -> str:
         n = sum(x.size for x in self.params.values())
@@ -158,12 +156,14 @@ class TorchModel:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
-        with _Statistics():
+        with _Statistics() as statistics:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
             name
             for name, (x, count) in before.items()
-            if tensors[name] is not x or experimental.writes_to(x) != count
+            if tensors[name] is not x
+            or experimental.writes_to(x) != count
+            or any(x is y for y in statistics.written)
         ]
         if not self._mutable and written:
             raise self._writes(written)
@@ -205,14 +205,37 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
 
 
 class _Statistics(TorchFunctionMode):
-    """A mode in which a batch norm says that it writes to its running statistics."""
+    """A mode in which a batch norm says that it writes to its running statistics.
+
+    Torch's own operation writes to them without a word.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[Any] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.batch_norm and not kwargs and args[3] is not None and args[5]:
-            x, weight, bias, mean, var, training, momentum, eps, *_ = args
-            legit = torch.ops.aten._native_batch_norm_legit.default
-            return legit(x, weight, bias, mean, var, training, momentum, eps)[0]
+        if func is torch.nn.functional.batch_norm:
+            return self._batch_norm(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _batch_norm(
+        self,
+        x: Any,
+        mean: Any,
+        var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if not training or mean is None:
+            args = weight, bias, training, momentum, eps
+            return torch.nn.functional.batch_norm(x, mean, var, *args)
+        self.written += [mean, var]
+        legit = torch.ops.aten._native_batch_norm_legit.default
+        return legit(x, weight, bias, mean, var, training, momentum, eps)[0]

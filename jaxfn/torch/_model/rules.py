@@ -32,12 +32,10 @@ class Differentiable:
 
     Args:
         graph: The function.
-        has_jvp: Whether each call traces a jvp too, which takes longer than the rest.
-            If not, there is a jvp where jax.jvp is the innermost transformation.
     """
 
-    def __init__(self, graph: GraphFunction, *, has_jvp: bool) -> None:
-        self.graph, self.has_jvp = graph, has_jvp
+    def __init__(self, graph: GraphFunction) -> None:
+        self.graph = graph
         self._joints: dict[Any, Joint | None] = {}
         self._cotangents: dict[Any, Mask] = {}
 
@@ -114,6 +112,17 @@ def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> lis
     return [*[None if x is None else x.detach() for x in outs], *grads]
 
 
+def _may_need_jvp(arrays: Sequence[Any]) -> bool:
+    """Return whether forward mode may come, in the place of reverse mode.
+
+    To trace a jvp takes longer than everything else. Under jax.grad it would be traced
+    for nothing.
+    """
+    if any(map(internals.has_tangent, arrays)):
+        return True
+    return not any(map(internals.is_differentiated, arrays))
+
+
 class _ForwardRules(GraphRules):
     """Forward saves the arguments and the residuals."""
 
@@ -122,7 +131,7 @@ class _ForwardRules(GraphRules):
     ) -> None:
         super().__init__(function.graph, has_key=has_key)
         self._function, self._n = function, len(flat)
-        self.has_jvp = function.has_jvp or any(map(internals.has_tangent, flat))
+        self.has_jvp = _may_need_jvp(flat)
 
     def forward(self, arrays: Arrays, perturbed: Mask) -> tuple[Any, Any, Layout]:
         key, xs = self._split(arrays)
@@ -155,7 +164,6 @@ class _ForwardRules(GraphRules):
         rules = _BackwardRules(
             self._graph.vjp(*masks), joint, places, flat, has_key=has_key
         )
-        rules.has_jvp = rules.has_jvp or self._function.has_jvp
         return call(rules, flat)
 
     def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
@@ -184,7 +192,7 @@ class _BackwardRules(GraphRules):
     ) -> None:
         super().__init__(graph, has_key=has_key, n_extra=len(places))
         self._joint, self._places = joint, places
-        self.has_jvp = any(map(internals.has_tangent, flat))
+        self.has_jvp = _may_need_jvp(flat)
 
     def _value(self, *flat: Any) -> Outputs:
         key, arrays = self._split(flat)

@@ -154,6 +154,15 @@ def _failed(step: Operation, error: Exception) -> TorchRefusal:
 
 def _unfit(step: Operation, error: Exception) -> TorchRefusal:
     """Return the refusal for an error of a row."""
+    if type(error).__name__ == "ShardingTypeError":
+        return TorchRefusal(
+            operation=step.name,
+            reason="its arguments are on a mesh whose axes are explicit, and PyTorch "
+            f"does not say how results are split: {error}",
+            way_out="Make the mesh with axis_types=(jax.sharding.AxisType.Auto,) for "
+            "each axis: XLA then chooses.",
+            where=step.where,
+        )
     out = step.out if isinstance(step.out, tuple) else (step.out,)
     if any(isinstance(t, Type) and t.shape is None for t in out):
         return TorchRefusal(
