@@ -21,7 +21,7 @@ def run_tracked(run: TensorFunction, xs: Sequence[Any], mask: Sequence[bool]) ->
     tracked = [_tracked(x) if t else x for x, t in zip(xs, mask, strict=True)]
     # A rule may write to its arguments, but torch allows no write to a leaf: clone it.
     inside = [x.clone() if t else x for x, t in zip(tracked, mask, strict=True)]
-    outs = results_of(run(inside))
+    outs = run(inside)
     return [x for x, t in zip(tracked, mask, strict=True) if t], outs
 
 
@@ -69,7 +69,8 @@ def pull(
     again = torch.is_grad_enabled()
     xs, cts = tensors[: len(needs_input_grad)], iter(tensors[len(needs_input_grad) :])
     with torch.enable_grad():
-        tracked, outs = run_tracked(run, xs, needs_input_grad)
+        tracked, found = run_tracked(run, xs, needs_input_grad)
+        outs = results_of(found)
     present_cts = [next(cts) if g else None for g in has_cotangent]
     pairs = [
         (out, ct)
@@ -97,7 +98,8 @@ def push(
     again = torch.is_grad_enabled()
     xs, tangents = tensors[: len(has_tangent)], list(tensors[len(has_tangent) :])
     with torch.enable_grad():
-        tracked, outs = run_tracked(run, xs, has_tangent)
+        tracked, found = run_tracked(run, xs, has_tangent)
+        outs = results_of(found)
         differentiable = [x for x in outs if has_gradient(x)]
         free = [torch.zeros_like(x).requires_grad_() for x in differentiable]
         pulled: Sequence[Any] = ()

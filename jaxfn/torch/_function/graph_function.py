@@ -103,6 +103,10 @@ class GraphFunction:
             as_gpu=self._as_gpu,
         )
 
+    def note(self, types: Sequence[Any]) -> Any:
+        """Return the note on the results for inputs of these types."""
+        return self.program(types).note
+
     def program(self, types: Sequence[Any]) -> BranchTree:
         """Return the program for inputs of these types, made once.
 

@@ -62,7 +62,7 @@ class OnArrays:
         arrays = [jnp.asarray(x) for x in flattener.leaves]
         function = self._at(templates)
         found = function(key, arrays)
-        output = function.graph.program(arrays).note
+        output = function.note(arrays)
         return results.restored(output.template, found)
 
     def _at(self, templates: list[Any]) -> Differentiable:

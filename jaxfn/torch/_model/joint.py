@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -23,6 +24,21 @@ _AGAIN = {
 }
 
 
+@dataclasses.dataclass(slots=True)
+class Parts:
+    """The note on a run of forward and backward.
+
+    Attributes:
+        n_results: The number of results.
+        has_cotangent: For each result, whether it has a cotangent.
+        note: The note on the results.
+    """
+
+    n_results: int
+    has_cotangent: tuple[bool, ...]
+    note: Any
+
+
 class Joint:
     """A program that computes results and gradients, in two parts.
 
@@ -30,30 +46,37 @@ class Joint:
     value of forward that backward uses is a residual.
 
     Args:
-        program: A program of arguments and cotangents.
-        n_results: The number of its first outputs that are results. The others are
-            gradients.
+        program: A program of the arguments, which returns results, cotangents of them,
+            and gradients. It makes the cotangents, in the place of the real ones.
+        parts: The parts of its results.
+
+    Attributes:
+        note: The note on the results.
+        has_cotangent: For each result, whether it has a cotangent.
     """
 
-    def __init__(self, program: TracedProgram, n_results: int) -> None:
-        self._program, self._n_results = program, n_results
+    def __init__(self, program: TracedProgram, parts: Parts) -> None:
+        self._program = program
+        self.note, self.has_cotangent = parts.note, parts.has_cotangent
+        n, n_cts = parts.n_results, sum(parts.has_cotangent)
         self._first = program.n_inputs + len(program.constants)
-        self._results = program.outputs[:n_results]
-        self._gradients = program.outputs[n_results:]
+        self._results = program.outputs[:n]
+        self._cotangents = program.outputs[n : n + n_cts]
+        self._gradients = program.outputs[n + n_cts :]
         self._forward = self._needed(self._results)
         self._residuals = self._find_residuals()
 
     def _find_residuals(self) -> list[int]:
-        forward = set(self._forward)
+        forward, cts = set(self._forward), set(self._cotangents)
         # An operation with several results: those that backward takes belong to it.
-        for i in self._needed(self._gradients, without=forward):
+        for i in self._needed(self._gradients, without=forward | cts):
             step = self._step(i)
             if step.name == "getitem" and step.args[0] in forward:
                 forward.add(i)
         self._forward = sorted(forward)
         kept = {i for i in forward if not self._is_computed_again(self._step(i))}
         used: set[int] = set()
-        for i in self._needed(self._gradients, without=kept):
+        for i in self._needed(self._gradients, without=kept | cts):
             used.update(_refs((self._step(i).args, self._step(i).kwargs)))
         used.update(ref for ref in self._gradients if ref is not None)
         return sorted(used & kept)
@@ -107,7 +130,9 @@ class Joint:
 
         What is not among the residuals is computed again.
         """
-        values = self._values(arrays)
+        n = self._program.n_inputs
+        values = self._values(arrays[:n])
+        values |= dict(zip(self._cotangents, arrays[n:], strict=True))
         values |= {self._forward[place]: x for place, x in residuals.items()}
         for i in self._needed(self._gradients, without=set(values)):
             values[i] = run_step(self._step(i), values, key)

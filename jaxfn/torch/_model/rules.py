@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from jaxfn._core import Arrays, Layout, Mask, Outputs, call, gate, internals
-from jaxfn.torch._base import TorchRefusal, torch
+from jaxfn.torch._base import TorchRefusal, is_inexact, torch
 from jaxfn.torch._function import (
     GraphFunction,
     GraphRules,
@@ -16,12 +14,12 @@ from jaxfn.torch._function import (
     has_gradient,
     run_tracked,
 )
-from jaxfn.torch._model.joint import Joint
-from jaxfn.torch._trace import TracedProgram
+from jaxfn.torch._model.joint import Joint, Parts
+from jaxfn.torch._trace import Noted, TracedProgram
 
-Masks = tuple[Mask, Mask]
-"""For each argument, whether it is differentiated; for each result, whether it has a
-cotangent."""
+Masks = tuple[Mask, Any]
+"""For each argument, whether it is differentiated. For each result, whether it has a
+cotangent; None for all that can have one."""
 
 
 class Differentiable:
@@ -37,7 +35,7 @@ class Differentiable:
     def __init__(self, graph: GraphFunction) -> None:
         self.graph = graph
         self._joints: dict[Any, Joint | None] = {}
-        self._cotangents: dict[Any, Mask] = {}
+        self._cotangents: dict[Any, Mask | None] = {}
 
     def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
         """Return the results for these arrays, and a key if it draws."""
@@ -46,59 +44,69 @@ class Differentiable:
             return self.graph(arrays, key)
         return call(_ForwardRules(self, flat, has_key=key is not None), flat)
 
+    def note(self, arrays: Arrays) -> Any:
+        """Return the note on the results for these arrays."""
+        at = self.graph.key(arrays)
+        for (*_, key), joint in self._joints.items():
+            if key == at and joint is not None:
+                return joint.note
+        return self.graph.note(arrays)
+
     def forward(self, mask: Mask, arrays: Arrays) -> Joint | None:
         """Return forward with the residuals of a derivative by these arguments."""
         if not any(mask):
             return None
         # Which results have a cotangent is not known yet. Expect the same as last time.
         expected = self._cotangents.get((mask, self.graph.key(arrays)))
-        if expected is None:
-            types = self.graph.program(arrays).types
-            expected = tuple(
-                [t and jnp.issubdtype(t.dtype, jnp.inexact) for t in types]
-            )
-        return self.joint((mask, expected), arrays)
+        return self._joint((mask, expected), arrays)
 
-    def backward(self, masks: Masks, arrays: Arrays) -> Joint | None:
-        """Return backward for these cotangents."""
+    def backward(self, masks: Masks, arrays: Arrays, first: Joint) -> Joint | None:
+        """Return backward for these cotangents; `first` has computed forward."""
+        if first.has_cotangent == masks[1]:
+            return first
         self._cotangents[masks[0], self.graph.key(arrays)] = masks[1]
-        return self.joint(masks, arrays)
+        return self._joint(masks, arrays)
 
-    def joint(self, masks: Masks, arrays: Arrays) -> Joint | None:
+    def _joint(self, masks: Masks, arrays: Arrays) -> Joint | None:
         """Return forward and backward; None if the function has branches."""
-        key = masks, self.graph.key(arrays)
+        key = *masks, self.graph.key(arrays)
         if key not in self._joints:
             self._joints[key] = self._traced(masks, arrays)
         return self._joints[key]
 
     def _traced(self, masks: Masks, arrays: Arrays) -> Joint | None:
-        types = self.graph.program(arrays).types
-        wanted = [t for t, has in zip(types, masks[1], strict=True) if has]
-
-        def run(tensors: Sequence[Any]) -> list[Any]:
+        def run(tensors: Sequence[Any]) -> Noted:
             return _forward_and_backward(self.graph.run, masks, tensors)
 
         both = self.graph.beside(run, f"{self.graph.rule} and its gradient")
         try:
-            program = both.program([*arrays, *wanted]).root
+            tree = both.program(arrays)
         except TorchRefusal:
             if self.graph.host == "never":
                 raise
             return None
-        if not isinstance(program, TracedProgram):
+        if not isinstance(tree.root, TracedProgram):
             return None
-        return Joint(program, len(types))
+        return Joint(tree.root, tree.note)
 
 
-def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> list[Any]:
-    n = len(masks[0])
-    xs, cts = tensors[:n], iter(tensors[n:])
+def _forward_and_backward(run: Any, masks: Masks, xs: Sequence[Any]) -> Noted:
+    """Return results, cotangents of them and gradients.
+
+    A cotangent is an empty tensor, made in this run, for which the program takes the
+    real one: until here nobody knows what results there are.
+    """
+    mask, has_cotangent = masks
     with torch.enable_grad():
-        tracked, outs = run_tracked(run, xs, masks[0])
-    given = [next(cts) if has else None for has in masks[1]]
+        tracked, (outs, note) = run_tracked(run, xs, mask)
+    if has_cotangent is None:
+        has_cotangent = tuple([x is not None and is_inexact(x.dtype) for x in outs])
+    with torch.no_grad():
+        pairs = zip(outs, has_cotangent, strict=True)
+        cts = [torch.empty_like(x) if has else None for x, has in pairs]
     pairs = [
         (out, ct)
-        for out, ct in zip(outs, given, strict=True)
+        for out, ct in zip(outs, cts, strict=True)
         if ct is not None and has_gradient(out)
     ]
     grads: Sequence[Any] = [None] * len(tracked)
@@ -106,10 +114,12 @@ def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> lis
         grads = torch.autograd.grad(
             [out for out, _ in pairs],
             tracked,
-            [ct.to(out.dtype) for out, ct in pairs],
+            [ct for _, ct in pairs],
             allow_unused=True,
         )
-    return [*[None if x is None else x.detach() for x in outs], *grads]
+    results = [None if x is None else x.detach() for x in outs]
+    parts = Parts(len(outs), has_cotangent, note)
+    return Noted([*results, *[ct for ct in cts if ct is not None], *grads], parts)
 
 
 def _may_need_jvp(arrays: Sequence[Any]) -> bool:
@@ -153,10 +163,10 @@ class _ForwardRules(GraphRules):
     ) -> list[Any]:
         n = self._n - self._n_keys
         arrays, residuals = saved[:n], saved[n:]
-        joint = self._function.backward(masks, arrays) if layout.saved else None
+        first, places = layout.saved or (None, ())
+        joint = first and self._function.backward(masks, arrays, first)
         if joint is None:
             return super()._pulled(layout, masks, key, arrays, cts)
-        first, places = layout.saved
         if joint.signature != first.signature:
             residuals, places = [], ()  # backward then runs forward again
         has_key = key is not None
