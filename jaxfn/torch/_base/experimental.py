@@ -74,7 +74,12 @@ def check() -> None:
         name(what)
 
 
-TorchDispatchMode = name("TorchDispatchMode")
+class TorchDispatchMode(name("TorchDispatchMode")):
+    # Torch would wrap each call for its compiler, which takes a fifth of a trace.
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 # Distributions check their arguments by these. Torch can't trace them for all shapes.
 PLAINER = {name("_is_all_true"): torch.all, name("_is_any_true"): torch.any}
@@ -108,6 +113,16 @@ def is_operation(target: Any) -> bool:
 def schema_of(target: Any) -> Any:
     """Return the types of an operation's arguments and results, with its writes."""
     return getattr(target, "_schema", None)
+
+
+def asks_device(func: Any, args: Any) -> Any:
+    """Return the device if torch asks for that of a tensor without values; else None.
+
+    It asks at each operation, more often than everything else together.
+    """
+    if func is torch.ops.prim.device.default and type(args[0]) is name("FakeTensor"):
+        return args[0].fake_device
+    return None
 
 
 def whole_of(x: Any) -> Any:
@@ -182,15 +197,22 @@ def _plain_cpu() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
+@contextlib.contextmanager
+def tracing(fakes: Fakes) -> Iterator[None]:
+    """Let torch compute with tensors without values, by its plainest operations."""
+    # The fused kernels of attention are marked as random, even without dropout.
+    attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    # Its kernels for a CPU (an LSTM is one operation there) have no row either.
+    with fakes.mode, name("preserve_node_meta")(), _quiet(), attention, _plain_cpu():
+        yield
+
+
 def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
     """Run the first pass: return all operations of the Python, writes included.
 
     Torch writes those that have no row in jaxfn's table in terms of others.
     """
-    # The fused kernels of attention are marked as random, even without dropout.
-    attention = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-    # Its kernels for a CPU (an LSTM is one operation there) have no row either.
-    with fakes.mode, name("preserve_node_meta")(), _quiet(), attention, _plain_cpu():
+    with tracing(fakes):
         return name("make_fx")(body, decomposition_table=_decompositions())(*examples)
 
 
@@ -210,9 +232,18 @@ def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]
         setattr(target, name, original)
 
 
+_noted = [""]
+
+
 def note_place(place: str) -> None:
     """Note the line of the user's file for operations that are traced from now on."""
+    _noted[0] = place
     name("set_stack_trace")([place])
+
+
+def place_noted() -> str:
+    """Return the line that was noted last."""
+    return _noted[0]
 
 
 def place_of(node: Any) -> str:
@@ -248,6 +279,7 @@ def functional(module: Any, fakes: Fakes) -> Any:
     if not any(_writes(n.target) for n in module.graph.nodes):
         return module
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    module = torch.fx.GraphModule(module, module.graph)
     with fakes.mode, torch.no_grad():
         examples = [
             torch.empty_strided(v.shape, v.stride(), dtype=v.dtype)
@@ -271,7 +303,10 @@ def forget_numbers(x: Any) -> None:
     Torch itself forgets the tensor's own numbers, but not those of other tensors in the
     same memory.
     """
-    known = name("get_proxy_mode")().tracer.tensor_tracker
+    mode = name("get_proxy_mode")()
+    if mode is None:  # then no other numbers are known than those of the tensors
+        return
+    known = mode.tracer.tensor_tracker
     if x in known and known[x].constant is not None:
         return  # torch knows the numbers that the rule wrote
     number = storage_number(x)
@@ -291,6 +326,19 @@ def nodes_of(outputs: Any) -> list[Any]:
             seen[node] = None
             left.extend(n for n, _ in node.next_functions)
     return list(seen)
+
+
+@functools.cache
+def decomposition(target: Any) -> Callable[..., Any] | None:
+    """Return how torch writes an operation by others; None if it does not."""
+    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
+    if target in _decompositions():
+        return _decompositions()[target]
+    if target.namespace == "prim":  # a question, for example for the device
+        return None
+    if target.has_kernel_for_dispatch_key(implicit):
+        return target.decompose
+    return None
 
 
 @functools.cache

@@ -242,6 +242,9 @@ class RandomDraws(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        device = experimental.asks_device(func, args)
+        if device is not None:
+            return device
         kwargs = kwargs or {}
         if has_draws(func):
             self._note(func, kwargs)

@@ -23,6 +23,7 @@ from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import NeedsRead, Noted, Path
 from jaxfn.torch._trace.lower import build
+from jaxfn.torch._trace.recorder import record
 
 TensorFunction = Callable[[Sequence[Any]], "list[Any] | Noted"]
 """From tensors to tensors (or None)."""
@@ -191,7 +192,11 @@ class _Tracer:
         ]
         try:
             with torch.no_grad(), draws_by_torch():
-                module = experimental.trace(path, inputs, fakes)
+                if self._symbolic:
+                    module = experimental.trace(path, inputs, fakes)
+                else:
+                    with experimental.tracing(fakes):
+                        module = record(path, inputs)
             self._guard.check(path.backward_at or path.place)
             return experimental.functional(module, fakes)
         except TorchRefusal as refusal:
