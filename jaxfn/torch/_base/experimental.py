@@ -423,15 +423,16 @@ _MOST_CONSTANTS = 64
 
 @contextlib.contextmanager
 def eased() -> Iterator[None]:
-    """Let tracing remember small constants and go into torch.compile."""
+    """Let tracing remember small constants, and call what torch.compile has wrapped."""
     wanted = {
-        "torch._dynamo.config": ("error_on_nested_fx_trace", False),
         "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
         "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
     }
     with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for where, (what, value) in wanted.items():
-            module = sys.modules.get(where)  # None for Dynamo if nothing is compiled
+            module = sys.modules.get(where)
             if module is not None and hasattr(module, what):
                 stack.callback(setattr, module, what, getattr(module, what))
                 setattr(module, what, value)

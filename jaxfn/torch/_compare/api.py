@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jaxfn._check import expect_options, name_of
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.arguments import CommonArguments, names_of
+from jaxfn.torch._compare.module import compare_module
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import CompareOptions, Pair
 from jaxfn.torch._compare.report import CompareReport
@@ -17,8 +18,9 @@ from jaxfn.torch._compare.rows import NAMES, ComparisonRun, rows
 
 def compare(
     port: Any,
-    original: type,
+    original: Any,
     *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
     skip: Collection[str] = (),
     order: int = 2,
     rtol: float | None = None,
@@ -28,7 +30,7 @@ def compare(
     raise_on_failure: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> CompareReport:
-    """Compare a port with the `torch.autograd.Function` that it was made from.
+    """Compare a port with the PyTorch Function, or a model with the module, it is from.
 
     Both run on the same arguments, the original in PyTorch. The rows compare outputs,
     their shapes, dtypes and values, and values at other points. They compare gradients,
@@ -41,15 +43,22 @@ def compare(
     "expected": PyTorch treats tensors that forward saved as constants in a second
     derivative, but finite differences of PyTorch's own gradient agree with the port.
 
+    For a module, the rows compare the outputs, the gradient of a weighted sum of them
+    by each parameter, and the gradient of a weighted sum of these, in the precision of
+    the module.
+
     Args:
-        port: A `jaxfn.Function`, a `custom_function`, a class from `from_torch`, or any
-            function that JAX can call on the arguments. It gets a key first if it was
+        port: A model from `from_torch(module)`. Or a `jaxfn.Function`, a
+            `custom_function`, a class from `from_torch`, or any function that JAX can
+            call on the arguments. It gets a key first if it was
             made with random=True, or if its forward takes a `key` before the original's
             arguments.
-        original: The class, derived from `torch.autograd.Function`.
-        *args: The arguments of `apply`: JAX or NumPy arrays, tensors, and the rest.
-            Each side gets arrays of its own kind, and the rest as it is. The other
-            points are scaled towards zero: positive arguments stay positive.
+        original: The module; or the class, derived from `torch.autograd.Function`.
+        *args: The arguments of `apply`, for a model without its parameters: JAX or
+            NumPy arrays, tensors, and the rest. Each side gets arrays of its own kind,
+            and the rest as it is. The other points are scaled towards zero: positive
+            arguments stay positive.
+        kwargs: Keyword arguments of a module.
         skip: Names of rows to leave out; "gradients" for those of each argument.
         order: 1 to leave out the second derivative, else 2.
         rtol: Tolerance of every comparison, relative to the largest element; by default
@@ -103,6 +112,15 @@ def compare(
     Source: https://docs.pytorch.org/docs/stable/notes/extending.html
     """
     expect_options("compare", NAMES, skip, precision, order, rtol, atol)
+    if isinstance(original, torch.nn.Module):
+        report = compare_module(
+            port, original, args, kwargs or {}, order=order, rtol=rtol, atol=atol
+        )
+        if raise_on_failure:
+            report.raise_on_failure()
+        return report
+    if kwargs:
+        raise TypeError("compare takes kwargs for a torch.nn.Module alone.")
     expect_pair(port, original)
     told = {"second derivative": "order=1"} if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")

@@ -50,6 +50,7 @@ class GraphFunction:
         is_derivative: Whether it calls torch's autograd.
         state: Returns a key of the values that `run` reads beside its inputs.
         as_gpu: Whether it is traced as on a GPU, for the kernels that it launches.
+        launches_raise: Whether a launch raises LaunchSeen, if it is traced otherwise.
     """
 
     def __init__(
@@ -68,14 +69,17 @@ class GraphFunction:
         is_derivative: bool = False,
         state: Callable[[], Any] = lambda: None,
         as_gpu: bool = False,
+        launches_raise: bool = False,
     ) -> None:
         self._state, self._as_gpu = state, as_gpu
+        self._launches_raise = launches_raise
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.parameters, self.types = seed, parameters, types
         self.host: Host = host
         self._requires_grad, self._known = requires_grad, known
         self.host_types: dict[Any, list[Any]] = {}
+        self.host_note: Any = None
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
 
@@ -91,7 +95,9 @@ class GraphFunction:
         """Return a key of everything that changes a trace."""
         return types_key(types), self._state()
 
-    def beside(self, run: TensorFunction, rule: str) -> GraphFunction:
+    def beside(
+        self, run: TensorFunction, rule: str, *, as_gpu: bool | None = None
+    ) -> GraphFunction:
         """Return another function, which differs in what it runs."""
         return GraphFunction(
             run,
@@ -99,13 +105,20 @@ class GraphFunction:
             rule=rule,
             seed=self.seed,
             parameters=self.parameters,
+            host=self.host,
             state=self._state,
-            as_gpu=self._as_gpu,
+            as_gpu=self._as_gpu if as_gpu is None else as_gpu,
+            launches_raise=self._launches_raise,
         )
 
     def note(self, types: Sequence[Any]) -> Any:
         """Return the note on the results for inputs of these types."""
-        return self.program(types).note
+        try:
+            return self.program(types).note
+        except TorchRefusal:
+            if self.host == "never":
+                raise
+            return self.host_note  # it has run there, perhaps to find the types
 
     def program(self, types: Sequence[Any]) -> BranchTree:
         """Return the program for inputs of these types, made once.
@@ -119,7 +132,7 @@ class GraphFunction:
             try:
                 found = self._traced(self.examples(types))
             except LaunchSeen:
-                if self.rule == "forward":
+                if self._launches_raise:
                     raise
                 raise TorchRefusal(
                     operation="a kernel launch",

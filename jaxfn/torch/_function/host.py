@@ -26,7 +26,7 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._trace import RandomDraws, results_of
+from jaxfn.torch._trace import Noted, RandomDraws, results_of
 from jaxfn.torch._triton import KernelRuns
 
 
@@ -39,6 +39,7 @@ class Hosted(Protocol):
     seed: int | None
     types: Callable[[Sequence[Any]], list[Any]] | None
     host_types: dict[Any, list[Any]]
+    host_note: Any
 
 
 def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
@@ -127,7 +128,10 @@ def _on(
         draws = RandomDraws(seed)
         draws.is_real = True
         with draws, draws_by_torch():
-            return results_of(graph.run(tensors))
+            found = graph.run(tensors)
+            if isinstance(found, Noted):
+                graph.host_note = found.note
+            return results_of(found)
 
     return KernelRuns()(run)
 

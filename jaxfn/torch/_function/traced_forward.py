@@ -89,6 +89,7 @@ class TracedForward:
             batch=self._batched if has_vmap(cls) else None,
             state=self._state,
             as_gpu=as_gpu,
+            launches_raise=True,
         )
         self.program = self.graph.program(call.arrays)
         self.result: ForwardResult = self.program.note

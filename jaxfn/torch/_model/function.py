@@ -83,6 +83,7 @@ class OnArrays:
                 seed=self._settings.seed(_SEED),
                 host=self._settings.host,
                 state=self._state,
+                launches_raise=True,
             )
             found = Differentiable(graph)
             remember(self._by_signature, key, found)

@@ -15,7 +15,7 @@ from jaxfn.torch._function import (
     run_tracked,
 )
 from jaxfn.torch._model.joint import Joint, Parts
-from jaxfn.torch._trace import Noted, TracedProgram
+from jaxfn.torch._trace import LaunchSeen, Noted, TracedProgram
 
 Masks = tuple[Mask, Any]
 """For each argument, whether it is differentiated. For each result, whether it has a
@@ -39,6 +39,14 @@ class Differentiable:
 
     def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
         """Return the results for these arrays, and a key if it draws."""
+        try:
+            return self._call(key, arrays)
+        except LaunchSeen:  # a kernel of Triton: trace it as on a GPU
+            self.graph = self.graph.beside(self.graph.run, self.graph.rule, as_gpu=True)
+            self._joints.clear()
+            return self._call(key, arrays)
+
+    def _call(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
         flat = list(arrays) if key is None else [key, *arrays]
         if not any(map(internals.is_tracer, flat)):
             return self.graph(arrays, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -218,3 +219,78 @@ def fake_quantize_channels(
     scale, zero = (jnp.expand_dims(y, axes) for y in (scale, zero))
     product = jnp.promote_types(x.dtype, jnp.float32)
     return _fake_quantize(x, scale, zero, low, high, product)
+
+
+@row("aten._weight_norm_interface_backward")
+def weight_norm_backward(g: Any, v: Any, scale: Any, norms: Any, dim: int) -> Any:
+    """Return the gradients of `v * scale / norm(v)` by `v` and by `scale`."""
+    at = tuple(d for d in range(v.ndim) if d != dim)
+    along = jnp.sum(g * v, at, keepdims=True)
+    norms = norms.reshape(along.shape)
+    g_v = scale / norms * (g - v * along / norms**2)
+    return g_v, (along / norms).reshape(scale.shape)
+
+
+_SUM, _MEAN, _MAX = range(3)
+
+
+def _bags(at: Any, offsets: Any, n: int) -> Any:
+    """Return the bag of each index."""
+    return jnp.searchsorted(offsets[:n], jnp.arange(at.shape[0]), side="right") - 1
+
+
+@row("aten._embedding_bag", typed=True)
+def embedding_bag(
+    out: Any, w: Any, at: Any, offsets: Any, scale_grad_by_freq: bool = False,
+    mode: int = _SUM, sparse: bool = False, weights: Any = None,
+    include_last_offset: bool = False, padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """Return the sum, mean or maximum of the rows in each bag, and what backward needs.
+
+    A bag is a part of the indices, from its offset to the next one.
+    """
+    n_bags, n = out[0].shape[0], at.shape[0]
+    bag = _bags(at, offsets, n_bags)
+    is_used = at != padding_idx
+    rows = w[at] if weights is None else w[at] * weights[:, None]
+    sizes = jax.ops.segment_sum(is_used.astype(offsets.dtype), bag, n_bags)
+    places = jnp.zeros((n_bags, w.shape[1]), offsets.dtype)
+    if mode == _MAX:
+        low = jnp.where(is_used[:, None], rows, -jnp.inf)
+        y = jax.ops.segment_max(low, bag, n_bags)
+        y = jnp.where(sizes[:, None] > 0, y, 0)
+        order = jnp.where(
+            is_used[:, None] & (rows == y[bag]), jnp.arange(n)[:, None], n
+        )
+        first = jax.ops.segment_min(order, bag, n_bags)
+        places = jnp.where(sizes[:, None] > 0, at[jnp.clip(first, 0, n - 1)], -1)
+    else:
+        y = jax.ops.segment_sum(jnp.where(is_used[:, None], rows, 0), bag, n_bags)
+        y = y / jnp.maximum(sizes, 1)[:, None] if mode == _MEAN else y
+    found = bag, sizes, places
+    # Torch leaves out what its backward does not need in this mode.
+    return y, *[
+        x if x.shape == t.shape else jnp.zeros(t.shape, t.dtype)
+        for x, t in zip(found, out[1:], strict=True)
+    ]
+
+
+@row("aten._embedding_bag_backward")
+def embedding_bag_backward(
+    g: Any, at: Any, offsets: Any, bag: Any, sizes: Any, places: Any, n_rows: int,
+    scale_grad_by_freq: bool, mode: int, sparse: bool, weights: Any = None,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """Return the gradient of `embedding_bag` by its table."""
+    if scale_grad_by_freq:  # torch divides by other numbers than the frequencies
+        raise NotImplementedError("scale_grad_by_freq=True")
+    empty = jnp.zeros((n_rows, g.shape[1]), g.dtype)
+    bag = _bags(at, offsets, g.shape[0])
+    if mode == _MAX:
+        columns = jnp.broadcast_to(jnp.arange(g.shape[1]), g.shape)
+        return empty.at[places, columns].add(jnp.where(places < 0, 0, g))
+    if mode == _MEAN:
+        g = g / jnp.maximum(sizes, 1)[:, None]
+    rows = g[bag] if weights is None else g[bag] * weights[:, None]
+    rows = jnp.where((at != padding_idx)[:, None], rows, 0)
+    return empty.at[at].add(rows)

@@ -53,8 +53,6 @@ class _Recorder(experimental.TorchDispatchMode):
             if found is not NotImplemented:
                 return found
         found = func(*args, **kwargs)
-        if not _has_tensor(found):
-            return found
         # The argument of lift_fresh is a constant, to which the rule may then write.
         target = _LIFTED_COPY if func is _LIFT else func
         node = self._graph.call_function(
@@ -72,9 +70,8 @@ class _Recorder(experimental.TorchDispatchMode):
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
             self._alive.append(value)
-            return
-        for i, x in enumerate(value):
-            if isinstance(x, (torch.Tensor, list, tuple)):
+        elif isinstance(value, (list, tuple)):
+            for i, x in enumerate(value):
                 part = self._graph.call_function(operator.getitem, (node, i))
                 part.meta["stack_trace"] = node.stack_trace
                 self._note(x, part)
@@ -95,9 +92,3 @@ class _Recorder(experimental.TorchDispatchMode):
         self._nodes[id(x)] = node
         self._alive.append(x)
         return node
-
-
-def _has_tensor(x: Any) -> bool:
-    if isinstance(x, (list, tuple)):
-        return any(map(_has_tensor, x))
-    return isinstance(x, torch.Tensor)

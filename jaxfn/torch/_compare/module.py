@@ -1,0 +1,170 @@
+"""A module in JAX beside its original: outputs, and gradients by all parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn._check import CheckResult
+from jaxfn.torch._base import closed_tensors, from_numpy, is_inexact, to_numpy, torch
+from jaxfn.torch._compare.report import CompareReport
+
+_Row = tuple[str, str, Any, Any]
+"""Name, rule, what JAX computes, what PyTorch computes."""
+
+
+def compare_module(
+    port: Any,
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    order: int,
+    rtol: float | None,
+    atol: float,
+) -> CompareReport:
+    """Compare a model of `from_torch` with its module, on the module's parameters."""
+    if not (hasattr(port, "apply") and hasattr(port, "params")):
+        raise TypeError(
+            "compare expected a model of jaxfn.torch.from_torch(module) beside a "
+            f"torch.nn.Module, got {port!r}."
+        )
+    results = []
+    # A parameter whose gradient is zero gets nothing but rounding: the largest gradient
+    # says how much that is.
+    ours, theirs = _in_jax(port, args, kwargs, order), _in_torch(module, args, kwargs)
+    rows = list(_rows(ours, theirs, order))
+    sizes: dict[str, float] = {}
+    for _, rule, _, expected in rows:
+        sizes[rule] = max(sizes.get(rule, 0.0), _size(expected))
+    for name, rule, got, expected in rows:
+        floor = 1e-3 * sizes[rule]
+        results.append(_result(name, rule, got, expected, floor, rtol, atol))
+    return CompareReport(repr(port), tuple(results), type(module).__name__)
+
+
+class _Computed:
+    """What one side computes.
+
+    Attributes:
+        outputs: The outputs that are floats.
+        gradients: The gradient of a weighted sum of them, by parameter.
+        second: The gradient of a weighted sum of these; or an error.
+    """
+
+    def __init__(self, outputs: list[Any], gradients: dict[str, Any]) -> None:
+        self.outputs, self.gradients = outputs, gradients
+        self.second: Any = None
+
+
+def _in_jax(model: Any, args: Any, kwargs: Any, order: int) -> _Computed:
+    args, kwargs = jax.tree.map(_to_jax, (tuple(args), dict(kwargs)))
+
+    def loss(params: Any) -> tuple[Any, list[Any]]:
+        leaves = jax.tree.leaves(model.apply(params, *args, **kwargs))
+        outs = [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+        return sum((_weights(x.shape) * x).sum() for x in outs), outs
+
+    grad = jax.grad(loss, has_aux=True)
+    gradients, outputs = jax.jit(grad)(model.params)
+    found = _Computed(outputs, gradients)
+    if order == 2:
+        weighted = lambda p: sum(  # noqa: E731
+            (_weights(g.shape) * g).sum() for g in grad(p)[0].values()
+        )
+        found.second = jax.jit(jax.grad(weighted))(model.params)
+    return found
+
+
+def _in_torch(module: Any, args: Any, kwargs: Any) -> _Computed:
+    args, kwargs = jax.tree.map(_to_torch, (tuple(args), dict(kwargs)))
+    params = {k: x for k, x in module.named_parameters() if x.requires_grad}
+    # A batch norm in training writes to its buffers: leave them as they are.
+    buffers = {k: x.clone() for k, x in module.named_buffers()}
+    # PyTorch's other kernels of attention have no second derivative.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        result = torch.func.functional_call(module, buffers, args, kwargs)
+    outs = [x for x in closed_tensors(result) if is_inexact(x.dtype)]
+    total = sum((_like(x) * x).sum() for x in outs)
+    how = {"allow_unused": True, "materialize_grads": True}
+    grads = torch.autograd.grad(total, list(params.values()), create_graph=True, **how)
+    found = _Computed(outs, dict(zip(params, grads, strict=True)))
+    try:
+        total = sum((_like(g) * g).sum() for g in grads)
+        second = torch.autograd.grad(total, list(params.values()), **how)
+        found.second = dict(zip(params, second, strict=True))
+    except (RuntimeError, NotImplementedError) as error:
+        found.second = error
+    return found
+
+
+def _rows(ours: _Computed, theirs: _Computed, order: int) -> Iterator[_Row]:
+    pairs = zip(ours.outputs, theirs.outputs, strict=True)
+    for i, (got, expected) in enumerate(pairs):
+        yield f"output {i}", "forward", got, expected
+    for name, expected in theirs.gradients.items():
+        yield f"gradient of {name}", "backward", ours.gradients[name], expected
+    if order == 1:
+        return
+    if isinstance(theirs.second, Exception):
+        yield "second derivative", "second", None, theirs.second
+        return
+    for name, expected in theirs.second.items():
+        yield f"second derivative of {name}", "second", ours.second[name], expected
+
+
+def _result(
+    name: str,
+    rule: str,
+    got: Any,
+    expected: Any,
+    floor: float,
+    rtol: float | None,
+    atol: float,
+) -> CheckResult:
+    rule = "backward" if rule == "second" else rule
+    if isinstance(expected, Exception):
+        return CheckResult(name, rule, "skipped", message=f"PyTorch raised: {expected}")
+    eps = float(jnp.finfo(got.dtype).eps)
+    got = np.asarray(got.astype(jnp.float64 if eps < 1e-10 else jnp.float32))
+    want = to_numpy(expected.detach().to(torch.float64))
+    if got.shape != want.shape:
+        message = f"expected shape {want.shape}, got {got.shape}"
+        return CheckResult(name, rule, "FAIL", message=message)
+    size = max(_size(expected), floor)
+    worst = float(np.abs(got - want).max()) if got.size else 0.0
+    error = worst / size if size else worst
+    tolerance = eps**0.5 if rtol is None else rtol
+    ok = bool(error <= tolerance or worst <= atol)  # False for a nan
+    at = np.unravel_index(np.abs(got - want).argmax(), got.shape) if got.size else ()
+    message = (
+        "" if ok else f"at {tuple(map(int, at))}: expected {want[at]}, got {got[at]}"
+    )
+    return CheckResult(name, rule, "ok" if ok else "FAIL", error, tolerance, message)
+
+
+def _size(x: Any) -> float:
+    if isinstance(x, Exception) or not x.numel():
+        return 0.0
+    return float(x.detach().abs().max())
+
+
+def _weights(shape: Any) -> Any:
+    """Return different weights for all elements."""
+    return np.cos(np.arange(int(np.prod(shape)))).reshape(shape)
+
+
+def _like(x: Any) -> Any:
+    return torch.as_tensor(_weights(tuple(x.shape)), dtype=x.dtype)
+
+
+def _to_jax(x: Any) -> Any:
+    return jnp.asarray(to_numpy(x)) if isinstance(x, torch.Tensor) else x
+
+
+def _to_torch(x: Any) -> Any:
+    return from_numpy(x) if isinstance(x, (jax.Array, np.ndarray)) else x

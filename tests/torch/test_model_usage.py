@@ -1,0 +1,504 @@
+"""What people do with a model: forces, dropout, buffers, ensembles, training."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import jaxfn.torch
+from jaxfn.torch import TorchRefusal, from_torch
+from tests.torch import models
+
+
+def close(got, want, rtol=1e-5):
+    want = want.detach().numpy() if isinstance(want, torch.Tensor) else np.asarray(want)
+    size = np.abs(want).max() if want.size else 1.0
+    np.testing.assert_allclose(np.asarray(got), want, rtol=rtol, atol=rtol * size)
+
+
+def jnp_of(x):
+    return jnp.asarray(x.detach().numpy())
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+class Energy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, positions):
+        return self.net(positions).sum()
+
+
+class EnergyAndForces(Energy):
+    def forward(self, positions):
+        positions = positions.requires_grad_()
+        energy = super().forward(positions)
+        (grad,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return energy, -grad
+
+
+def by_name(module, grads):
+    return dict(zip(dict(module.named_parameters()), grads, strict=True))
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_forces_by_positions_and_then_by_parameters(jit):
+    module, x, target = Energy(), torch.randn(5, 3), torch.randn(5, 3)
+    model = from_torch(module)
+
+    def loss(params, x):
+        forces = -jax.grad(lambda x: model.apply(params, x))(x)
+        return ((forces - jnp_of(target)) ** 2).sum()
+
+    got = jit(jax.grad(loss))(model.params, jnp_of(x))
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(module(x), x, create_graph=True)
+    total = ((-grad - target) ** 2).sum()
+    want = torch.autograd.grad(total, module.parameters(), allow_unused=True)
+    for name, w in by_name(module, want).items():
+        close(got[name], torch.zeros(1) if w is None else w)
+
+
+def test_forces_inside_of_the_module():
+    module, x = EnergyAndForces(), torch.randn(5, 3)
+    model = from_torch(module)
+
+    def loss(params):
+        energy, forces = model.apply(params, jnp_of(x))
+        return energy + (forces**2).sum()
+
+    value, got = jax.jit(jax.value_and_grad(loss))(model.params)
+    energy, forces = module(x)
+    total = energy + (forces**2).sum()
+    close(value, total)
+    want = torch.autograd.grad(total, module.parameters(), allow_unused=True)
+    for name, w in by_name(module, want).items():
+        close(got[name], w)
+
+
+def test_every_way_to_a_hessian():
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.randn(3)
+    model = from_torch(module)
+    want = torch.autograd.functional.hessian(lambda x: module(x).sum(), x)
+    f = lambda x: model.apply(model.params, x).sum()  # noqa: E731
+    for hessian in (
+        jax.hessian(f),
+        jax.jit(jax.hessian(f)),
+        jax.hessian(jax.jit(f)),
+        jax.jacrev(jax.jacrev(f)),
+        jax.jacfwd(jax.jacfwd(f)),
+    ):
+        close(hessian(jnp_of(x)), want)
+
+
+def test_forward_mode():
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.randn(3)
+    model = from_torch(module)
+    want = torch.autograd.functional.jacobian(module, x)
+    f = lambda x: model.apply(model.params, x)  # noqa: E731
+    for jacobian in (jax.jacfwd(f), jax.jit(jax.jacfwd(f)), jax.jacfwd(jax.jit(f))):
+        close(jacobian(jnp_of(x)), want)
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1000))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self):
+        return self.dropout(self.weight)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_backward_drops_what_forward_dropped(jit):
+    model, key = from_torch(Dropped(), random=True), jax.random.key(3)
+
+    def loss(params):
+        y = model.apply(params, key)
+        return y.sum(), y
+
+    (_, y), grads = jit(jax.value_and_grad(loss, has_aux=True))(model.params)
+    assert 400 < int((y == 0).sum()) < 600
+    np.testing.assert_array_equal(y, grads["weight"])
+    # The second derivative of y^3, where y = mask * w, is 6 mask^3 w.
+    cube = lambda params: (model.apply(params, key) ** 3).sum()  # noqa: E731
+    slope = lambda params: jax.grad(cube)(params)["weight"].sum()  # noqa: E731
+    np.testing.assert_allclose(jit(jax.grad(slope))(model.params)["weight"], 6 * y**3)
+    other = model.apply(model.params, jax.random.key(4))
+    assert (np.asarray(other) != np.asarray(y)).any()
+
+
+def test_a_draw_without_a_key_is_refused():
+    with pytest.raises(TorchRefusal, match=r"Dropped.*random numbers.*random=True"):
+        from_torch(Dropped()).apply({"weight": jnp.ones(1000)})
+    model = from_torch(Dropped(), random=True)
+    with pytest.raises(TypeError, match=r"Dropped.*expected a PRNG key"):
+        model.apply(model.params)
+
+
+def test_buffers_of_a_batch_norm_in_training():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    x = torch.randn(6, 3)
+    model = from_torch(module)
+    with pytest.raises(TorchRefusal, match=r"`1.running_mean`.*eval\(\).*mutable=True"):
+        model.apply(model.params, jnp_of(x))
+    model = from_torch(module, mutable=True)
+
+    def loss(params, buffers):
+        out, buffers = model.apply({**params, **buffers}, jnp_of(x))
+        return (out**2).sum(), buffers
+
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    buffers = model.buffers
+    for _ in range(2):
+        (value, buffers), got = step(model.params, buffers)
+        total = (module(x) ** 2).sum()
+        close(value, total)
+        for name, want in module.named_buffers():
+            close(buffers[name], want)
+    want = by_name(module, torch.autograd.grad(total, module.parameters()))
+    for name in ("2.weight", "2.bias", "1.weight"):
+        close(got[name], want[name], 1e-4)
+
+
+class Counting(nn.Module):
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.in_place:
+            self.seen += x.sum()
+        else:
+            self.seen = self.seen + x.sum()
+        return x * self.seen
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_write_to_a_buffer_is_never_lost(in_place):
+    module = Counting(in_place)
+    with pytest.raises(TorchRefusal, match="a write to `seen`"):
+        from_torch(module).apply({}, jnp.ones(2))
+    model = from_torch(module, mutable=True)
+    out, buffers = model.apply({}, jnp.ones(2))
+    out, buffers = model.apply(buffers, jnp.ones(2))
+    close(out, [4.0, 4.0])
+    close(buffers["seen"], 4.0)
+    assert float(module.seen) == 0
+
+
+def test_vmap_over_data_and_over_parameters():
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    model, xs = from_torch(module), jnp_of(torch.randn(5, 3))
+    loss = lambda params, x: (model.apply(params, x) ** 2).sum()  # noqa: E731
+    params = [jax.tree.map(lambda p, i=i: i * p, model.params) for i in (1.0, 2.0)]
+    stacked = jax.tree.map(lambda *p: jnp.stack(p), *params)
+    ensemble = jax.jit(jax.vmap(jax.grad(loss), (0, None)))(stacked, xs)
+    examples = jax.vmap(jax.grad(loss), (None, 0))(model.params, xs)
+    for name in model.params:
+        close(ensemble[name], jnp.stack([jax.grad(loss)(p, xs)[name] for p in params]))
+        want = jnp.stack([jax.grad(loss)(model.params, x)[name] for x in xs])
+        close(examples[name], want)
+
+
+def test_scan_and_checkpoint():
+    model, xs = from_torch(Energy()), jnp_of(torch.randn(4, 5, 3))
+    whole = lambda p: sum(model.apply(p, x) for x in xs)  # noqa: E731
+    by_scan = lambda p: jax.lax.scan(  # noqa: E731
+        lambda c, x: (c + model.apply(p, x), None), 0.0, xs
+    )[0]
+    want = jax.grad(whole)(model.params)
+    for f in (by_scan, jax.checkpoint(whole), jax.jit(whole)):
+        got = jax.grad(f)(model.params)
+        for name, w in want.items():
+            close(got[name], w)
+
+
+def test_training_is_that_of_torch_and_goes_back():
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    x, y = torch.randn(16, 3), torch.randn(16, 1)
+    model = from_torch(module)
+    params = model.params
+
+    @jax.jit
+    def step(params):
+        loss = lambda p: ((model.apply(p, jnp_of(x)) - jnp_of(y)) ** 2).mean()  # noqa: E731
+        grads = jax.grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(5):
+        params = step(params)
+        optimizer.zero_grad()
+        ((module(x) - y) ** 2).mean().backward()
+        optimizer.step()
+    for name, want in module.named_parameters():
+        close(params[name], want)
+    other = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    other.load_state_dict(model.state_dict(params))
+    close(other(x).detach().numpy(), module(x))
+
+
+def test_tied_parameters_go_back_under_both_names():
+    module = models.Tied()
+    model = from_torch(module)
+    assert set(model.params) == {"a.weight", "b.bias"}
+    assert set(model.frozen) == {"a.bias"}
+    state = model.state_dict({**model.params, "a.weight": jnp.zeros((4, 4))})
+    assert set(state) == set(module.state_dict())
+    module.load_state_dict(state)
+    assert not module.b.weight.any()
+
+
+def test_bfloat16_stays_so():
+    module = nn.Linear(4, 4).to(torch.bfloat16)
+    model, x = from_torch(module), torch.randn(2, 4).to(torch.bfloat16)
+
+    def loss(p):
+        return (model.apply(p, jnp.asarray(x.float().numpy(), jnp.bfloat16))).sum()
+
+    grads = jax.jit(jax.grad(loss))(model.params)
+    assert grads["weight"].dtype == jnp.bfloat16
+    module(x).sum().backward()
+    close(grads["weight"].astype(jnp.float32), module.weight.grad.float(), 1e-2)
+
+
+def test_results_have_their_classes():
+    Pair = collections.namedtuple("Pair", "first rest")  # noqa: PYI024
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x, double=False, more=None):
+            y = self.linear(x) * (2 if double else 1)
+            return Pair(y, {"sum": y.sum(), "none": None, "more": more["x"][0] * y})
+
+    model, x = from_torch(Net()), jnp.ones((3, 2))
+
+    @jax.jit
+    def call(params):
+        return model.apply(params, x, double=True, more={"x": [x]})
+
+    found = call(model.params)
+    assert type(found) is Pair
+    assert found.rest["none"] is None
+    close(found.rest["more"], found.first)
+
+
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_a_jitted_function_returns_a_model_output():
+    module, kwargs = models.transformer("Llama", use_cache=True)
+    model, tokens = from_torch(module), jnp_of(kwargs["input_ids"])
+
+    @jax.jit
+    def call(params):
+        return model.apply(params, input_ids=tokens, output_hidden_states=True)
+
+    found, want = call(model.params), module(**kwargs, output_hidden_states=True)
+    assert type(found) is type(want)
+    close(found.logits, want.logits)
+    assert len(found.hidden_states) == len(want.hidden_states)
+    assert type(found.past_key_values) is type(want.past_key_values)
+    twice = jax.tree.map(lambda x: 2 * x, found)
+    close(twice.logits, 2 * found.logits)
+
+
+def test_only_the_results_that_count_are_differentiated():
+    """PyTorch does not call the backward of a Function whose result has no gradient."""
+
+    class PlusOne(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 1 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g + 1
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.a(x), PlusOne.apply(self.b(x))
+
+    model = from_torch(Net())
+    for _ in range(2):
+        loss = lambda p: model.apply(p, jnp.ones(2))[0].sum()  # noqa: E731
+        grads = jax.jit(jax.grad(loss))(model.params)
+        close(grads["a.bias"], [1.0, 1.0])
+        close(grads["b.bias"], [0.0, 0.0])
+    grads = jax.grad(lambda p: model.apply(p, jnp.ones(2))[1].sum())(model.params)
+    close(grads["b.bias"], [2.0, 2.0])
+
+
+def test_the_model_is_as_it_was():
+    module = nn.Linear(2, 2)
+    model = from_torch(module)
+    before = model.apply(model.params, jnp.ones(2))
+    with torch.no_grad():
+        module.weight.zero_()
+    module.forward = lambda x: 0 * x
+    close(model.apply(model.params, jnp.ones((2,))), before)
+    close(model.apply(model.params, jnp.ones((1, 2)))[0], before)
+    assert module.weight.grad is None
+
+
+def test_eight_devices():
+    if len(jax.devices()) < 8:
+        pytest.skip("needs 8 devices")
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+    model, x = from_torch(module), jnp_of(torch.randn(16, 16))
+    loss = lambda p, x: (model.apply(p, x) ** 2).sum()  # noqa: E731
+    want = jax.grad(loss)(model.params, x)
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=auto)
+
+    def split(*spec):
+        return jax.NamedSharding(mesh, jax.P(*spec))
+
+    specs = {
+        "0.weight": split("model", None),
+        "0.bias": split("model"),
+        "2.weight": split(None, "model"),
+        "2.bias": split(),
+    }
+    params = jax.device_put(model.params, specs)
+    got = jax.jit(jax.grad(loss))(params, jax.device_put(x, split("data", None)))
+    for name, w in want.items():
+        close(got[name], w)
+    assert not got["0.weight"].sharding.is_fully_replicated
+
+
+# ---- functions
+
+
+def test_a_function_on_tensors():
+    shift = torch.tensor([1.0, 2.0, 3.0])
+
+    def f(x, power=2, *, scale=1.0):
+        return {"y": torch.sin(x) * shift * scale**power}
+
+    g = from_torch(f)
+    assert g.__name__ == "f"
+    x = jnp.ones(3)
+    got = jax.jit(jax.grad(lambda x: g(x, scale=2.0)["y"].sum()))(x)
+    close(got, np.cos(1) * np.array([1.0, 2.0, 3.0]) * 4)
+    close(jax.vmap(g)(jnp.ones((2, 3)))["y"][0], np.sin(1) * np.array([1.0, 2.0, 3.0]))
+
+
+def test_it_sees_what_it_closes_over_now():
+    setting = {"scale": 1.0}
+    g = from_torch(lambda x: setting["scale"] * x)
+    close(g(jnp.ones(2)), [1.0, 1.0])
+    setting["scale"] = 3.0
+    close(g(jnp.ones(2)), [3.0, 3.0])
+
+
+def test_a_lost_gradient_is_refused():
+    weight = torch.ones(2, requires_grad=True)
+    with pytest.raises(TypeError, match=r"closes over a tensor.*functional_call"):
+        from_torch(lambda x: x * weight)
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (lambda p: {}, r"`Linear.apply` expected a parameter `weight`"),
+        (lambda p: p | {"wieght": 1.0}, r"`wieght`.*Did you mean `weight`"),
+        (lambda p: p | {"bias": jnp.ones(3)}, r"`bias` of shape \(2,\), got \(3,\)"),
+        (lambda p: [1], r"expected a dict of parameters.*got list"),
+    ],
+)
+def test_wrong_parameters(params, message):
+    model = from_torch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=message):
+        model.apply(params(model.params), jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (nn.LazyLinear(3), {}, r"`weight` of LazyLinear without a shape"),
+        (3, {}, r"a module or a function on tensors, got 3"),
+        (nn.Linear, {}, r"Of a module, pass an instance"),
+        (torch.sin, {"mutable": True}, r"mutable=True for a torch.nn.Module alone"),
+        (nn.Linear(1, 1), {"generate_jvp_rule": True}, r"has a jvp without it"),
+    ],
+)
+def test_wrong_sources(source, options, message):
+    with pytest.raises(TypeError, match=message):
+        from_torch(source, **options)
+
+
+def test_a_tensor_as_an_argument():
+    model = from_torch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"torch.Tensor of shape \(2,\).*jnp.asarray"):
+        model.apply(model.params, torch.ones(2))
+
+
+class Lost(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.linear(x)[torch.nonzero(x.sum(-1) > 0)[:, 0]]
+
+
+def test_what_cannot_be_traced_is_refused():
+    model = from_torch(Lost())
+    with pytest.raises(TorchRefusal, match=r"`Lost.apply` \(.*test_model_usage.py:"):
+        model.apply(model.params, jnp.ones((3, 2)))
+
+
+def test_or_runs_on_the_host():
+    class Sorted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.linear(x) * float(x.detach().sum().numpy())
+
+    module, x = Sorted(), torch.randn(3, 2)
+    model = from_torch(module, fallback="host")
+    got = jax.jit(jax.grad(lambda p: model.apply(p, jnp_of(x)).sum()))(model.params)
+    module(x).sum().backward()
+    for name, p in module.named_parameters():
+        close(got[name], p.grad)
+
+
+def test_importing_it_imports_no_package_of_models():
+    import subprocess
+    import sys
+
+    program = (
+        "import jaxfn.torch, sys; "
+        "print([x for x in ('transformers', 'triton') if x in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+def test_the_public_names():
+    assert {"TorchModel", "from_torch", "compare"} <= set(jaxfn.torch.__all__)

@@ -1,0 +1,122 @@
+"""Whole models: outputs and all gradients are PyTorch's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import jaxfn.torch
+from jaxfn.torch import compare, from_torch
+from tests.torch import models, stubs
+
+
+def agrees(module, *args, kwargs=None, order=1, **options):
+    report = compare(
+        from_torch(module, **options), module, *args, kwargs=kwargs, order=order
+    )
+    assert report.ok, str(report)
+    # A comparison of nothing would agree, too.
+    assert len(report.results) > len(dict(module.named_parameters())) / 2
+    return report
+
+
+@pytest.mark.parametrize("name", models.NETWORKS)
+def test_a_network(name):
+    torch.manual_seed(0)
+    make, args = models.NETWORKS[name]
+    agrees(make(), *args())
+
+
+@pytest.mark.parametrize("name", ["mlp", "GRU", "a surrogate gradient"])
+def test_its_second_derivative(name):
+    torch.manual_seed(0)
+    make, args = models.NETWORKS[name]
+    report = agrees(make(), *args(), order=2)
+    second = [r for r in report.results if r.check.startswith("second derivative of")]
+    assert second
+    assert all(r.status == "ok" for r in second)
+
+
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize("name", models.TRANSFORMERS)
+def test_a_model_of_transformers(name):
+    torch.manual_seed(0)
+    module, kwargs = models.transformer(name)
+    agrees(module, kwargs=kwargs)
+
+
+@pytest.mark.skipif(not models.HAS_TIMM, reason="timm is not installed")
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("resnet10t", 32), ("vit_tiny_patch16_224", 32), ("mobilenetv3_small_050", 32)],
+)
+def test_a_model_of_timm(name, size):
+    torch.manual_seed(0)
+    with stubs.stubbed() as finder:
+        timm = stubs.load(finder, "timm")
+        options = {"img_size": size} if name.startswith("vit") else {}
+        module = timm.create_model(name, num_classes=3, **options).eval()
+    agrees(module, torch.randn(2, 3, size, size))
+
+
+def test_a_wrong_parameter_is_found():
+    torch.manual_seed(0)
+    module = models.Spiking()
+    model = from_torch(module)
+    model.params["enter.weight"] = 1.1 * model.params["enter.weight"]
+    report = compare(model, module, torch.randn(3, 4), order=1)
+    assert not report.ok
+    assert report.failures[0].check == "gradient of enter.weight"
+
+
+def test_a_function_keeps_its_backward():
+    """Three times the gradient, where PyTorch gives three times the gradient."""
+
+    class Thrice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 1 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return Thrice.apply(self.inner(x))
+
+    model = from_torch(Net())
+    grads = jax.jit(jax.grad(lambda p: model.apply(p, jnp.ones(2)).sum()))(model.params)
+    np.testing.assert_allclose(grads["inner.bias"], 3.0)
+
+
+def test_residuals_are_those_of_autograd():
+    """No parameter is saved again, and no view of one."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64)
+    )
+    model, x = from_torch(module), jnp.ones((3, 64))
+    loss = lambda p: (model.apply(p, x) ** 2).sum()  # noqa: E731
+    _, pull = jax.vjp(loss, model.params)
+    saved = [leaf for leaf in jax.tree.leaves(pull) if hasattr(leaf, "nbytes")]
+    weights = sum(p.nbytes for p in model.params.values())
+    # The arguments, the input, tanh and the output.
+    assert sum(leaf.nbytes for leaf in saved) <= weights + 4 * x.nbytes
+
+
+def test_forward_runs_once():
+    """One operation of each kind in the compiled gradient, not two."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    model = from_torch(module)
+    loss = lambda p: model.apply(p, jnp.ones(4)).sum()  # noqa: E731
+    assert str(jax.make_jaxpr(jax.grad(loss))(model.params)).count(" tanh ") == 1
+
+
+def test_the_public_name():
+    assert isinstance(from_torch(torch.nn.Linear(1, 1)), jaxfn.torch.TorchModel)
