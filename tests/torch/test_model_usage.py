@@ -502,3 +502,25 @@ def test_importing_it_imports_no_package_of_models():
 
 def test_the_public_names():
     assert {"TorchModel", "from_torch", "compare"} <= set(jaxfn.torch.__all__)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y if x.sum() > 0 else 3 * y
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_condition_on_values(sign, jit):
+    module, x = Branching(), sign * torch.ones(2)
+    model = from_torch(module)
+    loss = lambda p, x: model.apply(p, x).sum()  # noqa: E731
+    got = jit(jax.grad(loss))(model.params, jnp_of(x))
+    module(x).sum().backward()
+    for name, p in module.named_parameters():
+        close(got[name], p.grad)

@@ -23,7 +23,6 @@ from jaxfn.torch._base import (
     torch,
 )
 from jaxfn.torch._trace import aliasing
-from jaxfn.torch._trace.tracked_forward import TrackedForward
 from jaxfn.torch._triton import NOT_SHOWN, GpuLook, LaunchSeen, Surroundings
 
 
@@ -132,7 +131,7 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         caller = sys._getframe(1)
-        if caller.f_code is TrackedForward.__torch_function__.__code__:
+        while _is_mode_of_ours(caller.f_code):  # it passed the call on
             caller = caller.f_back or caller
         if func in _REQUIRES_GRAD:
             return self._requires_grad(func, args, is_users(caller.f_code.co_filename))
@@ -199,6 +198,10 @@ class Watch(TorchFunctionMode):
         if by_user and any(args[0] is x for x in self._inputs):
             raise NeedsRead
         return func(*args)
+
+
+def _is_mode_of_ours(code: Any) -> bool:
+    return code.co_name == "__torch_function__" and is_ours(code.co_filename)
 
 
 def _is_0d_mask(args: Any) -> bool:
