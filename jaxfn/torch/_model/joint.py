@@ -10,7 +10,15 @@ from typing import Any
 import jax
 
 from jaxfn.torch._base import to_jax
-from jaxfn.torch._trace import Operation, Ref, TracedProgram, Type, run_step
+from jaxfn.torch._trace import (
+    Branch,
+    Node,
+    Operation,
+    Ref,
+    TracedProgram,
+    Type,
+    run_step,
+)
 
 # Their results are as large as their argument, or larger. So backward computes them
 # again from it, and an argument or a parameter is not saved a second time.
@@ -47,22 +55,29 @@ class Joint:
 
     Args:
         program: A program of the arguments, which returns results, cotangents of them,
-            and gradients. It makes the cotangents, in the place of the real ones.
+            and gradients. It makes the cotangents, in the place of the real ones. If
+            `n_args` is given, it takes these after so many arguments instead.
         parts: The parts of its results.
+        n_args: The number of arguments.
 
     Attributes:
         note: The note on the results.
         has_cotangent: For each result, whether it has a cotangent.
     """
 
-    def __init__(self, program: TracedProgram, parts: Parts) -> None:
+    def __init__(
+        self, program: TracedProgram, parts: Parts, n_args: int | None = None
+    ) -> None:
         self._program = program
         self.note, self.has_cotangent = parts.note, parts.has_cotangent
         n, n_cts = parts.n_results, sum(parts.has_cotangent)
         self._first = program.n_inputs + len(program.constants)
         self._results = program.outputs[:n]
-        self._cotangents = program.outputs[n : n + n_cts]
-        self._gradients = program.outputs[n + n_cts :]
+        self._n_args = program.n_inputs if n_args is None else n_args
+        self._cotangents = [*range(self._n_args, program.n_inputs)]
+        if n_args is None:
+            self._cotangents, n = program.outputs[n : n + n_cts], n + n_cts
+        self._gradients = program.outputs[n:]
         self._forward = self._needed(self._results)
         self._residuals = self._find_residuals()
 
@@ -107,17 +122,23 @@ class Joint:
         """The operations of forward; equal for two with the same residuals."""
         return [(self._step(i).name, repr(self._step(i).out)) for i in self._forward]
 
+    @property
+    def places(self) -> set[int]:
+        """The places of the residuals in forward."""
+        places = {i: place for place, i in enumerate(self._forward)}
+        return {places[i] for i in self._residuals}
+
     def forward(
-        self, arrays: Sequence[Any], key: Any
+        self, arrays: Sequence[Any], key: Any, places: Iterable[int] | None = None
     ) -> tuple[list[Any], dict[int, Any]]:
         """Return the results, and the residuals by their places in forward."""
         values = self._values(arrays)
         for i in self._forward:
             values[i] = run_step(self._step(i), values, key)
         results = [None if ref is None else values[ref] for ref in self._results]
-        places = {i: place for place, i in enumerate(self._forward)}
+        places = self.places if places is None else places
         # The result of a mask is no array; backward computes it again.
-        saved = {places[i]: values[i] for i in self._residuals}
+        saved = {place: values[self._forward[place]] for place in sorted(places)}
         return results, {k: x for k, x in saved.items() if isinstance(x, jax.Array)}
 
     def backward(
@@ -130,7 +151,7 @@ class Joint:
 
         What is not among the residuals is computed again.
         """
-        n = self._program.n_inputs
+        n = self._n_args
         values = self._values(arrays[:n])
         values |= dict(zip(self._cotangents, arrays[n:], strict=True))
         values |= {self._forward[place]: x for place, x in residuals.items()}
@@ -141,6 +162,81 @@ class Joint:
     def _values(self, arrays: Sequence[Any]) -> dict[int, Any]:
         constants = enumerate(self._program.constants, self._program.n_inputs)
         return dict(enumerate(arrays)) | {i: to_jax(t) for i, t in constants}
+
+
+class Branched:
+    """A joint program whose backward has conditions on the values of cotangents.
+
+    Args:
+        root: The conditions and the programs of arguments and cotangents.
+        parts: The parts of their results.
+        n_args: The number of arguments.
+    """
+
+    def __init__(self, root: Node, parts: Parts, n_args: int) -> None:
+        self._root = self._with_joints(root, parts, n_args)
+        self._first = next(_joints(self._root))
+        self.note, self.has_cotangent = parts.note, parts.has_cotangent
+        self.signature = self._first.signature
+        self._places = set[int]().union(*[x.places for x in _joints(self._root)])
+
+    @staticmethod
+    def of(root: Node, parts: Parts, n_args: int) -> Joint | Branched | None:
+        """Return forward and backward; None if forward has conditions, too."""
+        if isinstance(root, TracedProgram):
+            return Joint(root, parts, n_args)
+        if not _asks_cotangents(root, n_args):
+            return None
+        found = Branched(root, parts, n_args)
+        same = all(x.signature == found.signature for x in _joints(found._root))
+        return found if same else None
+
+    def _with_joints(self, node: Any, parts: Parts, n_args: int) -> Any:
+        if isinstance(node, TracedProgram):
+            return Joint(node, parts, n_args)
+        then, other = (
+            self._with_joints(x, parts, n_args) for x in (node.then, node.other)
+        )
+        return dataclasses.replace(node, then=then, other=other)
+
+    def forward(
+        self, arrays: Sequence[Any], key: Any
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Return the results, and the residuals of all branches."""
+        return self._first.forward(arrays, key, self._places)
+
+    def backward(
+        self, arrays: Sequence[Any], residuals: dict[int, Any], key: Any
+    ) -> list[Any]:
+        """Return the gradients, of the branch that the cotangents choose."""
+
+        def of(node: Any) -> list[Any]:
+            if isinstance(node, Joint):
+                return node.backward(arrays, residuals, key)
+            (holds,) = node.condition(arrays, key)
+            return jax.lax.cond(holds, lambda: of(node.then), lambda: of(node.other))
+
+        return of(self._root)
+
+
+def _joints(node: Any) -> Iterator[Joint]:
+    if isinstance(node, Joint):
+        yield node
+    else:
+        yield from _joints(node.then)
+        yield from _joints(node.other)
+
+
+def _asks_cotangents(node: Node, n_args: int) -> bool:
+    """Return whether all conditions depend on cotangents alone, and no path raises."""
+    if isinstance(node, TracedProgram):
+        return True
+    if not isinstance(node, Branch):
+        return False
+    used = {ref for step in node.condition.steps for ref in _refs(step.args)}
+    if used & set(range(n_args)):
+        return False
+    return all(_asks_cotangents(x, n_args) for x in (node.then, node.other))
 
 
 def _refs(x: Any) -> Iterator[int]:

@@ -14,7 +14,7 @@ from jaxfn.torch._function import (
     has_gradient,
     run_tracked,
 )
-from jaxfn.torch._model.joint import Joint, Parts
+from jaxfn.torch._model.joint import Branched, Joint, Parts
 from jaxfn.torch._trace import LaunchSeen, Noted, TracedProgram
 
 Masks = tuple[Mask, Any]
@@ -34,7 +34,7 @@ class Differentiable:
 
     def __init__(self, graph: GraphFunction) -> None:
         self.graph = graph
-        self._joints: dict[Any, Joint | None] = {}
+        self._joints: dict[Any, Joint | Branched | None] = {}
         self._cotangents: dict[Any, Mask | None] = {}
 
     def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -60,7 +60,7 @@ class Differentiable:
                 return joint.note
         return self.graph.note(arrays)
 
-    def forward(self, mask: Mask, arrays: Arrays) -> Joint | None:
+    def forward(self, mask: Mask, arrays: Arrays) -> Joint | Branched | None:
         """Return forward with the residuals of a derivative by these arguments."""
         if not any(mask):
             return None
@@ -68,50 +68,63 @@ class Differentiable:
         expected = self._cotangents.get((mask, self.graph.key(arrays)))
         return self._joint((mask, expected), arrays)
 
-    def backward(self, masks: Masks, arrays: Arrays, first: Joint) -> Joint | None:
+    def backward(
+        self, masks: Masks, arrays: Arrays, first: Joint | Branched
+    ) -> Joint | Branched | None:
         """Return backward for these cotangents; `first` has computed forward."""
         if first.has_cotangent == masks[1]:
             return first
         self._cotangents[masks[0], self.graph.key(arrays)] = masks[1]
         return self._joint(masks, arrays)
 
-    def _joint(self, masks: Masks, arrays: Arrays) -> Joint | None:
+    def _joint(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
         """Return forward and backward; None if the function has branches."""
         key = *masks, self.graph.key(arrays)
         if key not in self._joints:
             self._joints[key] = self._traced(masks, arrays)
         return self._joints[key]
 
-    def _traced(self, masks: Masks, arrays: Arrays) -> Joint | None:
+    def _traced(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
         def run(tensors: Sequence[Any]) -> Noted:
             return _forward_and_backward(self.graph.run, masks, tensors)
 
         both = self.graph.beside(run, f"{self.graph.rule} and its gradient")
         try:
             tree = both.program(arrays)
+            if isinstance(tree.root, TracedProgram):
+                return Joint(tree.root, tree.note)
+            # Conditions on values: trace it with the cotangents among the arguments.
+            types = self.graph.program(arrays).types
+            has = tree.note.has_cotangent
+            cts = [t for t, x in zip(types, has, strict=True) if x]
+            tree = both.program([*arrays, *cts])
         except TorchRefusal:
             if self.graph.host == "never":
                 raise
             return None
-        if not isinstance(tree.root, TracedProgram):
-            return None
-        return Joint(tree.root, tree.note)
+        return Branched.of(tree.root, tree.note, len(arrays))
 
 
-def _forward_and_backward(run: Any, masks: Masks, xs: Sequence[Any]) -> Noted:
+def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> Noted:
     """Return results, cotangents of them and gradients.
 
-    A cotangent is an empty tensor, made in this run, for which the program takes the
-    real one: until here nobody knows what results there are.
+    If the cotangents are not among the tensors, a cotangent is an empty tensor, made in
+    this run, for which the program takes the real one: until here nobody knows what
+    results there are.
     """
     mask, has_cotangent = masks
+    xs, given = tensors[: len(mask)], iter(tensors[len(mask) :])
+    is_given = len(tensors) > len(mask)
     with torch.enable_grad():
         tracked, (outs, note) = run_tracked(run, xs, mask)
     if has_cotangent is None:
         has_cotangent = tuple([x is not None and is_inexact(x.dtype) for x in outs])
     with torch.no_grad():
         pairs = zip(outs, has_cotangent, strict=True)
-        cts = [torch.empty_like(x) if has else None for x, has in pairs]
+        cts = [
+            (next(given) if is_given else torch.empty_like(x)) if has else None
+            for x, has in pairs
+        ]
     pairs = [
         (out, ct)
         for out, ct in zip(outs, cts, strict=True)
@@ -126,8 +139,8 @@ def _forward_and_backward(run: Any, masks: Masks, xs: Sequence[Any]) -> Noted:
             allow_unused=True,
         )
     results = [None if x is None else x.detach() for x in outs]
-    parts = Parts(len(outs), has_cotangent, note)
-    return Noted([*results, *[ct for ct in cts if ct is not None], *grads], parts)
+    made = [ct for ct in cts if ct is not None and not is_given]
+    return Noted([*results, *made, *grads], Parts(len(outs), has_cotangent, note))
 
 
 def _may_need_jvp(arrays: Sequence[Any]) -> bool:
@@ -202,7 +215,7 @@ class _BackwardRules(GraphRules):
     def __init__(
         self,
         graph: GraphFunction,
-        joint: Joint,
+        joint: Joint | Branched,
         places: Sequence[int],
         flat: Sequence[Any],
         *,

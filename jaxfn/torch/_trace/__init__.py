@@ -17,7 +17,7 @@ on values::
 package builds, handles rules that launch Triton kernels.
 """
 
-from jaxfn.torch._trace.branches import BranchTree
+from jaxfn.torch._trace.branches import Branch, BranchTree, Node
 from jaxfn.torch._trace.intercept import (
     LaunchSeen,
     NeedsRead,
