@@ -86,6 +86,9 @@ NEEDS = {
     "tests/triton": ("triton",),
     "notebooks/04_both_rules_in_a_library.ipynb": ("optimistix",),
     "notebooks/06_from_pytorch_to_jax.ipynb": ("torch", "entmax", "libcst"),
+    "notebooks/08_a_pytorch_model_in_jax.ipynb": (
+        *("torch", "transformers", "liger_kernel", "optax"),
+    ),
     "notebooks/07_a_kernel_with_a_gradient.ipynb": ("torch", "triton", "liger_kernel"),
     "tests/ecosystem": ("diffrax", "flax", "numpyro"),
     "tests/gpu/comparison.py": ("torch",),

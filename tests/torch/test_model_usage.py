@@ -524,3 +524,37 @@ def test_a_condition_on_values(sign, jit):
     module(x).sum().backward()
     for name, p in module.named_parameters():
         close(got[name], p.grad)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_backward_with_a_condition_on_its_gradient(sign):
+    """As Liger's loss has, which skips a product by one."""
+
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = torch.tanh(x)
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            return 2 * g * y if g.sum() > 0 else 5 * g * y
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return Asks.apply(self.linear(x))
+
+    module, x = Net(), torch.randn(3)
+    model = from_torch(module)
+    loss = lambda p: sign * model.apply(p, jnp_of(x)).sum()  # noqa: E731
+    got = jax.jit(jax.grad(loss))(model.params)
+    (sign * module(x).sum()).backward()
+    for name, p in module.named_parameters():
+        close(got[name], p.grad)
+    assert str(jax.make_jaxpr(jax.grad(loss))(model.params)).count(" tanh ") == 1

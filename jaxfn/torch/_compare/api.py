@@ -43,9 +43,8 @@ def compare(
     "expected": PyTorch treats tensors that forward saved as constants in a second
     derivative, but finite differences of PyTorch's own gradient agree with the port.
 
-    For a module, the rows compare the outputs, the gradient of a weighted sum of them
-    by each parameter, and the gradient of a weighted sum of these, in the precision of
-    the module.
+    For a module, the rows compare the outputs, in the module's precision. Then come the
+    gradients of a weighted sum of them, and those of a weighted sum of these.
 
     Args:
         port: A model from `from_torch(module)`. Or a `jaxfn.Function`, a

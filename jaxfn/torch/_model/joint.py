@@ -233,7 +233,8 @@ def _asks_cotangents(node: Node, n_args: int) -> bool:
         return True
     if not isinstance(node, Branch):
         return False
-    used = {ref for step in node.condition.steps for ref in _refs(step.args)}
+    steps = node.condition.steps
+    used = {ref for step in steps for ref in _refs((step.args, step.kwargs))}
     if used & set(range(n_args)):
         return False
     return all(_asks_cotangents(x, n_args) for x in (node.then, node.other))

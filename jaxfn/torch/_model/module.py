@@ -172,10 +172,10 @@ class TorchModel:
         return result, {name: tensors[name].detach() for name in self.buffers}
 
     def _writes(self, names: list[str]) -> TorchRefusal:
-        shown = ", ".join(f"`{name}`" for name in names[:3])
+        some = ", ".join(f"`{name}`" for name in names[:3])
         more = f" and {len(names) - 3} others" if len(names) > 3 else ""
         return TorchRefusal(
-            operation=f"a write to {shown}{more}",
+            operation=f"a write to {some}{more}",
             reason="the new value would be lost.",
             way_out="Call module.eval() before from_torch. Or pass mutable=True: apply "
             "then returns a pair of the result and the new buffers.",

@@ -184,8 +184,10 @@ class _ForwardRules(GraphRules):
     ) -> list[Any]:
         n = self._n - self._n_keys
         arrays, residuals = saved[:n], saved[n:]
-        first, places = layout.saved or (None, ())
-        joint = first and self._function.backward(masks, arrays, first)
+        if layout.saved is None:
+            return super()._pulled(layout, masks, key, arrays, cts)
+        first, places = layout.saved
+        joint = self._function.backward(masks, arrays, first)
         if joint is None:
             return super()._pulled(layout, masks, key, arrays, cts)
         if joint.signature != first.signature:
