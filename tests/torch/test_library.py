@@ -71,3 +71,49 @@ def test_it_is_refused_as_a_graph_and_runs_on_the_host(f):
     np.testing.assert_allclose(apply(X), want, rtol=1e-6)
     pulled = jax.jit(jax.grad(lambda x: apply(x).sum()))(X)
     np.testing.assert_allclose(pulled, 2 * f(torch.ones(3)).numpy(), rtol=1e-6)
+
+
+# ---- the operation itself
+
+
+@torch.library.custom_op("jaxfn_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+    """Scale, with a gradient that is wrong on purpose."""
+    return x * by
+
+
+def _save(ctx, inputs, output):
+    x, ctx.by = inputs
+    ctx.save_for_backward(x)
+
+
+scaled.register_autograd(
+    lambda ctx, g: (7 * g * ctx.by * ctx.saved_tensors[0], None), setup_context=_save
+)
+
+
+@scaled.register_vmap
+def _(info, in_dims, x, by):
+    return 100 * x * by, in_dims[0]
+
+
+def test_an_operation_has_its_own_rules():
+    op = from_torch(scaled)
+    assert op.__name__ == "scaled"
+    np.testing.assert_allclose(op.apply(X, 3.0), 3 * X)
+    pulled = jax.jit(jax.grad(lambda x: op.apply(x, 3.0).sum()))(X)
+    np.testing.assert_allclose(pulled, 21 * X)
+    batch = jax.vmap(lambda x: op.apply(x, 3.0))(jnp.stack([X, X]))
+    np.testing.assert_allclose(batch, 300 * jnp.stack([X, X]))
+
+
+def test_an_operation_without_a_gradient_has_none():
+    op = from_torch(tripled)
+    np.testing.assert_allclose(op.apply(X), 3 * X)
+    with pytest.raises(NotImplementedError, match="tripled"):
+        jax.grad(lambda x: op.apply(x).sum())(X)
+
+
+def test_an_operation_that_writes_is_refused():
+    with pytest.raises(TorchRefusal, match=r"scale_into.*writes to its arguments"):
+        from_torch(scale_into)

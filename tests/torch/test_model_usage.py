@@ -558,3 +558,17 @@ def test_a_backward_with_a_condition_on_its_gradient(sign):
     for name, p in module.named_parameters():
         close(got[name], p.grad)
     assert str(jax.make_jaxpr(jax.grad(loss))(model.params)).count(" tanh ") == 1
+
+
+class Unknown(nn.Module):
+    """Two operations without a row in the table."""
+
+    def forward(self, x):
+        return torch.special.bessel_j0(x) + torch.special.airy_ai(x)
+
+
+def test_a_refusal_names_all_operations_and_their_module():
+    model = from_torch(nn.Sequential(nn.Linear(2, 2), nn.Sequential(Unknown())))
+    seen = r"test_model_usage.py:\d+, in 1.0\).*bessel_j0.*Nor does it have: .*airy_ai"
+    with pytest.raises(TorchRefusal, match=seen):
+        model.apply(model.params, jnp.ones(2))

@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxfn.torch._base.torch_module import torch
 
@@ -39,6 +39,7 @@ _NAMES = {
     "preserve_node_meta": "torch.fx.traceback",
     "set_stack_trace": "torch.fx.traceback",
     "OpOverload": "torch._ops",
+    "CustomOpDef": "torch._library.custom_ops",
     "_is_all_true": "torch",
     "_is_any_true": "torch",
 }
@@ -233,6 +234,7 @@ def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]
 
 
 _noted = [""]
+_modules: list[str] = []
 
 
 def note_place(place: str) -> None:
@@ -241,9 +243,21 @@ def note_place(place: str) -> None:
     name("set_stack_trace")([place])
 
 
+def note_modules(module: Any) -> None:
+    """Note in which part of a module an operation is traced, too."""
+
+    def leave(*_: Any) -> None:  # what a hook returns would become the result
+        _modules.pop()
+
+    for path, part in module.named_modules():
+        if path:
+            part.register_forward_pre_hook(lambda *_, path=path: _modules.append(path))
+            part.register_forward_hook(leave, always_call=True)
+
+
 def place_noted() -> str:
-    """Return the line that was noted last."""
-    return _noted[0]
+    """Return the line that was noted last, and the part of a module."""
+    return f"{_noted[0]}, in {_modules[-1]}" if _modules else _noted[0]
 
 
 def place_of(node: Any) -> str:
@@ -344,6 +358,41 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     return dict(name("default_decompositions")().items())
+
+
+# ---- operations of torch.library
+
+
+class LibraryRules(NamedTuple):
+    """The rules of an operation that `torch.library.custom_op` made.
+
+    Attributes:
+        name: Its name, without the namespace.
+        forward: What it computes on a CPU.
+        setup_context: What it saves for backward; None if it has no such rule.
+        backward: None if it has no such rule.
+        vmap: None if it has no such rule.
+    """
+
+    name: str
+    forward: Callable[..., Any]
+    setup_context: Callable[..., Any] | None
+    backward: Callable[..., Any] | None
+    vmap: Callable[..., Any] | None
+
+
+def library_rules(x: Any) -> LibraryRules | None:
+    """Return the rules of an operation of torch.library; None for anything else."""
+    if not isinstance(x, name("CustomOpDef")):
+        return None
+    forward = x._backend_fns.get("cpu", x._init_fn)
+    rules = x._setup_context_fn, x._backward_fn, x._vmap_fn
+    return LibraryRules(x._name, forward, *rules)
+
+
+def library_schema(x: Any) -> Any:
+    """Return the types of the arguments of an operation of torch.library."""
+    return x._opoverload._schema
 
 
 # ---- for Triton kernels

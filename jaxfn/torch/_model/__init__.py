@@ -2,6 +2,7 @@
 
 - `api`: the function that users call
 - `module`: a module as a function of its parameters
+- `operation`: an operation of torch.library as a torch Function
 - `function`: a function on tensors, called with arrays; `results` has what it returns
 - `rules`: its derivatives under JAX's transformations
 - `joint`: forward and backward as two parts of one program

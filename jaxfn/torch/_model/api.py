@@ -11,6 +11,7 @@ from jaxfn.torch._base import closed_tensors, experimental, fingerprint, torch
 from jaxfn.torch._function import Settings, bridged, check_key
 from jaxfn.torch._model.function import OnArrays
 from jaxfn.torch._model.module import TorchModel
+from jaxfn.torch._model.operation import function_of
 
 
 @overload
@@ -40,11 +41,12 @@ def from_torch(
     """Make JAX code of a PyTorch Function, module or function, without changing it.
 
     Args:
-        source: A class derived from `torch.autograd.Function`; a `torch.nn.Module`; or
-            a Python function on tensors. jaxfn traces it once for each signature
-            (shapes, dtypes, static arguments), and runs it as JAX operations. The
-            derivative of each operation is PyTorch's, and a Function inside of a
-            module keeps its own backward.
+        source: A class derived from `torch.autograd.Function`, or an operation made by
+            `torch.library.custom_op`, whose `register_autograd` and `register_vmap`
+            rules it gets; a `torch.nn.Module`; or a Python function on tensors. jaxfn
+            traces it once for each signature (shapes, dtypes, static arguments), and
+            runs it as JAX operations. The derivative of each operation is PyTorch's,
+            and a Function inside of a module keeps its own backward.
         fallback: "host" runs what can't be traced in PyTorch, by a host callback. None
             refuses it.
         random: Set to True if it draws random numbers. A PRNG key then comes first:
@@ -56,8 +58,8 @@ def from_torch(
             its backward. Modules and functions always have one.
 
     Returns:
-        For a Function a subclass of `jaxfn.Function` with its name. Its `apply` takes
-        and returns JAX arrays, of the shapes and dtypes of the torch class. For a
+        For a Function or an operation a subclass of `jaxfn.Function` with its name. Its
+        `apply` takes and returns JAX arrays, of PyTorch's shapes and dtypes. For a
         module an object with `params` and `apply(params, *args, **kwargs)`. For a
         function a function.
 
@@ -96,6 +98,7 @@ def from_torch(
     is_module = isinstance(source, torch.nn.Module)
     if mutable and not is_module:
         raise TypeError("from_torch takes mutable=True for a torch.nn.Module alone.")
+    source = function_of(source) or source
     if generate_jvp_rule and not isinstance(source, type):
         raise TypeError(
             "from_torch takes generate_jvp_rule=True for a torch.autograd.Function "

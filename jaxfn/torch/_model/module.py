@@ -151,6 +151,7 @@ class TorchModel:
     def _run(self, values: dict[str, Any], args: Any, kwargs: Any) -> Any:
         """Call a copy of the module on tensors."""
         module = copy.deepcopy(self._module, {id(x): x for x in self._stand_ins})
+        experimental.note_modules(module)
         tensors = dict(values)
         for name in self.params:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):

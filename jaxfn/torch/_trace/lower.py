@@ -62,6 +62,7 @@ class _Builder:
         self._constants: list[Any] = []
         self._steps: list[Operation] = []
         self._drawn = 0
+        self._missing: dict[str, str] = {}
         self._used: set[Any] = set()
 
     def program(self) -> TracedProgram:
@@ -85,6 +86,8 @@ class _Builder:
                 self._step(n)
             elif has_draws(n.target):
                 self._drawn += 1
+        if self._missing:
+            raise _lacking(self._missing)
         if self._drawn != len(self._draws):
             raise TorchRefusal(
                 operation="random draws",
@@ -128,8 +131,10 @@ class _Builder:
         name = _name(node.target)
         where = experimental.place_of(node)
         row = _ops.find(name) or _launch(name, node)
-        if row is None:
-            raise TorchRefusal(operation=name, reason=_unknown(name), where=where)
+        if row is None:  # go on, to name all of them
+            self._missing.setdefault(name, where)
+            self._refs[node] = Ref(0)
+            return
         draw = None
         if has_draws(node.target):
             draw = self._draws[self._drawn] if self._drawn < len(self._draws) else -1
@@ -213,6 +218,16 @@ def _used(nodes: list[Any], outputs: list[Any]) -> set[Any]:
         if n in used:
             used.update(n.all_input_nodes)
     return used
+
+
+def _lacking(missing: dict[str, str]) -> TorchRefusal:
+    """Return the refusal of operations without a row, by their places."""
+    (name, where), *others = missing.items()
+    reason = _unknown(name)
+    if others:
+        more = ", ".join(f"{other} ({place})" for other, place in others)
+        reason += f" Nor does it have: {more}."
+    return TorchRefusal(operation=name, reason=reason, where=where)
 
 
 def _unknown(name: str) -> str:
