@@ -12,8 +12,8 @@ The packages, from the bottom up. The docstring of each says how it works:
 - `_ops`: the table of operations, which says how JAX computes each one of torch's
 - `_triton`: Triton kernels that a rule launches
 - `_trace`: from the Python of a rule to a program in JAX
-- `_function`: a class with such programs as its rules; `explain`
-- `_model`: `from_torch`; a module or a function with such a program
+- `_function`: a class with such programs as its rules
+- `_model`: `from_torch` and `explain`; a module or a function with such a program
 - `_compare`: `compare`; a port beside its original
 - `_translate`: `translate`; the source text of a port
 """
@@ -28,8 +28,8 @@ if importlib.util.find_spec("torch") is None:
 
 from jaxfn.torch._base import TorchRefusal
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
-from jaxfn.torch._function import TorchExplanation, explain
-from jaxfn.torch._model import TorchModel, from_torch
+from jaxfn.torch._function import TorchExplanation
+from jaxfn.torch._model import TorchModel, explain, from_torch
 from jaxfn.torch._translate import Translation, translate
 
 __all__ = [

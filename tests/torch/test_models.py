@@ -120,3 +120,11 @@ def test_forward_runs_once():
 
 def test_the_public_name():
     assert isinstance(from_torch(torch.nn.Linear(1, 1)), jaxfn.torch.TorchModel)
+
+
+def test_explain_shows_the_graphs_of_a_module():
+    report = jaxfn.torch.explain(models.Spiking(), torch.randn(3, 4))
+    assert report.ok
+    assert report.forward.operations["aten.addmm.default"] == 2
+    assert report.backward.operations["aten.abs.default"] == 1  # of its own backward
+    assert "models.py" in str(report)

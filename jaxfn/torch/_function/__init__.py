@@ -9,7 +9,12 @@
 
 from jaxfn.torch._function.call import Settings
 from jaxfn.torch._function.derivatives import has_gradient, run_tracked
-from jaxfn.torch._function.explanation import TorchExplanation, explain
+from jaxfn.torch._function.explanation import (
+    TorchExplanation,
+    explain_function,
+    refused_graph,
+    rule_graph,
+)
 from jaxfn.torch._function.function import bridged, check_key
 from jaxfn.torch._function.graph_function import GraphFunction, remember
 from jaxfn.torch._function.graph_rules import GraphRules, graph_outputs

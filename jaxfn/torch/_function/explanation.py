@@ -75,32 +75,8 @@ class TorchExplanation:
         return str(self)
 
 
-def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
-    """Show the graphs of a `torch.autograd.Function`, and each refusal with its place.
-
-    Args:
-        cls: The torch class.
-        *args: The arguments of its `apply`, with JAX arrays or tensors, without a key.
-        random: Whether it may draw random numbers.
-
-    Returns:
-        The graphs of forward and backward, as torch's operations, without values.
-
-    Example:
-        >>> import jax.numpy as jnp, torch, jaxfn.torch
-        >>> class Square(torch.autograd.Function):
-        ...     @staticmethod
-        ...     def forward(ctx, x):
-        ...         ctx.save_for_backward(x)
-        ...         return x * x
-        ...     @staticmethod
-        ...     def backward(ctx, g):
-        ...         (x,) = ctx.saved_tensors
-        ...         return 2 * g * x
-        >>> report = jaxfn.torch.explain(Square, jnp.ones(3))
-        >>> report.ok, report.backward.operations
-        (True, {'aten.mul.Tensor': 2})
-    """
+def explain_function(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
+    """Show the graphs of a `torch.autograd.Function`; see `jaxfn.torch.explain`."""
     bridge = Bridge(cls, Settings("never", random=random))
     dense = [getattr(x, "layout", None) is torch.strided for x in args]
     given = [to_jax(x) if d else x for x, d in zip(args, dense, strict=True)]
@@ -113,22 +89,24 @@ def explain(cls: type, *args: Any, random: bool = False) -> TorchExplanation:
     try:
         traced = traced_forward(cls, call, needs_input_grad, bridge.settings)
     except TorchRefusal as refusal:
-        return TorchExplanation(cls.__name__, _refused("forward", refusal), None)
-    forward = _graph("forward", traced.program)
+        return TorchExplanation(cls.__name__, refused_graph("forward", refusal), None)
+    forward = rule_graph("forward", traced.program)
     if not bridge.has_backward:
         return TorchExplanation(cls.__name__, forward, None)
     try:
-        backward = _graph("backward", traced.whole_backward(needs_input_grad))
+        backward = rule_graph("backward", traced.whole_backward(needs_input_grad))
     except TorchRefusal as refusal:
-        backward = _refused("backward", refusal)
+        backward = refused_graph("backward", refusal)
     return TorchExplanation(cls.__name__, forward, backward)
 
 
-def _refused(rule: str, refusal: TorchRefusal) -> RuleGraph:
+def refused_graph(rule: str, refusal: TorchRefusal) -> RuleGraph:
+    """Return the graph of a rule that can't be traced."""
     return RuleGraph(rule, {}, "", 0, refusal)
 
 
-def _graph(rule: str, tree: BranchTree) -> RuleGraph:
+def rule_graph(rule: str, tree: BranchTree) -> RuleGraph:
+    """Return the graph of a traced rule."""
     steps = [step for path in tree.paths for step in path.steps]
     counts: dict[str, int] = {}
     for step in steps:

@@ -1,6 +1,6 @@
 """`from_torch`, also of whole modules and of functions on tensors.
 
-- `api`: the function that users call
+- `api`: the function that users call; `graphs` has `explain`
 - `module`: a module as a function of its parameters
 - `operation`: an operation of torch.library as a torch Function
 - `function`: a function on tensors, called with arrays; `results` has what it returns
@@ -9,4 +9,5 @@
 """
 
 from jaxfn.torch._model.api import from_torch
+from jaxfn.torch._model.graphs import explain
 from jaxfn.torch._model.module import TorchModel

@@ -51,6 +51,12 @@ class OnArrays:
 
     def __call__(self, key: Any, *values: Any) -> Any:
         """Return what the function returns, with arrays in place of tensors."""
+        function, arrays = self.traced(*values)
+        found = function(key, arrays)
+        return results.restored(function.note(arrays).template, found)
+
+    def traced(self, *values: Any) -> tuple[Differentiable, list[Any]]:
+        """Return the function for the signature of a call, and the arrays."""
         flattener = Flattener(_is_array, lambda x: isinstance(x, jax.Array))
         templates = [flattener(x) for x in values]
         if tensors := closed_tensors(templates):
@@ -60,10 +66,7 @@ class OnArrays:
                 "jnp.asarray(tensor.numpy())."
             )
         arrays = [jnp.asarray(x) for x in flattener.leaves]
-        function = self._at(templates)
-        found = function(key, arrays)
-        output = function.note(arrays)
-        return results.restored(output.template, found)
+        return self._at(templates), arrays
 
     def _at(self, templates: list[Any]) -> Differentiable:
         key = fingerprint(templates)

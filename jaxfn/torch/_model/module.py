@@ -105,6 +105,10 @@ class TorchModel:
         values = self._checked(params)
         return self._on_arrays(key, values, args, kwargs)
 
+    def function(self, *values: Any) -> tuple[Any, list[Any]]:
+        """Return the function for a call with these values, for `explain`."""
+        return self._on_arrays.traced(*values)
+
     def state_dict(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors for `module.load_state_dict`, from parameters.
 

@@ -84,11 +84,16 @@ class Differentiable:
             self._joints[key] = self._traced(masks, arrays)
         return self._joints[key]
 
-    def _traced(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
+    def gradient(self, masks: Masks) -> GraphFunction:
+        """Return the function that computes results and gradients."""
+
         def run(tensors: Sequence[Any]) -> Noted:
             return _forward_and_backward(self.graph.run, masks, tensors)
 
-        both = self.graph.beside(run, f"{self.graph.rule} and its gradient")
+        return self.graph.beside(run, f"{self.graph.rule} and its gradient")
+
+    def _traced(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
+        both = self.gradient(masks)
         try:
             tree = both.program(arrays)
             if isinstance(tree.root, TracedProgram):
