@@ -572,3 +572,64 @@ def test_a_refusal_names_all_operations_and_their_module():
     seen = r"test_model_usage.py:\d+, in 1.0\).*bessel_j0.*Nor does it have: .*airy_ai"
     with pytest.raises(TorchRefusal, match=seen):
         model.apply(model.params, jnp.ones(2))
+
+
+def test_a_missing_argument_is_pythons_own_error():
+    model = from_torch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"forward\(\) missing 1 required positional"):
+        model.apply(model.params)
+
+
+CALLS = []
+
+
+def refused(x):
+    CALLS.append(1)
+    return torch.special.airy_ai(x)
+
+
+def test_a_refusal_is_remembered():
+    CALLS.clear()
+    g = from_torch(refused)
+    for _ in range(3):
+        with pytest.raises(TorchRefusal, match="airy_ai"):
+            jax.grad(lambda x: g(x).sum())(jnp.ones(2))
+    assert len(CALLS) == 1
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return 2 * found if func is torch.sin else found
+
+
+def test_a_mode_of_others_is_refused_and_leaves_no_trace():
+    f = from_torch(lambda x: torch.sin(x))
+    with (
+        Doubling(),
+        pytest.raises(TorchRefusal, match=r"Doubling.*outside of that mode"),
+    ):
+        f(jnp.ones(2))
+    close(f(jnp.ones(2)), np.sin([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.softmax(x, -1),
+        lambda x: torch.log_softmax(x, -1),
+        lambda x: torch.cumsum(x, -1),
+        lambda x: torch.logcumsumexp(x, -1),
+        lambda x: torch.var(x, -1),
+        lambda x: torch.linalg.vector_norm(x, dim=-1),
+        lambda x: nn.functional.group_norm(x[:, :, None], 2),
+        lambda x: nn.functional.layer_norm(x, x.shape[-1:]),
+    ],
+)
+def test_half_precision_is_rounded_once(f):
+    """As PyTorch does, which adds up in single precision."""
+    x = torch.randn(4, 64).to(torch.bfloat16)
+    got = jax.jit(from_torch(f))(jnp.asarray(x.float().numpy(), jnp.bfloat16))
+    want = f(x.double()).numpy()
+    rounding = np.abs(np.asarray(got.astype(jnp.float32)) - want) / np.abs(want).max()
+    assert rounding.max() < 0.6 * float(jnp.finfo(jnp.bfloat16).eps)

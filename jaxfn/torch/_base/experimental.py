@@ -40,6 +40,8 @@ _NAMES = {
     "set_stack_trace": "torch.fx.traceback",
     "OpOverload": "torch._ops",
     "CustomOpDef": "torch._library.custom_ops",
+    "_get_current_function_mode_stack": "torch.overrides",
+    "_get_current_dispatch_mode_stack": "torch.utils._python_dispatch",
     "_is_all_true": "torch",
     "_is_any_true": "torch",
 }
@@ -196,6 +198,14 @@ def _plain_cpu() -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+def foreign_modes() -> list[str]:
+    """Return the modes of torch that are active, but for that of a default device."""
+    functions = name("_get_current_function_mode_stack")()
+    dispatch = name("_get_current_dispatch_mode_stack")()
+    names = [type(mode).__qualname__ for mode in (*functions, *dispatch)]
+    return [x for x in names if x != "DeviceContext"]
 
 
 @contextlib.contextmanager

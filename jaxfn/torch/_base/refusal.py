@@ -39,6 +39,7 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
         operation: The operation that jaxfn refuses.
         reason: Why jaxfn refuses it.
         way_out: What to do instead.
+        lasts: Whether the next call of the same signature is refused, too.
     """
 
     name: str
@@ -47,13 +48,20 @@ class TorchRefusal(NotImplementedError, RuntimeError):  # noqa: N818  (it is no 
     operation: str
     reason: str
     way_out: str
+    lasts: bool
 
     def __init__(
-        self, *, operation: str, reason: str, way_out: str = HOST, where: str = ""
+        self,
+        *,
+        operation: str,
+        reason: str,
+        way_out: str = HOST,
+        where: str = "",
+        lasts: bool = True,
     ) -> None:
         super().__init__()
         self.name = self.rule = ""
-        self.where, self.operation = where, operation
+        self.where, self.operation, self.lasts = where, operation, lasts
         self.reason, self.way_out = reason, way_out
 
     def of(self, name: str, rule: str) -> TorchRefusal:

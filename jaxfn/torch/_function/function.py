@@ -159,7 +159,13 @@ class Bridge:
                 found = self._make(call, None)
             except NeedsRead:
                 found = _READS
+            except TorchRefusal as refusal:
+                if refusal.lasts:
+                    remember(self._by_signature, key, refusal.bare())
+                raise
             remember(self._by_signature, key, found)
+        if isinstance(found, TorchRefusal):  # as expensive as a trace, each time
+            raise found.bare()
         if found is not _READS:
             return found
         needs_input_grad = self._needs(ctx, call.tops)

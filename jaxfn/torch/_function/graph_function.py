@@ -140,7 +140,9 @@ class GraphFunction:
                     way_out="Name it in a rule, or in a function that a rule calls.",
                 ).of(self.name, self.rule) from None
             except TorchRefusal as refusal:
-                remember(self._programs, key, refusal.of(self.name, self.rule).bare())
+                refusal.of(self.name, self.rule)
+                if refusal.lasts:
+                    remember(self._programs, key, refusal.bare())
                 raise
             remember(self._programs, key, found)
             self._warn_of(found)

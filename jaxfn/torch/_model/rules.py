@@ -36,6 +36,7 @@ class Differentiable:
         self.graph = graph
         self._joints: dict[Any, Joint | Branched | None] = {}
         self._cotangents: dict[Any, Mask | None] = {}
+        self._refusals: dict[Any, TorchRefusal] = {}
 
     def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
         """Return the results for these arrays, and a key if it draws."""
@@ -80,8 +81,15 @@ class Differentiable:
     def _joint(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
         """Return forward and backward; None if the function has branches."""
         key = *masks, self.graph.key(arrays)
+        if key in self._refusals:  # as expensive as a trace, each time
+            raise self._refusals[key].bare()
         if key not in self._joints:
-            self._joints[key] = self._traced(masks, arrays)
+            try:
+                self._joints[key] = self._traced(masks, arrays)
+            except TorchRefusal as refusal:
+                if refusal.lasts:
+                    self._refusals[key] = refusal.bare()
+                raise
         return self._joints[key]
 
     def gradient(self, masks: Masks) -> GraphFunction:

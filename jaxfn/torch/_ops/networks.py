@@ -99,7 +99,7 @@ def _normed(x: Any, at: Any, w: Any, b: Any, eps: float) -> Any:
     return (y if b is None else y + b).astype(x.dtype), middle, inverse
 
 
-@row("aten.native_group_norm")
+@row("aten.native_group_norm", accumulates=True)
 def group_norm(
     x: Any, w: Any, b: Any, n: int, c: int, hw: int, groups: int, eps: float
 ) -> Any:
@@ -127,7 +127,7 @@ def _moments(x: Any) -> tuple[Any, Any]:
     return jnp.mean(x, at), jnp.var(x, at)
 
 
-@row("aten._native_batch_norm_legit.no_stats")
+@row("aten._native_batch_norm_legit.no_stats", accumulates=True)
 def batch_norm_no_stats(
     x: Any, w: Any, b: Any, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -136,7 +136,11 @@ def batch_norm_no_stats(
     return _batch_norm(x, w, b, *_moments(x), eps)
 
 
-@row("aten.native_batch_norm", "aten._native_batch_norm_legit.default", typed=True)
+@row(
+    *("aten.native_batch_norm", "aten._native_batch_norm_legit.default"),
+    typed=True,
+    accumulates=True,
+)
 def batch_norm(
     out: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, training: bool,
     momentum: float, eps: float,
@@ -148,14 +152,14 @@ def batch_norm(
     return y, *(jnp.zeros(t.shape, t.dtype) for t in out[1:])
 
 
-row("aten._native_batch_norm_legit_no_training", typed=True)(
+row("aten._native_batch_norm_legit_no_training", typed=True, accumulates=True)(
     lambda out, x, w, b, mean, var, momentum, eps: batch_norm(
         out, x, w, b, mean, var, False, momentum, eps
     )
 )
 
 
-@row("aten._native_batch_norm_legit_functional")
+@row("aten._native_batch_norm_legit_functional", accumulates=True)
 def batch_norm_functional(
     x: Any, w: Any, b: Any, mean: Any, var: Any, training: bool, momentum: float,
     eps: float,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfn.torch._ops.row import reduce_axes, row, rows
+from jaxfn.torch._ops.row import reduce_axes, row, rows, wide
 
 
 def _over(fn: Any) -> Any:
@@ -75,7 +75,7 @@ rows(
 )
 
 
-@row("aten.var_mean.correction")
+@row("aten.var_mean.correction", accumulates=True)
 def var_mean(
     x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> Any:
@@ -89,7 +89,9 @@ def var_mean(
     return var, middle if keepdim else jnp.squeeze(middle, at)
 
 
-row("aten.var.correction")(lambda x, dim=None, **how: var_mean(x, dim, **how)[0])
+row("aten.var.correction", accumulates=True)(
+    lambda x, dim=None, **how: var_mean(x, dim, **how)[0]
+)
 
 
 # ---- along a dimension
@@ -97,7 +99,7 @@ row("aten.var.correction")(lambda x, dim=None, **how: var_mean(x, dim, **how)[0]
 
 def _scan(fn: Any) -> Any:
     def along(out: Any, x: Any, dim: int, **_: Any) -> Any:
-        x = x.astype(out.dtype)
+        x = x.astype(wide(out.dtype))
         return fn(x, axis=dim % x.ndim) if x.ndim else x
 
     return along
@@ -116,6 +118,7 @@ rows(
         "aten.logcumsumexp": _scan(_cumlogsumexp),
     },
     typed=True,
+    accumulates=True,
 )
 
 
@@ -134,26 +137,24 @@ row("aten.cummax")(partial(_best_so_far, lax.cummax))
 row("aten.cummin")(partial(_best_so_far, lax.cummin))
 
 
-@row("aten._softmax", typed=True)
-def softmax(out: Any, x: Any, dim: int, *_: Any) -> Any:
+@row("aten._softmax", accumulates=True)
+def softmax(x: Any, dim: int, *_: Any) -> Any:
     """Return exponentials that sum to one along a dimension."""
-    x = x.astype(out.dtype)
     return jax.nn.softmax(x, axis=dim) if x.ndim else jnp.ones_like(x)
 
 
-@row("aten._log_softmax", typed=True)
-def log_softmax(out: Any, x: Any, dim: int, *_: Any) -> Any:
+@row("aten._log_softmax", accumulates=True)
+def log_softmax(x: Any, dim: int, *_: Any) -> Any:
     """Return the logarithm of softmax."""
-    x = x.astype(out.dtype)
     return jax.nn.log_softmax(x, axis=dim) if x.ndim else jnp.zeros_like(x)
 
 
-@row("aten.linalg_vector_norm", typed=True)
+@row("aten.linalg_vector_norm", typed=True, accumulates=True)
 def vector_norm(
     out: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
 ) -> Any:
     """Return the norm of this order."""
-    size = jnp.abs(x).astype(out.dtype)
+    size = jnp.abs(x).astype(wide(out.dtype))
     norm = partial(jnp.linalg.vector_norm, ord=ord)
     return norm(size) if x.ndim == 0 else _over(norm)(size, dim, keepdim)
 

@@ -24,6 +24,8 @@ class Row:
         half_precision: Compute in half precision instead of float32.
         typed: Whether `fn` gets the type of the result.
         lazy: Whether it may omit results that nothing uses. Their types are None.
+        accumulates: Whether it computes in float32 for operands in half precision, and
+            rounds once, as torch does where it adds up many numbers.
     """
 
     fn: Callable[..., Any]
@@ -32,6 +34,7 @@ class Row:
     half_precision: bool = False
     typed: bool = False
     lazy: bool = False
+    accumulates: bool = False
 
     def __call__(self, out: Any, common: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the result for these operands; `checked` casts it."""
@@ -41,6 +44,8 @@ class Row:
             dtype = np.dtype(np.float32)
         if self.promote is not None and dtype is not None:
             args = tuple([_to(x, dtype) for x in args])
+        if self.accumulates:
+            args = tuple([_widened(x) for x in args])
         if self.typed:
             return self.fn(out, *args, **kwargs)
         return self.fn(*args, **kwargs)
@@ -57,6 +62,16 @@ def _to(x: Any, dtype: Any) -> Any:
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         return x
     return convert(x, dtype)
+
+
+def _widened(x: Any) -> Any:
+    dtype = getattr(x, "dtype", None)
+    return x if dtype is None or dtype == wide(dtype) else convert(x, wide(dtype))
+
+
+def wide(dtype: Any) -> Any:
+    """Return the dtype in which torch adds up many numbers of this one."""
+    return np.dtype(np.float32) if dtype in _HALVES else dtype
 
 
 def convert(x: Any, dtype: Any) -> Any:

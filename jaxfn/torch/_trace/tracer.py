@@ -72,6 +72,14 @@ def trace(
         NeedsRead: `known` is False, and the rule read it.
         LaunchSeen: `as_gpu` is False, and the rule launched a kernel.
     """
+    if modes := experimental.foreign_modes():
+        raise TorchRefusal(
+            operation=f"a mode of torch, {modes[-1]}",
+            reason="it changes what operations compute, and the trace would keep that.",
+            way_out="Call it outside of that mode (of a `with`, or of the environment "
+            "of another library).",
+            lasts=False,
+        )
     guard = ParameterGradGuard(parameters)
     draws = torch.random.fork_rng(devices=[])
     with experimental.LOCK, draws, guard, experimental.eased():
@@ -209,9 +217,15 @@ class _Tracer:
             error.add_note(f"{experimental.PLACE}{path.place}")
             raise
         except Exception as error:
-            if raised_by_user(error) or raised_by_jaxfn(error):
+            if raised_by_user(error) or raised_by_jaxfn(error) or _misses(error):
                 raise
             raise _refused(error) from error
+
+
+def _misses(error: Exception) -> bool:
+    """Return whether a call has not the arguments of the rule."""
+    words = r"\(\) (missing \d|takes \d|takes from \d|got an unexpected keyword)"
+    return isinstance(error, TypeError) and bool(re.search(words, str(error)))
 
 
 def _key(note: Any) -> Any:
