@@ -34,6 +34,8 @@ _NAMES = {
     "functionalize": "torch.func",
     "default_decompositions": "torch.export",
     "_set_grad_enabled": "torch._C",
+    "_get_mkldnn_enabled": "torch._C",
+    "_set_mkldnn_enabled": "torch._C",
     "_current_level": "torch.autograd.forward_ad",
     "TorchDispatchMode": "torch.utils._python_dispatch",
     "preserve_node_meta": "torch.fx.traceback",
@@ -192,12 +194,13 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _plain_cpu() -> Iterator[None]:
     """Let torch not use its library of kernels for a CPU."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
+    # The public flags of torch.backends.mkldnn change others too, and warn of them.
+    set_enabled, before = name("_set_mkldnn_enabled"), name("_get_mkldnn_enabled")()
+    set_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        set_enabled(before)
 
 
 def foreign_modes() -> list[str]:
