@@ -222,12 +222,10 @@ def tracing(fakes: Fakes) -> Iterator[None]:
 
 
 def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> Any:
-    """Run the first pass: return all operations of the Python, writes included.
-
-    Torch writes those that have no row in jaxfn's table in terms of others.
-    """
+    """Run the first pass: return all operations of the Python, writes included."""
     with tracing(fakes):
-        return name("make_fx")(body, decomposition_table=_decompositions())(*examples)
+        # Without a table, torch 2.14 turns each `detach` into an `alias`.
+        return name("make_fx")(body, decomposition_table={})(*examples)
 
 
 @contextlib.contextmanager
@@ -302,9 +300,7 @@ class _Replay(torch.fx.Interpreter):
 
 
 def functional(module: Any, fakes: Fakes) -> Any:
-    """Run the second pass, if the graph has writes: return one without them."""
-    if not any(_writes(n.target) for n in module.graph.nodes):
-        return module
+    """Run the second pass: return a shorter graph, without writes and views."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     module = torch.fx.GraphModule(module, module.graph)
     with fakes.mode, torch.no_grad():
@@ -320,8 +316,10 @@ def functional(module: Any, fakes: Fakes) -> Any:
             )
 
 
-def _writes(target: Any) -> bool:
-    return is_operation(target) and schema_of(target).is_mutable
+def has_writes(module: Any) -> bool:
+    """Return whether an operation of a graph writes to its arguments."""
+    targets = [n.target for n in module.graph.nodes]
+    return any(is_operation(x) and schema_of(x).is_mutable for x in targets)
 
 
 def forget_numbers(x: Any) -> None:

@@ -1,4 +1,4 @@
-"""`from_torch`: a torch class as a `jaxfn.Function`.
+"""A torch class as a `jaxfn.Function`.
 
 - `function`: the class that JAX gets; `call` has the arguments of a call
 - `traced_forward`: the trace of one signature; `forward_result` has its saved tensors

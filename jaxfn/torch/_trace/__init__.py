@@ -6,7 +6,8 @@ on values::
     trace(run, examples):                         # tracer
         for each path:                            # branches
             call run on tensors without values    # intercept watches it, and aliasing
-            make its graph; then one without writes and views   # _base.experimental
+            record its graph                      # recorder
+            if it writes, make one that does not  # _base.experimental
             look up each operation of the graph   # lower, in the table of _ops
         return a BranchTree
     tree(arrays, key):                            # branches

@@ -206,7 +206,9 @@ class _Tracer:
                     with experimental.tracing(fakes):
                         module = record(path, inputs)
             self._guard.check(path.backward_at or path.place)
-            return experimental.functional(module, fakes)
+            if self._symbolic or experimental.has_writes(module):
+                return experimental.functional(module, fakes)
+            return module
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
             raise
