@@ -96,17 +96,18 @@ def with_vmap(kind):
     return separate(kind, vmap=vmap)
 
 
-def decorated(kind):
+def decorated(kind, computed=None):
+    """A decorated function; its rules may compute the value by `computed`."""
     f = jaxfn.custom_function(values, generate_jvp_rule=kind == "derived")
     if kind != "jvp":
         f.defvjp(
-            lambda x, k: (values(x, k), k),
+            lambda x, k: ((computed or values)(x, k), k),
             lambda k, g: (1.5 * g[0] + g[1].T * k, jnp.zeros_like(k)),
         )
     if kind in ("jvp", "both"):
         f.defjvp(
             lambda p, t: (
-                f(*p),
+                (computed or f)(*p),
                 (1.5 * t[0], t[0].T * p[1], jnp.zeros((N, N), jnp.float32)),
             )
         )
@@ -114,21 +115,7 @@ def decorated(kind):
 
 
 def other_fwd(kind):
-    """A decorated function whose rules compute the value by other operations."""
-    f = jaxfn.custom_function(values, generate_jvp_rule=kind == "derived")
-    if kind != "jvp":
-        f.defvjp(
-            lambda x, k: (other_values(x, k), k),
-            lambda k, g: (1.5 * g[0] + g[1].T * k, jnp.zeros_like(k)),
-        )
-    if kind in ("jvp", "both"):
-        f.defjvp(
-            lambda p, t: (
-                other_values(*p),
-                (1.5 * t[0], t[0].T * p[1], jnp.zeros((N, N), jnp.float32)),
-            )
-        )
-    return f
+    return decorated(kind, other_values)
 
 
 STYLES = {

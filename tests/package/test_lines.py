@@ -24,9 +24,9 @@ LINES = {
     "_gradcheck": 380,
     "_cli": 435,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 4_930,
-    "torch/_compare torch/_translate": 6_765,
-    "torch/_model": 650,
+    "torch/_base torch/_ops torch/_trace torch/_function": 4_920,
+    "torch/_compare torch/_translate": 6_770,
+    "torch/_model": 675,
     "torch/_triton": 505,
 }
 CORE_LINES = 3_715

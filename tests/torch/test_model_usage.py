@@ -1,6 +1,7 @@
 """What people do with a model: forces, dropout, buffers, ensembles, training."""
 
 import collections
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import torch
 from torch import nn
 
 import jaxfn.torch
-from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch import TorchRefusal, _ops, from_torch
 from tests.torch import models
+
+ROW = _ops.ROWS["aten.tanh"]
 
 
 def close(got, want, rtol=1e-5):
@@ -633,3 +636,110 @@ def test_half_precision_is_rounded_once(f):
     want = f(x.double()).numpy()
     rounding = np.abs(np.asarray(got.astype(jnp.float32)) - want) / np.abs(want).max()
     assert rounding.max() < 0.6 * float(jnp.finfo(jnp.bfloat16).eps)
+
+
+# ---- what a module leaves behind
+
+
+class Remembering(nn.Module):
+    """Keeps its last result as a plain attribute, as some spiking neurons do."""
+
+    def __init__(self, resets):
+        super().__init__()
+        self.memory, self.resets = {"v": 0.0}, resets
+
+    def forward(self, x):
+        self.memory["v"] = self.memory["v"] + x
+        v = self.memory["v"]
+        if self.resets:
+            self.memory["v"] = 0.0
+        return 2 * v
+
+
+@pytest.mark.parametrize("mutable", [True, False])
+def test_state_in_an_attribute_is_never_lost(mutable):
+    model = from_torch(Remembering(resets=False), mutable=mutable)
+    with pytest.raises(TorchRefusal, match=r"a write to `memory.v`.*register_buffer"):
+        model.apply({}, jnp.ones(2))
+    model = from_torch(Remembering(resets=True))
+    close(model.apply({}, jnp.ones(2)), [2.0, 2.0])
+
+
+class Clipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([3.0, -3.0]))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-1, 1)
+        return self.weight * x
+
+
+def test_a_write_to_a_parameter_is_refused_even_if_mutable():
+    model = from_torch(Clipping(), mutable=True)
+    with pytest.raises(TorchRefusal, match="a write to `weight`"):
+        model.apply(model.params, jnp.ones(2))
+
+
+HIDDEN = nn.Linear(2, 2)
+
+
+def with_a_global_module(x):
+    return HIDDEN(x)
+
+
+class Hiding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = [nn.Linear(2, 2)]  # no ModuleList: PyTorch does not know them
+
+    def forward(self, x):
+        return self.parts[0](x)
+
+
+def test_a_parameter_that_nobody_passes_is_refused():
+    with pytest.raises(TorchRefusal, match=r"its gradient would be lost"):
+        from_torch(with_a_global_module)(jnp.ones(2))
+    with pytest.raises(TorchRefusal, match=r"its gradient would be lost"):
+        from_torch(Hiding()).apply({}, jnp.ones(2))
+
+
+# ---- what JAX gets
+
+
+def test_no_operation_of_forward_is_differentiated_by_jax(monkeypatch):
+    """A row may have no derivative in JAX, as a kernel of Triton has none."""
+
+    @jax.custom_jvp
+    def tanh(x):
+        return jnp.tanh(x)
+
+    @tanh.defjvp
+    def _(primals, tangents):
+        raise AssertionError("JAX differentiates a row")
+
+    monkeypatch.setitem(_ops.ROWS, "aten.tanh", dataclasses.replace(ROW, fn=tanh))
+    # The result of tanh is a residual, and no result of the model.
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model, x = from_torch(module), torch.randn(3)
+    want = torch.autograd.functional.hessian(lambda x: module(x).sum(), x)
+    close(jax.hessian(lambda x: model.apply(model.params, x).sum())(jnp_of(x)), want)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_a_function_gets_a_jvp_from_its_backward(wrap):
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 7 * g * x
+
+    f = from_torch(Square, generate_jvp_rule=True).apply
+    _, tangent = jax.jvp(wrap(f), (jnp.float32(2),), (jnp.float32(1),))
+    close(tangent, 14.0)

@@ -95,11 +95,14 @@ def test_a_function_keeps_its_backward():
     np.testing.assert_allclose(grads["inner.bias"], 3.0)
 
 
-def test_residuals_are_those_of_autograd():
+@pytest.mark.parametrize("writes", [False, True])
+def test_residuals_are_those_of_autograd(writes):
     """No parameter is saved again, and no view of one."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64)
+        torch.nn.Linear(64, 64),
+        torch.nn.ReLU(inplace=True) if writes else torch.nn.Tanh(),
+        torch.nn.Linear(64, 64),
     )
     model, x = from_torch(module), jnp.ones((3, 64))
     loss = lambda p: (model.apply(p, x) ** 2).sum()  # noqa: E731
@@ -128,3 +131,21 @@ def test_explain_shows_the_graphs_of_a_module():
     assert report.forward.operations["aten.addmm.default"] == 2
     assert report.backward.operations["aten.abs.default"] == 1  # of its own backward
     assert "models.py" in str(report)
+
+
+def test_compare_takes_new_buffers_and_results_in_dicts():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            y = self.norm(x) ** 2
+            return {"z": y, "a": y.sum(), "again": y}
+
+    module, x = Net(), torch.randn(5, 3)
+    report = agrees(module, x, mutable=True)
+    assert sum(r.check.startswith("output") for r in report.results) == 5
+    assert int(module.norm.num_batches_tracked) == 0
+    with pytest.raises(TypeError, match="skip and precision for a Function alone"):
+        compare(from_torch(module), module, x, precision="given")

@@ -112,6 +112,11 @@ def compare(
     """
     expect_options("compare", NAMES, skip, precision, order, rtol, atol)
     if isinstance(original, torch.nn.Module):
+        if skip or precision != "float64":
+            raise TypeError(
+                "compare takes skip and precision for a Function alone. A module is "
+                "compared in its own precision: call module.double() before."
+            )
         report = compare_module(
             port, original, args, kwargs or {}, order=order, rtol=rtol, atol=atol
         )

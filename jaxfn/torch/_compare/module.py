@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult
-from jaxfn.torch._base import closed_tensors, from_numpy, is_inexact, to_numpy, torch
+from jaxfn.torch._base import from_numpy, is_inexact, to_numpy, torch
 from jaxfn.torch._compare.report import CompareReport
 
 _Row = tuple[str, str, Any, Any]
@@ -36,7 +36,8 @@ def compare_module(
     results = []
     # A parameter whose gradient is zero gets nothing but rounding: the largest gradient
     # says how much that is.
-    ours, theirs = _in_jax(port, args, kwargs, order), _in_torch(module, args, kwargs)
+    ours = _in_jax(port, args, kwargs, order)
+    theirs = _in_torch(module, args, kwargs, port.mutable)
     rows = list(_rows(ours, theirs, order))
     sizes: dict[str, float] = {}
     for _, rule, _, expected in rows:
@@ -80,7 +81,7 @@ def _in_jax(model: Any, args: Any, kwargs: Any, order: int) -> _Computed:
     return found
 
 
-def _in_torch(module: Any, args: Any, kwargs: Any) -> _Computed:
+def _in_torch(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
     args, kwargs = jax.tree.map(_to_torch, (tuple(args), dict(kwargs)))
     params = {k: x for k, x in module.named_parameters() if x.requires_grad}
     # A batch norm in training writes to its buffers: leave them as they are.
@@ -88,7 +89,9 @@ def _in_torch(module: Any, args: Any, kwargs: Any) -> _Computed:
     # PyTorch's other kernels of attention have no second derivative.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         result = torch.func.functional_call(module, buffers, args, kwargs)
-    outs = [x for x in closed_tensors(result) if is_inexact(x.dtype)]
+    # JAX has learned meanwhile to take the result apart, and in which order.
+    leaves = jax.tree.leaves((result, buffers) if mutable else result)
+    outs = [x for x in leaves if isinstance(x, torch.Tensor) and is_inexact(x.dtype)]
     total = sum((_like(x) * x).sum() for x in outs)
     how = {"allow_unused": True, "materialize_grads": True}
     grads = torch.autograd.grad(total, list(params.values()), create_graph=True, **how)

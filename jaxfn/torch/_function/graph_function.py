@@ -51,6 +51,7 @@ class GraphFunction:
         state: Returns a key of the values that `run` reads beside its inputs.
         as_gpu: Whether it is traced as on a GPU, for the kernels that it launches.
         launches_raise: Whether a launch raises LaunchSeen, if it is traced otherwise.
+        is_whole: Whether it is a whole model, and no rule of a Function.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class GraphFunction:
         state: Callable[[], Any] = lambda: None,
         as_gpu: bool = False,
         launches_raise: bool = False,
+        is_whole: bool = False,
     ) -> None:
         self._state, self._as_gpu = state, as_gpu
-        self._launches_raise = launches_raise
+        self._launches_raise, self._is_whole = launches_raise, is_whole
         self.batch, self.is_derivative = batch, is_derivative
         self.run, self.name, self.rule = run, name, rule
         self.seed, self.parameters, self.types = seed, parameters, types
@@ -109,6 +111,7 @@ class GraphFunction:
             state=self._state,
             as_gpu=self._as_gpu if as_gpu is None else as_gpu,
             launches_raise=self._launches_raise,
+            is_whole=self._is_whole,
         )
 
     def note(self, types: Sequence[Any]) -> Any:
@@ -131,6 +134,7 @@ class GraphFunction:
         if found is None:
             try:
                 found = self._traced(self.examples(types))
+                self._look_at_constants(found)
             except LaunchSeen:
                 if self._launches_raise:
                     raise
@@ -145,15 +149,26 @@ class GraphFunction:
                     remember(self._programs, key, refusal.bare())
                 raise
             remember(self._programs, key, found)
-            self._warn_of(found)
         if isinstance(found, TorchRefusal):
             raise found.bare()
         return found
 
-    def _warn_of(self, tree: BranchTree) -> None:
-        """Warn of tensors that get no gradient, because they are no arguments."""
+    def _look_at_constants(self, tree: BranchTree) -> None:
+        """Warn of tensors that get no gradient, because they are no arguments.
+
+        As in torch, a rule of a Function has no other gradients. Of a whole model, they
+        would be lost: refuse them.
+        """
         constants = {id(t): t for path in tree.paths for t in path.constants}
         for t in constants.values():
+            if t.requires_grad and self._is_whole:
+                raise TorchRefusal(
+                    operation=f"a tensor of shape {tuple(t.shape)}",
+                    reason="it requires a gradient and is no argument (and no "
+                    "parameter), so its gradient would be lost.",
+                    way_out="Pass it as an argument; a module by "
+                    "torch.func.functional_call(module, params, args).",
+                )
             if t.requires_grad:
                 warnings.warn(
                     f"`{self.name}.{self.rule}` uses a {type(t).__name__} of shape "

@@ -87,6 +87,7 @@ class OnArrays:
                 host=self._settings.host,
                 state=self._state,
                 launches_raise=True,
+                is_whole=True,
             )
             found = Differentiable(graph)
             remember(self._by_signature, key, found)

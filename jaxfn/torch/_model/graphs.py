@@ -60,7 +60,7 @@ def explain(
     args, kwargs = jax.tree.map(_to_jax, (args, dict(kwargs or {})))
     name = type(source).__name__
     values = {**model.buffers, **model.frozen, **model.params}
-    function, arrays = model.function(values, args, kwargs)
+    function, arrays = model._traced(values, args, kwargs)
     try:
         forward = rule_graph("forward", function.graph.program(arrays))
     except TorchRefusal as refusal:

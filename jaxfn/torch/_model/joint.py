@@ -27,7 +27,7 @@ _AGAIN = {
     for name in (
         *("alias", "detach", "view", "_unsafe_view", "reshape", "permute", "t"),
         *("transpose.int", "expand", "unsqueeze", "squeeze", "squeeze.dim"),
-        *("squeeze.dims", "lift_fresh_copy"),
+        *("squeeze.dims", "lift_fresh"),
     )
 }
 
@@ -97,7 +97,8 @@ class Joint:
         return sorted(used & kept)
 
     def _is_computed_again(self, step: Operation) -> bool:
-        name = step.name.removesuffix(".default")
+        # Where something is written, the second pass makes view_copy of view.
+        name = step.name.removesuffix(".default").replace("_copy", "")
         is_array = isinstance(step.out, Type) and step.out.shape is not None
         return name in _AGAIN or not is_array
 

@@ -32,6 +32,7 @@ class TorchModel:
             dtypes (float64 and int64 become 32-bit ones if x64 is off).
         frozen: The parameters that don't require one.
         buffers: The buffers.
+        mutable: Whether `apply` returns the new buffers, too.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.func.functional_call.html
     """
@@ -39,10 +40,11 @@ class TorchModel:
     params: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
     buffers: dict[str, jax.Array]
+    mutable: bool
 
     def __init__(self, module: Any, settings: Settings, *, mutable: bool) -> None:
         self._name, self._settings = type(module).__name__, settings
-        self._mutable = mutable
+        self.mutable = mutable
         tensors = dict(module.named_parameters())
         trained = {k for k, x in tensors.items() if x.requires_grad}
         buffers = dict(module.named_buffers())
@@ -105,7 +107,7 @@ class TorchModel:
         values = self._checked(params)
         return self._on_arrays(key, values, args, kwargs)
 
-    def function(self, *values: Any) -> tuple[Any, list[Any]]:
+    def _traced(self, *values: Any) -> tuple[Any, list[Any]]:
         """Return the function for a call with these values, for `explain`."""
         return self._on_arrays.traced(*values)
 
@@ -161,6 +163,7 @@ class TorchModel:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
+        state = _state_of(module)
         with _Statistics() as statistics:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
@@ -170,21 +173,54 @@ class TorchModel:
             or experimental.writes_to(x) != count
             or any(x is y for y in statistics.written)
         ]
-        if not self._mutable and written:
-            raise self._writes(written)
-        if not self._mutable:
+        if not self.mutable and written:
+            way_out = "Call module.eval() before from_torch. Or pass mutable=True: "
+            way_out += "apply then returns a pair of the result and the new buffers."
+            raise self._writes(written, way_out)
+        lost = [name for name in written if name not in self.buffers]
+        # An LSTM keeps a list of its own parameters.
+        own = {id(x) for x in (*values.values(), *tensors.values(), *self._stand_ins)}
+        lost += [
+            name
+            for name, x in _state_of(module).items()
+            if x is not state.get(name) and id(x) not in own
+        ]
+        if lost:
+            raise self._writes(
+                lost,
+                "Make it a buffer (register_buffer), and pass mutable=True. Or reset "
+                "it at the end of forward, if each call begins anew.",
+            )
+        if not self.mutable:
             return result
         return result, {name: tensors[name].detach() for name in self.buffers}
 
-    def _writes(self, names: list[str]) -> TorchRefusal:
+    def _writes(self, names: list[str], way_out: str) -> TorchRefusal:
         some = ", ".join(f"`{name}`" for name in names[:3])
         more = f" and {len(names) - 3} others" if len(names) > 3 else ""
         return TorchRefusal(
             operation=f"a write to {some}{more}",
             reason="the new value would be lost.",
-            way_out="Call module.eval() before from_torch. Or pass mutable=True: apply "
-            "then returns a pair of the result and the new buffers.",
+            way_out=way_out,
         ).of(self._name, "apply")
+
+
+def _state_of(module: Any) -> dict[str, Any]:
+    """Return the tensors that are plain attributes of a module and its parts."""
+    found: dict[str, Any] = {}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            items = {"": value}
+            if isinstance(value, dict):
+                items = value
+            elif isinstance(value, (list, tuple)):
+                items = dict(enumerate(value))
+            for k, x in items.items():
+                if isinstance(x, torch.Tensor):
+                    found[f"{path}.{name}.{k}".strip(".")] = x
+    return found
 
 
 def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:

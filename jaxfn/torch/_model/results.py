@@ -6,6 +6,7 @@ learns here how to take them apart, so that a jitted function may return them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ def _take_apart(value: Any) -> tuple[list[Any], _Like]:
 
 
 def _holds_array(value: Any) -> bool:
-    flattener = Flattener(lambda x: isinstance(x, jax.Array))
+    flattener = Flattener(lambda x: isinstance(x, (jax.Array, torch.Tensor)))
     flattener(value)
     return bool(flattener.leaves)
 
@@ -89,7 +90,7 @@ def _register(kind: Any) -> None:
     if kind in _registered:
         return
     _registered.add(kind)
-    if jax.tree_util.all_leaves([kind.__new__(kind)]):
+    with contextlib.suppress(ValueError):  # somebody else has told JAX
         jax.tree_util.register_pytree_node(
             kind, _take_apart, lambda like, parts: like.with_parts(parts)
         )
