@@ -40,6 +40,9 @@ class ForwardResult:
         inexact: For each flat result, whether it can have a gradient.
         numbers: Flat results that are numbers to the rule, read from tensors.
         views: For flat results that are the memory of a saved tensor: its place there.
+        shared: For saved tensors that are an input, or a view of one: that input, whose
+            `requires_grad` they have in torch.
+        tracked: Other saved tensors that require a gradient.
         grad_dtypes: For each top-level output, the dtype of its gradient in backward
             (`set_output_grad_dtype`); None if that was not set.
     """
@@ -55,6 +58,8 @@ class ForwardResult:
     inexact: list[bool]
     numbers: list[int]
     views: dict[int, StoredView]
+    shared: dict[int, int]
+    tracked: list[int]
     grad_dtypes: tuple[Any, ...] | None
 
     @property
@@ -114,13 +119,14 @@ def leaves_of(templates: Any) -> list[int]:
 
 
 def forward_result(
-    ctx: Ctx, result: Any, storages: Storages | None = None
+    ctx: Ctx, result: Any, inputs: Sequence[Any], storages: Storages | None = None
 ) -> tuple[list[Any], ForwardResult]:
     """Return the tensors of one forward, and their places.
 
     Args:
         ctx: The ctx of forward.
         result: The result of forward.
+        inputs: The tensors among its arguments.
         storages: The storages of its tensors, if saved views are saved as views.
     """
     outputs = Flattener(lambda x: isinstance(x, torch.Tensor) or is_number(x))
@@ -156,6 +162,13 @@ def forward_result(
         tensors = {i: leaves[i] for i in range(n, len(leaves)) if i not in numbers}
         for i, (view, flat) in stored_views(tensors, storages).items():
             views[i], found[i] = view, flat
+    # Under no_grad too, in torch a view requires a gradient if its tensor does.
+    at_input = {id(x): i for i, x in enumerate(inputs)}
+    wholes = {
+        i: at_input.get(id(experimental.whole_of(leaves[i])))
+        for i in range(n, len(leaves))
+        if i not in numbers and leaves[i].requires_grad
+    }
     return found, ForwardResult(
         output,
         n,
@@ -168,6 +181,8 @@ def forward_result(
         [is_inexact(x.dtype) for x in found],
         numbers,
         views,
+        {i: top for i, top in wholes.items() if top is not None},
+        [i for i, top in wholes.items() if top is None],
         ctx.output_grad_dtypes,
     )
 

@@ -16,7 +16,14 @@ from typing import Any, Literal
 
 import jax
 
-from jaxfn.torch._base import TorchRefusal, has_x64, to_jax_dtype, to_torch_dtype, torch
+from jaxfn.torch._base import (
+    TorchRefusal,
+    has_x64,
+    is_inexact,
+    to_jax_dtype,
+    to_torch_dtype,
+    torch,
+)
 from jaxfn.torch._function import derivatives, graph_rules
 from jaxfn.torch._function import host as on_host
 from jaxfn.torch._function.call import Mask
@@ -87,11 +94,17 @@ class GraphFunction:
 
     def examples(self, types: Sequence[Any]) -> list[TensorSpec]:
         """Return inputs of these types to trace with."""
-        requires_grad = self._requires_grad or (False,) * len(types)
+        dtypes = [to_torch_dtype(t.dtype) for t in types]
+        needs = zip(dtypes, self.requires_grad(len(types)), strict=True)
+        requires_grad = [is_inexact(dtype) and need for dtype, need in needs]
         return [
-            TensorSpec(tuple(t.shape), to_torch_dtype(t.dtype), s)
-            for t, s in zip(types, requires_grad, strict=True)
+            TensorSpec(tuple(t.shape), dtype, need)
+            for t, dtype, need in zip(types, dtypes, requires_grad, strict=True)
         ]
+
+    def requires_grad(self, n: int) -> Sequence[bool]:
+        """Return the `requires_grad` of each of the n inputs."""
+        return self._requires_grad or (False,) * n
 
     def key(self, types: Sequence[Any]) -> Any:
         """Return a key of everything that changes a trace."""

@@ -41,6 +41,10 @@ class Hosted(Protocol):
     host_types: dict[Any, list[Any]]
     host_note: Any
 
+    def requires_grad(self, n: int) -> Sequence[bool]:
+        """Return the `requires_grad` of each of its inputs."""
+        ...
+
 
 def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
     """Return the results of a function in torch: at once, or when the program runs."""
@@ -125,6 +129,8 @@ def _on(
             from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
             for x in arrays
         ]
+        for x, needs in zip(tensors, graph.requires_grad(len(arrays)), strict=True):
+            x.requires_grad_(needs and is_inexact(x.dtype))
         draws = RandomDraws(seed)
         draws.is_real = True
         with draws, draws_by_torch():

@@ -74,7 +74,8 @@ class TracedForward:
         self._parameters = call.parameters()
         self.name = cls.__name__
         self._asked = False
-        requires_grad = [False] * len(call.arrays)
+        # If it is not known which ones are differentiated: all.
+        requires_grad = [needs_input_grad is None] * len(call.arrays)
         for i, top in enumerate(call.tops):
             if top is not None and needs_input_grad is not None:
                 requires_grad[top] = needs_input_grad[i]
@@ -136,7 +137,11 @@ class TracedForward:
         if self._asked:  # even if the rule caught NeedsRead
             raise NeedsRead
         storages = storages_now() if self.as_gpu else None
-        return Noted(*forward_result(ctx, result, storages))
+        results, note = forward_result(ctx, result, tensors, storages)
+        is_plain = not torch.is_grad_enabled()  # and no derivative of forward
+        if note.tracked and self.needs_input_grad is None and is_plain:
+            raise NeedsRead  # backward may ask whether they require a gradient
+        return Noted(results, note)
 
     def _setup(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the tensors that setup_context alone saves."""
@@ -146,7 +151,9 @@ class TracedForward:
         ctx = Ctx(self.cls, self._known_needs, "forward")
         self.cls.setup_context(ctx, tuple(args), output)
         storages = storages_now() if self.as_gpu else None
-        return forward_result(ctx, output, storages)[0][self.result.n_outputs :]
+        return forward_result(ctx, output, tensors[:n], storages)[0][
+            self.result.n_outputs :
+        ]
 
     def _batched(
         self, size: int, key_dim: Any, dims: Dims, key: Any, arrays: Sequence[Any]
@@ -279,10 +286,12 @@ class TracedForward:
         """Return whether this saved tensor requires grad in torch."""
         if not self.result.inexact[i]:
             return False
-        ref = self.program.outputs[i]
+        ref = self.result.shared.get(i, self.program.outputs[i])
         if ref is not None and ref < self.program.n_inputs:
             tops = zip(self.tops, needs_input_grad, strict=True)
             return any(top == ref and need for top, need in tops)
+        if i in self.result.tracked:
+            return True
         is_output = not self.is_intermediate(i)
         return is_output and any(needs_input_grad) and i not in self.result.marked
 

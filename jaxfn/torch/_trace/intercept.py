@@ -107,15 +107,13 @@ class Watch(TorchFunctionMode):
     """A mode that gets each call of torch that the rule's Python makes.
 
     Args:
-        inputs: The tensors whose `requires_grad` the rule may read.
-        known: Whether it is known which of them are differentiated.
+        known: Whether it is known which inputs are differentiated.
         choices: The outcomes of conditions on values.
         gpu: The GPU on which tensors seem to be, or None.
     """
 
     def __init__(
         self,
-        inputs: Sequence[Any],
         choices: BranchDecisions,
         *,
         known: bool,
@@ -123,8 +121,7 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._gpu = gpu
-        self._inputs = () if known else tuple(inputs)
-        self._choices = choices
+        self._known, self._choices = known, choices
         self.last = self.place = self.backward_at = ""
 
     def __torch_function__(
@@ -176,6 +173,16 @@ class Watch(TorchFunctionMode):
         ]
         try:
             return func(*args, **kwargs)
+        except RuntimeError as error:
+            if hooks:
+                raise
+            raise TorchRefusal(
+                operation="autograd.grad",
+                reason="its graph does not begin in this rule. The graph of another "
+                "rule ends with that rule.",
+                way_out="Compute it again in this rule, from saved tensors.",
+                where=self.place,
+            ) from error
         finally:
             for hook in hooks:
                 hook.remove()
@@ -195,9 +202,16 @@ class Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _requires_grad(self, func: Any, args: Any, by_user: bool) -> Any:
-        if by_user and any(args[0] is x for x in self._inputs):
+        """Return `requires_grad` or `is_leaf`, if it is known.
+
+        If it is not known, all inputs require a gradient. A tensor that requires none
+        even then requires none with fewer of them.
+        """
+        found = func(*args)
+        depends = found == (func == _REQUIRES_GRAD[0])
+        if by_user and depends and not self._known and experimental.is_fake(args[0]):
             raise NeedsRead
-        return func(*args)
+        return found
 
 
 def _is_mode_of_ours(code: Any) -> bool:
@@ -326,7 +340,7 @@ class Path:
             gpu, note = self.surroundings.gpu, self.surroundings.storages.note
             here = self.surroundings.here()
             note(tensors)
-        watch = Watch(tensors, self.choices, known=self._known, gpu=gpu)
+        watch = Watch(self.choices, known=self._known, gpu=gpu)
         draws = RandomDraws(self._seed, note)
         found: list[Any] = []
         with watch, draws, here, _numbers_decide(self.choices):

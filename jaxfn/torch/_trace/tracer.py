@@ -253,14 +253,6 @@ _OF_LIBRARY += r"|UnsupportedOperatorException: (?!aten\.)"
 
 def _refused(error: Exception) -> TorchRefusal:
     """Return the refusal for an error of torch."""
-    if "does not require grad and does not have a grad_fn" in str(error):
-        return TorchRefusal(
-            operation="autograd.grad",
-            reason="its graph does not begin in this rule. The graph of another rule "
-            "ends with that rule.",
-            way_out="Compute it again in this rule, from saved tensors.",
-            where=place_of(error.__traceback__),
-        )
     unused = of_unused(error)
     if unused is not None:
         return unused
