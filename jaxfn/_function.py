@@ -274,11 +274,9 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Returns:
             A tuple with a tangent for each output; for one output, the tangent alone
-            suffices. None means zero; return it for an output that is integer or marked
-            non-differentiable.
+            suffices. None for an output that is integer or marked non-differentiable.
 
-        Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode;
-        None means zeros.
+        Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn

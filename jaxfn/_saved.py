@@ -114,6 +114,8 @@ class Saved:
             _jaxfn_saved=saved,
             materialize_grads=self.materialize,
         )
+        if rule_name == "jvp":
+            ctx.saved_for_forward = saved
         return ctx
 
     def filled(self, arrays: Arrays) -> tuple[Any, Any, dict[str, Any]]:

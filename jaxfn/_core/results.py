@@ -296,8 +296,14 @@ def tangents(result: Any, layout: Layout, *, name: str) -> list[Any]:
 
 def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
     """Check one array of a tangent. Unlike a gradient, torch never sums it to fit."""
-    if t is None:
+    if t is None and not differentiable:
         return None
+    if t is None:  # a zero tangent would hide a `return` that was forgotten
+        raise messages.RuleValueError(
+            f"`{where.rule_name}` returned None as the tangent of {where.label}: "
+            f"expected {short(tangent_type(aval))}. If it has no `return`, add one. If "
+            "the output is constant, return zeros, jnp.zeros_like(output)."
+        )
     if not differentiable:
         raise messages.RuleValueError(
             f"Function's jvp returned a gradient at position {where.position}, but  "
@@ -310,7 +316,7 @@ def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
         raise messages.RuleTypeError(
             f"expected Variable or None (got {type_name(t)}) for grad output "
             f"{where.position}. `{where.rule_name}` returned something else than an "
-            f"array for {where.label}: expected {short(aval)} or None, got "
+            f"array for {where.label}: expected {short(aval)}, got "
             f"{messages.shown(t)}."
         )
     t, aval = as_jax(t), tangent_type(aval)

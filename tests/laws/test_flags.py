@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jaxfn
 from tests import wrong
 from tests.build import function
 
@@ -173,7 +174,7 @@ def test_flags_marks_and_integers_in_forward_mode(place, engine, style, material
 
 @places
 @engines
-def test_none_from_a_rule_is_zero(place, engine):
+def test_none_from_backward_is_zero_and_from_jvp_an_error(place, engine):
     f = function(
         forward=lambda ctx, x, y, k: x * y,
         **rules_of(
@@ -182,14 +183,19 @@ def test_none_from_a_rule_is_zero(place, engine):
             jvp=lambda ctx, tx, ty, tk: None,
         ),
     ).apply
-    factor = 0 if engine == "jvp" else BACKWARD
-    gx, gy = jax.grad(PLACES[place](f), (0, 1))(XS, YS)
+    place = PLACES[place](f)
+    if engine in ("jvp", "both"):  # a missing tangent is no zero: it raises
+        with pytest.raises(jaxfn.RuleError, match="jvp` returned None as the tangent"):
+            jax.jvp(place, (XS, YS), (XS, YS))
+    if engine == "jvp":
+        return
+    gx, gy = jax.grad(place, (0, 1))(XS, YS)
     np.testing.assert_array_equal(gx, np.zeros(3))
-    np.testing.assert_array_equal(gy, np.full(3, factor))
-    if engine != "backward":
+    np.testing.assert_array_equal(gy, np.full(3, BACKWARD))
+    if engine == "derived":
         one = jnp.ones(3)
-        _, dot = jax.jvp(PLACES[place](f), (XS, YS), (one, one))
-        assert float(dot) == (3 * BACKWARD if engine == "derived" else 0)
+        _, dot = jax.jvp(place, (XS, YS), (one, one))
+        assert float(dot) == 3 * BACKWARD
 
 
 # ---- ctx carries anything

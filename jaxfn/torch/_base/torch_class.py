@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxfn.torch._base.refusal import TorchRefusal
 from jaxfn.torch._base.torch_module import FunctionCtx, torch
 
 STATE = frozenset(
@@ -13,6 +14,13 @@ STATE = frozenset(
     + ("_jaxfn_needs", "_jaxfn_rule", "_jaxfn_saved")
 )
 """The attributes of a ctx that rules did not set."""
+
+_GRAPH = frozenset(
+    ("next_functions", "metadata", "requires_grad", "register_hook", "register_prehook")
+    + ("apply", "apply_boxed", "apply_jvp", "maybe_clear_saved_tensors")
+    + ("_raw_saved_tensors", "_sequence_nr", "_input_metadata")
+)
+"""The attributes of torch's ctx that belong to its graph of nodes."""
 
 
 class Ctx(FunctionCtx):
@@ -26,6 +34,10 @@ class Ctx(FunctionCtx):
     """
 
     output_grad_dtypes: Any = None
+    to_save: Any = None
+    saved_for_forward: Any = None
+    dirty_tensors: Any = None
+    non_differentiable: Any = None
 
     def __init__(
         self,
@@ -44,15 +56,14 @@ class Ctx(FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The saved tensors."""
-        if self._jaxfn_saved is None:
-            raise RuntimeError("ctx.saved_tensors was read in forward.")
-        return tuple(self._jaxfn_saved)
+        """The saved tensors. In forward: those that are saved up to now."""
+        saved = self._jaxfn_saved
+        return given_to(self, "to_save") if saved is None else tuple(saved)
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
-        """The saved tensors, under the old name."""
-        return self.saved_tensors
+        """The saved tensors, under the old name; in backward only."""
+        return self.saved_tensors if self._jaxfn_rule == "backward" else ()
 
     if hasattr(FunctionCtx, "input_grad_buffers"):
 
@@ -69,6 +80,18 @@ class Ctx(FunctionCtx):
     def name(self) -> str:
         """Return torch's name of the node."""
         return f"{self._forward_cls.__name__}Backward"
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute in _GRAPH:
+            raise TorchRefusal(
+                operation=f"ctx.{attribute}",
+                reason="it belongs to torch's graph of nodes, and a trace has none.",
+            )
+        raise AttributeError(
+            f"'{self.name()}' object has no attribute {attribute!r}",
+            name=attribute,
+            obj=self,
+        )
 
 
 # The next two are no methods of Ctx, because rules may use any name for an attribute.

@@ -314,6 +314,8 @@ class TracedForward:
         ctx = Ctx(self.cls, lambda: needs_input_grad, rule, unflatten(saved, values))
         ctx.__dict__.update(unflatten(self.result.attributes, values))
         ctx.materialize_grads = self.result.materialize
+        if rule == "jvp":
+            ctx.saved_for_forward = ctx.saved_tensors
         return ctx
 
     def _backward(
