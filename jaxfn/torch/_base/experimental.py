@@ -135,6 +135,11 @@ def whole_of(x: Any) -> Any:
     return x if x._base is None else x._base
 
 
+def is_base(x: Any) -> bool:
+    """Return whether a tensor is no view of another one."""
+    return x._base is None
+
+
 def writes_to(x: Any) -> int:
     """Return how often an operation has written to a tensor."""
     return x._version
@@ -178,6 +183,23 @@ class Fakes:
         """Return a tensor of this type."""
         with self.mode:
             return torch.empty(tuple(shape), dtype=dtype)
+
+    def forget(self) -> None:
+        """Forget which tensors were made of tensors with values."""
+        converter = self.mode.fake_tensor_converter
+        converter.meta_converter.tensor_memo.clear()
+        converter.constant_storage_mapping.clear()
+
+
+def give_value(x: Any, value: Any) -> None:
+    """Make a tensor without values one with this value; it stays the same object."""
+    kind = torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else torch.Tensor
+    value = value.detach()
+    if kind is torch.nn.Parameter:
+        value = kind(value, requires_grad=x.requires_grad)
+    # Torch refuses it for a tensor to which something else than Python refers.
+    with contextlib.suppress(RuntimeError):
+        torch.utils.swap_tensors(x, value.requires_grad_(x.requires_grad))
 
 
 @contextlib.contextmanager
@@ -316,10 +338,14 @@ def functional(module: Any, fakes: Fakes) -> Any:
             )
 
 
+def writes(target: Any) -> bool:
+    """Return whether this target of a node is an operation that writes."""
+    return is_operation(target) and schema_of(target).is_mutable
+
+
 def has_writes(module: Any) -> bool:
     """Return whether an operation of a graph writes to its arguments."""
-    targets = [n.target for n in module.graph.nodes]
-    return any(is_operation(x) and schema_of(x).is_mutable for x in targets)
+    return any(writes(n.target) for n in module.graph.nodes)
 
 
 def forget_numbers(x: Any) -> None:

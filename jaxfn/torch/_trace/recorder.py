@@ -7,21 +7,29 @@ sizes or numbers may be unknown, because this knows no symbols.
 from __future__ import annotations
 
 import operator
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxfn.torch._base import experimental, torch
+from jaxfn.torch._base import experimental, has_draws, torch
 
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
 
 
-def record(body: Callable[..., Any], examples: Sequence[Any]) -> Any:
+def record(
+    body: Callable[..., Any], examples: Sequence[Any], fakes: experimental.Fakes
+) -> Any:
     """Return the graph of a function of tensors without values, writes included."""
-    recorder = _Recorder(examples)
-    with recorder:
-        results = body(*examples)
-    return recorder.module(results)
+    recorder, results = _Recorder(examples), []
+    try:
+        with experimental.tracing(fakes), recorder:
+            results = body(*examples)
+        return recorder.module(results)
+    finally:
+        fakes.forget()
+        recorder.give_values(results)
 
 
 class _Recorder(experimental.TorchDispatchMode):
@@ -64,6 +72,79 @@ class _Recorder(experimental.TorchDispatchMode):
         self._note(found, node)
         return found
 
+    def give_values(self, results: Sequence[Any]) -> None:
+        """Give each constant that the user's program keeps its value.
+
+        A rule may make a tensor once and keep it, in its class or in a cache. Without
+        values, it would be of no use to the next trace, nor to PyTorch itself.
+        """
+        kept = self._kept(self._constant_nodes(), results)
+        if not kept:
+            return
+        values: dict[Any, Any] = {}
+        with torch.no_grad():
+            for node in self._constant_nodes(self._spoilt()):
+                args, kwargs = torch.fx.node.map_arg(
+                    (node.args, node.kwargs), values.__getitem__
+                )
+                if node.op == "get_attr":
+                    values[node] = getattr(self._constants, node.target)
+                else:
+                    values[node] = node.target(*args, **kwargs)
+        found = [(x, values.get(self._nodes[id(x)])) for x in kept]
+        self._alive = list(kept)
+        for node in self._graph.nodes:
+            node.meta["val"] = _without_base(node.meta.get("val"), kept)
+        # A view refers to its base, and torch exchanges no tensor that others refer to.
+        for x, value in sorted(found, key=lambda pair: experimental.is_base(pair[0])):
+            if value is not None:
+                experimental.give_value(x, value)
+
+    def _kept(self, nodes: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """Return the tensors of these nodes that something else may refer to."""
+        tensors = {id(x): x for node in nodes for x in _made_by(node)}
+        own = Counter(id(x) for node in self._graph.nodes for x in _made_by(node))
+        own += Counter(id(x) for x in (*self._alive, *results))
+        more = 3  # the dict, the name `x`, and the argument of getrefcount
+        return [
+            x
+            for x in tensors.values()
+            if experimental.is_fake(x) and sys.getrefcount(x) > own[id(x)] + more
+        ]
+
+    def _constant_nodes(self, spoilt: frozenset[int] = frozenset()) -> list[Any]:
+        """Return the operations whose results depend on no argument and no draw.
+
+        Args:
+            spoilt: Memory whose tensors don't count.
+        """
+        found: dict[Any, None] = {}
+        for node in self._graph.nodes:
+            is_constant = node.op == "get_attr" or (
+                node.op == "call_function"
+                and not has_draws(node.target)
+                and found.keys() >= set(node.all_input_nodes)
+            )
+            if is_constant and not (spoilt and _memory(node) & spoilt):
+                found[node] = None
+        return list(found)
+
+    def _spoilt(self) -> frozenset[int]:
+        """Return the memory of constants into which the rule wrote other values.
+
+        Also that of the user's own tensors, which must not be written to here.
+        """
+        spoilt: frozenset[int] = frozenset()
+        writes = [n for n in self._graph.nodes if experimental.writes(n.target)]
+        n = -1
+        while n < len(spoilt):  # a value from spoilt memory spoils where it is written
+            n, constant = len(spoilt), set(self._constant_nodes(spoilt))
+            for node in writes:
+                inputs = node.all_input_nodes
+                if node not in constant or any(x.op == "get_attr" for x in inputs):
+                    spoilt = spoilt.union(*map(_memory, (node, *inputs)))
+        return spoilt
+
     def _note(self, value: Any, node: Any) -> None:
         """Note which node has made a value."""
         node.meta["val"] = value
@@ -92,3 +173,25 @@ class _Recorder(experimental.TorchDispatchMode):
         self._nodes[id(x)] = node
         self._alive.append(x)
         return node
+
+
+def _made_by(node: Any) -> list[Any]:
+    """Return the tensors that an operation made."""
+    value = node.meta.get("val")
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    return [x for x in parts if isinstance(x, torch.Tensor)]
+
+
+def _memory(node: Any) -> set[int]:
+    """Return the memory of the tensors that an operation made."""
+    return {experimental.storage_number(x) for x in _made_by(node)}
+
+
+def _without_base(value: Any, kept: Sequence[Any]) -> Any:
+    """Return the value of a node; a view of a kept tensor with no reference to it."""
+    if isinstance(value, (list, tuple)):
+        return [_without_base(x, kept) for x in value]
+    if isinstance(value, torch.Tensor) and all(value is not x for x in kept):
+        base = experimental.whole_of(value)
+        return value.detach() if any(base is x for x in kept) else value
+    return value

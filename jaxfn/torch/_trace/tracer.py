@@ -203,8 +203,7 @@ class _Tracer:
                 if self._symbolic:
                     module = experimental.trace(path, inputs, fakes)
                 else:
-                    with experimental.tracing(fakes):
-                        module = record(path, inputs)
+                    module = record(path, inputs, fakes)
             self._guard.check(path.backward_at or path.place)
             if self._symbolic or experimental.has_writes(module):
                 return experimental.functional(module, fakes)

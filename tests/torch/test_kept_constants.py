@@ -1,0 +1,125 @@
+"""Tensors that a rule makes once and keeps: in its class, in a dict, in a cache."""
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function
+
+from jaxfn.torch import TorchRefusal, from_torch
+
+X = jnp.float32([1, 2])
+
+
+def keeping(make, used=lambda x, kept: x * kept):
+    """A class whose forward and backward make a tensor at the first call."""
+
+    class Keeps(Function):
+        kept = None
+
+        @staticmethod
+        def forward(ctx, x):
+            if Keeps.kept is None:
+                Keeps.kept = make(x)
+            return used(x, Keeps.kept)
+
+        @staticmethod
+        def backward(ctx, g):
+            return 5 * used(g, Keeps.kept)
+
+    return Keeps
+
+
+def in_torch(cls):
+    x = torch.tensor(np.asarray(X), requires_grad=True)
+    y = cls.apply(x)
+    return y.detach().numpy(), torch.autograd.grad(y.sum(), x)[0].numpy()
+
+
+def written():
+    x = torch.zeros(2)
+    x[0] = 3
+    return x.add_(torch.ones(2))
+
+
+MADE = {
+    "a number": lambda _: torch.tensor(2.0),
+    "a list": lambda _: torch.tensor([2.0, 3.0]),
+    "ones": lambda x: torch.ones(x.shape, dtype=x.dtype) * 3,
+    "written to": lambda _: written(),
+    "a parameter": lambda _: torch.nn.Parameter(torch.full((2,), 4.0)).detach() * 1,
+    "a view": lambda _: torch.arange(6.0)[2:4],
+    "of a draw's shape": lambda x: torch.ones_like(torch.empty(2)) + x.ndim,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("jit", [False, True])
+def test_it_has_values_after_the_trace(name, jit):
+    cls = keeping(MADE[name])
+    expected = in_torch(keeping(MADE[name]))
+    f = from_torch(cls)
+    run = lambda x: (f.apply(x), jax.grad(lambda x: f.apply(x).sum())(x))  # noqa: E731
+    for x, kept in ((X, "made"), (X, "used again")):
+        for found, wanted in zip(
+            (jax.jit(run) if jit else run)(x), expected, strict=True
+        ):
+            np.testing.assert_array_equal(found, wanted, err_msg=kept)
+    assert type(cls.kept) is torch.Tensor
+    # A second class of it is traced anew, with the tensor that the first trace made.
+    np.testing.assert_array_equal(from_torch(cls).apply(X), expected[0])
+    for found, wanted in zip(
+        in_torch(cls), expected, strict=True
+    ):  # PyTorch itself goes on
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_cached_function_and_a_parameter():
+    @functools.cache
+    def table():
+        return {"w": torch.nn.Parameter(torch.tensor([2.0, 7.0]), False)}
+
+    class Cached(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * table()["w"].detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            return 5 * g * table()["w"].detach()
+
+    expected = in_torch(Cached)
+    table.cache_clear()
+    f = from_torch(Cached)
+    np.testing.assert_array_equal(f.apply(X), expected[0])
+    np.testing.assert_array_equal(jax.grad(lambda x: f.apply(x).sum())(X), expected[1])
+    assert isinstance(table()["w"], torch.nn.Parameter)
+    assert table()["w"].tolist() == [2, 7]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.ones(2) * x,
+        lambda x: torch.ones(2).copy_(x),
+        lambda x: torch.ones(2)[:].mul_(x),
+    ],
+    ids=["of an argument", "an argument written into it", "written by a view"],
+)
+def test_what_depends_on_an_argument_has_no_value(make):
+    cls = keeping(make)
+    with pytest.raises(TorchRefusal, match="it was made in another trace"):
+        from_torch(cls).apply(X)
+
+
+def test_a_tensor_of_the_program_is_not_written_to():
+    table = torch.ones(2)
+    cls = keeping(lambda _: (table.view(2), table * 2)[1])
+    from_torch(cls).apply(X)
+    gc.collect()
+    assert table.tolist() == [1, 1]
+    assert cls.kept.tolist() == [2, 2]
