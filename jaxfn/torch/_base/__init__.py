@@ -49,6 +49,7 @@ from jaxfn.torch._base.refusal import (
     HOST,
     OR_HOST,
     TorchRefusal,
+    formats_text,
     is_ours,
     is_users,
     of_unused,

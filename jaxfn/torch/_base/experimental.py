@@ -253,7 +253,8 @@ def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> An
 @contextlib.contextmanager
 def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]:
     """Let this thread call `mine` inside this context; other threads, the original."""
-    original, owner = target.__dict__[name], threading.get_ident()
+    original, owner = getattr(target, name), threading.get_ident()
+    is_inherited = name not in target.__dict__
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         is_mine = threading.get_ident() == owner
@@ -263,7 +264,10 @@ def replaced(target: Any, name: str, mine: Callable[..., Any]) -> Iterator[None]
     try:
         yield
     finally:
-        setattr(target, name, original)
+        if is_inherited:
+            delattr(target, name)
+        else:
+            setattr(target, name, original)
 
 
 _noted = [""]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import importlib.util
+import linecache
 import os
 import traceback
 from types import FrameType, TracebackType
@@ -117,6 +119,27 @@ def is_users(filename: str) -> bool:
 def is_ours(filename: str) -> bool:
     """Return whether this file is one of jaxfn."""
     return filename.startswith(_OURS[2])
+
+
+def formats_text(frame: FrameType) -> bool:
+    """Return whether a frame is evaluating `"a text" % values`."""
+    code = frame.f_code
+    start, end, begin, stop = list(code.co_positions())[frame.f_lasti // 2]
+    if start is None or end is None:
+        return False
+    lines = [linecache.getline(code.co_filename, i) for i in range(start, end + 1)]
+    lines[-1] = lines[-1].encode()[:stop].decode()
+    lines[0] = lines[0].encode()[begin:].decode()
+    try:
+        found = ast.parse(f"({''.join(lines)})", mode="eval").body
+    except SyntaxError:
+        return False
+    return (
+        isinstance(found, ast.BinOp)
+        and isinstance(found.op, ast.Mod)
+        and isinstance(found.left, (ast.JoinedStr, ast.Constant))
+        and isinstance(getattr(found.left, "value", ""), str)
+    )
 
 
 def place_of(tb: TracebackType | None) -> str:

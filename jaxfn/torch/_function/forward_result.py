@@ -149,7 +149,9 @@ def forward_result(
         saved(x if id(x) in at else known(x)) for x in given_to(ctx, "to_save")
     ]
     for_forward = [saved(known(x)) for x in given_to(ctx, "saved_for_forward")]
-    attributes = {k: saved(x) for k, x in attributes_of(ctx).items()}
+    attributes = {
+        k: saved(x if id(x) in at else known(x)) for k, x in attributes_of(ctx).items()
+    }
     leaves = [*outputs.leaves, *saved.leaves[n:]]
     is_output = [int(x) if isinstance(x, Leaf) else None for x in tops]
     marked = [at[id(x)] for x in given_to(ctx, "non_differentiable") if id(x) in at]

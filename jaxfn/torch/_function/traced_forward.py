@@ -18,6 +18,7 @@ from jaxfn.torch._base import (
     Same,
     TorchRefusal,
     backward_of,
+    experimental,
     fingerprint,
     has_vmap,
     is_separate,
@@ -311,8 +312,10 @@ class TracedForward:
             view = self.result.views[i]
             at[i] = view.view(storages.setdefault(view.group, at[i]))
         values = [at.get(i) for i in range(len(self.program.outputs))]
-        ctx = Ctx(self.cls, lambda: needs_input_grad, rule, unflatten(saved, values))
-        ctx.__dict__.update(unflatten(self.result.attributes, values))
+        found = map(_with_value, unflatten(saved, values))
+        ctx = Ctx(self.cls, lambda: needs_input_grad, rule, list(found))
+        attributes = unflatten(self.result.attributes, values)
+        ctx.__dict__.update({k: _with_value(x) for k, x in attributes.items()})
         ctx.materialize_grads = self.result.materialize
         if rule == "jvp":
             ctx.saved_for_forward = ctx.saved_tensors
@@ -376,6 +379,14 @@ def traced_forward(
             if found.program.launches or found.whole_backward().launches:
                 return found
         raise
+
+
+def _with_value(x: Any) -> Any:
+    """Return a number that was saved as a tensor so that conditions on it are known."""
+    is_number = (
+        isinstance(x, torch.Tensor) and x.numel() == 1 and not experimental.is_fake(x)
+    )
+    return torch.tensor(x.tolist(), dtype=x.dtype) if is_number else x
 
 
 # jaxfn knows arrays by identity. So a returned or saved input must be the same array,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ from jaxfn.torch._base import (
     TorchFunctionMode,
     TorchRefusal,
     experimental,
+    formats_text,
     has_draws,
     is_ours,
     is_users,
@@ -99,6 +103,8 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+_NUMBERS = (torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__index__)
+
 # These run nodes of torch's graph. Torch turns this mode off for all that it calls.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 
@@ -158,6 +164,8 @@ class Watch(TorchFunctionMode):
             return _set_where(*args)
         if self.last == "backward":
             self.backward_at = place
+        if func in _NUMBERS and formats_text(caller) and experimental.is_fake(args[0]):
+            return math.nan if func is torch.Tensor.__float__ else 0
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
         if func in _ENGINE and args:
@@ -343,7 +351,8 @@ class Path:
         watch = Watch(self.choices, known=self._known, gpu=gpu)
         draws = RandomDraws(self._seed, note)
         found: list[Any] = []
-        with watch, draws, here, _numbers_decide(self.choices):
+        numbers, messages = _numbers_decide(self.choices), _messages_read(self.choices)
+        with watch, draws, here, numbers, messages:
             try:
                 result = self._run(tensors)
                 self.note = result.note if isinstance(result, Noted) else None
@@ -392,6 +401,47 @@ def _numbers_decide(choices: BranchDecisions) -> Iterator[None]:
         experimental.replaced(torch.SymFloat, "__bool__", is_not_zero),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _messages_read(choices: BranchDecisions) -> Iterator[None]:
+    """Let messages format numbers without a value, and warn on no unknown branch."""
+    kinds = ((torch.SymFloat, "__float__"), (torch.SymInt, "__int__"))
+    kinds += ((torch.SymInt, "__index__"),)
+    warn = warnings.warn
+
+    def reading(original: Any, number: Any) -> Any:
+        try:
+            return original(number)
+        except experimental.needs_values():
+            if formats_text(sys._getframe(2)):
+                return _unknown(number)
+            raise
+
+    def formatted(number: Any, spec: str) -> str:
+        return format(_unknown(number), spec) if spec else str(number)
+
+    def warned(
+        message: Any, category: Any = None, stacklevel: int = 1, **how: Any
+    ) -> None:
+        # Whether the program takes the branch of this warning is not known now.
+        by_user = is_users(sys._getframe(2).f_code.co_filename)
+        if not (by_user and choices.conditions):
+            warn(message, category, stacklevel + 2, **how)
+
+    with contextlib.ExitStack() as stack:
+        for kind, method in kinds:
+            read = functools.partial(reading, kind.__dict__[method])
+            stack.enter_context(experimental.replaced(kind, method, read))
+        for kind in (torch.SymFloat, torch.SymInt):
+            stack.enter_context(experimental.replaced(kind, "__format__", formatted))
+        stack.enter_context(experimental.replaced(warnings, "warn", warned))
+        yield
+
+
+def _unknown(number: Any) -> float:
+    """Return the number that a message shows for one without a value."""
+    return 0 if isinstance(number, torch.SymInt) else math.nan
 
 
 def _is_users_own(error: Exception) -> bool:

@@ -273,7 +273,7 @@ def _refused(error: Exception) -> TorchRefusal:
 
 def _operation(error: Exception) -> str:
     text = str(error)
-    if re.search(r"(?<![a-z_])sparse", text, re.IGNORECASE):  # no part of a name
+    if re.search(r"Sparse[A-Z]|[Ss]parse (tensor|layout|CSR|COO)|to_sparse", text):
         return "a sparse tensor"
     if ".numpy()" in text or "numpy" in text:
         return "a NumPy array of a tensor"
