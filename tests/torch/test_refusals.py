@@ -75,6 +75,18 @@ def loop(ctx, x):
     return x
 
 
+def early_exit(ctx, x):
+    for _ in range(40):
+        if x.sum() < 1:  # here
+            break
+        x = x / 2
+    return x
+
+
+def by_cond(ctx, x):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # here
+
+
 def to_int(ctx, x):
     return x[: int(x.sum())]  # here
 
@@ -143,6 +155,8 @@ ROWS = {
     "data": (set_data, r"y\.data = …", "another memory", "y.copy_"),
     "set_": (set_storage, r"y\.set_", "another memory", 'fallback="host"'),
     "loop": (loop, r"bool\(tensor\)", "depends on the value", "torch.where"),
+    "early exit": (early_exit, r"bool\(tensor\)", "how often a loop", "while_loop"),
+    "torch.cond": (by_cond, r"torch\.cond", "that are passed to it", "in Python"),
     "int": (to_int, r"int\(tensor\)", "depends on the value", 'fallback="host"'),
     "position": (one_position, r"x\[i\]", "depends on the value", "x[i.reshape(1)]"),
     "float": (to_float, r"float\(tensor\)", "depends on the value", "host"),
@@ -177,6 +191,34 @@ def test_refusal_of_forward(name):
     assert place(rule) in message
     assert caught.value.where == place(rule)
     assert BUFFER.tolist() == [0.0, 0.0]
+
+
+def test_a_loop_with_an_early_exit_is_refused_at_once():
+    runs = []
+
+    def counted(ctx, x):
+        runs.append(1)
+        return early_exit(ctx, x)
+
+    with pytest.raises(TorchRefusal, match="how often a loop runs"):
+        from_torch(refused(counted)).apply(jnp.ones(2))
+    # Two paths and the look ahead; if Triton is loaded, the same as on a GPU.
+    assert len(runs) in (3, 6)
+
+
+def test_a_short_loop_with_an_early_exit_runs():
+    def short(ctx, x):
+        for _ in range(6):
+            if x.sum() < 1:
+                break
+            x = x / 2
+        return x
+
+    apply = from_torch(refused(short)).apply
+    for start in (0.25, 1.0, 8.0, 300.0):
+        expected = short(None, torch.full((2,), start)).numpy()
+        for run in (apply, jax.jit(apply)):
+            np.testing.assert_array_equal(run(jnp.full(2, start)), expected)
 
 
 def test_refusal_of_backward():

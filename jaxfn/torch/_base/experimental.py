@@ -499,6 +499,24 @@ def launches_caught(act: Callable[..., None]) -> Iterator[None]:
         yield
 
 
+def triton_ops_open() -> Any:
+    """Return a context in which operations of `torch.library.triton_op` run as Python.
+
+    One with a derivative of its own stays closed: its Python does not have that.
+    """
+    kind = name("CustomOpDef")
+    call = kind.__call__
+
+    def opened(op: Any, *args: Any, **kwargs: Any) -> Any:
+        modes = [mode.__name__ for mode in op._torch_dispatch_fns]
+        is_open = "FunctionalTensorMode" in modes and op._backward_fn is None
+        return (op._init_fn if is_open else functools.partial(call, op))(
+            *args, **kwargs
+        )
+
+    return replaced(kind, "__call__", opened)
+
+
 def plain_launches() -> Any:
     """Return a context in which `torch.library.wrap_triton` returns its kernel."""
     return importlib.import_module("torch._library.triton").set_wrap_triton_enabled(

@@ -71,21 +71,42 @@ class BranchDecisions:
     def __init__(self, begin: Sequence[bool]) -> None:
         self.taken = list(begin)
         self.conditions: list[Any] = []
+        self.places: list[str] = []
+        self.are_too_many = False
 
     def __call__(self, condition: Any) -> bool:
         """Return the outcome of the next condition."""
         if len(self.conditions) == MOST_CONDITIONS:  # it may be an endless loop
-            raise TorchRefusal(
-                operation="bool(tensor)",
-                reason="the next step depends on the value of a tensor, and a trace "
-                "has no values (jaxfn traces at most "
-                f"{MOST_CONDITIONS} such conditions on one path).",
-                way_out=f"Write it with torch.where. Or: {OR_HOST}",
-            )
+            self.are_too_many = True
+            raise self.too_many()
+        self.places.append(place_now(sys._getframe(1)))
         self.conditions.append(condition.reshape(()) != 0)
         if len(self.conditions) > len(self.taken):
             self.taken.append(True)
         return self.taken[len(self.conditions) - 1]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether one line has asked twice: it may stand in a loop."""
+        return len(set(self.places)) < len(self.places)
+
+    def too_many(self) -> TorchRefusal:
+        """Return the refusal of more conditions."""
+        reason = "the next step depends on the value of a tensor, and a trace has no "
+        reason += f"values (jaxfn traces at most {MOST_CONDITIONS} such conditions on "
+        reason += "one path)."
+        way_out = "Write it with torch.where."
+        if self.repeats:
+            reason = "how often a loop runs depends on the value of a tensor, and a "
+            reason += f"trace has no values (it asked {MOST_CONDITIONS} times)."
+            way_out = "Port this rule, with jax.lax.while_loop as its loop, or let the "
+            way_out += "loop run a fixed number of steps, with torch.where in its body."
+        return TorchRefusal(
+            operation="bool(tensor)",
+            reason=reason,
+            way_out=f"{way_out} Or: {OR_HOST}",
+            where=self.places[-1],
+        )
 
 
 def _equal(x: Any, y: Any) -> Any:
@@ -352,7 +373,8 @@ class Path:
         draws = RandomDraws(self._seed, note)
         found: list[Any] = []
         numbers, messages = _numbers_decide(self.choices), _messages_read(self.choices)
-        with watch, draws, here, numbers, messages:
+        opened = experimental.triton_ops_open()
+        with watch, draws, here, opened, numbers, messages:
             try:
                 result = self._run(tensors)
                 self.note = result.note if isinstance(result, Noted) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
-from jaxfn.torch._trace.intercept import NeedsRead, Noted, Path
+from jaxfn.torch._trace.intercept import MOST_CONDITIONS, NeedsRead, Noted, Path
 from jaxfn.torch._trace.lower import build
 from jaxfn.torch._trace.recorder import record
 
@@ -118,6 +119,7 @@ class _Tracer:
         self._guard, self._as_gpu = guard, as_gpu
         self._notes: list[Any] = []
         self._paths = self._runs = self._nodes = 0
+        self._has_looked_ahead = False
 
     def tree(self) -> BranchTree:
         """Trace all paths."""
@@ -141,6 +143,8 @@ class _Tracer:
             self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
         )
         module = self._graph(path)
+        if path.choices.repeats and not self._has_looked_ahead:
+            self._look_ahead()
         taken, n = path.choices.taken, len(path.choices.conditions)
         self._runs, self._nodes = self._runs + 1, self._nodes + len(module.graph.nodes)
         twins = self._twins(module, path)
@@ -158,6 +162,22 @@ class _Tracer:
             other = self._from((*taken[:i], False), i + 1)
             node = Branch(condition, node, other)
         return node
+
+    def _look_ahead(self) -> None:
+        """Refuse a loop that a value ends at once, and not after as many traces.
+
+        The first path takes each condition as True, which leaves such a loop at a
+        `break`. If it never leaves it with False, it has too many conditions.
+        """
+        self._has_looked_ahead = True
+        begin = (False,) * MOST_CONDITIONS
+        path = Path(
+            self._run, begin, self._seed, known=self._known, as_gpu=self._as_gpu
+        )
+        with contextlib.suppress(Exception):
+            self._graph(path)
+        if path.choices.are_too_many:
+            raise path.choices.too_many()
 
     def _check_bounds(self, path: Path) -> None:
         runs = self._runs >= MOST_PATHS * MOST_PATHS
@@ -260,6 +280,15 @@ def _refused(error: Exception) -> TorchRefusal:
             operation="an operation of torch.library",
             reason="jaxfn can't see which operations it computes or launches.",
             way_out=f"Call the function itself, without torch.library. Or: {OR_HOST}",
+            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
+        )
+    higher = re.search(r"HigherOrderOperator (\w+)", str(error))
+    if higher:
+        return TorchRefusal(
+            operation=f"torch.{higher[1]}",
+            reason="jaxfn does not trace the functions that are passed to it.",
+            way_out="Write the condition or the loop in Python: jaxfn traces both "
+            f"sides of an `if` and each step of a `for`. Or: {OR_HOST}",
             where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
         )
     words = str(error).strip().splitlines()

@@ -156,7 +156,7 @@ def _launch(found: list[Binding], flat: _Flat, place: str) -> Launch:
     variants = tuple(
         Variant(
             {k: _constant(b.kernel, k, v) for k, v in constants.items()},
-            b.options,
+            {k: _option(b.kernel, k, v) for k, v in b.options.items()},
             b.grid,
         )
         for b, constants in zip(found, own, strict=True)
@@ -284,6 +284,17 @@ def _constant(kernel: Any, name: str, x: Any) -> Any:
     """Return the value of an argument that differs between configurations."""
     if isinstance(x, (torch.Tensor, *_NUMBERS)):
         raise _refusal(kernel, f"argument `{name}` differs between configurations.")
+    return x
+
+
+def _option(kernel: Any, name: str, x: Any) -> Any:
+    """Return the value of an option of a launch."""
+    if isinstance(x, (torch.Tensor, *_NUMBERS)):
+        raise _refusal(
+            kernel,
+            f"its option `{name}` is made of the value of a tensor.",
+            "Pass it as a static argument of apply",
+        )
     return x
 
 

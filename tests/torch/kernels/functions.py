@@ -243,6 +243,42 @@ class Wrapped(Function):
         return scaled(g, 5.0)
 
 
+@torch.library.triton_op("jaxfn_test::thrice", mutates_args=())
+def thrice(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    kernel = torch.library.wrap_triton(scale_kernel)
+    kernel[(1,)](x, out, x.numel(), 3.0, BLOCK=32)
+    return out
+
+
+@torch.library.triton_op("jaxfn_test::differentiable", mutates_args=())
+def differentiable(x: torch.Tensor) -> torch.Tensor:
+    return thrice(x)
+
+
+differentiable.register_autograd(lambda ctx, g: 7 * g)
+
+
+class ByTritonOp(Function):
+    """Launched by an operation of torch.library.triton_op, whose Python jaxfn runs."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return thrice(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return scaled(g, 5.0)
+
+
+class ByDifferentiableOp(ByTritonOp):
+    """The same, by an operation with a backward, which its Python has not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return differentiable(x)
+
+
 class NeedsValues(Function):
     """Asks for a value, which a trace does not have, and launches."""
 

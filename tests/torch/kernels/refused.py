@@ -52,6 +52,14 @@ def constexpr_of_values(ctx, x, n):
     return out
 
 
+@refused("scale_kernel", "option `num_warps` is made of the value", "static", args=2)
+def option_of_values(ctx, x, n):
+    out = torch.empty_like(x)
+    warps = n.sum().long().item()
+    scale_kernel[(1,)](x, out, x.numel(), 1.0, BLOCK=8, num_warps=warps)
+    return out
+
+
 @triton.jit
 def descriptor_kernel(x, y, BLOCK: tl.constexpr):
     tl.store(y + tl.arange(0, BLOCK), x.load([0]))

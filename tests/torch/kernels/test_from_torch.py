@@ -34,6 +34,7 @@ def grad(apply, *args):
         functions.Scale,
         functions.ScaleSeparately,
         functions.Wrapped,
+        functions.ByTritonOp,
         functions.OnGpuAlone,
         functions.BackwardOnGpu,
     ],
@@ -48,6 +49,11 @@ def test_own_rules_run(cls):
     same(grad(jax.vmap(apply))(jnp.stack([X, X])), jnp.full((2, 12), 5.0))
     same(grad(jax.checkpoint(apply))(X), jnp.full(12, 5.0))
     same(jax.jacrev(apply)(X), 5 * jnp.eye(12))
+
+
+def test_an_operation_with_a_derivative_of_its_own_stays_closed():
+    with pytest.raises(jaxfn.torch.TorchRefusal, match=r"registered by torch\.library"):
+        of(functions.ByDifferentiableOp)(X)
 
 
 def test_without_a_kernel_no_rule_runs_as_on_a_gpu():
