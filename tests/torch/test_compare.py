@@ -435,3 +435,64 @@ def test_the_same_seed_gives_the_same_report():
     other = compare(pair.port, pair.original, *pair.args, seed=1)
     assert [r.status for r in other.results] == [r.status for r in first.results]
     assert isinstance(first, jaxfn.CheckReport)
+
+
+def test_single_precision_inside_backward_is_not_wrong():
+    """The usual gradient of a bias in a fused norm, whatever its arguments have."""
+
+    class Bias(Function):
+        @staticmethod
+        def forward(ctx, x, b):
+            ctx.dtype = b.dtype
+            return x + b
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g.float().sum(0).to(ctx.dtype)
+
+    def port(factor):
+        class Port(jaxfn.Function):
+            @staticmethod
+            def forward(ctx, x, b):
+                ctx.dtype = b.dtype
+                return x + b
+
+            @staticmethod
+            def backward(ctx, g):
+                total = factor * g.astype(jnp.float32).sum(0)
+                return g, total.astype(ctx.dtype)
+
+        return Port
+
+    numbers = np.random.default_rng(0)
+    args = [numbers.normal(size=size).astype("float32") for size in ((50, 8), (8,))]
+    for right in (port(1), jaxfn.torch.from_torch(Bias)):
+        report = compare(right, Bias, *args)
+        assert report.ok, report
+    assert not compare(port(1 + 1e-4), Bias, *args).ok
+
+
+def test_an_integer_output_has_no_gradient_to_compare():
+    class Sign(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.where(x < 0, -1.0, 1.0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return jnp.where(x < 0, -1, 1)
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g
+
+    report = compare(Port, Sign, V)
+    assert [r.check for r in report.results if r.status == "FAIL"] == ["dtype"]
+    assert "an integer or bool has no gradient" in row(report, "dtype").message
+    assert "Wrong: forward." in str(report)
+    assert "of the port is int" in row(report, "gradient of argument 0").message

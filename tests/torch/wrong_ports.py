@@ -336,7 +336,12 @@ both(
         s + t,
     ),
 )  # fmt: skip
-both("JvpNone", "jvp", "the whole tangent is zero", jvp=lambda ctx, s, t: (None, s + t))
+both(
+    "JvpNone",
+    "jvp",
+    "returned None as the tangent of output 0",
+    jvp=lambda ctx, s, t: (None, s + t),
+)
 
 
 def _vmap(scale, *, last=False):

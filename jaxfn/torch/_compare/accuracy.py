@@ -23,14 +23,17 @@ class Accuracy:
 
     Args:
         function: Function of a side and of a result ("value", "gradient", ...).
-        xs: The arrays that the result is a function of.
+        points: Returns the arrays that such a result is a function of.
         seed: Seed of the steps.
     """
 
     def __init__(
-        self, function: Callable[[str, str], Fun], xs: Sequence[np.ndarray], seed: int
+        self,
+        function: Callable[[str, str], Fun],
+        points: Callable[[str], Sequence[np.ndarray]],
+        seed: int,
     ) -> None:
-        self._function, self._xs, self._seed = function, xs, seed
+        self._function, self._points, self._seed = function, points, seed
         self._found: dict[tuple[str, str, str], Sequence[float]] = {}
 
     def allow(self, outcome: Outcome, what: str, k: int, size: float) -> Outcome:
@@ -51,28 +54,32 @@ class Accuracy:
         return outcome
 
     def _once(
-        self, kind: str, side: str, what: str, run: Callable[[Fun], Sequence[float]]
+        self,
+        kind: str,
+        side: str,
+        what: str,
+        run: Callable[[Fun, Sequence[np.ndarray]], Sequence[float]],
     ) -> Sequence[float]:
         key = kind, side, what
         if key not in self._found:
-            self._found[key] = run(self._function(side, what))
+            self._found[key] = run(self._function(side, what), self._points(what))
         return self._found[key]
 
-    def _moves(self, f: Fun) -> Sequence[float]:
+    def _moves(self, f: Fun, xs: Sequence[np.ndarray]) -> Sequence[float]:
         """Return how much each result changes with the last digits of the arguments.
 
         After cancellation no digits are left to compare.
         """
-        generator, eps = np.random.default_rng(self._seed), eps_of(self._xs)
-        first = [wide(np.asarray(x)) for x in f(*self._xs)]
+        generator, eps = np.random.default_rng(self._seed), eps_of(xs)
+        first = [wide(np.asarray(x)) for x in f(*xs)]
         found = np.zeros(len(first))
         for k in range(STEPS):
             # The first step scales arrays as a whole: symmetric ones stay symmetric.
             steps = [
                 1 + eps * (1 if k == 0 else generator.choice([-1, 1], x.shape))
-                for x in self._xs
+                for x in xs
             ]
-            pairs = zip(self._xs, steps, strict=True)
+            pairs = zip(xs, steps, strict=True)
             with contextlib.suppress(Exception):  # f may refuse these
                 near = f(*[np.asarray(x * step).astype(x.dtype) for x, step in pairs])
                 gaps = zip(near, first, strict=True)
@@ -80,18 +87,18 @@ class Accuracy:
                 found = np.maximum(found, moves)
         return [float(x) for x in found]
 
-    def _jumps(self, f: Fun) -> Sequence[float]:
+    def _jumps(self, f: Fun, xs: Sequence[np.ndarray]) -> Sequence[float]:
         """Return how much each result jumps near the arguments, relative to its size.
 
         An iteration is no more accurate than its tolerance. Code in single precision
         has no more digits than that, whatever its arguments have.
         """
         generator = np.random.default_rng(self._seed)
-        along = [normal(x, generator, size_of(x)) for x in self._xs]
+        along = [normal(x, generator, size_of(x)) for x in xs]
         try:
-            return jumps(f, self._xs, along)
+            return jumps(f, xs, along)
         except OriginalError:  # it refuses points near the arguments
-            return [0.0] * len(f(*self._xs))
+            return [0.0] * len(f(*xs))
 
 
 def normal(

@@ -43,9 +43,9 @@ def second(pair: Pair) -> Outcome:
     """Compare the gradients of the gradients, by arguments and by cotangents."""
     chosen = needed(pair)
     once = pair.original.is_once_differentiable
-    expected = [] if once else pair.torch_second(pair.arrays)
+    expected = [] if once else pair.torch_second(pair.arrays, pair.cts, pair.along)
     try:
-        got = pair.jax_second(pair.arrays)
+        got = pair.jax_second(pair.arrays, pair.cts, pair.along)
     except messages.SecondDerivativeError as error:
         if once:
             raise Skip("both refuse it: once_differentiable") from error

@@ -70,8 +70,7 @@ class Pair:
         self.port = Port(port, arguments, options.seed)
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
-        xs = [self.arrays[i] for i in arguments.at]
-        self._accuracy = Accuracy(self._function, xs, options.seed)
+        self._accuracy = Accuracy(self._function, self._points, options.seed)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -226,22 +225,38 @@ class Pair:
         both = [two for two in pairs if all(map(values.is_array, two))]
         return [x for x, y in both if eps_of([x]) > eps_of([y])]
 
-    def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
-        """Return values, gradients, ... as a function of the inexact arguments."""
-        is_port, chosen = side == "port", self.chosen
-        runs: dict[tuple[str, bool], Callable[[Any], Sequence[Any]]] = {
-            ("value", True): lambda xs: numbers_in(self.port.leaves(xs)),
-            ("value", False): lambda xs: numbers_in(self.original.value(xs).leaves),
-            ("gradient", True): lambda xs: self.jax_gradients(xs, chosen, self.cts),
-            ("gradient", False): lambda xs: self.torch_gradients(xs, chosen, self.cts),
-            ("tangent", True): lambda xs: self.port.push(xs, self.tangents),
-            ("tangent", False): lambda xs: self.torch_tangents(xs, self.tangents),
-            ("second derivative", True): self.jax_second,
-            ("second derivative", False): self.torch_second,
+    def _points(self, what: str) -> list[np.ndarray]:
+        """Return the inexact arguments, and the cotangents or tangents."""
+        more = {
+            "gradient": lambda: self.cts,
+            "tangent": lambda: list(self.tangents.values()),
+            "second derivative": lambda: [*self.cts, *self.along],
         }
-        return lambda *xs: runs[what, is_port](
-            exchanged(self.arrays, self.arguments.at, [np.asarray(x) for x in xs])
-        )
+        xs = [self.arrays[i] for i in self.arguments.at]
+        return xs + (more[what]() if what in more else [])
+
+    def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
+        """Return values, gradients, ... as a function of `_points`."""
+        is_port, at, n = side == "port", self.arguments.at, len(self.cts)
+        gradients = self.jax_gradients if is_port else self.torch_gradients
+        push = self.port.push if is_port else self.torch_tangents
+        second = self.jax_second if is_port else self.torch_second
+
+        def run(*points: Any) -> Sequence[Any]:
+            points = tuple(map(np.asarray, points))
+            xs = exchanged(self.arrays, at, points[: len(at)])
+            more = points[len(at) :]
+            if what == "gradient":
+                return gradients(xs, self.chosen, more)
+            if what == "tangent":
+                return push(xs, dict(zip(self.tangents, more, strict=True)))
+            if what == "second derivative":
+                return second(xs, more[:n], more[n:])
+            if is_port:
+                return numbers_in(self.port.leaves(xs))
+            return numbers_in(self.original.value(xs).leaves)
+
+        return run
 
     # ---- further derivatives
 
@@ -265,15 +280,19 @@ class Pair:
         outs = [self.expected.leaves[i] for i in self.expected.inexact]
         return filled(self.original.push(arrays, tangents), outs)
 
-    def jax_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+    def jax_second(
+        self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]
+    ) -> list[np.ndarray]:
         """Return the gradients of <gradients, along>, by arguments and cotangents."""
-        found = self.port.pull_twice(arrays, self.chosen, self.cts, self.along)
+        found = self.port.pull_twice(arrays, self.chosen, cts, along)
         return [np.asarray(g) for g in found]
 
-    def torch_second(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+    def torch_second(
+        self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]
+    ) -> list[np.ndarray]:
         """Return the same of the original, with zeros for None."""
-        found = self.original.pull_twice(arrays, self.chosen, self.cts, self.along)
-        return filled(found, [*(arrays[i] for i in self.chosen), *self.cts])
+        found = self.original.pull_twice(arrays, self.chosen, cts, along)
+        return filled(found, [*(arrays[i] for i in self.chosen), *cts])
 
 
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:

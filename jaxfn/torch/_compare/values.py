@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import MOST, Outcome, Skip, worst
-from jaxfn._core import values
+from jaxfn._core import is_inexact, values
 from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
 from jaxfn.torch._compare.points import points
 
@@ -92,6 +92,14 @@ def shape(pair: Pair) -> Outcome:
     return Outcome()
 
 
+NO_GRADIENT = "an integer or bool has no gradient"
+
+
+def _is_whole(x: Any, y: Any) -> bool:
+    """Return whether the port alone has no gradient, because of its dtype."""
+    return is_inexact(y) and not is_inexact(x)
+
+
 def dtype(pair: Pair) -> Outcome:
     """Compare the dtype of each output, as far as JAX has it."""
     wrong, notes = [], []
@@ -100,7 +108,8 @@ def dtype(pair: Pair) -> Outcome:
         if expected != y.dtype:
             notes.append(f"{y.dtype} is {expected}, since x64 is off")
         if np.dtype(x.dtype) != expected:
-            wrong.append(f"{label}: expected dtype {expected}, got {x.dtype}")
+            lost = f" ({NO_GRADIENT})" if _is_whole(x, y) else ""
+            wrong.append(f"{label}: expected dtype {expected}, got {x.dtype}{lost}")
     if wrong:
         raise Different("\n  ".join(wrong))
     return Outcome(note=", ".join(dict.fromkeys(notes)))
@@ -187,6 +196,9 @@ def needed(pair: Pair) -> tuple[int, ...]:
         raise Skip("no output is a float or complex array")
     if not pair.original.has_backward:
         raise Skip("PyTorch's class has no backward")
+    for label, x, y in _each(pair):
+        if _is_whole(x, y):
+            raise Skip(f"{label} of the port is {x.dtype}: {NO_GRADIENT}")
     if not pair.chosen:
         raise Skip(f"PyTorch itself raises: {next(iter(pair.why_not.values()))}")
     return pair.chosen
