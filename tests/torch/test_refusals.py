@@ -87,6 +87,10 @@ def by_cond(ctx, x):
     return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # here
 
 
+def by_type(ctx, x):
+    return x * 2 if type(x) is torch.Tensor else x * 3  # here
+
+
 def to_int(ctx, x):
     return x[: int(x.sum())]  # here
 
@@ -157,6 +161,7 @@ ROWS = {
     "loop": (loop, r"bool\(tensor\)", "depends on the value", "torch.where"),
     "early exit": (early_exit, r"bool\(tensor\)", "how often a loop", "while_loop"),
     "torch.cond": (by_cond, r"torch\.cond", "that are passed to it", "in Python"),
+    "type": (by_type, r"type\(x\) is", "of a derived class", "isinstance(x, torch"),
     "int": (to_int, r"int\(tensor\)", "depends on the value", 'fallback="host"'),
     "position": (one_position, r"x\[i\]", "depends on the value", "x[i.reshape(1)]"),
     "float": (to_float, r"float\(tensor\)", "depends on the value", "host"),

@@ -12,6 +12,7 @@ from jaxfn.torch._base.cache_key import (
     fingerprint,
     names_kernel,
     settings_of,
+    type_test,
 )
 from jaxfn.torch._base.draws import (
     BACKWARD,

@@ -7,10 +7,14 @@ includes plain attributes of the class and plain values that its rules name.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import enum
 import functools
 import inspect
+import re
+import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -51,6 +55,32 @@ def settings_of(cls: Any) -> Any:
 def names_kernel(cls: Any) -> bool:
     """Return whether a rule, or a function that it calls, names a kernel of Triton."""
     return any(isinstance(value, Same) for _, _, value in _read_by_rules(cls))
+
+
+def type_test(cls: Any) -> str:
+    """Return the line of a rule that asks whether a type *is* torch.Tensor, if any.
+
+    While a rule is traced, its tensors are of a class derived from that.
+    """
+    reached: set[types.CodeType] = set()
+    for rule in _RULES:
+        list(_read_by(getattr(cls, rule), reached))
+    for code in reached:
+        if {"type", "Tensor"} <= {*_names(code)}:
+            with contextlib.suppress(OSError, SyntaxError):
+                tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+                for node in filter(_compares_type, ast.walk(tree)):
+                    line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
+                    return f"{code.co_filename}:{line}"
+    return ""
+
+
+def _compares_type(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [ast.unparse(x) for x in (node.left, *node.comparators)]
+    is_of_type = any(x.startswith("type(") for x in sides)
+    return is_of_type and any(re.search(r"\b(Tensor|Parameter)\b", x) for x in sides)
 
 
 def _read_by_rules(cls: Any) -> Iterator[tuple[str, str, Any]]:

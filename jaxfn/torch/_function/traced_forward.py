@@ -13,6 +13,7 @@ from jaxfn.torch._base import (
     BACKWARD,
     FORWARD,
     JVP,
+    OR_HOST,
     VMAP,
     Ctx,
     Same,
@@ -25,6 +26,7 @@ from jaxfn.torch._base import (
     names_kernel,
     settings_of,
     torch,
+    type_test,
     unflatten,
 )
 from jaxfn.torch._function.batching import Batch, Dims
@@ -364,6 +366,13 @@ def traced_forward(
     Raises:
         TorchRefusal: It can't be traced.
     """
+    if place := type_test(cls):
+        raise TorchRefusal(
+            operation="type(x) is torch.Tensor",
+            reason="while a rule is traced, its tensors are of a derived class.",
+            way_out=f"Write isinstance(x, torch.Tensor). Or: {OR_HOST}",
+            where=place,
+        ).of(cls.__name__, "forward")
     if names_kernel(cls):
         return TracedForward(cls, call, needs_input_grad, settings, as_gpu=True)
     try:
