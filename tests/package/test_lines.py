@@ -24,8 +24,8 @@ LINES = {
     "_gradcheck": 380,
     "_cli": 435,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 4_920,
-    "torch/_compare torch/_translate": 6_770,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_170,
+    "torch/_compare torch/_translate": 6_800,
     "torch/_model": 675,
     "torch/_triton": 505,
 }

@@ -95,8 +95,8 @@ class GraphFunction:
     def examples(self, types: Sequence[Any]) -> list[TensorSpec]:
         """Return inputs of these types to trace with."""
         dtypes = [to_torch_dtype(t.dtype) for t in types]
-        needs = zip(dtypes, self.requires_grad(len(types)), strict=True)
-        requires_grad = [is_inexact(dtype) and need for dtype, need in needs]
+        pairs = zip(dtypes, self.requires_grad(len(types)), strict=True)
+        requires_grad = [is_inexact(dtype) and need for dtype, need in pairs]
         return [
             TensorSpec(tuple(t.shape), dtype, need)
             for t, dtype, need in zip(types, dtypes, requires_grad, strict=True)

@@ -129,8 +129,8 @@ def _on(
             from_numpy(x, torch.int64 if wide and x.dtype == np.int32 else None)
             for x in arrays
         ]
-        for x, needs in zip(tensors, graph.requires_grad(len(arrays)), strict=True):
-            x.requires_grad_(needs and is_inexact(x.dtype))
+        for x, need in zip(tensors, graph.requires_grad(len(arrays)), strict=True):
+            x.requires_grad_(need and is_inexact(x.dtype))
         draws = RandomDraws(seed)
         draws.is_real = True
         with draws, draws_by_torch():
