@@ -42,6 +42,7 @@ class ForwardResult:
         views: For flat results that are the memory of a saved tensor: its place there.
         shared: For saved tensors that are an input, or a view of one: that input, whose
             `requires_grad` they have in torch.
+        parts: For saved tensors that are a view of an output: that output, likewise.
         tracked: Other saved tensors that require a gradient.
         grad_dtypes: For each top-level output, the dtype of its gradient in backward
             (`set_output_grad_dtype`); None if that was not set.
@@ -59,6 +60,7 @@ class ForwardResult:
     numbers: list[int]
     views: dict[int, StoredView]
     shared: dict[int, int]
+    parts: dict[int, int]
     tracked: list[int]
     grad_dtypes: tuple[Any, ...] | None
 
@@ -166,11 +168,11 @@ def forward_result(
             views[i], found[i] = view, flat
     # Under no_grad too, in torch a view requires a gradient if its tensor does.
     at_input = {id(x): i for i, x in enumerate(inputs)}
-    wholes = {
-        i: at_input.get(id(experimental.whole_of(leaves[i])))
-        for i in range(n, len(leaves))
-        if i not in numbers and leaves[i].requires_grad
-    }
+    at_saved = [i for i in range(n, len(leaves)) if i not in numbers]
+    wholes = {i: id(experimental.whole_of(leaves[i])) for i in at_saved}
+    parts = {i: at[whole] for i, whole in wholes.items() if whole in at}
+    tracked = [i for i in at_saved if leaves[i].requires_grad and i not in parts]
+    shared = {i: at_input[wholes[i]] for i in tracked if wholes[i] in at_input}
     return found, ForwardResult(
         output,
         n,
@@ -183,8 +185,9 @@ def forward_result(
         [is_inexact(x.dtype) for x in found],
         numbers,
         views,
-        {i: top for i, top in wholes.items() if top is not None},
-        [i for i, top in wholes.items() if top is None],
+        shared,
+        parts,
+        [i for i in tracked if i not in shared],
         ctx.output_grad_dtypes,
     )
 

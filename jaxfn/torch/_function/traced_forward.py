@@ -181,7 +181,11 @@ class TracedForward:
         ).apply(key, *arrays)
         if len(types) == len(outs):
             return outs
-        setup = self._derive(("setup_context",), self._setup).apply
+        requires_grad = list(self.graph.requires_grad(len(arrays)))
+        requires_grad += [False] * self.result.n_outputs
+        setup = self._derive(
+            ("setup_context",), self._setup, requires_grad=requires_grad
+        ).apply
         axes = (*dims, *[0] * len(outs))
         saved = jax.vmap(lambda *xs: setup(None, *xs), axes, axis_size=size)
         return [*outs, *saved(*arrays, *outs)]
@@ -295,8 +299,9 @@ class TracedForward:
             return any(top == ref and need for top, need in tops)
         if i in self.result.tracked:
             return True
-        is_output = not self.is_intermediate(i)
-        return is_output and any(needs_input_grad) and i not in self.result.marked
+        is_output = i in self.result.parts or not self.is_intermediate(i)
+        whole = self.result.parts.get(i, i)
+        return is_output and any(needs_input_grad) and whole not in self.result.marked
 
     def _ctx(
         self,
