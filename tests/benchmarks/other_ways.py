@@ -56,7 +56,8 @@ def module() -> Any:
 def by_jaxfn() -> tuple[Any, Any]:
     from jaxfn.torch import from_torch
 
-    return from_torch(lambda x, net=module(): net(x)), from_torch(Square).apply
+    net = module()
+    return from_torch(lambda x: net(x)), from_torch(Square).apply
 
 
 def by_torchax() -> tuple[Any, Any]:
@@ -99,6 +100,7 @@ def rows(net: Any, square: Any) -> dict[str, Callable[[], Any]]:
     """Return what is tried, by its name."""
     x = jnp.asarray(X)
     of_square = jax.grad(lambda v: square(v).sum())
+    twice = jax.grad(lambda v: of_square(v).sum())
     of_net = jax.jit(jax.grad(lambda x: net(x).sum()))
 
     def seconds() -> float:
