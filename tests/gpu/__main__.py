@@ -9,7 +9,8 @@ time: if a kernel breaks the GPU's context, the other checks still run. The exit
 in the interpreter, which shows that the command itself works.
 
 Needed: jaxfn's repository, and JAX with CUDA. If torch, triton, jax-triton,
-liger-kernel or fla-core are missing, their checks are skipped, and the table says so.
+liger-kernel, fla-core or transformers are missing, their checks are skipped, and the
+table says so.
 Pure Python wheels can be brought along to a machine without a network:
 
     pip download --no-deps -d wheels jax-triton liger-kernel fla-core einops

@@ -53,6 +53,7 @@ class Part:
 TRITON = ("torch", "triton")
 PARTS = {  # the slowest ones first
     "triton": Part("functions", "Triton Functions by from_torch", 150, TRITON),
+    "model": Part("model", "a whole model with Triton kernels", 150, TRITON),
     "laws": Part("laws", "which rule runs under which transformation", 90),
     "demo": Part("demo", "jaxfn.check on the examples of PyTorch's pages", 80),
     "alias": Part(
