@@ -743,3 +743,65 @@ def test_a_function_gets_a_jvp_from_its_backward(wrap):
     f = from_torch(Square, generate_jvp_rule=True).apply
     _, tangent = jax.jvp(wrap(f), (jnp.float32(2),), (jnp.float32(1),))
     close(tangent, 14.0)
+
+
+class Caches(torch.nn.Module):
+    """Makes a mask and a scale at the first call, and keeps them."""
+
+    def __init__(self, *, kept=False):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.mask = torch.tril(torch.ones(4, 4)) if kept else None
+        self.cache = {"scale": torch.full((4,), 2.0)} if kept else {}
+        self.list = [torch.ones(4)]
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.tril(torch.ones(4, 4))
+        if "scale" not in self.cache:
+            self.cache["scale"] = torch.full((4,), 2.0)
+        return self.linear(x) @ self.mask * self.cache["scale"] + self.list[0]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_tensors_that_a_module_keeps_beside_its_buffers(kept):
+    module = Caches(kept=kept)
+    model, x = from_torch(module), jnp.ones((2, 4))
+    grad = jax.jit(jax.grad(lambda p: model.apply(p, x).sum()))
+    for _ in range(2):
+        got = grad(model.params)["linear.bias"]
+        np.testing.assert_array_equal(got, [4, 8, 12, 16])
+    assert (module.mask is None) is not kept  # the module itself stays as it is
+    with torch.no_grad():
+        expected = module(torch.ones(2, 4)).numpy()
+    np.testing.assert_allclose(model.apply(model.params, x), expected, rtol=1e-6)
+    again = from_torch(module)  # now it has them
+    np.testing.assert_allclose(again.apply(again.params, x), expected, rtol=1e-6)
+
+
+class Counts(Caches):
+    """Keeps what depends on an argument, or on the call before."""
+
+    def __init__(self, change):
+        super().__init__(kept=True)
+        self.n, self.last, self.change = torch.zeros(()), None, change
+
+    def forward(self, x):
+        self.change(self, x)
+        return super().forward(x) + self.n
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m, _: setattr(m, "n", m.n + 1), "a write to `n`"),
+        (lambda m, _: m.n.add_(1), "it writes to a tensor that is not an argument"),
+        (lambda m, x: setattr(m, "last", x.sum()), "a write to `last`"),
+        (lambda m, x: setattr(m, "last", torch.zeros(4).copy_(x[0])), "to `last`"),
+        (lambda m, _: setattr(m, "last", torch.rand(())), "a write to `last`"),
+    ],
+)
+def test_what_a_module_keeps_of_a_call_is_refused(change, words):
+    model = from_torch(Counts(change), random=True)
+    with pytest.raises(TorchRefusal, match=words):
+        model.apply(model.params, jax.random.key(0), jnp.ones((2, 4)))

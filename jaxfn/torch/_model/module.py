@@ -21,6 +21,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
+from jaxfn.torch._trace import is_constant
 
 
 class TorchModel:
@@ -63,7 +64,7 @@ class TorchModel:
             for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor)
         }
-        self._module, self._stand_ins = _without_values(
+        self._module, self._tensors = _without_values(
             module, [*tensors.values(), *buffers.values()]
         )
         self._on_arrays = OnArrays(self._run, self._name, settings)
@@ -156,7 +157,7 @@ class TorchModel:
 
     def _run(self, values: dict[str, Any], args: Any, kwargs: Any) -> Any:
         """Call a copy of the module on tensors."""
-        module = copy.deepcopy(self._module, {id(x): x for x in self._stand_ins})
+        module = copy.deepcopy(self._module, {id(x): x for x in self._tensors})
         experimental.note_modules(module)
         tensors = dict(values)
         for name in self.params:
@@ -179,11 +180,14 @@ class TorchModel:
             raise self._writes(written, way_out)
         lost = [name for name in written if name not in self.buffers]
         # An LSTM keeps a list of its own parameters.
-        own = {id(x) for x in (*values.values(), *tensors.values(), *self._stand_ins)}
+        own = {id(x) for x in (*values.values(), *tensors.values(), *self._tensors)}
+        # A constant that it makes at the first call and keeps is made again each time.
         lost += [
             name
             for name, x in _state_of(module).items()
-            if x is not state.get(name) and id(x) not in own
+            if x is not state.get(name)
+            and id(x) not in own
+            and (name in state or not is_constant(x))
         ]
         if lost:
             raise self._writes(
@@ -224,7 +228,7 @@ def _state_of(module: Any) -> dict[str, Any]:
 
 
 def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
-    """Return a copy of a module without the values of these tensors, and stand-ins.
+    """Return a copy of a module without the values of these tensors, and its tensors.
 
     Other tensors in it, which are constants, are copied with their values.
     """
@@ -234,9 +238,9 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         if isinstance(x, torch.nn.Parameter):
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
-    stand_ins = list(memo.values())
     try:
-        return copy.deepcopy(module, memo), stand_ins
+        copied = copy.deepcopy(module, memo)
+        return copied, [x for x in memo.values() if isinstance(x, torch.Tensor)]
     except Exception as error:
         raise TypeError(
             f"from_torch could not copy `{type(module).__name__}` by copy.deepcopy: "

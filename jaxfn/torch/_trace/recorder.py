@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,13 +24,24 @@ def record(
 ) -> Any:
     """Return the graph of a function of tensors without values, writes included."""
     recorder, results = _Recorder(examples), []
+    before, _NOW.recorder = getattr(_NOW, "recorder", None), recorder
     try:
         with experimental.tracing(fakes), recorder:
             results = body(*examples)
         return recorder.module(results)
     finally:
+        _NOW.recorder = before
         fakes.forget()
         recorder.give_values(results)
+
+
+_NOW = threading.local()
+
+
+def is_constant(x: Any) -> bool:
+    """Return whether a tensor depends on no argument of the function being recorded."""
+    recorder = getattr(_NOW, "recorder", None)
+    return recorder is not None and recorder.is_constant(x)
 
 
 class _Recorder(experimental.TorchDispatchMode):
@@ -71,6 +83,10 @@ class _Recorder(experimental.TorchDispatchMode):
         node.meta["stack_trace"] = experimental.place_noted()
         self._note(found, node)
         return found
+
+    def is_constant(self, x: Any) -> bool:
+        """Return whether a tensor depends on no argument and no draw."""
+        return self._nodes.get(id(x)) in self._constant_nodes(self._spoilt())
 
     def give_values(self, results: Sequence[Any]) -> None:
         """Give each constant that the user's program keeps its value.
