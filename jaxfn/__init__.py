@@ -25,9 +25,19 @@ from typing import TYPE_CHECKING, Any
 from jaxfn import amp, autograd
 from jaxfn._context import BackwardCFunction, FunctionCtx
 from jaxfn._core import internals
+from jaxfn._core.messages import (
+    ClosedOverError,
+    HostDerivativeError,
+    NoGraphError,
+    RuleError,
+    RuleTypeError,
+    RuleValueError,
+    SecondDerivativeError,
+)
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._host_function import host_function
+from jaxfn._kernels import KernelDerivativeError
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 
 if TYPE_CHECKING:
@@ -49,6 +59,7 @@ __all__ = [
     "InplaceFunction",
     "InterpreterWarning",
     "NestedIOFunction",
+    "RuleError",
     "amp",
     "autograd",
     "check",
@@ -59,6 +70,13 @@ __all__ = [
     "partitioned",
     "triton_call",
 ]
+
+# Tracebacks show the names by which users can catch these.
+for _error in (RuleError, RuleValueError, RuleTypeError, ClosedOverError):
+    _error.__module__ = __name__
+for _error in (SecondDerivativeError, HostDerivativeError, KernelDerivativeError):
+    _error.__module__ = __name__
+NoGraphError.__module__ = __name__
 
 internals.hide_frames(str(pathlib.Path(__file__).parent))
 

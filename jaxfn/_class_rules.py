@@ -404,11 +404,11 @@ def _check_dtype(ctx: BackwardCFunction, i: int, dtype: Any, x: Any) -> None:
     )
     try:
         fits = jnp.issubdtype(jnp.dtype(dtype), kind)
-    except TypeError as error:
+    except TypeError:
         raise messages.RuleTypeError(
             "set_output_grad_dtype expects each declaration to be a torch.dtype or "
             f"None, but got {messages.type_name(dtype)}. {message}"
-        ) from error
+        ) from None
     if not fits:
         raise messages.RuleTypeError(message)
 
@@ -469,7 +469,8 @@ class Parameters(NamedTuple):
                 )
             if key not in names and key not in self.keyword_only:
                 raise TypeError(
-                    f"{self.function}() got an unexpected keyword argument {key!r}"
+                    f"{self.function}() got an unexpected keyword argument {key!r}. "
+                    f"`{name}.apply` takes {', '.join(names + self.keyword_only)}."
                 )
         # Defaults belong to the last parameters.
         by_default = dict(zip(names[::-1], self.defaults[::-1], strict=False))

@@ -13,11 +13,12 @@ import pytest
 from tests.package.code_lines import code_lines
 
 PACKAGE = Path(__file__).parents[2] / "jaxfn"
-TOOLS = ("_check", "_explain", "_gradcheck", "_cli", "_triton", "torch")
+TOOLS = ("_advice", "_check", "_explain", "_gradcheck", "_cli", "_triton", "torch")
 TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
+    "_advice": 220,
     "_core": 1_675,
     "_check": 1_715,
     "_explain": 655,
@@ -29,7 +30,7 @@ LINES = {
     "torch/_model": 675,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_715
+CORE_LINES = 3_650
 
 # Most files.
 FILES = {"_core": 10}
