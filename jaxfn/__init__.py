@@ -29,6 +29,7 @@ from jaxfn._core.messages import (
     ClosedOverError,
     HostDerivativeError,
     NoGraphError,
+    NoRulesError,
     RuleError,
     RuleTypeError,
     RuleValueError,
@@ -76,7 +77,8 @@ for _error in (RuleError, RuleValueError, RuleTypeError, ClosedOverError):
     _error.__module__ = __name__
 for _error in (SecondDerivativeError, HostDerivativeError, KernelDerivativeError):
     _error.__module__ = __name__
-NoGraphError.__module__ = __name__
+for _error in (NoGraphError, NoRulesError):
+    _error.__module__ = __name__
 
 internals.hide_frames(str(pathlib.Path(__file__).parent))
 
@@ -95,7 +97,9 @@ _TOOLS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _TOOLS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = ": write `import jaxfn.torch`, which needs PyTorch"
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text + advice * (name == "torch"))
     value = getattr(importlib.import_module(_TOOLS[name]), name)
     globals()[name] = value
     return value

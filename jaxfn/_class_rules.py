@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -278,13 +279,22 @@ class ClassRules(Rules):
         )
         args = (ctx, parts) if boxed is True else (ctx, *parts)
         with explained(self.name, "backward", rule, args, layout):
+            result = call_backward(rule, boxed, ctx, parts)
             found = results.gradients(
-                call_backward(rule, boxed, ctx, parts),
+                result,
                 self.specs,
                 layout,
                 arrived,
                 name=self.name,
                 labels=list(map(self.parameters.label, range(len(self.specs)))),
+            )
+        # torch allows it, and it is what a rule without `return` returns.
+        if result is None and True in layout.perturbed:
+            warnings.warn(
+                f"`{self.name}.backward` returned None, so the gradient is zero. If a "
+                "return is missing, add it. If zero is meant, return "
+                f"jnp.zeros_like(x). (It is at {place_of(rule)}.)",
+                stacklevel=2,
             )
         return list(map(conj, found))
 

@@ -69,6 +69,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     Raises:
         RuntimeError: A definition is in the other style than an earlier one, or JAX's
             own methods do not allow the combination.
+        AttributeError: It is called and has no rule, as in JAX.
         TypeError: A rule breaks its contract, or a call passes keyword-only arguments
             to a function with JAX-style rules.
 
@@ -309,7 +310,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             return _batched(*rules.batchable(), arrays, rules.name)
         if self._definition.kinds:
             return self._call_jax(self._definition.positional(args, kwargs))
-        return self.fun(*args, **kwargs)
+        name = self._definition.name
+        raise messages.NoRulesError(
+            f"No rule defined for custom_function `{name}`, and it was called. Without "
+            "a rule it would be differentiated as plain JAX. Before the first call, "
+            f"define {name}.defvjp, {name}.defjvp or {name}.def_vmap, or backward, jvp "
+            "or vmap in torch's terms."
+        )
 
     def _call_jax(self, args: tuple[Any, ...]) -> Any:
         d = self._definition

@@ -59,6 +59,10 @@ class HostDerivativeError(NotImplementedError):
     """A host callback was differentiated."""
 
 
+class NoRulesError(RuleError, AttributeError):
+    """A decorated function was called before it had a rule."""
+
+
 class NoGraphError(NotImplementedError, AttributeError):
     """A rule used an attribute of ctx that belongs to torch's graph."""
 

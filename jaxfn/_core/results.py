@@ -140,6 +140,9 @@ def _hint(spec: Spec, got: Any) -> str:
     mine, other = spec.treedef.node_data(), got.node_data()
     if mine is None or other is None or mine[0] is not other[0]:
         return ""
+    if mine[0] is dict:
+        lacks, more = set(mine[1]) - set(other[1]), set(other[1]) - set(mine[1])
+        return f" It lacks the keys {sorted(lacks)}, and has {sorted(more)} too many."
     return (
         f" Both are a {mine[0].__name__}, which differ in what they hold beside their "
         "arrays: make the gradient from the argument, with jax.tree.map or "
