@@ -19,7 +19,7 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
     "_advice": 220,
-    "_core": 1_675,
+    "_core": 1_680,
     "_check": 1_765,
     "_explain": 660,
     "_gradcheck": 380,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 675,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_650
+CORE_LINES = 3_680
 
 # Most files.
 FILES = {"_core": 10}
