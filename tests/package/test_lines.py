@@ -22,7 +22,7 @@ LINES = {
     "_core": 1_680,
     "_check": 1_765,
     "_explain": 660,
-    "_gradcheck": 380,
+    "_gradcheck": 400,
     "_cli": 435,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 4_920,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 675,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_680
+CORE_LINES = 3_690
 
 # Most files.
 FILES = {"_core": 10}
