@@ -383,10 +383,20 @@ def _positions(
     """Return the positions of nondiff_argnums and nondiff_argnames."""
     numbers = {argnums} if isinstance(argnums, int) else set(argnums)
     names = (argnames,) if isinstance(argnames, str) else argnames
-    # A builtin may have no signature with names.
-    if not names and all(i >= 0 for i in numbers):
-        return tuple(sorted(numbers))
-    known = list(inspect.signature(fun).parameters)
+    try:
+        parameters = inspect.signature(fun).parameters
+    except ValueError:  # a builtin, which may have no signature
+        if not names and all(i >= 0 for i in numbers):
+            return tuple(sorted(numbers))
+        raise
+    known = list(parameters)
+    takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    wrong = [i for i in numbers if not -len(known) <= i < len(known)]
+    if wrong and not takes_more:
+        raise ValueError(
+            f"custom_function got nondiff_argnums {wrong}, and `{fun}` takes "
+            f"{len(known)} arguments: expected their positions, counted from 0."
+        )
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(

@@ -23,7 +23,7 @@ LINES = {
     "_check": 1_765,
     "_explain": 660,
     "_gradcheck": 400,
-    "_cli": 435,
+    "_cli": 445,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 4_920,
     "torch/_compare torch/_translate": 6_770,
