@@ -77,8 +77,6 @@ def _note_on_ctx(
         return _sizes(error, name, rule_name, ctx)
     if not isinstance(error, (TypeError, AttributeError)):
         return ""
-    if getattr(error, "obj", None) is ctx:
-        return _missing_attribute(f"{name}.{rule_name}", ctx, error.name)
     if rule_name == "forward":
         first = next(iter(inspect.signature(rule).parameters), "ctx")
         if first != "ctx" and type(ctx).__name__ in str(error):
@@ -86,6 +84,8 @@ def _note_on_ctx(
                 f"`{name}.forward` got ctx for its first parameter, `{first}`."
                 + _two_styles(rule)
             )
+    if getattr(error, "obj", None) is ctx:
+        return _missing_attribute(f"{name}.{rule_name}", ctx, error.name)
     return ""
 
 
@@ -96,9 +96,8 @@ def _missing_attribute(rule: str, ctx: BackwardCFunction, attribute: str) -> str
     near = difflib.get_close_matches(attribute, [*own, *public], 1)
     has = ", ".join(sorted(own)) or "none"
     return (
-        f"`{rule}` read ctx.{attribute}, which forward (or setup_context) did not set. "
-        f"Attributes that it set: {has}."
-        + (f" Did you mean ctx.{near[0]}?" if near else "")
+        f"`{rule}` read ctx.{attribute}, which was not set before. Attributes that "
+        f"were set: {has}." + (f" Did you mean ctx.{near[0]}?" if near else "")
     )
 
 

@@ -106,7 +106,7 @@ def test_torch_on_a_jax_array(run):
 @pytest.mark.parametrize(
     ("attribute", "way_out"),
     [
-        ("k", "Attributes that it set: scale.\n"),
+        ("k", "Attributes that were set: scale.\n"),
         ("scal", r"Did you mean ctx.scale\?"),
         ("saved_tensor", r"Did you mean ctx.saved_tensors\?"),
     ],
@@ -117,7 +117,7 @@ def test_an_attribute_that_forward_did_not_set(attribute, way_out):
     )
     with pytest.raises(AttributeError) as error:
         jax.grad(lambda x: f.apply(x).sum())(X)
-    assert error.match(rf"`F.backward` read ctx.{attribute}, which forward")
+    assert error.match(rf"`F.backward` read ctx.{attribute}, which was not set")
     assert error.match(way_out)
 
 
