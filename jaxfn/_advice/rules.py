@@ -84,8 +84,8 @@ def _note_on_ctx(
                 f"`{name}.forward` got ctx for its first parameter, `{first}`."
                 + _two_styles(rule)
             )
-    if getattr(error, "obj", None) is ctx:
-        return _missing_attribute(f"{name}.{rule_name}", ctx, error.name)
+    if isinstance(error, AttributeError) and error.obj is ctx:
+        return _missing_attribute(f"{name}.{rule_name}", ctx, str(error.name))
     return ""
 
 
