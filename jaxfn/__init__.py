@@ -25,9 +25,20 @@ from typing import TYPE_CHECKING, Any
 from jaxfn import amp, autograd
 from jaxfn._context import BackwardCFunction, FunctionCtx
 from jaxfn._core import internals
+from jaxfn._core.messages import (
+    ClosedOverError,
+    HostDerivativeError,
+    NoGraphError,
+    NoRulesError,
+    RuleError,
+    RuleTypeError,
+    RuleValueError,
+    SecondDerivativeError,
+)
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, FunctionMeta, once_differentiable
 from jaxfn._host_function import host_function
+from jaxfn._kernels import KernelDerivativeError
 from jaxfn._legacy import InplaceFunction, NestedIOFunction
 
 if TYPE_CHECKING:
@@ -49,6 +60,7 @@ __all__ = [
     "InplaceFunction",
     "InterpreterWarning",
     "NestedIOFunction",
+    "RuleError",
     "amp",
     "autograd",
     "check",
@@ -59,6 +71,14 @@ __all__ = [
     "partitioned",
     "triton_call",
 ]
+
+# Tracebacks show the names by which users can catch these.
+for _error in (RuleError, RuleValueError, RuleTypeError, ClosedOverError):
+    _error.__module__ = __name__
+for _error in (SecondDerivativeError, HostDerivativeError, KernelDerivativeError):
+    _error.__module__ = __name__
+for _error in (NoGraphError, NoRulesError):
+    _error.__module__ = __name__
 
 internals.hide_frames(str(pathlib.Path(__file__).parent))
 
@@ -77,7 +97,9 @@ _TOOLS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _TOOLS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = ": write `import jaxfn.torch`, which needs PyTorch"
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text + advice * (name == "torch"))
     value = getattr(importlib.import_module(_TOOLS[name]), name)
     globals()[name] = value
     return value

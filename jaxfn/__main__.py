@@ -1,4 +1,4 @@
-"""The command line: `demo`, `check`, `explain`, `compare`, `translate`."""
+"""The command line: `demo`, `guide`, `check`, `explain`, `compare`, `translate`."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -278,13 +279,22 @@ class ClassRules(Rules):
         )
         args = (ctx, parts) if boxed is True else (ctx, *parts)
         with explained(self.name, "backward", rule, args, layout):
+            result = call_backward(rule, boxed, ctx, parts)
             found = results.gradients(
-                call_backward(rule, boxed, ctx, parts),
+                result,
                 self.specs,
                 layout,
                 arrived,
                 name=self.name,
                 labels=list(map(self.parameters.label, range(len(self.specs)))),
+            )
+        # torch allows it, and it is what a rule without `return` returns.
+        if result is None and True in layout.perturbed:
+            warnings.warn(
+                f"`{self.name}.backward` returned None, so the gradient is zero. If a "
+                "return is missing, add it. If zero is meant, return "
+                f"jnp.zeros_like(x). (It is at {place_of(rule)}.)",
+                stacklevel=2,
             )
         return list(map(conj, found))
 
@@ -404,11 +414,11 @@ def _check_dtype(ctx: BackwardCFunction, i: int, dtype: Any, x: Any) -> None:
     )
     try:
         fits = jnp.issubdtype(jnp.dtype(dtype), kind)
-    except TypeError as error:
+    except TypeError:
         raise messages.RuleTypeError(
             "set_output_grad_dtype expects each declaration to be a torch.dtype or "
             f"None, but got {messages.type_name(dtype)}. {message}"
-        ) from error
+        ) from None
     if not fits:
         raise messages.RuleTypeError(message)
 
@@ -469,7 +479,8 @@ class Parameters(NamedTuple):
                 )
             if key not in names and key not in self.keyword_only:
                 raise TypeError(
-                    f"{self.function}() got an unexpected keyword argument {key!r}"
+                    f"{self.function}() got an unexpected keyword argument {key!r}. "
+                    f"`{name}.apply` takes {', '.join(names + self.keyword_only)}."
                 )
         # Defaults belong to the last parameters.
         by_default = dict(zip(names[::-1], self.defaults[::-1], strict=False))

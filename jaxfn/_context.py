@@ -555,6 +555,16 @@ def _advice(x: Any) -> str:
             "jnp.asarray(x) to apply. Otherwise save it as an attribute: "
             "ctx.<name> = ..."
         )
+    if type_name(x).startswith("torch."):
+        return (
+            "It is a PyTorch tensor. Pass a JAX array to apply: jnp.asarray(x). To run "
+            "a PyTorch Function as it is, use jaxfn.torch.from_torch."
+        )
+    if isinstance(x, (list, tuple)):
+        return (
+            "A list of numbers is no array. Pass jnp.asarray(x) to apply. If it is "
+            "static, save it as an attribute: ctx.<name> = ..."
+        )
     return "Save it as an attribute: ctx.<name> = ..."
 
 

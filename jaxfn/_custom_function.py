@@ -69,6 +69,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     Raises:
         RuntimeError: A definition is in the other style than an earlier one, or JAX's
             own methods do not allow the combination.
+        AttributeError: It is called and has no rule, as in JAX.
         TypeError: A rule breaks its contract, or a call passes keyword-only arguments
             to a function with JAX-style rules.
 
@@ -309,7 +310,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             return _batched(*rules.batchable(), arrays, rules.name)
         if self._definition.kinds:
             return self._call_jax(self._definition.positional(args, kwargs))
-        return self.fun(*args, **kwargs)
+        name = self._definition.name
+        raise messages.NoRulesError(
+            f"No rule defined for custom_function `{name}`, and it was called. Without "
+            "a rule it would be differentiated as plain JAX. Before the first call, "
+            f"define {name}.defvjp, {name}.defjvp or {name}.def_vmap, or backward, jvp "
+            "or vmap in torch's terms."
+        )
 
     def _call_jax(self, args: tuple[Any, ...]) -> Any:
         d = self._definition
@@ -376,10 +383,20 @@ def _positions(
     """Return the positions of nondiff_argnums and nondiff_argnames."""
     numbers = {argnums} if isinstance(argnums, int) else set(argnums)
     names = (argnames,) if isinstance(argnames, str) else argnames
-    # A builtin may have no signature with names.
-    if not names and all(i >= 0 for i in numbers):
-        return tuple(sorted(numbers))
-    known = list(inspect.signature(fun).parameters)
+    try:
+        parameters = inspect.signature(fun).parameters
+    except ValueError:  # a builtin, which may have no signature
+        if not names and all(i >= 0 for i in numbers):
+            return tuple(sorted(numbers))
+        raise
+    known = list(parameters)
+    takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    wrong = [i for i in numbers if not -len(known) <= i < len(known)]
+    if wrong and not takes_more:
+        raise ValueError(
+            f"custom_function got nondiff_argnums {wrong}, and `{fun}` takes "
+            f"{len(known)} arguments: expected their positions, counted from 0."
+        )
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(

@@ -164,9 +164,9 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError(
             "Legacy autograd function with non-static forward method is deprecated. "
-            "Please use new-style autograd function with static forward method. "
-            "(Example: https://pytorch.org/docs/stable/autograd.html"
-            f"#torch.autograd.Function) Call `{type(self).__name__}.apply(...)`."
+            "Please use new-style autograd function with static forward method. (So "
+            "PyTorch says whenever an instance is called, static or not.) Call "
+            f"`{type(self).__name__}.apply(...)` on the class."
         )
 
     @staticmethod

@@ -181,7 +181,7 @@ class Definition(NamedTuple):
                 f"The input arguments to the {self.calls[0].decorator.__name__}"
                 f"-decorated function {self.name} could not be resolved to positions:"
                 f"\n{error}"
-            ) from error
+            ) from None
         bound.apply_defaults()
         return bound.args
 
@@ -439,13 +439,13 @@ class JaxRules(Rules):
             pairs = [
                 p for x, s in zip(found, self.specs, strict=True) for p in pair(x, s)
             ]
-        except ValueError as error:
+        except ValueError:
             expected = tree_util.treedef_tuple([spec.treedef for spec in self.specs])
             raise TypeError(
                 f"Custom VJP bwd rule {rule_name} must produce an output with the same "
                 "container (pytree) structure as the args tuple of the primal "
                 f"function: expected {expected}, got {tree}."
-            ) from error
+            ) from None
         return [ct for ct, leaf in pairs if leaf is ARRAY]
 
     def _cotangent(self, ct: Any, aval: Any, rule_name: str) -> Any:

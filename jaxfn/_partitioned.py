@@ -126,10 +126,18 @@ class _Rule:
         if new or twice or not set(replicated) <= known | {*sum(sides[1], ())}:
             raise messages.RuleValueError(
                 f"{said} and replicated={tuple(replicated)}: expected each name once "
-                "in an array; a name that no argument has must be replicated."
+                "in an array; a name that no argument has must be replicated. Names "
+                "are separated by spaces: write `b n` for two dimensions, because `bn` "
+                "is one."
             )
         free = known - set(replicated)
         missing = sorted({x for x in free for dims in sides[1] if x not in dims})
+        useless = sorted({*summed} - {*missing})
+        if useless:
+            raise messages.RuleValueError(
+                f"{said} and summed={tuple(summed)}: every output has {useless}, or no "
+                "argument does, so nothing is summed over it. Leave it out of summed."
+            )
         if missing != sorted(summed):
             raise messages.RuleValueError(
                 f"{said} and summed={tuple(summed)}: an output lacks {missing}. If "
@@ -178,7 +186,9 @@ class _Rule:
                 found = ", ".join(str(tuple(x.shape)) for x in arrays)
                 raise messages.RuleValueError(
                     f"`{self.name}` has {what} of shapes {found}: expected those of "
-                    f'its rule "{self.text()}", with one size for each name.'
+                    f'its rule "{self.text()}", with one size for each name. (Spaces '
+                    "separate names. A dimension of size 1 that fn broadcasts needs a "
+                    "name of its own, in replicated.)"
                 )
 
     def axes(self, mesh: Any, arrays: Sequence[Any], rule: Sequence[Any]) -> _Axes:
@@ -206,7 +216,9 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
 
     @custom_vmap
     def run(*args: Any) -> Any:
-        outputs = jax.eval_shape(fn, *args)
+        # Without shardings, because a kernel refuses axes that are not manual.
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
+        outputs = jax.eval_shape(fn, *types)
         is_tuple = isinstance(outputs, (tuple, list))
         arrays = outputs if is_tuple else (outputs,)
         if not all(hasattr(x, "shape") for x in arrays):
@@ -215,7 +227,7 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
                 "array or a tuple of arrays."
             )
         rule.check(args, arrays)
-        found = _on_devices(fn, rule)(*args)
+        found = (_by_types if _mesh_of(args) else _on_devices)(fn, rule)(*args)
         return found if is_tuple else found[0]
 
     @run.def_vmap
@@ -230,37 +242,89 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     return run
 
 
+def _mesh_of(args: Sequence[Any]) -> Any:
+    """Return the mesh of the arguments if their types have one; else None."""
+    if internals.vmapped_mesh_axes():  # shard_map refuses them
+        return None
+    meshes = [jax.typeof(x).sharding.mesh for x in args]
+    return next((mesh for mesh in meshes if mesh.explicit_axes), None)
+
+
+def _by_types(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
+    """Return the function under shard_map, for a mesh with explicit axes.
+
+    Types then say how arrays are split, so XLA's partitioner has nothing to decide. An
+    output with the dimensions of an argument has its type, so a gradient has that of
+    its argument.
+    """
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        mesh = _mesh_of(args)
+        types = list(map(jax.typeof, args))
+        axes = rule.axes(mesh, types, rule.arguments)
+        free = {*mesh.axis_names} - {*mesh.manual_axes}
+        mapped = jax.shard_map(
+            _local(fn, rule, axes),
+            mesh=mesh,
+            in_specs=_specs(axes, rule.arguments),
+            out_specs=_specs(axes, rule.outputs),
+            axis_names=free,
+            check_vma=False,
+        )
+        inputs = _shardings(mesh, axes, rule.arguments)
+        outs = mapped(*map(jax.sharding.reshard, args, inputs))
+        known = dict(zip(rule.arguments[::-1], types[::-1], strict=True))
+        outputs = [
+            known[dims].sharding if dims in known else jax.typeof(y).sharding
+            for dims, y in zip(rule.outputs, outs, strict=True)
+        ]
+        return tuple(map(jax.sharding.reshard, outs, outputs))
+
+    return jax.jit(run)
+
+
+def _local(fn: Callable[..., Any], rule: _Rule, axes: _Axes) -> Callable[..., Any]:
+    """Return the function of one device's parts, which adds up sums over devices."""
+
+    def local(*parts: Any) -> tuple[Any, ...]:
+        found = []
+        for dims, y in zip(rule.outputs, _as_tuple(fn(*parts)), strict=True):
+            over = [a for name, own in axes.items() if name not in dims for a in own]
+            found.append(jax.lax.psum(y, tuple(over)) if over else y)
+        return tuple(found)
+
+    return local
+
+
+def _as_tuple(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def _specs(axes: _Axes, arrays: Sequence[Any]) -> tuple[PartitionSpec, ...]:
+    return tuple(PartitionSpec(*(axes.get(x) for x in dims)) for dims in arrays)
+
+
+def _shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(NamedSharding(mesh, spec) for spec in _specs(axes, arrays))
+
+
 def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     """Return the function as one that XLA's partitioner splits by the rule."""
 
     def whole(*args: Any) -> tuple[Any, ...]:
-        out = fn(*args)
-        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return _as_tuple(fn(*args))
 
     whole.__name__ = rule.name
 
-    def shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        specs = [PartitionSpec(*(axes.get(x) for x in dims)) for dims in arrays]
-        return tuple(NamedSharding(mesh, spec) for spec in specs)
-
     def infer(mesh: Any, args: Sequence[Any], _: Any) -> tuple[Any, ...]:
-        return shardings(mesh, rule.axes(mesh, args, rule.arguments), rule.outputs)
+        return _shardings(mesh, rule.axes(mesh, args, rule.arguments), rule.outputs)
 
     def partition(mesh: Any, args: Sequence[Any], results: Sequence[Any]) -> Any:
         both = (*rule.arguments, *rule.outputs)
         axes = rule.axes(mesh, (*args, *results), both)
-
-        def local(*parts: Any) -> tuple[Any, ...]:
-            found = []
-            for dims, y in zip(rule.outputs, whole(*parts), strict=True):
-                over = [
-                    a for name, own in axes.items() if name not in dims for a in own
-                ]
-                found.append(jax.lax.psum(y, tuple(over)) if over else y)
-            return tuple(found)
-
-        outputs = shardings(mesh, axes, rule.outputs)
-        return mesh, local, outputs, shardings(mesh, axes, rule.arguments)
+        outputs = _shardings(mesh, axes, rule.outputs)
+        inputs = _shardings(mesh, axes, rule.arguments)
+        return mesh, _local(fn, rule, axes), outputs, inputs
 
     split = internals.custom_partitioning(whole)
     split.def_partition(

@@ -57,9 +57,9 @@ def check(
         *args: Its arguments: arrays, pytrees of arrays, and other objects, which are
             static. Float and complex arrays are differentiated.
         reference: A plain JAX function with the right value and derivative, which
-            replaces differences. It is needed if a float output is marked
-            non-differentiable, because its value varies although its derivative is zero
-            (`jax.lax.stop_gradient` in the reference).
+            replaces differences. It is needed if a part of the value has no derivative
+            on purpose (`jax.lax.stop_gradient` in the reference). An output that
+            forward marks non-differentiable needs none.
         surrogate: Whether the derivative differs from the value's on purpose (rounding
             with a straight-through gradient, spikes). It is compared with the
             derivative of `reference`, whose value may differ. Without a reference it is

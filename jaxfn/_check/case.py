@@ -18,7 +18,7 @@ from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
 from jaxfn._core import internals, short, values
 from jaxfn._custom_function import custom_function
-from jaxfn._function import Function
+from jaxfn._function import Function, rules_of
 
 
 class Case:
@@ -192,6 +192,13 @@ class Case:
     def first_gradients(self) -> Arrays:
         return self.pull(self.first_cts, *self.xs)
 
+    @functools.cached_property
+    def has_derivative(self) -> list[bool]:
+        """Whether each float output has one, because forward did not mark it."""
+        marked = _marked(self.fun, self.spec.join(numbers.copies(self.arrays)))
+        outs = enumerate(self.first_value)
+        return [i not in marked for i, x in outs if values.is_number(x)]
+
     # ---- the same, compiled once the checks show that this makes no difference
 
     @property
@@ -311,6 +318,21 @@ def _sources(fun: Any) -> dict[str, str]:
     if backward and not jvp and "generate_jvp_rule" in own:
         return {"jvp": "backward", "backward or jvp": "backward"}
     return {}
+
+
+def _marked(fun: Any, args: tuple[Any, ...]) -> frozenset[int]:
+    """Return which output arrays a Function marks non-differentiable."""
+    if isinstance(fun, custom_function) and fun._torch_rules:
+        fun = fun._function.apply
+    cls = getattr(fun, "_jaxfn_class", None)
+    if cls is None:
+        return frozenset()
+    rules, arrays = rules_of(cls, args, {})
+    needed = tuple(map(values.is_inexact, arrays))
+    outs, _, layout = rules.forward(arrays, needed)
+    if rules.has_setup:
+        _, layout = rules.setup(layout, arrays, outs, needed)
+    return layout.marked
 
 
 def rule_that_saves(fun: Any) -> str:

@@ -6,6 +6,7 @@ They are hints for a message, so a near match counts.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from jaxfn._check.case import Case
 from jaxfn._check.finite_differences import masked, slopes_of
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import Outcome
+from jaxfn._core import results
 
 NEARLY = 1e-3
 """Tolerance, relative to the largest element; finite differences are no better."""
@@ -122,11 +124,44 @@ def located(
     where = f"gradient of {label} along a random direction: {outcome.where}"
     if x.size <= MOST_ELEMENTS:
         expected, cts = _elements(case, i, accuracies)
-        grads = case.pull(cts, *case.xs)
-        got = shared.wide(grads[i])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            got = shared.wide(case.pull(cts, *case.xs)[i])
         text = shared.compare([got], [expected], [f"gradient of {label}"], 0.0).where
-        where = "; ".join(filter(None, (text, likeness(got, expected, "gradient"))))
+        parts = (text, _cause(case, i, got, expected, told, accuracies))
+        where = "; ".join(filter(None, parts))
     return dataclasses.replace(outcome, where=where)
+
+
+def _cause(
+    case: Case,
+    i: int,
+    got: np.ndarray,
+    expected: np.ndarray,
+    told: Sequence[warnings.WarningMessage],
+    accuracies: Sequence[float],
+) -> str:
+    """Name the likely cause of a wrong gradient; "" if nothing simple fits."""
+    missing = [x for x in told if " returned None" in str(x.message)]
+    if missing:
+        return str(missing[0].message).partition(",")[0] + ": is a return missing?"
+    if not expected.any():
+        return FLAT
+    for j, x in enumerate(case.xs):
+        if j != i and x.size <= MOST_ELEMENTS:
+            other, _ = _elements(case, j, accuracies)
+            # A sum, as over a broadcast dimension, can make the wrong gradient fit.
+            pairs = ((other, got), (got, other))
+            summed = [(results.sum_to_shape(a, b.shape), b) for a, b in pairs]
+            if any(a is not None and is_near(np.asarray(a), b) for a, b in summed):
+                return f"it looks like that of {case.x_labels[j]}: is the order right?"
+    return likeness(got, expected, "gradient")
+
+
+FLAT = (
+    "the expected gradient is all zero, as of a value that rounds or jumps. If the "
+    "rule differs from it on purpose, pass `surrogate=True`"
+)
 
 
 def _elements(

@@ -174,7 +174,14 @@ def slopes_of(
     """Return the slopes of the value, or the derivative of the reference."""
     if case.reference is None:
         known = accuracies or None
-        return slopes(case.quick_f, case.xs, along, case.eps, known)
+        found = slopes(case.quick_f, case.xs, along, case.eps, known)
+        # A marked output has no derivative, although its value varies.
+        return [
+            s
+            if has
+            else Slope(np.zeros_like(s.value), np.ones_like(s.settled), s.floor)
+            for s, has in zip(found, case.has_derivative, strict=True)
+        ]
     ts = [
         z if d is None else d
         for z, d in zip(numbers.zeros(case.xs), along, strict=True)

@@ -1,4 +1,4 @@
-"""The commands: `demo`, `check`, `explain`, `compare`, `translate`.
+"""The commands: `demo`, `guide`, `check`, `explain`, `compare`, `translate`.
 
 torch and LibCST are imported only when a command that needs them runs.
 """
@@ -78,6 +78,12 @@ is left or differs; 2 if the command is wrong
 def add_parsers(commands: Any) -> None:
     """Add the commands to a parser of commands; `run` of the options runs one."""
     _add_demo(commands)
+    guide = commands.add_parser(
+        "guide",
+        help="print how to write and prove a Function, on one page",
+        description="Print how to write and prove a Function, on one page.",
+    )
+    guide.set_defaults(run=run_guide)
     _add_check(commands)
     _parser(
         commands,
@@ -245,6 +251,12 @@ def run_check(options: argparse.Namespace) -> int:
         return _wrong(error)
     say(f"{report}\n")
     return 0 if report.ok else 1
+
+
+def run_guide(_: argparse.Namespace) -> int:
+    """Print the page for those who write a Function, agents above all."""
+    say((Path(__file__).parents[1] / "llms.txt").read_text(encoding="utf-8"))
+    return 0
 
 
 def run_explain(options: argparse.Namespace) -> int:

@@ -140,7 +140,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         outs = make(rules, symbolic=_takes_symbolic_zeros(arrays))(*arrays)
     except (jax.errors.UnexpectedTracerError, KeyError) as error:
         if any(type(x).__name__ == "JetTracer" for x in arrays):
-            raise messages.taylor_mode(rules.name) from error
+            raise messages.taylor_mode(rules.name) from None
         # jet raises a KeyError for a primitive that it doesn't know; any other is the
         # user's. Rules in JAX's terms of one kind keep JAX's own error.
         if isinstance(error, KeyError) or rules.native or rules.joint:

@@ -705,6 +705,11 @@ def hide_frames(folder: str) -> None:
     source_info_util.register_exclusion(folder + os.sep)
 
 
+def vmapped_mesh_axes() -> Any:
+    """Return the explicit mesh axes that a vmap around the code maps over."""
+    return trace_ctx.axis_env.explicit_mesh_axis_names
+
+
 def custom_partitioning(fun: Callable[..., Any]) -> Any:
     """Wrap a function for XLA's partitioner; imported here, because few need it."""
     module = importlib.import_module("jax.experimental.custom_partitioning")

@@ -17,7 +17,26 @@ from jax import core, tree_util
 
 
 class RuleError(RuntimeError):
-    """A rule of a Function (forward, backward, jvp, vmap) broke its contract."""
+    """A rule of a Function (forward, backward, jvp, vmap) broke its contract.
+
+    Its subclasses tell the mistake, and most are the builtin for it too:
+    `RuleValueError`, `RuleTypeError`, `ClosedOverError`, `SecondDerivativeError`.
+
+    Example:
+        >>> import jax, jaxfn
+        >>> class Two(jaxfn.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return grad, grad
+        >>> try:
+        ...     jax.grad(Two.apply)(1.0)
+        ... except jaxfn.RuleError as error:
+        ...     print(type(error).__name__, isinstance(error, ValueError))
+        RuleValueError True
+    """
 
 
 class RuleValueError(RuleError, ValueError):
@@ -38,6 +57,10 @@ class SecondDerivativeError(RuleError):
 
 class HostDerivativeError(NotImplementedError):
     """A host callback was differentiated."""
+
+
+class NoRulesError(RuleError, AttributeError):
+    """A decorated function was called before it had a rule."""
 
 
 class NoGraphError(NotImplementedError, AttributeError):

@@ -115,13 +115,13 @@ def _array_leaves(grad: Any, spec: Spec, where: Where) -> list[Any]:
         return [None] * spec.n_arrays
     try:
         pairs = [(grad, ARRAY)] if spec.is_array else pair(grad, spec)
-    except ValueError as error:
+    except ValueError:
         got = jax.tree.structure(grad)
         raise messages.RuleValueError(
             f"`{where.rule_name}` returned a gradient of another structure than its "
             f"argument at {where.label}: expected {spec.treedef} (or None in place of "
             f"any part), got {got}.{_hint(spec, got)}"
-        ) from error
+        ) from None
     # An argument without leaves (None, an empty list) has no pairs.
     stray = [x for x, own in pairs if own is not ARRAY and x is not None]
     if stray or (not spec.leaves and jax.tree.leaves(grad)):
@@ -140,6 +140,9 @@ def _hint(spec: Spec, got: Any) -> str:
     mine, other = spec.treedef.node_data(), got.node_data()
     if mine is None or other is None or mine[0] is not other[0]:
         return ""
+    if mine[0] is dict:
+        lacks, more = set(mine[1]) - set(other[1]), set(other[1]) - set(mine[1])
+        return f" It lacks the keys {sorted(lacks)}, and has {sorted(more)} too many."
     return (
         f" Both are a {mine[0].__name__}, which differ in what they hold beside their "
         "arrays: make the gradient from the argument, with jax.tree.map or "
@@ -284,12 +287,12 @@ def tangents(result: Any, layout: Layout, *, name: str) -> list[Any]:
         where = Where(f"{name}.jvp", f"output {position}", position)
         try:
             pairs = [(t, ARRAY)] if spec.is_array else pair(t, spec)
-        except ValueError as error:
+        except ValueError:
             raise messages.RuleValueError(
                 f"`{name}.jvp` returned a tangent of another structure than "
                 f"{where.label}: expected {spec.treedef} (or None in place of any "
                 f"part), got {jax.tree.structure(t)}."
-            ) from error
+            ) from None
         checked += [_tangent(x, *next(rest), where) for x, own in pairs if own is ARRAY]
     return checked
 
@@ -377,7 +380,7 @@ def batch_outputs(
     arrays, spec = split(out)
     try:
         pairs = pair(out_dims, spec)
-    except ValueError as error:
+    except ValueError:
         raise messages.RuleValueError(
             "The autograd.Function's vmap staticmethod returned an incompatible "
             f"(output, out_dims) tuple. Expected out_dims={out_dims} to be compatible "
@@ -385,7 +388,7 @@ def batch_outputs(
             f"{jax.tree.structure(out_dims)} but output has structure "
             f"{spec.treedef}. `{name}.vmap`: give one dim (or None) for each "
             "output, or one for all."
-        ) from error
+        ) from None
     wanted, got = _sketch(layout.out), _sketch(spec)
     if spec.treedef != layout.out.treedef or wanted != got:
         raise messages.RuleValueError(

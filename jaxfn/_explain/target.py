@@ -107,6 +107,11 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
             name = function._definition.name
             return _of_class(function._function, name, args, kwargs)
         return _of_decorated(function, args, kwargs)
+    if type_name(function).startswith("torch."):
+        raise messages.RuleTypeError(
+            f"explain got a class of PyTorch, `{function.__name__}`: expected a "
+            "jaxfn.Function. Call jaxfn.torch.explain(...), after import jaxfn.torch."
+        )
     raise messages.RuleTypeError(
         f"explain got {type_name(function)}: expected a jaxfn.Function class, its "
         "apply, or a function decorated by jaxfn.custom_function. Pass the Function "

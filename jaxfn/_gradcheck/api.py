@@ -54,12 +54,12 @@ def gradcheck(
             gradient; with check_forward_ad also a constant input with one of zero
             tangent.
         check_grad_dtypes: Whether to compare the dtypes of gradients and inputs.
-        check_batched_grad: Must be False; `jaxfn.check` compares `jax.vmap` with a
-            loop.
-        check_batched_forward_grad: Must be False, like check_batched_grad.
+        check_batched_grad: Whether to compare `jax.vmap` of backward with a loop.
+        check_batched_forward_grad: Whether to compare `jax.vmap` of jvp with a loop.
         check_forward_ad: Whether to check forward mode.
         check_backward_ad: Whether to check reverse mode.
-        fast_mode: Must be False; `jaxfn.check` compares along random directions.
+        fast_mode: Accepted and ignored: whole Jacobians are compared. It saves torch
+            time, and asks the same. `jaxfn.check` compares along random directions.
         masked: Accepted and ignored: there are no sparse arrays.
 
     Returns:
@@ -68,8 +68,7 @@ def gradcheck(
     Raises:
         GradcheckError: A check fails. (It is a RuntimeError.)
         ValueError: No input is a float or complex array.
-        NotImplementedError: With check_forward_ad, the function has no forward rule; or
-            an option is set that only `jaxfn.check` has.
+        NotImplementedError: With check_forward_ad, the function has no forward rule.
         TypeError: An output is no array. (It is an AttributeError too, as in torch.)
         AssertionError: Options contradict each other. Also if the number, shape or
             dtype of the outputs changes when the inputs are perturbed. This error is a
@@ -90,16 +89,18 @@ def gradcheck(
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html
     """
-    del masked
-    _expect_false(
-        "gradcheck",
-        fast_mode=fast_mode,
-        check_batched_grad=check_batched_grad,
-        check_batched_forward_grad=check_batched_forward_grad,
-    )
+    del masked, fast_mode
     _refuse(
         not (check_forward_ad or check_backward_ad),
         "Expected at least one of check_forward_ad or check_backward_ad to be True",
+    )
+    _refuse(
+        check_batched_grad and not check_backward_ad,
+        "Setting check_batched_grad=True requires check_backward_ad to be True",
+    )
+    _refuse(
+        check_batched_forward_grad and not check_forward_ad,
+        "Setting check_batched_forward_grad=True requires check_forward_ad to be True",
     )
     from jaxfn._gradcheck.call import Options
     from jaxfn._gradcheck.run import Gradcheck
@@ -113,6 +114,8 @@ def gradcheck(
         check_grad_dtypes=check_grad_dtypes,
         check_forward_ad=check_forward_ad,
         check_backward_ad=check_backward_ad,
+        check_batched_grad=check_batched_grad,
+        check_batched_forward_grad=check_batched_forward_grad,
     )
     run = Gradcheck(func, inputs, options)
     try:
@@ -184,10 +187,7 @@ def gradgradcheck(
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradgradcheck.html
     """
-    del gen_non_contig_grad_outputs
-    _expect_false(
-        "gradgradcheck", fast_mode=fast_mode, check_batched_grad=check_batched_grad
-    )
+    del gen_non_contig_grad_outputs, fast_mode
     _refuse(
         not (check_fwd_over_rev or check_rev_over_rev),
         "Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True",
@@ -223,6 +223,7 @@ def gradgradcheck(
         nondet_tol=nondet_tol,
         check_undefined_grad=check_undefined_grad,
         check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad,
         check_forward_ad=check_fwd_over_rev,
         check_backward_ad=check_rev_over_rev,
         masked=masked,
@@ -233,14 +234,3 @@ def _refuse(wrong: bool, message: str) -> None:
     """Raise torch's error for options that contradict each other."""
     if wrong:
         raise AssertionError(message)  # what torch raises
-
-
-def _expect_false(tool: str, **options: bool) -> None:
-    """Refuse torch's options that only `jaxfn.check` has."""
-    for name, given in options.items():
-        if given:
-            raise NotImplementedError(
-                f"`{tool}` has no {name}: leave the option out, and call jaxfn.check, "
-                "which compares along random directions and compares jax.vmap with a "
-                "loop."
-            )

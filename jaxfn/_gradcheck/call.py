@@ -36,6 +36,8 @@ class Options:
     check_grad_dtypes: bool
     check_forward_ad: bool
     check_backward_ad: bool
+    check_batched_grad: bool
+    check_batched_forward_grad: bool
 
 
 def as_tuple(x: Any) -> tuple[Any, ...]:

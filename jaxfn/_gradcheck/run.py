@@ -43,6 +43,12 @@ class Gradcheck:
                     self.check_forward(f, xs, part)
                     if options.check_undefined_grad:
                         self.check_constant_inputs(f, xs)
+                if options.check_batched_forward_grad:
+                    push = lambda ts: jax.jvp(floats, self.xs, ts)[1]  # noqa: E731
+                    self.check_batched(push, self.xs, "jvp")
+        if options.check_batched_grad:
+            outs, pull = jax.vjp(floats, *self.xs)
+            self.check_batched(pull, outs, "backward")
         if options.check_backward_ad:
             self.check_zero_cotangents()
             if options.check_undefined_grad:
@@ -133,6 +139,23 @@ class Gradcheck:
                         f"input {i} of `{self.call.name}` has an undefined tangent "
                         f"value. Got: {a}, but expected: {b}"
                     )
+
+    def check_batched(self, derivative: Any, like: list[Any], rule: str) -> None:
+        """Compare `jax.vmap` of a derivative with a loop over two directions."""
+        rows = [[random(x, self.generator, -1.0) for x in like] for _ in range(2)]
+        said = f"The {rule} of `{self.call.name}` under jax.vmap"
+        failed = "gradcheck or gradgradcheck failed while testing batched gradient "
+        try:
+            got = jax.vmap(derivative)([jnp.stack(x) for x in zip(*rows, strict=True)])
+        except Exception as error:
+            text = f"{failed}computation. {said} raises: {error}"
+            raise GradcheckError(text) from error
+        for k, row in enumerate(rows):
+            pairs = zip(got, derivative(row), strict=True)
+            if not all(self.is_close(a[k], b) for a, b in pairs):
+                raise GradcheckError(
+                    f"{failed}computation. {said} differs from a loop."
+                )
 
     def check_zero_cotangents(self) -> None:
         """Check that zero cotangents give zero, because backward is linear in them."""

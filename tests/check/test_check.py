@@ -547,3 +547,63 @@ def test_x64_is_as_before():
     jaxfn.check(STE, V)
     assert jnp.ones(()).dtype == jnp.float32
     assert lax.full((), 1.0).dtype == jnp.float32
+
+
+# ---- what newcomers meet
+
+
+def checked(forward, backward, *args, **rules):
+    return jaxfn.check(
+        function("F", forward=forward, backward=backward, **rules), *args
+    )
+
+
+def test_a_marked_output_is_left_out_of_the_slope():
+    def forward(ctx, x):
+        y, wave = x * x, jnp.sin(x)
+        ctx.save_for_backward(x)
+        ctx.mark_non_differentiable(wave)
+        return y, wave
+
+    def backward(ctx, g, _):
+        return 2 * ctx.saved_tensors[0] * g
+
+    x = jnp.array([0.3, 1.2])
+    assert checked(forward, backward, x).ok
+    assert checked(forward, backward, x, generate_jvp_rule=True).ok
+    # The other output still counts, and so does one without a mark.
+    assert not checked(forward, lambda ctx, g, _: 3 * backward(ctx, g, _), x).ok
+    f = function(
+        "F", forward=lambda ctx, x: (x * x, jnp.sin(x)), jvp=lambda c, t: (t, None)
+    )
+    assert jaxfn.check(f, x).wrong_rules == ("jvp",)
+
+
+def test_a_straight_through_rule_is_told_of_surrogate():
+    report = checked(lambda ctx, x: jnp.round(x), lambda ctx, g: g, jnp.array([0.3]))
+    assert "all zero" in report.failures[0].message
+    assert "`surrogate=True`" in report.failures[0].message
+
+
+@pytest.mark.filterwarnings("ignore:.* returned None, so the gradient is zero")
+def test_a_backward_without_a_return_is_named():
+    report = checked(lambda ctx, x: x * x, lambda ctx, g: None, jnp.array([0.3]))
+    message = report.failures[0].message
+    assert message.endswith("`F.backward` returned None: is a return missing?")
+
+
+@pytest.mark.parametrize("size", [1.0, 0.03])  # so that either is the worst
+def test_gradients_in_the_wrong_order_are_named(size):
+    # The sum over the broadcast dimension makes both fit.
+    def forward(ctx, x, b):
+        ctx.save_for_backward(x, b)
+        return x * b
+
+    def backward(ctx, g):
+        x, b = ctx.saved_tensors
+        return g * x, g * b
+
+    args = jnp.arange(1.0, 7).reshape(2, 3), size * jnp.array([0.3, -1.2, 2.0])
+    (message,) = (r.message for r in checked(forward, backward, *args).failures)
+    assert "it looks like that of argument" in message
+    assert "is the order right?" in message

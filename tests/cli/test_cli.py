@@ -4,8 +4,10 @@ import io
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -326,3 +328,25 @@ def test_a_reader_that_goes_away_is_met_with_silence(rules, arguments):
         run.stdout.close()  # as `head` does once it has its lines
         assert run.stderr.read() == ""
     assert run.returncode == expected.get(arguments[0], 0)
+
+
+# ---- guide
+
+
+def test_the_guide_runs_and_is_a_page(capsys):
+    assert main(["guide"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# jaxfn")
+    assert len(text.splitlines()) < 90
+    scope = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, scope)
+    assert scope["gradient"].tolist() == [3, 3]
+    assert jax.jacfwd(scope["cube"])(2.0) == 12
+    assert jax.grad(scope["cube"])(2.0) == 12
+
+
+def test_the_guide_is_in_the_wheel():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    assert wheel["build"]["targets"]["wheel"]["packages"] == ["jaxfn"]
+    assert (ROOT / "jaxfn/llms.txt").exists()  # hatch takes each file of the package

@@ -264,14 +264,18 @@ def test_each_example_gets_the_gradient_of_an_unbatched_argument(style):
 # ---- rules of one kind are JAX's
 
 
-def test_without_rules_it_is_the_function():
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit, jax.grad, jax.vmap])
+def test_without_rules_it_raises_as_in_jax(way):
     @jaxfn.custom_function
     def f(x, *, k=2):
-        return jnp.where(x > 0, x**k, 0.0)
+        return x**k
 
-    assert jax.grad(f)(3.0) == 6
-    assert jax.jacfwd(jax.grad(f))(3.0) == 2
-    assert f(np.float32(2), k=3) == 8
+    x = jnp.ones(2) if way is jax.vmap else 3.0
+    for g in (f, jaxfn.custom_function(f.fun, generate_jvp_rule=True)):
+        with pytest.raises(AttributeError, match="No rule defined for custom_functi"):
+            way(g)(x)
+    with pytest.raises(AttributeError, match="No VJP defined"):  # JAX's own words
+        way(jax.custom_vjp(f.fun))(x)
     assert f.fun(2.0) == 4
 
 

@@ -314,6 +314,7 @@ def test_options_alone_make_a_decorator():
 
     assert isinstance(f, jaxfn.custom_function)
     assert (f.__name__, f.__doc__) == ("f", "A docstring.")
+    f.defjvp(lambda k, primals, ts: (f(primals[0], k), k * ts[0]))
     assert f(2.0) == 6
     partial = functools.partial(jaxfn.custom_function, nondiff_argnums=(1,))
     assert type(partial(f.fun)) is type(f)

@@ -344,3 +344,12 @@ def test_defjvps_is_refused_beside_nondiff_argnums_as_in_jax():
         f = decorator(lambda n, x: n * x, nondiff_argnums=(0,))
         with pytest.raises(TypeError, match="Can't use ``defjvps`` with ``nondiff_a"):
             f.defjvps(None, lambda t, out, n, x: t)
+
+
+@pytest.mark.parametrize("position", [2, -3])
+def test_a_position_that_the_function_does_not_have(position):
+    with pytest.raises(
+        ValueError, match=rf"nondiff_argnums \[{position}\].*takes 2 ar"
+    ):
+        jaxfn.custom_function(lambda x, k: x, nondiff_argnums=position)
+    jaxfn.custom_function(lambda *xs: xs, nondiff_argnums=5)

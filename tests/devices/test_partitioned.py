@@ -153,7 +153,9 @@ def test_inside_shard_map_and_outside_of_jit():
     np.testing.assert_allclose(jax.jit(mapped)(x, w), norm(x, w), rtol=1e-5)
 
 
-def test_a_pallas_kernel_is_not_gathered():
+@kinds
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_pallas_kernel_is_not_gathered(kind, run):
     def double(x_ref, out_ref):
         out_ref[...] = 2 * x_ref[...]
 
@@ -161,10 +163,33 @@ def test_a_pallas_kernel_is_not_gathered():
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return pl.pallas_call(double, out_shape=shape, interpret=True)(x)
 
-    x, _ = placed("data", P("data", None), AxisType.Auto)
+    x, _ = placed("data", P("data", None), kind)
     split = jaxfn.partitioned(launch, "b n -> b n")
-    np.testing.assert_allclose(jax.jit(split)(x), 2 * np.asarray(x))
+    y = run(split)(x)
+    np.testing.assert_allclose(y, 2 * np.asarray(x))
+    assert y.sharding.is_equivalent_to(x.sharding, 2)
     assert not collectives(split, x)
+
+
+def test_a_pallas_kernel_that_sums_and_is_batched_on_jaxs_default_mesh():
+    def add(x_ref, out_ref):
+        out_ref[...] = x_ref[...].sum(0)
+
+    def launch(x):
+        shape = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        return pl.pallas_call(add, out_shape=shape, interpret=True)(x)
+
+    mesh = jax.make_mesh((4, 2), ("data", "model"))  # JAX's default axes are explicit
+    x = jax.random.normal(jax.random.key(0), (8, 6))
+    split = jax.device_put(x, NamedSharding(mesh, P("data", "model")))
+    for rule in ({"summed": ("b",)}, {"replicated": ("b",)}):
+        total = jaxfn.partitioned(launch, "b n -> n", **rule)
+        got = jax.jit(total)(split)
+        np.testing.assert_allclose(got, x.sum(0), rtol=1e-5)
+        assert got.sharding.spec == P("model")
+    many = jax.device_put(jnp.stack([x, 2 * x]), NamedSharding(mesh, P(None, "data")))
+    batched = jax.jit(jax.vmap(jaxfn.partitioned(launch, "b n -> n", summed=("b",))))
+    np.testing.assert_allclose(batched(many), many.sum(1), rtol=1e-5)
 
 
 def test_on_one_device():
@@ -196,6 +221,8 @@ def test_a_derivative_is_refused():
         ("b n, n -> n b", (), "has outputs of shapes (3, 4)"),
         ("b n, n -> b n, b n", (), "has outputs of shapes (3, 4)"),
         ("b n, n -> n", (), "an output lacks ['b']"),
+        ("bn, n -> b n", (), "because `bn` is one"),
+        ("b n, m -> b m", (), "an output lacks"),
     ],
 )
 def test_a_rule_that_does_not_fit(rule, replicated, message):
@@ -214,8 +241,16 @@ def test_a_sum_must_be_said():
     x, _ = placed("data", P("data", None), AxisType.Auto)
     mean = jaxfn.partitioned(lambda x: x.mean(0), "b n -> n", replicated=("b",))
     np.testing.assert_allclose(jax.jit(mean)(x), np.asarray(x).mean(0), rtol=1e-5)
-    with pytest.raises(ValueError, match="an output lacks"):
+    with pytest.raises(ValueError, match=r"every output has \['b'\].*Leave it out"):
         jaxfn.partitioned(jnp.sin, "b n -> b n", summed=("b",))
+
+
+def test_a_dimension_of_size_one():
+    shapes = jnp.ones((3, 4)), jnp.ones((1, 4))
+    with pytest.raises(ValueError, match="size 1 that fn broadcasts needs a name of"):
+        jaxfn.partitioned(jnp.multiply, "b n, b n -> b n")(*shapes)
+    right = jaxfn.partitioned(jnp.multiply, "b n, o n -> b n", replicated=("o",))
+    assert right(*shapes).shape == (3, 4)
 
 
 def test_something_else_than_arrays():

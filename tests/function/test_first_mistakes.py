@@ -1,6 +1,7 @@
 """The slips of a first day: each message names the class, the rule and the way out."""
 
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -368,3 +369,73 @@ def test_jaxprs_show_the_names_of_rules():
     text = str(jax.make_jaxpr(both.apply)(1.0))
     assert "name=Both\n" in text
     assert "Both.jvp" in text
+
+
+# ---- a gradient that is missing
+
+
+@pytest.mark.parametrize("way", [jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_backward_without_a_return(way):
+    def backward(ctx, g):
+        2 * g
+
+    f = function("F", forward=identity, backward=backward)
+    line = backward.__code__.co_firstlineno
+    match = rf"`F.backward` returned None, so .* missing.*{HERE}:{line}.\)"
+    with pytest.warns(UserWarning, match=match):
+        assert way(f.apply)(1.0) == 0
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda ctx, g: (None,),
+        lambda ctx, g: jnp.zeros_like(g),
+        lambda ctx, g: g if ctx.needs_input_grad[0] else None,
+    ],
+)
+def test_a_zero_gradient_that_is_meant(backward, recwarn):
+    f = function("F", forward=identity, backward=backward)
+    jax.grad(f.apply)(1.0)
+    assert not recwarn.list
+
+
+# ---- arguments and attributes of another kind
+
+
+def saving(ctx, x):
+    ctx.save_for_backward(x)
+    return 2 * x
+
+
+def test_a_list_of_numbers_is_no_array():
+    f = function("F", forward=saving, backward=lambda ctx, g: g)
+    with pytest.raises(TypeError, match=r"no array. Pass jnp.asarray\(x\) to apply"):
+        f.apply([1.0, 2.0])
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+def test_a_tensor_of_torch_is_no_array():
+    import torch
+
+    f = function("F", forward=saving, backward=lambda ctx, g: g)
+    with pytest.raises(TypeError, match=r"Pass a JAX array.*jaxfn.torch.from_torch"):
+        f.apply(torch.ones(2))
+    torch_class = type("T", (torch.autograd.Function,), {})
+    with pytest.raises(TypeError, match="class of PyTorch, `T`.*jaxfn.torch.explain"):
+        jaxfn.explain(torch_class, X)
+
+
+def test_the_torch_part_must_be_imported():
+    code = "import jaxfn; jaxfn.torch"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "write `import jaxfn.torch`, which needs PyTorch" in run.stderr
+
+
+def test_a_gradient_without_a_key():
+    f = function(
+        "F", forward=lambda ctx, d: d["a"] * d["b"], backward=lambda ctx, g: {"a": g}
+    )
+    match = r"It lacks the keys \['b'\], and has \[\] too many"
+    with pytest.raises(ValueError, match=match):
+        jax.grad(f.apply)({"a": 1.0, "b": 2.0})

@@ -51,22 +51,66 @@ def test_right_rules_pass_every_check(xs):
     assert gradgradcheck(f, xs, check_fwd_over_rev=True)
 
 
-@pytest.mark.parametrize(
-    ("check", "option"),
-    [
-        (gradcheck, "fast_mode"),
-        (gradcheck, "check_batched_grad"),
-        (gradcheck, "check_batched_forward_grad"),
-        (gradgradcheck, "fast_mode"),
-        (gradgradcheck, "check_batched_grad"),
-    ],
-)
-def test_an_option_that_check_has_points_to_it(check, option):
-    match = f"`{check.__name__}` has no {option}.* jaxfn.check"
-    for quiet in (False, True):
-        with pytest.raises(NotImplementedError, match=match):
-            check(product(right), REAL, raise_exception=not quiet, **{option: True})
-    assert check(product(right), REAL, **{option: False})
+def test_fast_mode_asks_the_same():
+    assert gradcheck(product(right), REAL, fast_mode=True)
+    assert gradgradcheck(product(right), REAL, fast_mode=True)
+    wrong = product(lambda ctx, g: tuple(2 * x for x in right(ctx, g)))
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradcheck(wrong, REAL, fast_mode=True)
+
+
+@pytest.mark.parametrize("xs", [REAL, COMPLEX], ids=["real", "complex"])
+def test_right_rules_pass_under_vmap(xs):
+    f = product(right, right_jvp)
+    options = {"check_forward_ad": True, "check_batched_forward_grad": True}
+    assert gradcheck(f, xs, check_batched_grad=True, **options)
+    assert gradgradcheck(f, xs, check_batched_grad=True)
+
+
+def wrong_when_batched(x):
+    """A function whose batch rule is wrong, and whose value is right."""
+    f = jaxfn.custom_function(lambda x: 2 * x)
+    f.def_vmap(lambda size, batched, x: (3 * x, True))
+    return f(x)
+
+
+def test_a_batched_derivative_that_differs_from_a_loop():
+    x = REAL[0]
+    f = function(
+        "F", forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: wrong_when_batched(g)
+    ).apply
+    assert gradcheck(f, x)
+    failed = "while testing batched gradient computation. The backward of .*differs"
+    with pytest.raises(GradcheckError, match=failed):
+        gradcheck(f, x, check_batched_grad=True)
+    assert not gradcheck(f, x, check_batched_grad=True, raise_exception=False)
+    f = function(
+        "F",
+        forward=lambda ctx, x: 2 * x,
+        backward=lambda ctx, g: 2 * g,
+        jvp=lambda ctx, t: wrong_when_batched(t),
+    ).apply
+    assert gradcheck(f, x, check_forward_ad=True)
+    with pytest.raises(GradcheckError, match="The jvp of .* differs from a loop"):
+        gradcheck(f, x, check_forward_ad=True, check_batched_forward_grad=True)
+
+
+def test_a_backward_that_vmap_refuses():
+    def backward(ctx, g):
+        return jnp.asarray(2 * np.asarray(g))
+
+    f = function("F", forward=lambda ctx, x: 2 * x, backward=backward).apply
+    assert gradcheck(f, REAL[0])
+    with pytest.raises(GradcheckError, match="under jax.vmap raises: .*__array__"):
+        gradcheck(f, REAL[0], check_batched_grad=True)
+
+
+def test_a_batched_check_needs_its_mode():
+    with pytest.raises(AssertionError, match="requires check_forward_ad to be True"):
+        gradcheck(product(right), REAL, check_batched_forward_grad=True)
+    options = {"check_backward_ad": False, "check_forward_ad": True}
+    with pytest.raises(AssertionError, match="requires check_backward_ad to be True"):
+        gradcheck(product(right), REAL, check_batched_grad=True, **options)
 
 
 def test_a_missing_conjugate_shows_in_the_imaginary_part():

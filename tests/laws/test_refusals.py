@@ -225,8 +225,8 @@ def test_a_callback_of_a_forward_rule_in_a_checkpoint(kind):
 def test_the_page_lists_what_is_refused():
     root = Path(__file__).parent.parent.parent
     page = (root / "notebooks/guides/troubleshooting.md").read_text()
-    table = page[page.index("| message |") :].partition("\n\n")[0]
-    said = [row.split(" | ")[0] for row in table.splitlines()]
+    tables = page[page.index("| words |") :].partition("## In a backward")[0]
+    said = [row.split(" | ")[0] for row in tables.splitlines()]
     refused = [f"{FORWARD}.*{LINEARIZED}", TRANSPOSED, NOT_TRANSPOSED, COLLECTIVE]
     refused += [EFFECT, TAYLOR]
     for pattern in refused:

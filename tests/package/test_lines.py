@@ -13,23 +13,24 @@ import pytest
 from tests.package.code_lines import code_lines
 
 PACKAGE = Path(__file__).parents[2] / "jaxfn"
-TOOLS = ("_check", "_explain", "_gradcheck", "_cli", "_triton", "torch")
+TOOLS = ("_advice", "_check", "_explain", "_gradcheck", "_cli", "_triton", "torch")
 TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_core": 1_675,
-    "_check": 1_715,
-    "_explain": 655,
-    "_gradcheck": 380,
-    "_cli": 435,
+    "_advice": 220,
+    "_core": 1_680,
+    "_check": 1_765,
+    "_explain": 660,
+    "_gradcheck": 400,
+    "_cli": 445,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 5_170,
     "torch/_compare torch/_translate": 6_800,
     "torch/_model": 675,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_715
+CORE_LINES = 3_690
 
 # Most files.
 FILES = {"_core": 10}

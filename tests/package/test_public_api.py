@@ -27,6 +27,7 @@ WITHOUT_SOURCE = {  # torch does not document these, or does not have them
     "jaxfn.Explanation",
     "jaxfn.FunctionMeta",
     "jaxfn.InterpreterWarning",
+    "jaxfn.RuleError",
     "jaxfn.amp.get_autocast_dtype",
     "jaxfn.amp.is_autocast_enabled",
     "jaxfn.autograd.graph.save_compressed",

@@ -146,38 +146,6 @@ def two_vocabularies() -> Figure:
     return axes.figure
 
 
-def rule_by_transformation() -> Figure:
-    """Draw the table of the rules: what a class defines, by transformation."""
-    axes = canvas(9.4, 3.5)
-    columns = [(4.1, "reverse mode"), (6.2, "forward mode"), (8.3, "batching")]
-    for x, text in [(1.6, "the class defines"), *columns]:
-        axes.text(x, 3.2, text, ha="center", va="center", weight="bold")
-    by_jax = "forward, batched"
-    rows = [
-        ("backward", ("backward", BLUE), ("refused", RED), (by_jax, GREY)),
-        ("jvp", ("jvp, transposed", GREEN), ("jvp", GREEN), (by_jax, GREY)),
-        ("backward and jvp", ("backward", BLUE), ("jvp", GREEN), (by_jax, GREY)),
-        (
-            "backward,\ngenerate_jvp_rule = True",
-            ("backward", BLUE),
-            ("backward, transposed", BLUE),
-            (by_jax, GREY),
-        ),
-        (
-            "any of these, and vmap",
-            ("as above", GREY),
-            ("as above", GREY),
-            ("vmap", ORANGE),
-        ),
-    ]
-    for i, (defined, *cells) in enumerate(rows):
-        y = 2.7 - 0.58 * i
-        axes.text(1.6, y, defined, ha="center", va="center")
-        for (x, _), (text, color) in zip(columns, cells, strict=True):
-            box(axes, x, y, text, width=1.92, height=0.48, color=color)
-    return axes.figure
-
-
 def from_torch() -> Figure:
     """Draw how `from_torch` makes JAX operations of a rule."""
     axes = canvas(9.4, 2.1)
@@ -199,7 +167,6 @@ def from_torch() -> Figure:
 PICTURES: dict[str, Callable[[], Figure]] = {
     "which_tool": which_tool,
     "two_vocabularies": two_vocabularies,
-    "rule_by_transformation": rule_by_transformation,
     "from_torch": from_torch,
 }
 

@@ -36,15 +36,6 @@ def test_a_picture_is_current_and_on_a_page(name):
     assert any(f"pictures/{name}.svg)" in page.read_text() for page in pages)
 
 
-def test_the_picture_of_the_rules_says_what_the_table_says():
-    page = (PAGES / "reference/which_rule_runs.md").read_text()
-    table = page[page.index("| the class defines") :].partition("\n\n")[0]
-    said = " ".join(re.findall(r"\w+", table))
-    for text in pictures.texts_of(pictures.FOLDER / "rule_by_transformation.svg"):
-        for word in re.findall(r"\w+", text):
-            assert word in said or word == "batched", word
-
-
 def test_the_page_of_measurements_repeats_results():
     page = (PAGES / "design/measurements.md").read_text()
     results = (ROOT / "tests/benchmarks/results.md").read_text()

@@ -100,3 +100,17 @@ def test_each_row_quotes_a_message():
     for quote in QUOTES:
         found = any(quote in text for text in texts)
         assert found or jax.search(quote), quote
+
+
+def test_the_first_rows_are_words_that_have_a_note():
+    # Except for those that JAX raises outside of any rule.
+    from jaxfn._advice import words as advice
+
+    rows = PAGE[PAGE.index("| words |") :].partition("\n\n")[0].splitlines()[2:]
+    first = " ".join(row.split(" | ")[0] for row in rows)
+    assert len(rows) == 10
+    patterns = [pattern for _, pattern, _ in advice._ROWS if pattern.isascii()]
+    plain = [x.lstrip("^") for x in patterns if re.fullmatch(r"[\^\w -]+", x)]
+    assert len(plain) >= 3
+    for text in plain:
+        assert text.split(" of concrete")[0] in first, text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from .core import Raises, row
+from .core import Raises, Warns, row
 
 
 def one(fw, backward):
@@ -58,7 +58,7 @@ def _(fw):
 
 @bwd_05.expect
 def _(fw):
-    return [jnp.zeros(1)]
+    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing")
 
 
 @row("BWD-06", "same", "a list is not a tuple of gradients")
@@ -168,7 +168,7 @@ def _(fw):
 
 @bwd_22.expect
 def _(fw):
-    return [jnp.zeros(1)]
+    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing")
 
 
 @row("BWD-24", "same", "backward with a parameter too many", own_words=True)

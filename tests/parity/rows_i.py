@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .core import Raises, row
+from .core import Raises, Warns, row
 from .transforms import func
 
 TWICE = (
@@ -149,9 +149,14 @@ def _(fw):
     return REFUSED
 
 
-@row("OD-07", "same", "None as the gradient")
-def _(fw):
+@row("OD-07", "must differ", "None as the gradient is zero, with a warning")
+def od_07(fw):
     return fw.grad(once(fw, lambda ctx, g: None), three(fw))
+
+
+@od_07.expect
+def _(fw):
+    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None")
 
 
 @row("OD-08", "must differ", "a list of gradients is refused in clear words")

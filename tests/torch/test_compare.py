@@ -37,6 +37,7 @@ def row(report, name):
 # ---- wrong ports
 
 
+@pytest.mark.filterwarnings("ignore:.* returned None, so the gradient is zero")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_port_is_found_and_named(name):
     wrong = WRONG[name]

@@ -1,0 +1,5 @@
+"""Advice on errors that a rule raised; imported when the first rule raises."""
+
+from jaxfn._advice.rules import better
+
+__all__ = ["better"]

@@ -1,0 +1,175 @@
+"""Errors in the words of JAX, PyTorch and Python get a note: rule, cause, way out."""
+
+import importlib.util
+import pickle
+import traceback
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxfn
+from tests.build import function
+
+X = jnp.array([1.0, -2.0])
+
+
+def in_place(ctx, x):
+    x[0] = 1
+    return x
+
+
+def scaled(ctx, x, scale=2):
+    ctx.scale = scale
+    return x * scale
+
+
+WORDS = {
+    "if": (lambda ctx, x: x if x.sum() > 0 else -x, r"jnp.where\(cond, a, b\)"),
+    "a mask": (lambda ctx, x: x[x > 0], r"jnp.where\(mask, x, 0\)"),
+    "a write by mask": (lambda ctx, x: x.at[x > 0].set(0), r"jnp.where\(mask, v, x\)"),
+    "int": (lambda ctx, x: x * int(x[0]), r"Keep the array.*F.apply\(x, True\)"),
+    "item": (lambda ctx, x: x * x[0].item(), r"read the value of a traced array"),
+    "range": (lambda ctx, x: [x for _ in range(x.astype(int)[0])], "range"),
+    "a shape": (lambda ctx, x: x + jnp.zeros(x.astype(int)[0]), r"jnp.zeros\(n\)"),
+    "a write": (in_place, r"x.at\[i\].set\(v\)"),
+    "a method": (lambda ctx, x: x.clamp(0), r"x.clamp,.*jnp.clip\(x, lower, upper\)"),
+    "a name of jnp": (lambda ctx, x: x.exp(), r"Write jnp.exp\(x\)"),
+    "in place": (lambda ctx, x: x.tanh_(), r"jnp.tanh\(x\), and assign the result"),
+    "another method": (lambda ctx, x: x.pin_memory(), "a function of jax.numpy"),
+}
+
+
+def noted(error):
+    """The only note that names the rule."""
+    (note,) = [n for n in error.__notes__ if n.startswith("`")]
+    return note
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_an_error_in_jaxs_words_has_a_note(kind):
+    forward, way_out = WORDS[kind]
+    f = function("F", forward=forward, backward=lambda ctx, g: g)
+    with pytest.raises((TypeError, AttributeError, IndexError)) as error:
+        jax.jit(f.apply)(X)
+    assert noted(error.value).startswith("`F.forward` ")
+    assert error.match(way_out)
+
+
+@pytest.mark.parametrize("kind", ["a write", "a method"])
+def test_outside_of_a_trace_too(kind):
+    forward, way_out = WORDS[kind]
+    f = function("F", forward=forward, backward=lambda ctx, g: g)
+    with pytest.raises((TypeError, AttributeError), match=way_out):
+        f.apply(X)
+
+
+def test_a_flag_that_jit_traces():
+    f = function("F", forward=lambda ctx, x, flag: x if flag else -x)
+    with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+        jax.jit(f.apply)(X, True)
+    assert error.match(r"`jax.jit\(lambda x: F.apply\(x, True\)\)`")
+
+
+def test_the_innermost_rule_alone_is_noted():
+    inner = function("Inner", forward=WORDS["if"][0], backward=lambda ctx, g: g)
+    outer = function(
+        "Outer", forward=lambda ctx, x: inner.apply(x), backward=lambda ctx, g: g
+    )
+    with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+        jax.jit(outer.apply)(X)
+    assert noted(error.value).startswith("`Inner.forward`")
+
+
+def test_the_users_own_errors_have_no_note():
+    def forward(ctx, x):
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine") as error:
+        function("F", forward=forward).apply(X)
+    assert not [n for n in getattr(error.value, "__notes__", ()) if n.startswith("`")]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "plain"])
+def test_torch_on_a_jax_array(run):
+    import torch
+
+    f = function("F", forward=lambda ctx, x: torch.exp(x))
+    with pytest.raises(TypeError, match=r"write jnp.exp\(x\).*from_torch"):
+        run(f.apply)(X)
+    f = function("F", forward=lambda ctx, x: x * torch.ones(2))
+    with pytest.raises(TypeError, match="`F.forward` mixed a JAX array with PyTorch"):
+        run(f.apply)(X)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "way_out"),
+    [
+        ("k", "Attributes that were set: scale.\n"),
+        ("scal", r"Did you mean ctx.scale\?"),
+        ("saved_tensor", r"Did you mean ctx.saved_tensors\?"),
+    ],
+)
+def test_an_attribute_that_forward_did_not_set(attribute, way_out):
+    f = function(
+        "F", forward=scaled, backward=lambda ctx, g: g * getattr(ctx, attribute)
+    )
+    with pytest.raises(AttributeError) as error:
+        jax.grad(lambda x: f.apply(x).sum())(X)
+    assert error.match(rf"`F.backward` read ctx.{attribute}, which was not set")
+    assert error.match(way_out)
+
+
+class WithSelf(jaxfn.Function):
+    def forward(self, ctx, x):  # pyright: ignore
+        return x
+
+
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "plain"])
+def test_a_rule_with_self(run):
+    with pytest.raises(TypeError, match="parameter self.*put @staticmethod above"):
+        run(WithSelf.apply)(X)
+
+
+def test_an_unknown_keyword():
+    with pytest.raises(TypeError, match="keyword argument 'by'.*`F.apply` takes x, sc"):
+        function("F", forward=scaled).apply(X, by=2)
+
+
+def test_a_dirty_array_that_is_used_again():
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x + 1
+
+    f, x = function("F", forward=forward), X + 1
+    f.apply(x)
+    with pytest.raises(RuntimeError, match="`F.forward` got an array that no longer"):
+        f.apply(x)
+
+
+# ---- tracebacks
+
+
+def raised(call):
+    with pytest.raises(jaxfn.RuleError) as error:
+        call()
+    return error.value
+
+
+def test_errors_have_public_names():
+    f = function("F", forward=lambda ctx, x: x, backward=lambda ctx, g: (g, g))
+    error = raised(lambda: jax.grad(f.apply)(1.0))
+    assert traceback.format_exception_only(error)[0].startswith("jaxfn.RuleValueError:")
+    assert isinstance(error, jaxfn.RuleError)
+    assert type(error) is jaxfn.RuleValueError
+    assert type(pickle.loads(pickle.dumps(error))) is jaxfn.RuleValueError
+
+
+def test_chains_of_our_own_are_not_shown():
+    f = function("F", forward=lambda ctx, x: x, backward=lambda ctx, g: {"a": g})
+    misfit = function("F", forward=lambda ctx, x: (x, x), backward=lambda ctx, g: g)
+    other = raised(lambda: jax.vjp(f.apply, {"a": X, "b": X})[1]({"a": X, "b": X}))
+    for error in (other, raised(lambda: jax.vjp(misfit.apply, X)[1]((X, X)))):
+        text = "".join(traceback.format_exception(error))
+        assert "During handling" not in text
