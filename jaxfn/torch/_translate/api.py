@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -12,17 +11,15 @@ from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.observe import (
     InstrumentedOriginal,
     Observations,
-    answered,
     quiet,
     run,
 )
 from jaxfn.torch._translate.rewrite import (
     Rewriter,
     Untranslated,
-    kernel,
     without_devices,
 )
-from jaxfn.torch._translate.source import SourceFiles, Unit, collect, reachable, refer
+from jaxfn.torch._translate.source import SourceFiles, Unit, collect
 from jaxfn.torch._translate.syntax import cst, dotted, is_line
 from jaxfn.torch._translate.verify import (
     Progress,
@@ -31,7 +28,6 @@ from jaxfn.torch._translate.verify import (
     is_user_object,
     of_class,
 )
-from jaxfn.torch._triton import KernelRuns, running
 
 
 def translate(
@@ -58,12 +54,6 @@ def translate(
     units, facts = collect(library, roots), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
-    if facts.on_gpu:
-        for unit in (u for u in units.values() if not u.is_kernel):
-            with running():
-                unit.node = answered(unit, facts)
-            refer(library, unit)
-        units = reachable(units, list(units)[: len(roots)])
     program = Analysis(units, facts)
     source, left = _written(library, program, classes, whole=whole)
     values = [unit.value for unit in units.values()]
@@ -103,10 +93,9 @@ def is_user_function(value: Any) -> bool:
 def _learn(
     units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
 ) -> Observations:
-    kernels = KernelRuns()
     with quiet():
         try:
-            kernels(lambda: run(cls, args))
+            run(cls, args)
         except Exception as error:
             # After its first sentence, a message of torch may have a hundred lines.
             said = str(error).split("\n")[0].split(". ")[0]
@@ -125,13 +114,8 @@ def _learn(
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
-        facts = original.facts
-        facts.on_gpu = kernels.on_gpu
-        with running(facts.launches.note) if kernels.on_gpu else nullcontext():
-            run(seen, given)
-            if kernels.on_gpu:  # kernels may do less without gradients
-                run(seen, given, tracked=False)
-    return facts
+        run(seen, given)
+    return original.facts
 
 
 def _written(
@@ -142,11 +126,6 @@ def _written(
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in program.units.values():
-        if unit.is_kernel:
-            statement, missing = kernel(unit, program)
-            parts.append((unit, [statement]))
-            left.extend(missing)
-            continue
         rewriter = Rewriter(unit, program, constants)
         found = cst.Module([unit.node]).visit(rewriter)
         found = without_devices(found, rewriter.devices)

@@ -162,7 +162,7 @@ def _merged(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_outside(text: str) -> bool:
-    return text.split()[1].split(".")[0] in ("numpy", "scipy", "triton", "einops")
+    return text.split()[1].split(".")[0] in ("numpy", "scipy", "einops")
 
 
 def _import_key(text: str) -> tuple[bool, str]:

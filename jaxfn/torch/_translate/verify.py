@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-import linecache
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -33,11 +32,8 @@ def load(source: str, name: str = "translated") -> Any:
     """Return the translation as a module."""
     module, before = types.ModuleType(name), sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look up their module when they are defined
-    # Triton reads the text of its kernels.
-    file = f"<{name} {hash(source)}>"
-    linecache.cache[file] = len(source), None, source.splitlines(True), file
     try:
-        exec(compile(source, file, "exec"), vars(module))
+        exec(compile(source, f"<{name}>", "exec"), vars(module))
     finally:
         del sys.modules[name]
         if before is not None:

@@ -2,8 +2,7 @@
 
 `infer` guesses the type of expressions that no run has reached. `aliasing` and `flow`
 follow which names share memory, `liveness` which are read later. From these, `writes`
-decides whether a write may become a new value. `launches` plans launches of Triton
-kernels, `structs` the arrays that they fill. `masks` plans `jnp.where`. `program` has
+decides whether a write may become a new value. `masks` plans `jnp.where`. `program` has
 the analysis of all units.
 """
 
@@ -15,6 +14,6 @@ from jaxfn.torch._translate.analysis.aliasing import (
     view_of,
     writes_of,
 )
-from jaxfn.torch._translate.analysis.infer import Inference
+from jaxfn.torch._translate.analysis.infer import Inference, widens
 from jaxfn.torch._translate.analysis.program import Analysis
 from jaxfn.torch._translate.analysis.writes import Writes

@@ -38,13 +38,8 @@ _KEEPERS |= {"save_for_forward"}
 class Aliasing(abc.ABC):
     """The memory of names and of expressions."""
 
-    def __init__(
-        self,
-        infer: Inference,
-        summary: Callable[[Any], Any],
-        launch: Callable[[Any], Any],
-    ) -> None:
-        self._infer, self._summary, self._launch = infer, summary, launch
+    def __init__(self, infer: Inference, summary: Callable[[Any], Any]) -> None:
+        self._infer, self._summary = infer, summary
         self._env: dict[str, Memory] = {}
         self._assumed: Mapping[str, bool] = {}
 
@@ -172,11 +167,6 @@ class Aliasing(abc.ABC):
 
     def _call(self, node: Any) -> Memory:
         args = [self._eval(a.value) for a in node.args]
-        launch = self._launch(node)
-        if launch is not None:
-            for written in launch.written.values():
-                self._write(written, self._eval(written), root_of(written))
-            return NOTHING
         every = frozenset().union(*args)
         func = node.func
         target = self._infer.target(func)

@@ -69,7 +69,6 @@ class Flow(Aliasing):
         function: The tree of the function.
         infer: Types of its expressions.
         summary: Returns another function's summary, by the expression that is called.
-        launch: Returns the plan of a call that launches a kernel, else None.
         may_write: Returns whether the function may write to a parameter.
         assumed: Values of conditions, one case after the other.
     """
@@ -79,11 +78,10 @@ class Flow(Aliasing):
         function: Any,
         infer: Inference,
         summary: Callable[[Any], Any],
-        launch: Callable[[Any], Any],
         may_write: Callable[[str], bool],
         assumed: Sequence[Mapping[str, bool]] = ({},),
     ) -> None:
-        super().__init__(infer, summary, launch)
+        super().__init__(infer, summary)
         self._may_write = may_write
         once = _times_saved_is_read(function.body.body) == 1
         self._owns_saved = once and not self._keeps_tensors(function)
@@ -286,9 +284,7 @@ class Flow(Aliasing):
                 write.back = True
             else:
                 write.reason = f"{name} may share the memory that it writes to"
-        # What a kernel reads through another pointer was compared while it ran.
-        launched = isinstance(small, cst.Expr) and self._launch(small.value)
-        for name in () if launched else _elsewhere(small, write.node):
+        for name in _elsewhere(small, write.node):
             if self._env.get(name, NOTHING) & write.memory:
                 write.reason = f"{name} is read in the same statement"
 

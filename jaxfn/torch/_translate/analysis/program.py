@@ -7,9 +7,7 @@ from typing import Any
 
 from jaxfn.torch._translate.analysis.flow import Flow
 from jaxfn.torch._translate.analysis.infer import Inference
-from jaxfn.torch._translate.analysis.launches import LaunchPlans
 from jaxfn.torch._translate.analysis.liveness import assumptions
-from jaxfn.torch._translate.analysis.structs import Structs
 from jaxfn.torch._translate.observe import Observations
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst, cst_params, dotted, find, members
@@ -23,12 +21,7 @@ class Analysis:
     def __init__(self, units: Mapping[Any, Unit], facts: Observations) -> None:
         self.units, self.facts = units, facts
         self.inference = {key: Inference(unit, facts) for key, unit in units.items()}
-        self.launches = {
-            key: LaunchPlans(unit, self.inference[key], facts)
-            for key, unit in units.items()
-        }
         self._passed_on = _passed_on(units)
-        self.has_kernels = any(unit.is_kernel for unit in units.values())
         self._flows: dict[Any, Flow | None] = {}
 
     def flow(self, unit: Unit, function: Any) -> Flow | None:
@@ -40,7 +33,6 @@ class Analysis:
                 function,
                 infer,
                 lambda func: self._summary(unit, func),
-                self.launches[unit.key].of,
                 lambda name: self._may_write(unit, function, name),
                 assumptions(function),
             )
@@ -50,7 +42,7 @@ class Analysis:
         """Return whether a function may write to a parameter."""
         if unit.key in self._passed_on and not unit.is_function_class:
             return False  # some callers can't be seen
-        if self.has_kernels or not unit.is_function_class:
+        if not unit.is_function_class:
             return True  # its callers decide
         if function.name.value in _RULES:
             return True
@@ -58,13 +50,6 @@ class Analysis:
             return function.name.value != "setup_context"
         marks = f"ctx.mark_dirty({name})"
         return marks in code(function.body)
-
-    def structs(self, unit: Unit) -> Structs:
-        """Return the calls of `torch.empty` that only launches fill."""
-        node, plan = unit.node, self.launches[unit.key].of
-        is_def = isinstance(node, cst.FunctionDef) and not unit.is_kernel
-        functions = [node] if is_def else list(members(node).values())
-        return Structs(functions, self.inference[unit.key], plan)
 
     def _summary(self, unit: Unit, func: Any) -> Any:
         """Return the summary of a function that is called, and its parameters."""

@@ -2,15 +2,10 @@
 
 `instrument` rewrites the original so that every expression reports its value. `runs`
 executes forward and backward. `observations` has an `ExprType` for each expression:
-tensor or number, dtype, shapes. `launches` has what launches of Triton kernels did.
-`machine` removes what such code asks of the machine. `decorators` tries those of
-packages.
+tensor or number, dtype, shapes.
 """
 
-from jaxfn.torch._translate.observe.decorators import hands_on
 from jaxfn.torch._translate.observe.instrument import is_compiler
-from jaxfn.torch._translate.observe.launches import LaunchFact
-from jaxfn.torch._translate.observe.machine import answered
 from jaxfn.torch._translate.observe.observations import (
     TENSOR,
     UNKNOWN,

@@ -96,9 +96,6 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         target = self._unit.references.get(original.func)
         if target is not None and target.kind in ("torch", "builtin"):
             return updated
-        if isinstance(original.func, cst.Subscript):  # perhaps `kernel[grid](...)`
-            func = self._call("__launch__", original, updated.func)
-            return updated.with_changes(func=func)
         names = dotted(original.func)
         if names is None or names[0] in _FRAMES:
             return updated

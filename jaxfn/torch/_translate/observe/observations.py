@@ -11,7 +11,6 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe.launches import Launches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +72,9 @@ TENSOR = ExprType("tensor")
 
 
 class Observations:
-    """The observed type of each expression.
-
-    Attributes:
-        launches: What launches of Triton kernels did.
-        on_gpu: Whether tensors looked as on a GPU.
-    """
+    """The observed type of each expression."""
 
     def __init__(self) -> None:
-        self.launches, self.on_gpu = Launches(), False
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
 
@@ -95,16 +88,6 @@ class Observations:
         node = self._nodes[i]
         self._note(node, fact(value))
         return value
-
-    def same(self, new: Any, old: Any) -> None:
-        """Let a new expression have the type of an old one."""
-        if old in self._found:
-            self._found[new] = self._found[old]
-        self.launches.same(new, old)
-
-    def launch(self, i: int, function: Any) -> Any:
-        """Note what a function launches when this call calls it."""
-        return self.launches.watched(self._nodes[i], function)
 
     def watch(self, i: int, function: Any) -> Any:
         """Note whether a function's result shares memory with its arguments."""

@@ -33,7 +33,7 @@ class InstrumentedOriginal:
         for unit in _in_order(units):
             # Members of an enum are compared by identity.
             is_enum = isinstance(unit.value, enum.EnumMeta)
-            if unit.is_kernel or unit.is_registry or is_enum:
+            if unit.is_registry or is_enum:
                 self._made[self._names[unit.key]] = unit.value
             else:
                 self._define(unit)
@@ -46,7 +46,6 @@ class InstrumentedOriginal:
                 **unit.source.namespace,
                 "__see__": facts.see,
                 "__watch__": facts.watch,
-                "__launch__": facts.launch,
             }
         return self._spaces[name]
 
@@ -86,8 +85,8 @@ def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
     return list(found.values())
 
 
-def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
-    """Return copies. If no tensor requires grad, all inexact ones do, if `tracked`."""
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    """Return copies. If no tensor requires grad, all inexact ones do."""
     dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
     given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
 
@@ -96,14 +95,14 @@ def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
             return dict(x) if isinstance(x, dict) else x
         can = x.is_floating_point() or x.is_complex()
         wanted = x.requires_grad if given else can
-        return x.detach().clone().requires_grad_(wanted and tracked)
+        return x.detach().clone().requires_grad_(wanted)
 
     return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
 
 
-def run(cls: Any, args: Sequence[Any], *, tracked: bool = True) -> None:
-    """Run forward of a class in torch, and backward if tensors are `tracked`."""
-    given = _leaves(args, tracked=tracked)
+def run(cls: Any, args: Sequence[Any]) -> None:
+    """Run forward and backward of a class in torch."""
+    given = _leaves(args)
     torch.manual_seed(0)
     out = cls.apply(*[x * 1 if _requires_grad(x) else x for x in given])
     outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _requires_grad(x)]

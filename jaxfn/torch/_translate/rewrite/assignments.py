@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import is_write_name, root_of
+from jaxfn.torch._translate.analysis import is_write_name, root_of, widens
 from jaxfn.torch._translate.rewrite import devices
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.rewrite.promotion import widens
 from jaxfn.torch._translate.syntax import code, cst, fill, indices, paren
 
 _OPERATORS = {
@@ -140,7 +139,7 @@ def _changes(written: Any, value: Any) -> bool:
     """Return whether `where` would change the dtype of what is written to."""
     if written.dtype == "bool":
         return value.kind in ("int", "float") or value.dtype not in (None, "bool")
-    return widens(written, [value])
+    return written.is_tensor and widens([written, value], written.dtype)
 
 
 def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
@@ -149,7 +148,10 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         reason = rewriter.writes.reason(old)
         if reason:
             return rewriter.refuse(f"a write: {reason}")
-        return _kept(rewriter, old, new)
+        facts = [rewriter.infer.of(n) for n in (target, old.value)]
+        if facts[0].is_tensor and widens(facts, facts[0].dtype):
+            return rewriter.refuse(f"JAX would not keep {facts[0].dtype} in this write")
+        return [new]
     fact = rewriter.infer.of(
         target.value if isinstance(target, cst.Subscript) else target
     )
@@ -181,14 +183,3 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     method, form = _OPERATORS[operator]
     text = f"{x}.at[{index}].{method}({form.format('_value')})"
     return [bind(x, fill(text, {"_value": value}))]
-
-
-def _kept(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
-    """Return `y += x` on a name: torch's `y` keeps its dtype."""
-    facts = [rewriter.infer.of(n) for n in (old.target, old.value)]
-    if not widens(facts[0], facts[1:]) or type(old.operator) not in _BINARY:
-        return [new]
-    name = new.target.value
-    operator = _BINARY[type(old.operator)]()
-    both = cst.BinaryOperation(cst.Name(name), operator, paren(new.value))
-    return [bind(name, fill(f"_x.astype({name}.dtype)", {"_x": both}))]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.analysis import Analysis, Writes
+from jaxfn.torch._translate.analysis import Analysis, Writes, widens
+from jaxfn.torch._translate.observe import ExprType
 from jaxfn.torch._translate.source import Unit
 from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
 
@@ -39,9 +40,7 @@ class Rewriting(cst.CSTTransformer):
         super().__init__()
         self.unit, self.units, self.constants = unit, program.units, constants
         self.infer = program.inference[unit.key]
-        self.has_kernels = program.has_kernels
         self.writes = Writes(unit, program)
-        self.launches, self.structs = program.launches[unit.key], program.structs(unit)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()
@@ -68,6 +67,18 @@ class Rewriting(cst.CSTTransformer):
         """Note why the current statement can't be translated."""
         if reason not in self.frames[-1]:
             self.frames[-1].append(reason)
+
+    def check_dtype(self, facts: Sequence[ExprType], result: ExprType) -> None:
+        """Refuse a 0-d tensor by which JAX would widen the result."""
+        scalars = [f for f in facts if f.is_tensor and f.shapes == ((),)]
+        others = any(f.dtype != result.dtype for f in scalars)
+        if others and widens(facts, result.dtype):
+            self.problem(f"JAX would not keep {result.dtype}: cast the 0-d tensor")
+
+    def check_kept(self, written: ExprType, others: Sequence[ExprType]) -> None:
+        """Refuse a write by which JAX would change the dtype of what is written to."""
+        if written.is_tensor and widens([written, *others], written.dtype):
+            self.problem(f"JAX would not keep {written.dtype} in this write")
 
     def refuse(self, reason: str) -> list[Any]:
         """Mark the current line: no statements take its place."""

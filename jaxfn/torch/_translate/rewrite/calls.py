@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
 from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
-from jaxfn.torch._translate.rewrite import promotion
-from jaxfn.torch._translate.rewrite.launches import problem_of, struct_of
 from jaxfn.torch._translate.rewrite.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
-    fill,
     keywords,
     observed_parts,
     paren,
@@ -28,6 +24,7 @@ _KEY = (
     "a PRNG key, which JAX needs to draw: pass one to apply (from_torch, with "
     "random=True, runs the original so)"
 )
+_ELSEWHERE = {"torch.autograd.grad": "differentiate a function by jax.vjp"}
 _VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -48,39 +45,21 @@ class Calls(References):
             self.parts[node.value] = PAIRS.index(node.attr.value)
 
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
-        self.check_kernel(original_node)
         if original_node.value in self.paired:
             return updated_node.value
         if original_node in self.dropped:
             return updated_node
         return self.writes.masks.read(self.problem, original_node, updated_node)
 
-    def visit_BinaryOperation(self, node: Any) -> None:
-        self.operands |= {node.left, node.right}
-
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
-        at = promotion.too_wide(facts, self.infer.of(original_node))
-        if not at:
-            return updated_node
-        both = [updated_node.left, updated_node.right]
-        values = promotion.narrowed(both, facts, at)
-        if values is None:
-            self.problem("a 0-d tensor that would widen the result")
-            return updated_node
-        return updated_node.with_changes(left=values[0], right=values[1])
+        self.check_dtype(facts, self.infer.of(original_node))
+        return updated_node
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
         if original_node in self.heads:
             return updated_node  # of a block, which is rewritten later
-        self.check_order(original_node, code(original_node.func).rpartition(".")[2])
-        plan = self.launches.of(original_node)
-        if plan is not None:
-            problem = problem_of(self, original_node, plan)
-            if problem:
-                self.problem(f"a launch: {problem}")
-            return updated_node
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
@@ -88,7 +67,7 @@ class Calls(References):
             reduced = self.writes.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
-            owner = self.infer.owner(func.value)
+            owner = self.infer.of(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
@@ -143,7 +122,7 @@ class Calls(References):
             return updated
         if name in ("max", "min") and len(tensors) > 1:
             facts = [self.infer.of(a.value) for a in original.args]
-            if all(promotion.is_scalar(f) for f in facts if f.is_tensor):
+            if all(f.shapes == ((),) for f in facts if f.is_tensor):
                 found = updated.args[0].value
                 for arg in updated.args[1:]:
                     values = {"x": found, "y": arg.value}
@@ -178,7 +157,7 @@ class Calls(References):
 
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
-        fact = self.infer.owner(func.value)
+        fact = self.infer.of(func.value)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
@@ -205,10 +184,8 @@ class Calls(References):
         found = self._by_rows(
             original, updated, f"Tensor.{name}", rows, args, method=True
         )
-        if not promotion.widens(args[0].fact, [a.fact for a in args[1:]]):
-            return found
-        values = {"x": paren(found), "y": args[0].value}
-        return fill("x.astype(y.dtype)", values)
+        self.check_kept(args[0].fact, [a.fact for a in args[1:]])
+        return found
 
     def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
         found = []
@@ -218,10 +195,8 @@ class Calls(References):
                 continue
             of = old.value.func if isinstance(old.value, cst.Call) else old.value
             is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.owner(of.value) if is_part else UNKNOWN
+            owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            if fact.kind == "none":
-                fact = self.infer.owner(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)
             )
@@ -242,7 +217,7 @@ class Calls(References):
             self._check_write(original, f"{name}(out=...)", self.alone)
         for row in rows:
             if row.elementwise:
-                args = self._narrowed(original, name, args)
+                self.check_dtype([a.fact for a in args], self.infer.of(original))
             bound = row.bind(args, self.infer.of(original))
             if isinstance(bound, str):
                 reason = bound
@@ -250,8 +225,6 @@ class Calls(References):
             found = self._part(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
-            if found is not None and original in self.structs.made:
-                found = struct_of(found)
             if found is not None:
                 return found if self.parts.get(original) == "both" else paren(found)
             reason = "these arguments"
@@ -259,23 +232,10 @@ class Calls(References):
             reason = "values are not known while JAX traces"
         if _draws(name):
             reason = _KEY
+        if name in _ELSEWHERE:
+            name, reason = f"{name}: {_ELSEWHERE[name]}", ""
         self.problem(f"{name} with {reason}" if reason else name)
         return updated
-
-    def _narrowed(
-        self, original: Any, name: str, args: list[CallArgument]
-    ) -> list[CallArgument]:
-        """Return the arguments, none of which makes the result wider than torch's."""
-        facts = [a.fact for a in args]
-        at = promotion.too_wide(facts, self.infer.of(original))
-        if not at:
-            return args
-        values = promotion.narrowed([a.value for a in args], facts, at)
-        if values is None:
-            self.problem(f"{name} of a 0-d tensor that would widen the result")
-            return args
-        pairs = zip(args, values, strict=True)
-        return [dataclasses.replace(a, value=v) for a, v in pairs]
 
     def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:

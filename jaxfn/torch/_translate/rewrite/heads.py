@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe import hands_on, is_compiler
+from jaxfn.torch._translate.observe import is_compiler
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import code, cst
@@ -28,22 +28,16 @@ _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
 
 def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
-    """Return the decorators of a class or function that mean something in JAX.
-
-    A comment takes the place of a decorator that is gone because it changed no argument
-    and no result when it was tried: it may change others.
-    """
+    """Return the decorators of a class or function that mean something in JAX."""
     is_class = isinstance(original, cst.ClassDef)
-    found, lines = [], list(original.lines_after_decorators)
+    found = []
     for decorator in original.decorators:
         text = code(decorator.decorator)
         if not (is_class and text in ("staticmethod", "classmethod")):
             kept = _decorator(rewriter, decorator, original)
-            if isinstance(kept, cst.EmptyLine):
-                lines.append(kept)
-            elif kept is not None:
+            if kept is not None:
                 found.append(kept)
-    return {"decorators": found, "lines_after_decorators": lines}
+    return {"decorators": found}
 
 
 def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
@@ -66,13 +60,7 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     amp = getattr(target.value, "func", None)
     if amp in _AMP:
         return decorator.with_changes(decorator=cst.parse_expression(_AMP[amp]))
-    function = _decorated(rewriter, original)
-    if rewriter.infer.on_gpu and hands_on(
-        rewriter.unit, decorator, function, original.name.value
-    ):
-        said = f"# without @{code(node)}, which changed nothing when tried"
-        return cst.EmptyLine(comment=cst.Comment(" ".join(said.split())))
-    if not _is_transparent(function, original):
+    if not _is_transparent(_decorated(rewriter, original), original):
         rewriter.problem(f"the decorator {code(node)}")
     return None
 

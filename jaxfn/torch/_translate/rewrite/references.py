@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.source import Referent, is_kernel, key_of, literal
+from jaxfn.torch._translate.source import Referent, key_of, literal
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 
@@ -28,8 +28,6 @@ _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
 _TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
 PAIRS = ("values", "indices")
-_REORDER = {"t", "T", "mT", "H", "mH", "adjoint", "transpose", "permute", "rearrange"}
-_REORDER |= {"swapaxes", "swapdims", "movedim", "moveaxis"}
 
 
 class References(Rewriting):
@@ -54,7 +52,6 @@ class References(Rewriting):
     def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.unit.references:
             return self._named(original_node, updated_node)
-        self.check_kernel(original_node)
         updated = updated_node.with_changes(attr=original_node.attr)
         name = original_node.attr.value
         if original_node.value in self.paired and name in PAIRS:
@@ -63,7 +60,7 @@ class References(Rewriting):
             return updated.with_changes(attr=cst.Name("saved_tensors"))
         if original_node in self.called or original_node in self.dropped:
             return updated
-        owner = self.infer.owner(original_node.value)
+        owner = self.infer.of(original_node.value)
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
         if self.infer.of(original_node.value).kind == "device":
@@ -96,28 +93,7 @@ class References(Rewriting):
         target = self.unit.references.get(node)
         return target is not None and target.kind in ("unit", "import", "builtin")
 
-    def check_kernel(self, node: Any) -> None:
-        """Refuse what is done with a kernel, if it is not `kernel[grid](...)`."""
-        is_launch = isinstance(node, cst.Subscript) and node in self.called
-        target = self.unit.references.get(node.value)
-        if is_kernel(getattr(target, "value", None)) and not is_launch:
-            self.problem(f"{code(node)}: launch a kernel by `kernel[grid](...)`")
-
-    def check_order(self, node: Any, name: str) -> None:
-        """Refuse a view that no run has reached and that a kernel may see.
-
-        In torch such a view has the memory of its tensor, in JAX an order of its own.
-        Where a run has reached it, launches of what was not contiguous are refused.
-        """
-        is_seen = self.infer.of(node).shapes or node in self.operands  # of `x @ y.t()`
-        if self.has_kernels and name in _REORDER and not is_seen:
-            self.problem(
-                f"{code(node)}: a kernel may see its memory (give arguments that reach "
-                "this line)"
-            )
-
     def _attribute(self, original: Any, updated: Any, name: str) -> Any:
-        self.check_order(original, name)
         if name == "requires_grad":
             return self._requires_grad(original, updated)
         if name == "device":
@@ -130,8 +106,6 @@ class References(Rewriting):
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
         i = self.position(original.value)
-        if i is None and self.infer.is_always_true(original):
-            return cst.Name("True")
         if i is None:
             self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
             return updated

@@ -19,7 +19,6 @@ from jaxfn.torch._translate.rewrite.assignments import (
     index_text,
 )
 from jaxfn.torch._translate.rewrite.base import Rewriting, commented
-from jaxfn.torch._translate.rewrite.launches import launched
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
@@ -220,8 +219,6 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     call = old.value
     if not isinstance(call, cst.Call):
         return [new]
-    if rewriter.launches.of(call) is not None:
-        return launched(rewriter, call, new.value)
     out: Any = keywords(call).get("out")
     if isinstance(out, cst.Name):
         name = out.value

@@ -2,8 +2,7 @@
 
 `files` parses a module and finds out what its names refer to. From the Function,
 `collect` follows these references to every class, helper and constant that it uses.
-Each is a `Unit`. `kernels` finds the text of Triton kernels. First, `pullbacks`
-rewrites `torch.autograd.grad` to `torch.func.vjp`.
+Each is a `Unit`.
 """
 
 from jaxfn.torch._translate.source.files import (
@@ -13,5 +12,4 @@ from jaxfn.torch._translate.source.files import (
     key_of,
     literal,
 )
-from jaxfn.torch._translate.source.kernels import is_kernel, reachable
-from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx, refer
+from jaxfn.torch._translate.source.units import Unit, collect, is_for_onnx

@@ -14,15 +14,11 @@ class NameUses:
     Attributes:
         loads: The places at which it is read.
         stores: How it is bound, and to what.
-        events: Reads in the order of the text, and None for each assignment.
-        is_augmented: Whether an augmented assignment changes it.
     """
 
     def __init__(self) -> None:
-        self.events: list[Any] = []
         self.loads: list[Any] = []
         self.stores: list[tuple[str, Any]] = []
-        self.is_augmented = False
 
 
 class Scopes(ValuesOnly, cst.CSTVisitor):
@@ -77,16 +73,10 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
         for target in node.targets:
             self._bind(target.target, node.value)
 
-    def leave_Assign(self, original_node: Any) -> None:
-        for target in original_node.targets:
-            for name in stored(target.target):
-                self._use(name).events.append(None)
-
     def visit_AugAssign(self, node: Any) -> None:
         # An augmented assignment also reads its target.
         for name in stored(node.target):
             self._use(name).loads.append(node.target)
-            self._use(name).is_augmented = True
         self._stored.add(node.target)
 
     def visit_AnnAssign(self, node: Any) -> None:
@@ -107,7 +97,6 @@ class Scopes(ValuesOnly, cst.CSTVisitor):
     def visit_Name(self, node: Any) -> None:
         if node not in self._stored:
             self._use(node.value).loads.append(node)
-            self._use(node.value).events.append(node)
 
 
 def cst_params(params: Any) -> list[Any]:
