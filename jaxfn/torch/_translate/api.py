@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.analysis import Analysis
 from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.observe import (
     InstrumentedOriginal,
@@ -54,8 +54,7 @@ def translate(
     units, facts = collect(library, roots), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
-    program = Analysis(units, facts)
-    source, left = _written(library, program, classes, whole=whole)
+    source, left = _written(library, units, facts, classes, whole=whole)
     values = [unit.value for unit in units.values()]
     left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:
@@ -114,19 +113,27 @@ def _learn(
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
-        run(seen, given)
+        run(seen, given, original.facts.writes)
+        for more in ({"tracked": False}, {"twice": True}):
+            with suppress(Exception):  # what fails is marked, if nothing reaches it
+                run(seen, given, original.facts.writes, **more)
     return original.facts
 
 
 def _written(
-    library: SourceFiles, program: Analysis, classes: Sequence[Any], *, whole: bool
+    library: SourceFiles,
+    units: Mapping[Any, Unit],
+    facts: Observations,
+    classes: Sequence[Any],
+    *,
+    whole: bool,
 ) -> tuple[str, list[Untranslated]]:
     left: list[Untranslated] = []
     parts: list[tuple[Unit, Sequence[Any]]] = []
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
-    for unit in program.units.values():
-        rewriter = Rewriter(unit, program, constants)
+    for unit in units.values():
+        rewriter = Rewriter(unit, units, facts, constants)
         found = cst.Module([unit.node]).visit(rewriter)
         found = without_devices(found, rewriter.devices)
         statements = [_named(unit, s) for s in found.body]

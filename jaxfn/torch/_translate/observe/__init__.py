@@ -6,6 +6,7 @@ tensor or number, dtype, shapes.
 """
 
 from jaxfn.torch._translate.observe.instrument import is_compiler
+from jaxfn.torch._translate.observe.memory import Decision, Writes
 from jaxfn.torch._translate.observe.observations import (
     TENSOR,
     UNKNOWN,

@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxfn.torch._translate.observe.memory import Place
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, is_for_onnx, key_of
-from jaxfn.torch._translate.syntax import NoImports, Targets, cst, dotted
+from jaxfn.torch._translate.syntax import (
+    Liveness,
+    NoImports,
+    Targets,
+    bound_by,
+    cst,
+    dotted,
+    is_in_place,
+    is_write_name,
+    loads,
+    local_names,
+    names_read,
+    root_of,
+)
 
 # These look at their caller's frame, so nothing may wrap them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 _SEEN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BinaryOperation)
 _SEEN += (cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.Tuple, cst.List)
+
+_STATEMENTS = (cst.BaseSmallStatement, cst.If, cst.For, cst.While, cst.With, cst.Try)
 
 _OWN_NAMES = {
     cst.FunctionDef: ("name",),
@@ -34,6 +50,9 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         self._facts, self._unit, self._names = facts, unit, names
         self._skip: set[Any] = set()
         self._called: set[Any] = set()
+        self._functions: list[Any] = []
+        self._live: list[Liveness] = []
+        self._statements: list[Any] = []
 
     # ---- nodes that are not wrapped
 
@@ -47,13 +66,17 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
     def visit_Del(self, node: Any) -> None:
         self._store(node.target)
 
-    def visit_FunctionDef(self, node: Any) -> bool:
-        return not is_for_onnx(node)
-
     def visit_ClassDef(self, node: Any) -> None:
         self._skip.update(base.value for base in node.bases)
 
     def on_visit(self, node: Any) -> bool:
+        if isinstance(node, cst.FunctionDef):
+            if is_for_onnx(node):
+                return False
+            self._functions.append(node)
+            self._live.append(Liveness(node))
+        if isinstance(node, _STATEMENTS):
+            self._statements.append(node)
         for name in _OWN_NAMES.get(type(node), ()):
             self._skip.add(getattr(node, name))
         return super().on_visit(node)
@@ -70,7 +93,14 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.FunctionDef):
+        if isinstance(original_node, _STATEMENTS):
+            updated = self._written_by(original_node, updated)
+            self._statements.pop()
+        if isinstance(original_node, cst.FunctionDef) and not is_for_onnx(
+            original_node
+        ):
+            self._functions.pop()
+            self._live.pop()
             kept = [d for d in updated.decorators if self._stays(d)]
             return updated.with_changes(decorators=kept)
         if not isinstance(original_node, _SEEN):
@@ -86,28 +116,110 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
             return updated
         return self._call("__see__", original_node, updated)
 
-    def _call(self, name: str, node: Any, value: Any) -> Any:
-        if isinstance(value, (cst.Tuple, cst.GeneratorExp)) and not value.lpar:
-            value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        number = cst.Integer(str(self._facts.number(node)))
-        return cst.Call(cst.Name(name), [cst.Arg(number), cst.Arg(value)])
+    def _call(
+        self, name: str, node: Any, value: Any, place: Any = None, *rest: Any
+    ) -> Any:
+        number = cst.Integer(str(self._facts.number(node, place)))
+        args = [cst.Arg(number), *(cst.Arg(_closed(x)) for x in (value, *rest))]
+        return cst.Call(cst.Name(name), args)
 
     def _watched(self, original: Any, updated: Any) -> Any:
         target = self._unit.references.get(original.func)
-        if target is not None and target.kind in ("torch", "builtin"):
+        if target is not None and target.kind == "torch":
+            return self._written_in(original, updated, target.name)
+        names = dotted(original.func) or [""]
+        is_builtin = target is not None and target.kind == "builtin"
+        if is_builtin or names[0] in _FRAMES:
             return updated
-        names = dotted(original.func)
-        if names is None or names[0] in _FRAMES:
-            return updated
-        return updated.with_changes(
-            func=self._call("__watch__", original, updated.func)
-        )
+        func = original.func
+        if isinstance(func, cst.Attribute) and is_write_name(func.attr.value):
+            root = root_of(func.value)
+            value = self._write(original, updated.func.value, root)
+            return updated.with_changes(func=updated.func.with_changes(value=value))
+        if names[-1] == "mark_dirty":
+            self._facts.writes.dirty.update(names_read(*original.args))
+        place = self._place(original, None)
+        func = self._call("__watch__", original, updated.func, place)
+        return updated.with_changes(func=func)
+
+    # ---- writes
+
+    def _written_in(self, original: Any, updated: Any, name: str) -> Any:
+        """Wrap the argument to which a function of torch writes."""
+        args, root = list(updated.args), None
+        for i, arg in enumerate(original.args):
+            is_out = arg.keyword is not None and arg.keyword.value == "out"
+            short = name.rpartition(".")[2]
+            if is_out or (i == 0 and (is_write_name(short) or is_in_place(original))):
+                root = arg.value.value if isinstance(arg.value, cst.Name) else None
+                value = self._write(original, args[i].value, root)
+                args[i] = args[i].with_changes(value=value)
+        return updated.with_changes(args=args)
+
+    def _written_by(self, original: Any, updated: Any) -> Any:
+        """Wrap what an assignment writes to."""
+        if isinstance(original, cst.Assign) and len(original.targets) == 1:
+            target = original.targets[0].target
+            if isinstance(target, cst.Subscript):
+                root = (
+                    target.value.value if isinstance(target.value, cst.Name) else None
+                )
+                new = updated.targets[0]
+                value = self._write(original, new.target.value, root)
+                new = new.with_changes(target=new.target.with_changes(value=value))
+                return updated.with_changes(targets=[new])
+        if isinstance(original, cst.AugAssign):
+            target = original.target
+            if isinstance(target, cst.Subscript):
+                root = (
+                    target.value.value if isinstance(target.value, cst.Name) else None
+                )
+                value = self._write(original, updated.target.value, root)
+                target = updated.target.with_changes(value=value)
+                return updated.with_changes(target=target)
+            if isinstance(target, cst.Name):
+                value = self._write(original, target, target.value, updated.value)
+                return updated.with_changes(value=value)
+        return updated
+
+    def _write(self, node: Any, value: Any, root: str | None, *rest: Any) -> Any:
+        return self._call("__write__", node, value, self._place(node, root), *rest)
+
+    def _place(self, node: Any, root: str | None) -> Place:
+        """Return the names that are read after a write, or after a call."""
+        if not self._live or not self._statements:
+            return Place({}, frozenset())
+        statement, live = self._statements[-1], self._live[-1]
+        later = live.after.get(statement, set())
+        beside: set[str] = set()
+        if isinstance(statement, cst.BaseSmallStatement):
+            bound = bound_by(statement)
+            later = {n for n in later if n.value not in bound}
+        else:  # its condition, before its blocks
+            later = later | set(loads(statement))
+        if not isinstance(node, (cst.Assign, cst.AugAssign)):
+            inside = set(loads(node))
+            beside = {n.value for n in loads(statement) if n not in inside}
+        beside |= live.captured - {root}
+        is_own = root is not None and root in local_names(self._functions[-1])
+        beside |= {root} if root is not None and not is_own else set()
+        reads: dict[str, list[Any]] = {}
+        for name in later:
+            reads.setdefault(name.value, []).append(name)
+        return Place(reads, frozenset(beside), root)
 
     def _stays(self, decorator: Any) -> bool:
         node = decorator.decorator
         node = node.func if isinstance(node, cst.Call) else node
         target = self._unit.references.get(node)
         return not (target is not None and is_compiler(target.name))
+
+
+def _closed(value: Any) -> Any:
+    """Return a value with the parentheses that it needs as an argument."""
+    bare = isinstance(value, (cst.Tuple, cst.GeneratorExp)) and not value.lpar
+    both = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+    return value.with_changes(**both) if bare else value
 
 
 def is_compiler(name: str) -> bool:

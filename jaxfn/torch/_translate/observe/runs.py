@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.observe.instrument import Instrument
+from jaxfn.torch._translate.observe.memory import Writes
 from jaxfn.torch._translate.observe.observations import Observations
 from jaxfn.torch._translate.source import Unit, key_of
 from jaxfn.torch._translate.syntax import cst
@@ -46,6 +47,7 @@ class InstrumentedOriginal:
                 **unit.source.namespace,
                 "__see__": facts.see,
                 "__watch__": facts.watch,
+                "__write__": facts.write,
             }
         return self._spaces[name]
 
@@ -85,8 +87,8 @@ def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
     return list(found.values())
 
 
-def _leaves(args: Sequence[Any]) -> list[Any]:
-    """Return copies. If no tensor requires grad, all inexact ones do."""
+def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
+    """Return copies. If no tensor requires grad, all inexact ones do, if `tracked`."""
     dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
     given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
 
@@ -95,21 +97,48 @@ def _leaves(args: Sequence[Any]) -> list[Any]:
             return dict(x) if isinstance(x, dict) else x
         can = x.is_floating_point() or x.is_complex()
         wanted = x.requires_grad if given else can
-        return x.detach().clone().requires_grad_(wanted)
+        return x.detach().clone().requires_grad_(wanted and tracked)
 
     return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
 
 
-def run(cls: Any, args: Sequence[Any]) -> None:
-    """Run forward and backward of a class in torch."""
-    given = _leaves(args)
+def run(
+    cls: Any,
+    args: Sequence[Any],
+    writes: Writes | None = None,
+    *,
+    tracked: bool = True,
+    twice: bool = False,
+) -> None:
+    """Run forward of a class in torch, and backward if tensors are `tracked`.
+
+    Args:
+        cls: The class.
+        args: Arguments of its apply.
+        writes: What notes the writes of the run.
+        tracked: Whether tensors require a gradient.
+        twice: Whether the gradient is differentiated too.
+    """
+    given = _leaves(args, tracked=tracked)
     torch.manual_seed(0)
-    out = cls.apply(*[x * 1 if _requires_grad(x) else x for x in given])
-    outs = [x for x in (out if isinstance(out, tuple) else (out,)) if _requires_grad(x)]
-    if outs:
-        wanted = [x for x in given if _requires_grad(x)]
-        ones = [torch.ones_like(x) for x in outs]
-        torch.autograd.grad(outs, wanted, ones, allow_unused=True)
+    passed = [x * 1 if _requires_grad(x) else x for x in given]
+    if writes is not None:
+        writes.give(cls.forward, passed)
+    out = cls.apply(*passed)
+    if writes is not None:
+        writes.give_back(out)
+    wanted = [x for x in given if _requires_grad(x)]
+    for _ in range(1 + twice):
+        outs = [x for x in _tuple(out) if _requires_grad(x)]
+        if outs and wanted:
+            ones = [torch.ones_like(x) for x in outs]
+            out = torch.autograd.grad(
+                outs, wanted, ones, allow_unused=True, create_graph=twice
+            )
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
 
 
 def _requires_grad(x: Any) -> bool:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import is_write_name, root_of, widens
+from jaxfn.torch._translate.analysis import widens
 from jaxfn.torch._translate.rewrite import devices
 from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.syntax import code, cst, fill, indices, paren
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    indices,
+    is_write_name,
+    paren,
+    root_of,
+)
 
 _OPERATORS = {
     cst.AddAssign: ("add", "{}"),
@@ -68,7 +76,7 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return []  # `x = x.clone()`
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):
-        decision = rewriter.writes.decision(call)
+        decision = rewriter.facts.decision(call)
         if decision.back:
             root = root_of(call.func.value)
             assert root is not None
@@ -109,13 +117,13 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     """Return the new value of `x[i] = v`."""
     target, value = old.targets[0].target, new.value
     place = new.targets[0].target
-    decision = rewriter.writes.decision(old)
+    decision = rewriter.facts.decision(old)
     if decision.reason:
         return rewriter.refuse(f"a write: {decision.reason}")
     if not isinstance(target.value, cst.Name):
         return rewriter.refuse("a write to a part of an expression without a name")
     x = target.value.value
-    if rewriter.writes.masks.is_masked(target):
+    if rewriter.masks.is_masked(target):
         facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
         cast = f".astype({x}.dtype)" if _changes(*facts) else ""
         return _where(rewriter, old, x, place, value, cast)
@@ -145,9 +153,11 @@ def _changes(written: Any, value: Any) -> bool:
 def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.target
     if isinstance(target, cst.Name):
-        reason = rewriter.writes.reason(old)
-        if reason:
-            return rewriter.refuse(f"a write: {reason}")
+        fact = rewriter.infer.of(target)
+        if fact.kind in ("tensor", "unknown", "mixed"):
+            reason = rewriter.facts.decision(old).reason
+            if reason:
+                return rewriter.refuse(f"a write: {reason}")
         facts = [rewriter.infer.of(n) for n in (target, old.value)]
         if facts[0].is_tensor and widens(facts, facts[0].dtype):
             return rewriter.refuse(f"JAX would not keep {facts[0].dtype} in this write")
@@ -164,14 +174,14 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
             return [new]
         return rewriter.refuse("a write to an element of an object that is no tensor")
-    decision = rewriter.writes.decision(old)
+    decision = rewriter.facts.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
         return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
     x, place, value = target.value.value, new.target, new.value
     operator = type(old.operator)
     if operator not in _OPERATORS:
         return rewriter.refuse("this operator on a part of a tensor")
-    if rewriter.writes.masks.is_masked(target):
+    if rewriter.masks.is_masked(target):
         both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
         return _where(rewriter, old, x, place, both)
     index = index_text(place)

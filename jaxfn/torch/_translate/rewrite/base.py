@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.analysis import Analysis, Writes, widens
-from jaxfn.torch._translate.observe import ExprType
+from jaxfn.torch._translate.analysis import Inference, Masks, widens
+from jaxfn.torch._translate.observe import ExprType, Observations
 from jaxfn.torch._translate.source import Unit
 from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
 
@@ -35,12 +35,16 @@ class Rewriting(cst.CSTTransformer):
     """A unit that is being rewritten."""
 
     def __init__(
-        self, unit: Unit, program: Analysis, constants: dict[str, str]
+        self,
+        unit: Unit,
+        units: Mapping[Any, Unit],
+        facts: Observations,
+        constants: dict[str, str],
     ) -> None:
         super().__init__()
-        self.unit, self.units, self.constants = unit, program.units, constants
-        self.infer = program.inference[unit.key]
-        self.writes = Writes(unit, program)
+        self.unit, self.units, self.constants = unit, units, constants
+        self.infer, self.facts = Inference(unit, facts), facts
+        self.masks = Masks(self.infer)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.called: set[Any] = set()

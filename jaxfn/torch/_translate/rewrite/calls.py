@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
-from jaxfn.torch._translate.analysis import is_in_place, is_write_name
 from jaxfn.torch._translate.observe import UNKNOWN
 from jaxfn.torch._translate.rewrite.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
+    fill,
+    is_in_place,
+    is_write_name,
     keywords,
     observed_parts,
     paren,
+    zeros_made,
 )
 from jaxfn.torch._translate.table import ROWS, CallArgument
 
@@ -49,7 +52,7 @@ class Calls(References):
             return updated_node.value
         if original_node in self.dropped:
             return updated_node
-        return self.writes.masks.read(self.problem, original_node, updated_node)
+        return self.masks.read(self.problem, original_node, updated_node)
 
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
@@ -64,7 +67,7 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
-            reduced = self.writes.masks.reduction(original_node, updated_node)
+            reduced = self.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
             owner = self.infer.of(func.value)
@@ -82,9 +85,6 @@ class Calls(References):
             return self._imported(original_node, updated_node)
         if target is not None and target.kind == "builtin":
             return self._builtin(original_node, updated_node, target.name)
-        found = self.writes.call_problem(original_node)
-        if found:
-            self.problem(found)
         return updated_node
 
     # ---- other libraries
@@ -151,7 +151,7 @@ class Calls(References):
 
     def _check_write(self, original: Any, name: str, named: Any) -> None:
         """Refuse a write that can't be a new value, or whose value has no name."""
-        decision = self.writes.decision(original)
+        decision = self.facts.decision(original)
         if decision.reason or (decision.back and original not in named):
             self.problem(f"{name}: {decision.reason or 'it is read again'}")
 
@@ -164,7 +164,7 @@ class Calls(References):
             way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
             self.problem(f"Tensor.{name}: values are not known while JAX traces{way}")
             return updated
-        if self.writes.is_write(original):
+        if is_write_name(name):
             return self._in_place(original, updated, name, args)
         rows = ROWS.get(f"Tensor.{name}", ())
         return self._by_rows(
@@ -177,7 +177,7 @@ class Calls(References):
         self._check_write(original, f"Tensor.{name}", self.followed)
         self.views[original] = updated.func.value
         self.arguments[original] = updated.args
-        special = self.writes.special(name, args)
+        special = _filled(name, args)
         if special is not None:
             return special
         rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
@@ -255,6 +255,29 @@ class Calls(References):
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
+
+
+def _filled(name: str, args: list[CallArgument]) -> Any:
+    """Return filling and copying, which have no equivalent without a write."""
+    values = {"x": args[0].value}
+    if len(args) > 1:
+        values["y"] = args[1].value
+    made = zeros_made(args[0].value)  # made only to be filled
+    if name == "zero_":
+        return args[0].value if made else fill("jnp.zeros_like(x)", values)
+    if name == "fill_" and len(args) == 2:
+        like, shape, dtype = made or (args[0].value, None, None)
+        if like is not None:
+            return fill("jnp.full_like(x, y)", {**values, "x": like})
+        values |= {"shape": shape, "dtype": dtype or cst.Name("float")}
+        return fill("jnp.full(shape, y, dtype)", values)
+    if name == "copy_" and len(args) >= 2:
+        one, two = args[0].fact, args[1].fact
+        same = one.shape is not None and one.shape == two.shape
+        if same and one.dtype == two.dtype and one.dtype is not None:
+            return args[1].value
+        return fill("jnp.broadcast_to(y, x.shape).astype(x.dtype)", values)
+    return None
 
 
 def _draws(name: str) -> bool:

@@ -35,7 +35,7 @@ class References(Rewriting):
 
     def visit_Call(self, node: Any) -> None:
         self.called.add(node.func)
-        self.writes.masks.plan_reduction(node)
+        self.masks.plan_reduction(node)
         if self.is_torchs(node.func):
             self.dropped.update(a.value for a in node.args if _is_meaningless(a))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import view_of, writes_of
 from jaxfn.torch._translate.rewrite import heads, statements
 from jaxfn.torch._translate.rewrite.calls import Calls
 from jaxfn.torch._translate.rewrite.heads import annotation
 from jaxfn.torch._translate.source import is_for_onnx
-from jaxfn.torch._translate.syntax import code, cst, find, paren
+from jaxfn.torch._translate.syntax import code, cst, find, paren, view_of, writes_of
 
 
 class Rewriter(Calls):
@@ -209,8 +208,8 @@ class Rewriter(Calls):
 
     def _plan_mask(self, node: Any, target: Any) -> None:
         self.dropped.add(target)
-        if self.writes.masks.is_masked(target):
-            found = self.writes.masks.plan(target, node.value)
+        if self.masks.is_masked(target):
+            found = self.masks.plan(target, node.value)
             if found is not None:
                 self.masked[node] = found
 

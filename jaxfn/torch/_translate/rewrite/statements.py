@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import (
-    diagonal_of,
-    is_in_place,
-    is_write_name,
-    root_of,
-    view_of,
-    writes_of,
-)
 from jaxfn.torch._translate.rewrite.assignments import (
     assigned,
     augmented,
@@ -22,12 +14,18 @@ from jaxfn.torch._translate.rewrite.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
+    diagonal_of,
     fill,
     find,
     indices,
+    is_in_place,
     is_line,
+    is_write_name,
     keywords,
     paren,
+    root_of,
+    view_of,
+    writes_of,
 )
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)

@@ -21,6 +21,7 @@ from jaxfn.torch._translate.syntax.expressions import (
     paren,
     zeros_made,
 )
+from jaxfn.torch._translate.syntax.liveness import Liveness, bound_by
 from jaxfn.torch._translate.syntax.names import (
     NoImports,
     Stores,
@@ -43,4 +44,12 @@ from jaxfn.torch._translate.syntax.scopes import (
     cst_params,
     local_names,
     members,
+)
+from jaxfn.torch._translate.syntax.writes import (
+    diagonal_of,
+    is_in_place,
+    is_write_name,
+    root_of,
+    view_of,
+    writes_of,
 )

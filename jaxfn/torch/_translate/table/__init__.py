@@ -55,6 +55,3 @@ ATTRIBUTES = {
     "is_sparse": "False",
 }
 """JAX's equivalents of attributes of tensors."""
-
-VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
-"""Attributes that share memory with their tensor."""

@@ -54,7 +54,6 @@ class TableRow:
     second: str | None = None
     pair: str | None = None
     elementwise: bool = False
-    view: bool = False
 
     def names(self) -> list[str]:
         """Return the full names that this row is for."""

@@ -195,6 +195,5 @@ real               x                             x.real
 imag               x                             x.imag
 """,
     locals(),
-    view=True,
 )
 _ = row
