@@ -164,6 +164,23 @@ WRITTEN = [
     ("x1, x2 = x.split([1, 2], dim=1)\nreturn x1 * x2", None),
     ("return torch.linalg.norm(x, dim=-1)", ["return jnp.linalg.norm(x, axis=-1)"]),
     (
+        "return x[None].flatten(0, 1)",
+        ["return x[None].reshape((-1, *x[None].shape[2:]))"],
+    ),
+    (
+        "return x[None].flatten(1, -1)",
+        ["return x[None].reshape((*x[None].shape[:1], -1))"],
+    ),
+    ("return x[None].flatten(-3, -2) + x", None),
+    (
+        "i = x.argmax(1, keepdim=True)\nreturn x * x.mul(0).scatter_(-1, i, 1)",
+        None,
+    ),
+    (
+        "if not torch.jit.is_scripting():\n    return x * 2\nreturn x",
+        ["return x * 2"],
+    ),
+    (
         "return torch.einsum('ij,kj->ik', x, x)",
         ["return jnp.einsum('ij,kj->ik', x, x)"],
     ),
@@ -321,6 +338,10 @@ BACKWARD = [
     ("return g.mul_(2)", ["return g * 2"]),
     ("return g.clamp_(-1, 1)", ["return g.clip(min=-1, max=1)"]),
     ("return g * x.data", ["return g * x"]),
+    (
+        "return g * 2 if x.requires_grad else None",
+        ["return g * 2 if ctx.needs_input_grad[0] else None"],
+    ),
 ]
 
 
@@ -746,6 +767,22 @@ def test_other_arguments_than_it_was_translated_with(forward, first, second, mod
     assert not any(s.rstrip().endswith(";") for s in found.source.splitlines())
     report = compared(found.source, cls, second)
     assert report.ok, f"{report}\n{found.source}"
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        ("x = x * 2\nctx.save_for_backward(x)", "(y,) = ctx.saved_tensors"),
+        ("ctx.save_for_backward(x)", "(y,) = ctx.saved_tensors\ny = y * 1"),
+        ("ctx.save_for_backward(x * 1)", "(y,) = ctx.saved_tensors"),
+    ],
+)
+def test_what_is_no_saved_argument_may_not_be_asked_for_it(module, forward, backward):
+    text = OTHER.format(textwrap.indent(forward, " " * 8).strip() + "; return x * 1")
+    text = text.replace("return None, None", f"{backward}\nreturn g, y.requires_grad")
+    made = module(text.replace(f"{backward}\n", backward.replace("\n", "; ") + "; "))
+    found = translate(made.T)
+    assert "JAX has ctx.needs_input_grad" in str(found.left)
 
 
 def test_an_inner_derivative_is_marked(module):

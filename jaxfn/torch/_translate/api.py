@@ -115,8 +115,11 @@ def _learn(
         given = [by_value.get(id(a), a) for a in args]
         run(seen, given, original.facts.writes)
         for more in ({"tracked": False}, {"twice": True}):
-            with suppress(Exception):  # what fails is marked, if nothing reaches it
+            with suppress(Exception):  # lines that nothing reaches are marked
                 run(seen, given, original.facts.writes, **more)
+        for inner, args in list(original.facts.writes.applied.items()):
+            with suppress(Exception):
+                run(inner, args, original.facts.writes)
     return original.facts
 
 

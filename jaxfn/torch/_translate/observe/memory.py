@@ -52,6 +52,10 @@ class Decision:
 class Writes:
     """The writes of all runs.
 
+    Attributes:
+        dirty: Names of arguments that forward marks with `ctx.mark_dirty`.
+        applied: Functions that were applied in a rule, with their arguments.
+
     A write may become a new binding unless another name with the same memory is read
     after it: in the same run, or at a place that no run has reached.
     """
@@ -59,9 +63,11 @@ class Writes:
     def __init__(self) -> None:
         self._found: dict[Any, Decision] = {}
         self._calls: list[tuple[Place, Any]] = []
-        self._waiting: dict[Any, list[tuple[Any, list[Span]]]] = {}
+        self._waiting: dict[Any, list[tuple[Any, Any]]] = {}
         self._reads: dict[Any, list[Any]] = {}
-        self._given: list[tuple[str, list[Span]]] = []
+        # The tensors themselves: memory that is free may be used again.
+        self._given: list[tuple[str, Any]] = []
+        self.applied: dict[Any, Any] = {}
         self.dirty: set[str] = set()
 
     def decision(self, node: Any, is_reached: Callable[[Any], bool]) -> Decision:
@@ -73,16 +79,20 @@ class Writes:
     def give(self, function: Any, args: Sequence[Any]) -> None:
         """Note the arguments of apply, which belong to its caller."""
         names = [p for p in inspect.signature(function).parameters if p != "ctx"]
+        self._given = []
         names += names[-1:] * (len(args) - len(names))  # of `*args`
         for name, arg in zip(names, args, strict=False):
-            self._given.append((f"the argument {name}", _memory(arg)))
+            self._given.append((f"the argument {name}", arg))
 
     def give_back(self, results: Any) -> None:
         """Note the results of apply, which belong to its caller."""
-        self._given.append(("a result of forward", _memory(results)))
+        self._given.append(("a result of forward", results))
 
     def call(self, place: Place, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function in which writes may happen, for the caller's frame."""
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            self.applied.setdefault(owner, args)
         self._calls.append((place, sys._getframe(2)))
         try:
             return function(*args, **kwargs)
@@ -93,8 +103,8 @@ class Writes:
         """Note that a name is read: it may show what was written before."""
         while (frame, name) not in self._waiting and frame.f_code.co_name in _INNER:
             frame = frame.f_back
-        for node, memory in self._waiting.get((frame, name), ()):
-            if _overlap(_memory(value), memory):
+        for node, written in self._waiting.get((frame, name), ()):
+            if _overlap(_memory(value), _memory(written)):
                 self._found[node] = _shared(name)
 
     def note(self, node: Any, place: Place, written: Any, frame: Any) -> None:
@@ -103,17 +113,16 @@ class Writes:
         if not isinstance(written, torch.Tensor):
             return
         try:
-            now = self._judge(node, place, _memory(written), frame)
+            now = self._judge(node, place, written, frame)
         except RuntimeError:
             now = Decision("torch.func hides the memory that it writes to")
         reason, back = before.reason or now.reason, before.back or now.back
         self._found[node] = Decision(reason, back)
 
-    def _judge(
-        self, node: Any, place: Place, memory: list[Span], frame: Any
-    ) -> Decision:
+    def _judge(self, node: Any, place: Place, written: Any, frame: Any) -> Decision:
+        memory = _memory(written)
         for name, given in self._given:
-            if _overlap(given, memory) and name.split()[-1] not in self.dirty:
+            if _overlap(_memory(given), memory) and name.split()[-1] not in self.dirty:
                 return Decision(f"it writes to {name}")
         if frame.f_code.co_name == "setup_context":
             return Decision("it writes to what forward returns")
@@ -129,7 +138,7 @@ class Writes:
                     continue
                 if name in at.beside or name in holders:
                     return _shared(name)
-                self._waiting.setdefault((outer, name), []).append((node, memory))
+                self._waiting.setdefault((outer, name), []).append((node, written))
                 self._reads.setdefault(node, []).extend(at.later[name])
         return Decision(back=place.root in place.later)
 

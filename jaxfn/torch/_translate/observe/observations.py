@@ -33,6 +33,12 @@ class ExprType:
     value: Any = None
     dense: bool = False
 
+    def __str__(self) -> str:
+        if self.kind in ("tensor", "array"):
+            sizes = [",".join(map(str, shape)) for shape in self.shapes]
+            return " or ".join(f"{self.dtype or 'tensor'}[{s}]" for s in sizes)
+        return self.kind if self.value is None else f"{self.kind} {self.value!r}"
+
     @property
     def is_tensor(self) -> bool:
         """Return whether it was always a tensor."""

@@ -10,10 +10,22 @@ from typing import Any
 from jaxfn.torch._translate.analysis import Inference, Masks, widens
 from jaxfn.torch._translate.observe import ExprType, Observations
 from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import code, cst, fill, paren, stored_names
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    find,
+    loads,
+    paren,
+    stored_names,
+)
+from jaxfn.torch._translate.table import ROWS
+
+_TENSORS = ("tensor", "unknown", "mixed")
+_SHOWN = ("tensor", "array", "int", "float", "bool", "complex", "str", "none", "seq")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Untranslated:
     """A line that was not translated.
 
@@ -21,11 +33,16 @@ class Untranslated:
         where: File and line of the original.
         text: The line.
         reason: The reason.
+        seen: Names that the line reads, each with the dtype and shapes, or the value,
+            that it had in the runs.
+        rows: Rows of the table for the operations of torch in it.
     """
 
     where: str
     text: str
     reason: str
+    seen: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}\n    {self.text}"
@@ -100,7 +117,25 @@ class Rewriting(cst.CSTTransformer):
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
         where = f"{self.unit.source.file}:{self.unit.line(original)}"
-        return Untranslated(where, text.splitlines()[0], reason)
+        seen, rows = self._seen(original), self._rows(original)
+        return Untranslated(where, text.splitlines()[0], reason, seen, rows)
+
+    def _seen(self, original: Any) -> tuple[str, ...]:
+        """Return what the runs have shown of the names that a line reads."""
+        found = {n.value: self.infer.of(n) for n in loads(*_head(original))}
+        return tuple(f"{name}: {x}" for name, x in found.items() if x.kind in _SHOWN)
+
+    def _rows(self, original: Any) -> tuple[str, ...]:
+        """Return the rows for the functions and methods of torch that a line calls."""
+        found: list[str] = []
+        for call in (c for node in _head(original) for c in find(node, cst.Call)):
+            target = self.unit.references.get(call.func)
+            name = target.name if target is not None and target.kind == "torch" else ""
+            is_method = isinstance(call.func, cst.Attribute) and target is None
+            if is_method and self.infer.of(call.func.value).kind in _TENSORS:
+                name = f"Tensor.{call.func.attr.value}"
+            found.extend(map(str, ROWS.get(name) or ROWS.get(name.rstrip("_"), ())))
+        return tuple(dict.fromkeys(found))
 
     def drop(self, original: Any, reason: str) -> None:
         """Note that the code is dropped, because it has no meaning in JAX."""
@@ -122,6 +157,14 @@ class Rewriting(cst.CSTTransformer):
         bound = sorted(stored_names([original]))
         rest = [cst.parse_statement(f"{name} = ...") for name in bound]
         return [raised.with_changes(leading_lines=leading), *rest]
+
+
+def _head(statement: Any) -> list[Any]:
+    """Return a line, or the parts of a block before its body."""
+    names = ("test", "iter", "items", "params")
+    parts = [getattr(statement, n) for n in names if hasattr(statement, n)]
+    found = [p for part in parts for p in (part if isinstance(part, tuple) else [part])]
+    return found if hasattr(statement, "body") and found else [statement]
 
 
 def commented(said: list[str], text: str) -> list[Any]:

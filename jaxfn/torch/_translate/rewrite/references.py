@@ -6,7 +6,14 @@ from typing import Any
 
 from jaxfn.torch._translate.rewrite.base import Rewriting
 from jaxfn.torch._translate.source import Referent, key_of, literal
-from jaxfn.torch._translate.syntax import code, cst
+from jaxfn.torch._translate.syntax import (
+    bound_by,
+    code,
+    cst,
+    find,
+    members,
+    stored_names,
+)
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 
 _VALUES = {
@@ -27,6 +34,7 @@ _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
 _TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
+_SAVE = "ctx.save_for_backward"
 PAIRS = ("values", "indices")
 
 
@@ -105,24 +113,27 @@ class References(Rewriting):
         return self.filled(template, {"x": updated.value})
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
-        i = self.position(original.value)
+        i = self._position(original.value)
         if i is None:
             self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
             return updated
         return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
 
-    def position(self, node: Any) -> int | None:
-        """Return which argument of forward a name is, in forward itself."""
+    def _position(self, node: Any) -> int | None:
+        """Return which argument of forward a name is, there or after it was saved."""
         function = self.functions[-1] if self.functions else None
-        if function is None or function.name.value != "forward":
+        forward = members(self.unit.node).get("forward")
+        known = self.unit.is_function_class and isinstance(node, cst.Name)
+        if function is None or forward is None or not known:
             return None
-        if not self.unit.is_function_class or not isinstance(node, cst.Name):
-            return None
-        names = [p.name.value for p in function.params.params]
+        name = node.value
+        if function is not forward:
+            name = _saved_as(function, forward, name)
+        names = [p.name.value for p in forward.params.params]
         skipped = 2 if names[:1] == ["cls"] else 1
-        if names[skipped - 1 : skipped] != ["ctx"] or node.value not in names[skipped:]:
+        if names[skipped - 1 : skipped] != ["ctx"] or name not in names[skipped:]:
             return None
-        return names.index(node.value) - skipped
+        return names.index(name) - skipped
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
@@ -170,6 +181,22 @@ class References(Rewriting):
                 return cst.parse_expression(text[: -len("(x)")])
         self.problem(target.name)
         return updated
+
+
+def _saved_as(function: Any, forward: Any, name: str) -> str:
+    """Return the name that forward saved under the one that a rule unpacks."""
+    unpacked = [a for a in find(function, cst.Assign) if name in bound_by(a)]
+    calls = [c for c in find(forward, cst.Call) if code(c.func) == _SAVE]
+    if len(unpacked) != 1 or len(calls) != 1 or len(unpacked[0].targets) != 1:
+        return ""
+    names = [
+        code(e.value) for e in getattr(unpacked[0].targets[0].target, "elements", ())
+    ]
+    saved = [code(a.value) for a in calls[0].args]
+    if code(unpacked[0].value) != "ctx.saved_tensors" or len(names) != len(saved):
+        return ""
+    found = saved[names.index(name)]
+    return "" if found in stored_names([forward.body]) else found
 
 
 def _is_meaningless(arg: Any) -> bool:

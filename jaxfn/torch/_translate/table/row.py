@@ -16,6 +16,7 @@ MODULES = {
     "linalg": "torch.linalg",
     "special": "torch.special",
     "fft": "torch.fft",
+    "jit": "torch.jit",
     "func": "torch.func",
 }
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
@@ -54,6 +55,13 @@ class TableRow:
     second: str | None = None
     pair: str | None = None
     elementwise: bool = False
+
+    def __str__(self) -> str:
+        params = ", ".join(p.name for p in self.params)
+        gives = (
+            self.gives if isinstance(self.gives, str) else "depends on the arguments"
+        )
+        return f"{self.names()[-1]}({params}) -> {gives}"
 
     def names(self) -> list[str]:
         """Return the full names that this row is for."""

@@ -69,6 +69,16 @@ def _sum_to_size(given: BoundCall) -> str | None:
     return f"jnp.sum(x, axis={tuple(axes)}, keepdims=True)"
 
 
+def _flatten(given: BoundCall) -> str | None:
+    """Axes are counted from the end only if they are written so."""
+    start, end = given.literal("start_dim", None), given.literal("end_dim", None)
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    head = f"*x.shape[:{start}], " if start else ""
+    tail = f", *x.shape[{end + 1}:]" if end != -1 else "" if head else ","
+    return f"x.reshape(({head}-1{tail}))"
+
+
 def _unflatten(given: BoundCall) -> str | None:
     dim, sizes = given.literal("dim", None), given.elements("sizes")
     if not isinstance(dim, int) or sizes is None:
@@ -169,6 +179,7 @@ diagonal           x offset? dim1? dim2?         jnp.diagonal(x, offset=offset, 
 linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
 flatten|ravel      x                             x.ravel()
 flatten            x start_dim                   x.reshape((*x.shape[:start_dim], -1))
+flatten            x start_dim end_dim           @_flatten
 movedim            x source destination          jnp.moveaxis(x, source, destination)
 moveaxis           x source destination          jnp.moveaxis(x, source, destination)
 permute            x dims                        jnp.transpose(x, dims)
@@ -196,4 +207,4 @@ imag               x                             x.imag
 """,
     locals(),
 )
-_ = row
+ROWS += [row(f"jit.is_{what}", "", "False") for what in ("scripting", "tracing")]
