@@ -22,9 +22,10 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 from jaxfn.torch._base.dtypes import to_jax, to_numpy
-from jaxfn.torch._translate.observe.observations import fact
+from jaxfn.torch._translate.observed import fact
 from jaxfn.torch._translate.syntax import code
-from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES, CallArgument
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS, TABLES
+from jaxfn.torch._translate.table.row import CallArgument
 
 SAMPLES = 2
 # Its sample has the condition in the second place.

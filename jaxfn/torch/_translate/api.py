@@ -8,19 +8,13 @@ from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.assemble import assembled
-from jaxfn.torch._translate.observe import (
-    InstrumentedOriginal,
-    Observations,
-    quiet,
-    run,
-)
-from jaxfn.torch._translate.rewrite import (
-    Rewriter,
-    Untranslated,
-    without_devices,
-)
-from jaxfn.torch._translate.source import SourceFiles, Unit, collect
+from jaxfn.torch._translate.base import Untranslated
+from jaxfn.torch._translate.files import SourceFiles
+from jaxfn.torch._translate.observed import Observations
+from jaxfn.torch._translate.rewriter import Rewriter
+from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
 from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.units import Unit, collect
 from jaxfn.torch._translate.verify import (
     Progress,
     as_torch,
@@ -138,7 +132,6 @@ def _written(
     for unit in units.values():
         rewriter = Rewriter(unit, units, facts, constants)
         found = cst.Module([unit.node]).visit(rewriter)
-        found = without_devices(found, rewriter.devices)
         statements = [_named(unit, s) for s in found.body]
         parts.append((unit, statements))
         left.extend(rewriter.left)

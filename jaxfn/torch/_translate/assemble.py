@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.source import SourceFile, Unit
-from jaxfn.torch._translate.syntax import Unparen, ValuesOnly, cst
+from jaxfn.torch._translate.files import SourceFile
+from jaxfn.torch._translate.names import ValuesOnly
+from jaxfn.torch._translate.syntax import Unparen, cst
+from jaxfn.torch._translate.units import Unit
 
 _OURS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "jaxfn": "import jaxfn"}
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -1,4 +1,4 @@
-"""The translation as a module, and as a port that `compare` can call."""
+"""The file of a translation, and the translation as a port that `compare` can call."""
 
 from __future__ import annotations
 

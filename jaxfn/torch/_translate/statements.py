@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.rewrite.assignments import (
-    assigned,
-    augmented,
-    bind,
-    index_text,
-)
-from jaxfn.torch._translate.rewrite.base import Rewriting, commented
+from jaxfn.torch._translate.assignments import assigned, augmented, bind, index_text
+from jaxfn.torch._translate.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import (
     code,
     cst,

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.syntax import (
+from jaxfn.torch._translate.names import (
     alias_name,
     bound_names,
-    cst,
     import_of,
-    metadata,
     scope_statements,
     small_statements,
 )
+from jaxfn.torch._translate.syntax import cst, metadata
 
 # LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe.memory import Decision, Place, Writes
+from jaxfn.torch._translate.memory import Decision, Place, Writes
 from jaxfn.torch._translate.syntax import cst
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import widens
-from jaxfn.torch._translate.rewrite import devices
-from jaxfn.torch._translate.rewrite.base import Rewriting
+from jaxfn.torch._translate.base import Rewriting
+from jaxfn.torch._translate.infer import widens
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
@@ -44,9 +43,6 @@ def index_text(subscript: Any) -> str:
 
 def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.targets[0].target
-    device = devices.named(rewriter.infer, old)
-    if device is not None:
-        rewriter.devices.append(device)
     if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
         return rewriter.refuse("a write to a part, with other targets beside it")
     if len(old.targets) == 1 and isinstance(target, cst.Subscript):

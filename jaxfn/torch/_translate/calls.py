@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
-from jaxfn.torch._translate.observe import UNKNOWN
-from jaxfn.torch._translate.rewrite.references import PAIRS, References
+from jaxfn.torch._translate.observed import UNKNOWN
+from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
@@ -18,7 +18,8 @@ from jaxfn.torch._translate.syntax import (
     paren,
     zeros_made,
 )
-from jaxfn.torch._translate.table import ROWS, CallArgument
+from jaxfn.torch._translate.table import ROWS
+from jaxfn.torch._translate.table.row import CallArgument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}

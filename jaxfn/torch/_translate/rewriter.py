@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.rewrite import heads, statements
-from jaxfn.torch._translate.rewrite.calls import Calls
-from jaxfn.torch._translate.rewrite.heads import annotation
-from jaxfn.torch._translate.source import is_for_onnx
-from jaxfn.torch._translate.syntax import code, cst, find, paren, view_of, writes_of
+from jaxfn.torch._translate.calls import Calls
+from jaxfn.torch._translate.references import annotation, decorators
+from jaxfn.torch._translate.statements import FRAMED, leave, without_comments
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    find,
+    paren,
+    view_of,
+    writes_of,
+)
+from jaxfn.torch._translate.units import is_for_onnx
 
 
 class Rewriter(Calls):
@@ -17,7 +24,7 @@ class Rewriter(Calls):
     # ---- statements
 
     def on_visit(self, node: Any) -> bool:
-        if isinstance(node, statements.FRAMED):
+        if isinstance(node, FRAMED):
             self.frames.append([])
             self.left_before.append(len(self.left))
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
@@ -28,9 +35,9 @@ class Rewriter(Calls):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, statements.FRAMED):
+        if isinstance(original_node, FRAMED):
             reasons = self.frames.pop()
-            found = statements.leave(self, original_node, updated, reasons)
+            found = leave(self, original_node, updated, reasons)
             self.left_before.pop()
             return found
         return updated
@@ -45,10 +52,10 @@ class Rewriter(Calls):
         if is_for_onnx(original_node):
             return cst.RemoveFromParent()
         self.functions.pop()
-        return updated_node.with_changes(**heads.decorators(self, original_node))
+        return updated_node.with_changes(**decorators(self, original_node))
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        return updated_node.with_changes(**heads.decorators(self, original_node))
+        return updated_node.with_changes(**decorators(self, original_node))
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
         if original_node in self.dropped:
@@ -143,7 +150,7 @@ class Rewriter(Calls):
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """Remove statements after one that always returns."""
-        updated_node = statements.without_comments(self, updated_node)
+        updated_node = without_comments(self, updated_node)
         for i, statement in enumerate(updated_node.body):
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):

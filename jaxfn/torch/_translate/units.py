@@ -7,24 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxfn.torch._base import experimental, torch
-from jaxfn.torch._translate.source.files import (
-    Referent,
-    SourceFile,
-    SourceFiles,
-    key_of,
-)
-from jaxfn.torch._translate.syntax import (
+from jaxfn.torch._translate.files import Referent, SourceFile, SourceFiles, key_of
+from jaxfn.torch._translate.names import (
     NoImports,
     ValuesOnly,
     alias_name,
-    code,
-    cst,
     cst_params,
-    dotted,
     local_names,
     small_statements,
     stored_names,
 )
+from jaxfn.torch._translate.syntax import code, cst, dotted
 
 _MOST = 60  # definitions of a translation; more are a package, not a Function
 

@@ -10,17 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe import TENSOR, UNKNOWN, ExprType, Observations
-from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import (
-    NameUses,
-    Scopes,
-    code,
-    cst,
-    cst_params,
-    dotted,
-)
+from jaxfn.torch._translate.names import NameUses, Scopes, cst_params
+from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
+from jaxfn.torch._translate.syntax import code, cst, dotted
 from jaxfn.torch._translate.table import DTYPES
+from jaxfn.torch._translate.units import Unit
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
 _BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
