@@ -46,7 +46,10 @@ WRITTEN = [
     ("return torch.sum(x, 1)", ["return jnp.sum(x, axis=1)"]),
     ("return x.max(dim=1)[0]", ["return x.max(axis=1)"]),
     ("return x.max(dim=1).values", ["return x.max(axis=1)"]),
-    ("v, _ = x.max(dim=1)\nreturn v", ["v = x.max(axis=1)", "return v"]),
+    (
+        "v, _ = x.max(dim=1)\nreturn v",
+        ["v, _ = x.max(axis=1), x.argmax(axis=1)", "return v"],
+    ),
     (
         "v, i = x.max(dim=1)\nreturn v * i",
         ["v, i = x.max(axis=1), x.argmax(axis=1)", "return v * i"],

@@ -62,10 +62,6 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
     if is_attribute and rewriter.infer.of(target.value).is_tensor:
         return _attribute(rewriter, old)
-    if isinstance(old.value, cst.Call) and old.value in rewriter.pairs:
-        kept = rewriter.pairs[old.value]
-        one = new.targets[0].with_changes(target=kept)
-        return [new.with_changes(targets=[one])]
     call = old.value
     changed = code(old.value) != code(new.value)
     if changed and code(new.targets[0].target) == code(new.value):

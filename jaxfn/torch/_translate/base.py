@@ -10,7 +10,17 @@ from typing import Any
 from jaxfn.torch._translate.infer import Inference, widens
 from jaxfn.torch._translate.names import loads, stored_names
 from jaxfn.torch._translate.observed import ExprType, Observations
-from jaxfn.torch._translate.syntax import code, cst, fill, find, indices, paren
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    find,
+    indices,
+    paren,
+    parents,
+    view_of,
+    writes_of,
+)
 from jaxfn.torch._translate.table import ROWS
 from jaxfn.torch._translate.units import Unit
 
@@ -42,7 +52,22 @@ class Untranslated:
 
 
 class Rewriting(cst.CSTTransformer):
-    """A unit that is being rewritten."""
+    """A transformer that writes a unit in JAX's terms.
+
+    Attributes:
+        unit: The definition; `units` has all, by their keys.
+        constants: Values that the translation closes over, by name: the text of each.
+        infer: Types of expressions; `facts` has those of the runs, and the writes.
+        masks: Subscripts that are boolean masks.
+        parents: The node around each node of the original.
+        left: What is not translated.
+        frames: For each open statement, why it can't be translated.
+        left_before: For each open statement, the number of entries in `left` before it.
+        paired: Calls of which one of two results is taken.
+        comments: New statements of which only the comment counts.
+        masked: Text of `where` for each assignment with a mask.
+        written: New calls in the place of writes, by the original ones.
+    """
 
     def __init__(
         self,
@@ -55,26 +80,14 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, units, constants
         self.infer, self.facts = Inference(unit, facts), facts
         self.masks = Masks(self.infer)
+        self.parents = parents(unit.node)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
-        self.called: set[Any] = set()
-        self.operands: set[Any] = set()
-        self.alone: set[Any] = set()
-        self.followed: set[Any] = set()
-        self.parts: dict[Any, int | str] = {}
-        self.paired: set[Any] = set()
-        self.functions: list[Any] = []
-        self.dropped: set[Any] = set()
-        self.heads: set[Any] = set()
-        self.late: list[str] = []
-        self.chained: set[Any] = set()
-        self.single: dict[Any, Any] = {}
-        self.pairs: dict[Any, Any] = {}
         self.left_before: list[int] = []
+        self.paired: set[Any] = set()
         self.comments: set[Any] = set()
         self.masked: dict[Any, str] = {}
-        self.views: dict[Any, Any] = {}
-        self.arguments: dict[Any, Any] = {}
+        self.written: dict[Any, Any] = {}
 
     def problem(self, reason: str) -> None:
         """Note why the current statement can't be translated."""
@@ -95,8 +108,36 @@ class Rewriting(cst.CSTTransformer):
 
     def refuse(self, reason: str) -> list[Any]:
         """Mark the current line: no statements take its place."""
-        self.late.append(reason)
+        self.problem(reason)
         return []
+
+    # ---- places in the original
+
+    def is_called(self, node: Any) -> bool:
+        """Return whether it is the function of a call."""
+        around = self.parents.get(node)
+        return isinstance(around, cst.Call) and around.func is node
+
+    def is_alone(self, node: Any) -> bool:
+        """Return whether nothing uses its value."""
+        return isinstance(self.parents.get(node), cst.Expr)
+
+    def is_bound(self, write: Any) -> bool:
+        """Return whether the result of a chain of writes is unused, or gets a name."""
+        chain = write
+        while True:
+            call = self.parents.get(self.parents.get(chain))
+            if call is None or chain not in [c.func.value for c in writes_of(call)]:
+                break
+            chain = call
+        whole = view_of(writes_of(chain)[-1].func.value) is None
+        around = self.parents.get(chain)
+        return self.is_alone(chain) or (isinstance(around, cst.Assign) and whole)
+
+    def is_elif(self, node: Any) -> bool:
+        """Return whether it is an `if` in the place of an `else`."""
+        around = self.parents.get(node)
+        return isinstance(around, cst.If) and around.orelse is node
 
     def filled(self, template: str, values: Mapping[str, Any]) -> Any:
         """Return a template with values, to stand anywhere."""

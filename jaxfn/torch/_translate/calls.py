@@ -39,19 +39,22 @@ _ASKING = dict.fromkeys(
 class Calls(References):
     """A transformer of calls, and of reads of their results."""
 
-    def visit_Subscript(self, node: Any) -> None:
-        index = _only_index(node)
-        if isinstance(node.value, cst.Call) and index in ("0", "1", "-1", "-2"):
-            self.parts[node.value] = int(index) % 2
-
-    def visit_Attribute(self, node: Any) -> None:
-        if isinstance(node.value, cst.Call) and node.attr.value in PAIRS:
-            self.parts[node.value] = PAIRS.index(node.attr.value)
+    def _part(self, call: Any) -> int | str | None:
+        """Return which of two results is taken of a call; "both" if both get a name."""
+        around = self.parents.get(call)
+        if isinstance(around, cst.Subscript) and around.value is call:
+            index = _only_index(around)
+            return int(index) % 2 if index in ("0", "1", "-1", "-2") else None
+        if isinstance(around, cst.Attribute) and around.attr.value in PAIRS:
+            return PAIRS.index(around.attr.value)
+        target = around.targets[0].target if isinstance(around, cst.Assign) else None
+        is_pair = isinstance(target, cst.Tuple) and len(target.elements) == 2
+        return "both" if is_pair and len(around.targets) == 1 else None
 
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
         if original_node.value in self.paired:
             return updated_node.value
-        if original_node in self.dropped:
+        if self.is_passed_over(original_node):
             return updated_node
         return self.masks.read(self.problem, original_node, updated_node)
 
@@ -62,7 +65,7 @@ class Calls(References):
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
-        if original_node in self.heads:
+        if isinstance(self.parents.get(original_node), cst.WithItem):
             return updated_node  # of a block, which is rewritten later
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
@@ -141,7 +144,7 @@ class Calls(References):
         args = self._given(original.args, updated.args)
         in_place = is_in_place(original)
         if args and (is_write_name(short) or in_place):
-            self._check_write(original, name, self.alone)
+            self._check_write(original, name, self.is_alone(original))
         if in_place:
             args = [a for a in args if a.keyword != "inplace"]
         elif is_write_name(short):
@@ -150,10 +153,10 @@ class Calls(References):
         rows = ROWS.get(name) or core
         return self._by_rows(original, updated, name, rows, args, method=False)
 
-    def _check_write(self, original: Any, name: str, named: Any) -> None:
+    def _check_write(self, original: Any, name: str, is_bound: bool) -> None:
         """Refuse a write that can't be a new value, or whose value has no name."""
         decision = self.facts.decision(original)
-        if decision.reason or (decision.back and original not in named):
+        if decision.reason or (decision.back and not is_bound):
             self.problem(f"{name}: {decision.reason or 'it is read again'}")
 
     def _method(self, original: Any, updated: Any) -> Any:
@@ -175,9 +178,8 @@ class Calls(References):
     def _in_place(
         self, original: Any, updated: Any, name: str, args: list[CallArgument]
     ) -> Any:
-        self._check_write(original, f"Tensor.{name}", self.followed)
-        self.views[original] = updated.func.value
-        self.arguments[original] = updated.args
+        self._check_write(original, f"Tensor.{name}", self.is_bound(original))
+        self.written[original] = updated
         special = _filled(name, args)
         if special is not None:
             return special
@@ -215,7 +217,7 @@ class Calls(References):
     ) -> Any:
         reason = ""
         if "out" in keywords(original):
-            self._check_write(original, f"{name}(out=...)", self.alone)
+            self._check_write(original, f"{name}(out=...)", self.is_alone(original))
         for row in rows:
             if row.elementwise:
                 self.check_dtype([a.fact for a in args], self.infer.of(original))
@@ -223,11 +225,11 @@ class Calls(References):
             if isinstance(bound, str):
                 reason = bound
                 continue
-            found = self._part(original, row, bound, method=method)
+            found = self._bound(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
             if found is not None:
-                return found if self.parts.get(original) == "both" else paren(found)
+                return found if self._part(original) == "both" else paren(found)
             reason = "these arguments"
         if name.partition(".")[2] in _HOST:
             reason = "values are not known while JAX traces"
@@ -238,14 +240,12 @@ class Calls(References):
         self.problem(f"{name} with {reason}" if reason else name)
         return updated
 
-    def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+    def _bound(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:
             return bound.expression(method=method)
-        part = self.parts.get(original)
+        part = self._part(original)
         if part is not None:
             self.paired.add(original)
-        if original in self.single:
-            self.pairs[original] = self.single[original]
         if part in (0, 1):
             return bound.expression("gives" if part == 0 else "second", method=method)
         if row.pair is not None:

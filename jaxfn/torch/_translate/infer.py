@@ -64,11 +64,6 @@ class Inference:
         """Return the function around a node."""
         return self._scopes.around.get(node)
 
-    def loads(self, node: Any, name: str) -> int:
-        """Return how often the function around a node reads a name."""
-        names = self._scopes.names.get(self.function(node), {})
-        return len(names.get(name, NameUses()).loads)
-
     def binds(self, function: Any, name: str) -> bool:
         """Return whether a function binds a name, as a parameter or otherwise."""
         return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)

@@ -41,10 +41,34 @@ class References(Rewriting):
     """A transformer of names and attributes."""
 
     def visit_Call(self, node: Any) -> None:
-        self.called.add(node.func)
         self.masks.plan_reduction(node)
-        if self.is_torchs(node.func):
-            self.dropped.update(a.value for a in node.args if _is_meaningless(a))
+
+    def is_passed_over(self, node: Any) -> bool:
+        """Return whether it is written to, or has no meaning in JAX."""
+        around = self.parents.get(node)
+        if isinstance(around, cst.AssignTarget):
+            return isinstance(node, (cst.Subscript, cst.Attribute))
+        if isinstance(around, cst.AugAssign):
+            return around.target is node
+        if isinstance(around, cst.Arg) and _is_meaningless(around):
+            call = self.parents[around]
+            return isinstance(call, cst.Call) and self.is_torchs(call.func)
+        if isinstance(around, cst.Attribute):
+            node, around = around, self.parents.get(around)
+        asks = isinstance(around, cst.Comparison) and around.left is node
+        return asks and self.is_device_type(around)
+
+    def is_device_type(self, node: Any) -> bool:
+        """Return whether it is `x.device.type == "cuda"`, or the like."""
+        left, only = node.left, node.comparisons[0]
+        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
+            return False
+        return (
+            left.attr.value == "type"
+            and self.infer.of(left.value).kind == "device"
+            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
+            and isinstance(only.comparator, cst.SimpleString)
+        )
 
     def is_torchs(self, func: Any) -> bool:
         """Return whether it is a function of torch, or a method of a tensor."""
@@ -65,7 +89,7 @@ class References(Rewriting):
             return updated_node.value
         if name == "saved_variables":
             return updated.with_changes(attr=cst.Name("saved_tensors"))
-        if original_node in self.called or original_node in self.dropped:
+        if self.is_called(original_node) or self.is_passed_over(original_node):
             return updated
         owner = self.infer.of(original_node.value)
         if owner.is_tensor:
@@ -120,7 +144,7 @@ class References(Rewriting):
 
     def _position(self, node: Any) -> int | None:
         """Return which argument of forward a name is, there or after it was saved."""
-        function = self.functions[-1] if self.functions else None
+        function = self.infer.function(node)
         forward = members(self.unit.node).get("forward")
         known = self.unit.is_function_class and isinstance(node, cst.Name)
         if function is None or forward is None or not known:
@@ -136,9 +160,9 @@ class References(Rewriting):
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
-        if original in self.dropped:
+        if self.is_passed_over(original):
             return updated
-        if target is None or (original in self.called and target.kind == "torch"):
+        if target is None or (self.is_called(original) and target.kind == "torch"):
             return updated
         if target.kind == "torch":
             return self._torch_value(target, updated)

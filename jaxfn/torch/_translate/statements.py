@@ -51,9 +51,9 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         return _line(rewriter, original, updated)
     if not reasons:
         return updated
-    if isinstance(original, cst.If) and original in rewriter.chained:
+    if isinstance(original, cst.If) and rewriter.is_elif(original):
         # An `elif` can't be replaced by statements.
-        rewriter.frames[-1].extend(reasons)
+        rewriter.frames[-2].extend(reasons)
         return updated
     if _is_check(rewriter, original):
         return _unchecked(rewriter, original)
@@ -161,7 +161,7 @@ def _is_gone(name: str, item: Any) -> bool:
 def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
-    olds, news, reasons = original.body, list(updated.body), rewriter.late
+    olds, news, reasons = original.body, list(updated.body), rewriter.frames[-1]
     if is_line(original, cst.Assert) and _lacks_device(olds[0], news[0]):
         return _unchecked(rewriter, original)
     if len(olds) != len(news):
@@ -169,7 +169,6 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     pairs = zip(olds, news, strict=False)
     found = [x for old, new in pairs for x in _small(rewriter, old, new)]
     if reasons:
-        rewriter.late = []
         return cst.FlattenSentinel(rewriter.mark(original, reasons))
     if found == news:
         return updated
@@ -252,7 +251,7 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
         return None
     root = root_of(call.args[0].value)
     if root is None or view_of(call.args[0].value) is not None:
-        rewriter.late.append("a write whose result has no name")
+        rewriter.problem("a write whose result has no name")
         return None
     return root
 
@@ -264,7 +263,7 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
     basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
     if not basic or not isinstance(receiver.value, cst.Name):
         return rewriter.refuse("a write to a part that is a copy, or has no name")
-    x, index = receiver.value.value, index_text(rewriter.views[first])
+    x, index = receiver.value.value, index_text(rewriter.written[first].func.value)
     return [_at(rewriter, call, new, x, index)]
 
 
@@ -273,7 +272,7 @@ def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
     name = call.func.attr.value
     alone = len(writes_of(call)) == 1
     if name in _AT and len(call.args) <= 1 and alone:
-        given = [code(a.value) for a in rewriter.arguments[call]]
+        given = [code(a.value) for a in rewriter.written[call].args]
         what = _AT[name].format(*given)
     else:
         bare = new.value.with_changes(lpar=(), rpar=())

@@ -245,6 +245,17 @@ def find(tree: Any, *kinds: type) -> list[Any]:
     return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
 
 
+def parents(tree: Any) -> dict[Any, Any]:
+    """Return the node around each node."""
+    found, left = {}, [tree]
+    while left:
+        node = left.pop()
+        children = node.children
+        found.update(dict.fromkeys(children, node))
+        left.extend(children)
+    return found
+
+
 def is_line(node: Any, kind: type) -> bool:
     """Return whether it is a line of one statement, of this type."""
     line = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
