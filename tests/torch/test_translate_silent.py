@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jaxfn.torch import translate
-from jaxfn.torch._translate.verify import compared
+from jaxfn.torch._translate.port import compared
 
 from . import lifelike, misleading_calls, misleading_writes
 from .translated import kind_of

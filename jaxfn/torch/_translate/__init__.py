@@ -12,8 +12,7 @@ The order of work, each step with its modules::
         guess the types that no run has shown       # infer
         look up the names of torch                  # table
         write the line in JAX's terms, or mark it
-    make one file of the parts                      # assemble
-    compare it with the original                    # verify
+    make one file of the parts, and compare it      # port
 
 `translation` is what users call, and `api` goes through the steps. Only `syntax`
 imports LibCST, at the first call. `names` finds what code reads and binds.

@@ -7,21 +7,21 @@ from contextlib import suppress
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.assemble import assembled
 from jaxfn.torch._translate.base import Untranslated
 from jaxfn.torch._translate.files import SourceFiles
 from jaxfn.torch._translate.observed import Observations
-from jaxfn.torch._translate.rewriter import Rewriter
-from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
-from jaxfn.torch._translate.syntax import cst, dotted, is_line
-from jaxfn.torch._translate.units import Unit, collect
-from jaxfn.torch._translate.verify import (
+from jaxfn.torch._translate.port import (
     Progress,
     as_torch,
+    assembled,
     compared,
     is_user_object,
     of_class,
 )
+from jaxfn.torch._translate.rewriter import Rewriter
+from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
+from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.units import Unit, collect
 
 
 def translate(

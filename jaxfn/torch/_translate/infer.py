@@ -12,22 +12,12 @@ import jax.numpy as jnp
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.names import NameUses, Scopes, cst_params
 from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
-from jaxfn.torch._translate.syntax import code, cst, dotted
-from jaxfn.torch._translate.table import DTYPES
+from jaxfn.torch._translate.syntax import code, cst
+from jaxfn.torch._translate.table import DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
 _BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
-_NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
-_RESULTS = {
-    "item tolist finfo iinfo numpy equal allclose": UNKNOWN,
-    "is_floating_point is_complex is_contiguous is_tensor": ExprType("bool"),
-    "sort topk unbind split chunk meshgrid slogdet std_mean var_mean eigh svd qr": _SEQ,
-    "broadcast_tensors": _SEQ,
-}
-_BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
-_BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
-_BUILTINS |= {"range": "other", "set": "other"}
 _TENSORS = ("torch.Tensor", "torch.LongTensor")
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
@@ -164,9 +154,7 @@ class Inference:
             return self._param(value, function)
         if kind == "value":
             return self.of(value)
-        is_pair = isinstance(value, cst.Call) and self._call(value).kind == "seq"
-        found = kind == "item" and (_is_saved(value) or is_pair)
-        return TENSOR if found else UNKNOWN
+        return TENSOR if kind == "item" and _is_saved(value) else UNKNOWN
 
     def _param(self, param: Any, function: Any) -> ExprType:
         annotation = param.annotation
@@ -224,47 +212,18 @@ class Inference:
         if self.of(inner).is_tensor or _is_saved(inner):
             return TENSOR
         is_shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
-        if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
-            names = dotted(inner.func)
-            last = (
-                inner.func.attr.value if isinstance(inner.func, cst.Attribute) else ""
-            )
-            is_shape = (names or [last])[-1] == "size"
-            if not is_shape:
-                return TENSOR
-        if not is_shape:
-            return UNKNOWN
-        return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
+        is_part = is_shape and isinstance(node.slice[0].slice, cst.Index)
+        return _INT if is_part else UNKNOWN
 
     def _call(self, node: Any) -> ExprType:
+        """Return a tensor for a function or method whose rows are elementwise."""
         target = self._unit.references.get(node.func)
-        if target is not None and target.kind == "torch":
-            head, _, name = target.name.rpartition(".")
-            known = head in ("torch", "torch.nn.functional", "torch.linalg")
-            known = known or head in ("torch.special", "torch.fft")
-            return self._result(name, node, node.args[1:]) if known else UNKNOWN
-        if target is not None and target.kind == "builtin":
-            kind = _BUILTINS.get(target.name)
-            return UNKNOWN if kind is None else ExprType(kind)
-        if isinstance(node.func, cst.Attribute):
-            owner = self.of(node.func.value)
-            if owner.is_tensor:
-                return self._result(node.func.attr.value, node, node.args)
-            return _BUSY if owner.kind == "busy" else UNKNOWN
-        return UNKNOWN
-
-    def _result(self, name: str, node: Any, args: Any) -> ExprType:
-        if name in _NUMBERS:
-            return _INT
-        if name in ("size", "stride"):
-            return _INT if args else _SEQ
-        for names, found in _RESULTS.items():
-            if name in names.split():
-                return found
-        if name in ("max", "min") and args:
-            of = self.of(args[0].value)
-            return TENSOR if of.is_tensor else _SEQ
-        return TENSOR
+        is_method = isinstance(node.func, cst.Attribute) and target is None
+        name = target.name if target is not None and target.kind == "torch" else ""
+        if is_method and self.of(node.func.value).is_tensor:
+            name = f"Tensor.{node.func.attr.value}"
+        rows = ROWS.get(name, ())
+        return TENSOR if rows and all(row.elementwise for row in rows) else UNKNOWN
 
 
 def widens(facts: Sequence[ExprType], wanted: str | None) -> bool:

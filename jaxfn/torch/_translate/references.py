@@ -241,11 +241,6 @@ _SAME = {
     "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
     "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
 }
-_AMP = {
-    torch.amp.custom_fwd: 'jaxfn.amp.custom_fwd(device_type="cuda")',
-    torch.amp.custom_bwd: 'jaxfn.amp.custom_bwd(device_type="cuda")',
-}
-"""Partial calls of these, by which packages name their device."""
 _NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 _NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
 
@@ -280,9 +275,6 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
         bare = not called and not call.args
         call = call.with_changes(args=[*call.args, *args])
         return decorator.with_changes(decorator=call.func if bare else call)
-    amp = getattr(target.value, "func", None)
-    if amp in _AMP:
-        return decorator.with_changes(decorator=cst.parse_expression(_AMP[amp]))
     if not _is_transparent(_decorated(rewriter, original), original):
         rewriter.problem(f"the decorator {code(node)}")
     return None

@@ -157,8 +157,10 @@ class Rewriter(Calls):
         self._condition(node.left)
 
     def visit_Try(self, node: Any) -> None:
-        computed = find(node.body, cst.Call, cst.BinaryOperation, cst.Subscript)
-        if node.handlers and any(self.infer.of(n).is_tensor for n in computed):
+        computed = find(node.body, cst.BinaryOperation, cst.Subscript)
+        uses = any(self.infer.of(n).is_tensor for n in computed)
+        calls = any(self.is_torchs(n.func) for n in find(node.body, cst.Call))
+        if node.handlers and (uses or calls):
             self.problem("a try: JAX raises other errors than torch")
 
     def visit_Assert(self, node: Any) -> None:

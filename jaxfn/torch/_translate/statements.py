@@ -9,7 +9,6 @@ from jaxfn.torch._translate.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
-    diagonal_of,
     fill,
     find,
     indices,
@@ -231,10 +230,6 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     receiver = first.func.value
     if isinstance(receiver, cst.Subscript):
         return _at_method(rewriter, first, new, call)
-    diagonal = diagonal_of(receiver)
-    if diagonal is not None:
-        index = f"..., *jnp.diag_indices(min({diagonal}.shape[-2:]))"
-        return [_at(rewriter, call, new, diagonal, index)]
     root = root_of(receiver)
     if root is None:
         return rewriter.refuse("a write whose result has no name")

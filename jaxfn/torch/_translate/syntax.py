@@ -13,6 +13,8 @@ from typing import Any
 cst: Any = importlib.import_module("libcst")
 matchers: Any = importlib.import_module("libcst.matchers")
 metadata: Any = importlib.import_module("libcst.metadata")
+codemod: Any = importlib.import_module("libcst.codemod")
+visitors: Any = importlib.import_module("libcst.codemod.visitors")
 
 
 ATOM = 15
@@ -291,9 +293,6 @@ def observed_parts(node: Any) -> list[Any]:
     return observed_parts(node.value) if isinstance(node, cst.NamedExpr) else [node]
 
 
-_LAST = {"offset": "0", "dim1": "-2", "dim2": "-1"}
-
-
 def is_write_name(name: str) -> bool:
     """Return whether a method of this name writes to its tensor."""
     special = name.endswith("__") or name in ("requires_grad_", "retain_grad")
@@ -319,9 +318,8 @@ def writes_of(node: Any) -> list[Any]:
 
 def view_of(node: Any) -> str | None:
     """Return the name of which an expression is a part that shares its memory."""
-    if isinstance(node, cst.Subscript):
-        return node.value.value if isinstance(node.value, cst.Name) else None
-    return diagonal_of(node)
+    is_part = isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name)
+    return node.value.value if is_part else None
 
 
 def root_of(node: Any) -> str | None:
@@ -330,17 +328,3 @@ def root_of(node: Any) -> str | None:
     if writes:
         node = writes[-1].func.value
     return node.value if isinstance(node, cst.Name) else view_of(node)
-
-
-def diagonal_of(node: Any) -> str | None:
-    """Return the name of which this is the main diagonal, in its last two axes."""
-    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
-        return None
-    if node.func.attr.value != "diagonal":
-        return None
-    values = [a.value for a in node.args if a.keyword is None]
-    said = {name: code(value) for name, value in keywords(node).items()}
-    x = values.pop(0) if dotted(node.func.value) == ["torch"] else node.func.value
-    said |= dict(zip(_LAST, map(code, values), strict=False))
-    known = {"offset": "0", **said} == _LAST
-    return x.value if known and isinstance(x, cst.Name) else None
