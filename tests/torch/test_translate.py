@@ -777,6 +777,56 @@ def test_what_is_no_saved_argument_may_not_be_asked_for_it(module, forward, back
     assert "JAX has ctx.needs_input_grad" in str(found.left)
 
 
+UNSEEN = {
+    "y = x * 1\nz = y\nz.add_(1)\nif n:\n    return y + z\nreturn z * 1": "y shares",
+    "y = x * 1\nif n:\n    y.add_(1)\nreturn y": "no run has reached this write",
+    "y = x * 1\ndef f():\n    return z\nz = y\ny += 1\nreturn f()": "f shares",
+}
+
+
+@pytest.mark.parametrize("forward", UNSEEN)
+def test_what_no_run_has_shown_of_a_write_is_marked(module, forward):
+    made = module(OTHER.format(textwrap.indent(forward, " " * 8).strip()))
+    (left,) = translate(made.T, X, 0).left
+    assert UNSEEN[forward] in left.reason
+
+
+SEEN = [
+    "y = x * 1\nz = y\nz.add_(1)\ny = z * 2\nreturn y",
+    "y = x * 1\nz = y.clone() if n else y\nz.exp_()\nif n:\n    z = z + y\nreturn z",
+    "def h(a):\n    a.add_(1)\n    return a\ny = h(x * 1)\nreturn y",
+    "a, b = (x * 1).unbind(0)\na.add_(1)\nreturn a + b",
+]
+
+
+@pytest.mark.parametrize("forward", SEEN)
+def test_a_name_with_other_memory_is_no_reason_to_mark_a_write(module, forward):
+    made = module(OTHER.format(textwrap.indent(forward, " " * 8).strip()))
+    found = translate(made.T, X, 1)
+    assert found.ok, str(found)
+
+
+INNER = """
+class Inner(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        g.mul_(3)
+        return g
+"""
+
+
+def test_the_rules_of_an_inner_function_are_run_too(module):
+    with_inner = function("return Inner.apply(x)", "return 3 * g", helpers=INNER)
+    found = translate(module(with_inner).T, X)
+    assert found.ok, str(found)
+    assert "g = g * 3" in found.source
+
+
 def test_an_inner_derivative_is_marked(module):
     backward = """
     with torch.enable_grad():

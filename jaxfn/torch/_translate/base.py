@@ -80,7 +80,7 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, units, constants
         self.infer, self.facts = Inference(unit, facts), facts
         self.masks = Masks(self.infer)
-        self.parents = parents(unit.node)
+        self.parents: dict[Any, Any] = parents(unit.node)
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.left_before: list[int] = []
@@ -115,7 +115,7 @@ class Rewriting(cst.CSTTransformer):
 
     def is_called(self, node: Any) -> bool:
         """Return whether it is the function of a call."""
-        around = self.parents.get(node)
+        around: Any = self.parents.get(node)
         return isinstance(around, cst.Call) and around.func is node
 
     def is_alone(self, node: Any) -> bool:
@@ -131,12 +131,12 @@ class Rewriting(cst.CSTTransformer):
                 break
             chain = call
         whole = view_of(writes_of(chain)[-1].func.value) is None
-        around = self.parents.get(chain)
+        around: Any = self.parents.get(chain)
         return self.is_alone(chain) or (isinstance(around, cst.Assign) and whole)
 
     def is_elif(self, node: Any) -> bool:
         """Return whether it is an `if` in the place of an `else`."""
-        around = self.parents.get(node)
+        around: Any = self.parents.get(node)
         return isinstance(around, cst.If) and around.orelse is node
 
     def filled(self, template: str, values: Mapping[str, Any]) -> Any:

@@ -41,13 +41,15 @@ class Calls(References):
 
     def _part(self, call: Any) -> int | str | None:
         """Return which of two results is taken of a call; "both" if both get a name."""
-        around = self.parents.get(call)
+        around: Any = self.parents.get(call)
         if isinstance(around, cst.Subscript) and around.value is call:
             index = _only_index(around)
             return int(index) % 2 if index in ("0", "1", "-1", "-2") else None
         if isinstance(around, cst.Attribute) and around.attr.value in PAIRS:
             return PAIRS.index(around.attr.value)
-        target = around.targets[0].target if isinstance(around, cst.Assign) else None
+        target: Any = (
+            around.targets[0].target if isinstance(around, cst.Assign) else None
+        )
         is_pair = isinstance(target, cst.Tuple) and len(target.elements) == 2
         return "both" if is_pair and len(around.targets) == 1 else None
 

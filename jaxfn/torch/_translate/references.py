@@ -45,7 +45,7 @@ class References(Rewriting):
 
     def is_passed_over(self, node: Any) -> bool:
         """Return whether it is written to, or has no meaning in JAX."""
-        around = self.parents.get(node)
+        around: Any = self.parents.get(node)
         if isinstance(around, cst.AssignTarget):
             return isinstance(node, (cst.Subscript, cst.Attribute))
         if isinstance(around, cst.AugAssign):

@@ -249,7 +249,8 @@ def find(tree: Any, *kinds: type) -> list[Any]:
 
 def parents(tree: Any) -> dict[Any, Any]:
     """Return the node around each node."""
-    found, left = {}, [tree]
+    found: dict[Any, Any] = {}
+    left = [tree]
     while left:
         node = left.pop()
         children = node.children

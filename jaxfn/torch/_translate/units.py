@@ -115,7 +115,8 @@ def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
         return None
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
-    return Unit(source, path, node, value, path[-1], _closure(value))
+    name = path[len(path) - 1]
+    return Unit(source, path, node, value, name, _closure(value))
 
 
 def _lifted(node: Any) -> Any:

@@ -91,7 +91,7 @@ def _unflatten(given: BoundCall) -> str | None:
     return f"x.reshape(({head}{', '.join(sizes)}{tail}))"
 
 
-def _to(given: BoundCall) -> str | None:
+def _cast_to(given: BoundCall) -> str | None:
     """`to` takes a dtype, a device or a tensor, in any order."""
     wanted = [n for n in ("first", "second", "dtype") if given.has(n)]
     found = "x"
@@ -126,7 +126,7 @@ def _type(given: BoundCall) -> str | None:
 
 ROWS = table(
     """
-.to                x first? second? -dtype? copy?  @_to
+.to                x first? second? -dtype? copy?  @_cast_to
 .type              x dtype                       @_type
 .type_as           x other                       x.astype(other.dtype)
 .float             x                             x.astype(jnp.float32)
