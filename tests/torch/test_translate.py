@@ -820,6 +820,19 @@ class Inner(Function):
 """
 
 
+def test_what_forward_returned_belongs_to_the_caller(module):
+    forward = "y = x.exp()\nctx.save_for_backward(y)\nreturn y"
+    made = module(function(forward, "return x.mul_(g)"))
+    (left,) = translate(made.T, X).left
+    assert "it writes to a result of forward" in left.reason
+
+
+def test_each_of_many_arguments_belongs_to_the_caller(module):
+    text = OTHER.replace("ctx, x, n", "ctx, *xs").format("return xs[1].mul_(2)")
+    (left,) = translate(module(text).T, X, X).left
+    assert "it writes to the argument xs" in left.reason
+
+
 def test_the_rules_of_an_inner_function_are_run_too(module):
     with_inner = function("return Inner.apply(x)", "return 3 * g", helpers=INNER)
     found = translate(module(with_inner).T, X)
