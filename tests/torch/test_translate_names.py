@@ -62,6 +62,7 @@ HERE = {
     "kernel": torch.linspace(-2, 1, 16).reshape(2, 2, 2, 2).cos(),
 }
 CALLS = """
+torch.jit.is_scripting() torch.jit.is_tracing()
 torch.all(b) torch.any(b,dim=1) torch.add(x,y,alpha=2) torch.sub(x,y,alpha=2)
 torch.addcdiv(x,y,y) torch.addcmul(x,y,y) torch.addcdiv(x,y,y,value=2)
 torch.addcmul(x,y,y,value=3) torch.div(x,y,rounding_mode=None)
