@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.names import loads, names_read, stored
+from jaxfn.torch._translate.names import loads, stored
 from jaxfn.torch._translate.syntax import cst
 
 
@@ -22,12 +22,10 @@ class Liveness:
 
     Attributes:
         after: These reads, by statement; a line of several has each of them.
-        captured: Names that inner functions read, at any time.
     """
 
     def __init__(self, function: Any) -> None:
         self.after: dict[Any, set[Any]] = {}
-        self.captured: set[str] = set()
         self._block(function.body.body, set())
 
     def _block(self, body: Iterable[Any], out: set[Any]) -> set[Any]:
@@ -62,7 +60,6 @@ class Liveness:
                 self._inner(part, every)
             return every
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            self.captured |= names_read(node)
             return out | _reads(node)
         if isinstance(node, cst.BaseSmallStatement):
             if isinstance(node, (cst.Return, cst.Raise)):
@@ -98,7 +95,7 @@ class Place:
 
     Attributes:
         later: Names that may be read after the statement, each with its reads.
-        beside: Names that are read elsewhere in the statement, or by inner functions.
+        beside: Names that are read elsewhere in the statement.
         root: Name of the tensor that is written to, if it is a name of this function.
     """
 

@@ -205,7 +205,6 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
         if not isinstance(node, (cst.Assign, cst.AugAssign)):
             inside = set(loads(node))
             beside = {n.value for n in loads(statement) if n not in inside}
-        beside |= live.captured - {root}
         is_own = root is not None and root in local_names(self._functions[-1])
         beside |= {root} if root is not None and not is_own else set()
         reads: dict[str, list[Any]] = {}
