@@ -117,6 +117,11 @@ def add_parsers(commands: Any) -> None:
         metavar="FILE_OR_MODULE[:CLASS]",
     )
     translated.add_argument("-o", dest="out", metavar="OUT", help="the file to write")
+    translated.add_argument(
+        "--brief",
+        action="store_true",
+        help="print only what is needed to finish the port: lines, types, rows",
+    )
 
 
 def _add_check(commands: Any) -> None:
@@ -302,12 +307,16 @@ def run_translate(options: argparse.Namespace) -> int:
             found = translated(classes, args, ":" not in options.target, show)
     except (UsageError, ImportError, ValueError) as error:
         return _wrong(error)
-    if options.out is None:
-        say(found.source)
-        sys.stderr.write(f"{found}\n")
-    else:
+    text = f"{found}\n\nTo finish the port:\n{found.brief()}" if found.left else found
+    if options.out is not None:
         Path(options.out).write_text(found.source, encoding="utf-8")
-        say(f"{found}\n")
+    if options.brief:
+        say(f"{found.brief()}\n")
+    elif options.out is None:
+        say(found.source)
+        sys.stderr.write(f"{text}\n")
+    else:
+        say(f"{text}\n")
     return 0 if found.ok else 1
 
 

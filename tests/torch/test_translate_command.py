@@ -70,6 +70,38 @@ def test_what_is_left_ends_with_1_and_is_listed(file, capsys):
     assert "raise NotImplementedError" in done.out
 
 
+BRIEF = """\
+{file}:19: return x * x.max().item()
+    why:  Tensor.item: values are not known while JAX traces
+    seen: x: float32[2,3]
+    row:  Tensor.max(x) -> jnp.max(x)
+    row:  Tensor.max(x, other) -> jnp.maximum(x, other)
+"""
+
+
+def test_brief_has_what_is_needed_to_finish(file, capsys):
+    assert main(["translate", f"{file}:Asks", "f32[2,3]", "--brief"]) == 1
+    done = capsys.readouterr()
+    assert done.out.startswith(BRIEF.format(file=file.name))
+    assert "\ndiffers: outputs: the port raises" in done.out
+    assert "class Asks" not in done.out
+    assert not done.err
+    assert main(["translate", f"{file}:Asks", "f32[2,3]"]) == 1
+    assert (
+        f"To finish the port:\n{BRIEF.format(file=file.name)}"
+        in capsys.readouterr().err
+    )
+
+
+def test_brief_of_what_is_whole_says_so(file, capsys, tmp_path):
+    out = tmp_path / "port.py"
+    words = ["translate", f"{file}:Twice", "f32[2,3]", "--brief", "-o", str(out)]
+    assert main(words) == 0
+    said = "nothing is left\nno row of the comparison differs\n"
+    assert capsys.readouterr().out == said
+    assert "return x * 2\n" in out.read_text()
+
+
 def test_a_whole_file_keeps_its_docstring_and_other_names(file, capsys):
     assert main(["translate", str(file)]) == 1
     done = capsys.readouterr()

@@ -58,7 +58,7 @@ def test_constants_stay_of_numpy(module):
     assert "\nimport numpy as np\n" in found.source
 
 
-def test_devices_that_nothing_needs_are_gone(module):
+def test_a_device_is_none(module):
     forward = """
         device = x.device
         ctx.device = x.device
@@ -71,8 +71,8 @@ def test_devices_that_nothing_needs_are_gone(module):
         here = g.device
         return g.to(ctx.device) * w.to(here)
     """
-    source = translate(module(IMPORTS + function(forward, backward)).T, X).source
-    assert "device = None\n        w = jnp.ones((3,))" in source  # a helper gets it
-    assert "ctx.device" not in source
-    assert "here" not in source
-    assert "g * w" in source
+    found = translate(module(IMPORTS + function(forward, backward)).T, X)
+    assert found.ok, str(found)
+    assert "device = None\n        ctx.device = None\n" in found.source
+    assert "w = jnp.ones((3,))" in found.source
+    assert "here = None\n        return g * w" in found.source

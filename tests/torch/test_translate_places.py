@@ -26,12 +26,9 @@ class Inner(Function):
     @staticmethod
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
-        with torch.enable_grad():
-            y = x.detach().requires_grad_()
-            z = torch.tanh(y)
         if g.unknown():
             return g
-        return torch.autograd.grad(z, y, g)[0]
+        return g * (1 - torch.tanh(x) ** 2)
 """
 X = jnp.array([0.3, -1.2])
 
@@ -54,10 +51,10 @@ def cell(monkeypatch):
 
 def test_a_class_of_a_notebook_is_found(cell):
     found = translate(cell(TEXT.replace("if g.unknown()", "if False")).Inner, X)
-    assert "jnp.tanh(y)" in found.source
+    assert "1 - jnp.tanh(x) ** 2" in found.source
 
 
-def test_a_mark_after_an_inner_gradient_tells_its_line(tmp_path, monkeypatch):
+def test_a_mark_tells_its_line(tmp_path, monkeypatch):
     path = tmp_path / "original_places.py"
     path.write_text(TEXT)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -65,25 +62,15 @@ def test_a_mark_after_an_inner_gradient_tells_its_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, path.stem, module)
     spec.loader.exec_module(module)
     (left, *_) = translate(module.Inner).left
-    assert (
-        left.where
-        == f"original_places.py:{TEXT[: TEXT.index('if g')].count(chr(10)) + 1}"
-    )
-
-
-def test_a_tensor_under_a_new_name_is_what_the_gradient_is_taken_by(cell):
-    text = TEXT.replace("        if g.unknown():\n            return g\n", "")
-    found = translate(cell(text).Inner, X)
-    assert found.ok, str(found)
-    assert "jax.vjp(compute, y)" in found.source
+    line = TEXT[: TEXT.index("if g")].count("\n") + 1
+    assert left.where == f"original_places.py:{line}"
 
 
 def test_a_module_of_the_users_keeps_its_name(cell, monkeypatch):
     """What is compared is loaded under a name, which a module may have."""
     mine = types.ModuleType("translated")
     monkeypatch.setitem(sys.modules, "translated", mine)
-    text = TEXT.replace("        if g.unknown():\n            return g\n", "")
-    assert translate(cell(text).Inner, X).ok
+    assert translate(cell(TEXT.replace("if g.unknown()", "if False")).Inner, X).ok
     assert sys.modules["translated"] is mine
 
 

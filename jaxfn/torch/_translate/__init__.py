@@ -1,17 +1,21 @@
 """Torch Functions as source text for JAX.
 
-The groups, from the bottom up. The `__init__` of each says how it works.
+The order of work, each step with its modules::
 
-`syntax`    LibCST trees: expressions, names, scopes.
-`source`    Files of the original, and the definitions that are carried over.
-`observe`   Runs of the original, which show the type of each expression.
-`table`     The JAX equivalents of torch's names.
-`analysis`  Memory, writes, masks: which writes may become new values.
-`rewrite`   The new text of a definition.
+    collect the class and all that it uses          # units; files finds their text
+    run the original, instrumented                  # runs
+        each expression shows its type              # observed
+        each write shows who shares its memory      # memory
+    visit each definition once                      # rewriter; below it, in layers,
+                                                    #   statements, assignments, calls,
+                                                    #   references, base
+        guess the types that no run has shown       # infer
+        look up the names of torch                  # table
+        write the line in JAX's terms, or mark it
+    make one file of the parts, and compare it      # port
 
-`api` goes through them, `assemble` makes one file of the parts, and `verify` compares
-it with the original. `translation` is what users call. It imports the rest at the first
-call, because the rest needs LibCST.
+`translation` is what users call, and `api` goes through the steps. Only `syntax`
+imports LibCST, at the first call. `names` finds what code reads and binds.
 """
 
 from jaxfn.torch._translate.translation import Translation, translate, translated

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.analysis import Analysis
-from jaxfn.torch._translate.assemble import assembled
-from jaxfn.torch._translate.observe import (
-    InstrumentedOriginal,
-    Observations,
-    answered,
-    quiet,
-    run,
-)
-from jaxfn.torch._translate.rewrite import (
-    Rewriter,
-    Untranslated,
-    kernel,
-    without_devices,
-)
-from jaxfn.torch._translate.source import SourceFiles, Unit, collect, reachable, refer
-from jaxfn.torch._translate.syntax import cst, dotted, is_line
-from jaxfn.torch._translate.verify import (
+from jaxfn.torch._translate.base import Untranslated
+from jaxfn.torch._translate.files import SourceFiles
+from jaxfn.torch._translate.observed import Observations
+from jaxfn.torch._translate.port import (
     Progress,
     as_torch,
+    assembled,
     compared,
     is_user_object,
     of_class,
 )
-from jaxfn.torch._triton import KernelRuns, running
+from jaxfn.torch._translate.rewriter import Rewriter
+from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
+from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.units import Unit, collect
 
 
 def translate(
@@ -58,14 +48,7 @@ def translate(
     units, facts = collect(library, roots), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
-    if facts.on_gpu:
-        for unit in (u for u in units.values() if not u.is_kernel):
-            with running():
-                unit.node = answered(unit, facts)
-            refer(library, unit)
-        units = reachable(units, list(units)[: len(roots)])
-    program = Analysis(units, facts)
-    source, left = _written(library, program, classes, whole=whole)
+    source, left = _written(library, units, facts, classes, whole=whole)
     values = [unit.value for unit in units.values()]
     left.extend(_foreign(given, [v for v in values if isinstance(v, type)]))
     if not args:
@@ -103,10 +86,9 @@ def is_user_function(value: Any) -> bool:
 def _learn(
     units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
 ) -> Observations:
-    kernels = KernelRuns()
     with quiet():
         try:
-            kernels(lambda: run(cls, args))
+            run(cls, args)
         except Exception as error:
             # After its first sentence, a message of torch may have a hundred lines.
             said = str(error).split("\n")[0].split(". ")[0]
@@ -125,31 +107,31 @@ def _learn(
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
-        facts = original.facts
-        facts.on_gpu = kernels.on_gpu
-        with running(facts.launches.note) if kernels.on_gpu else nullcontext():
-            run(seen, given)
-            if kernels.on_gpu:  # kernels may do less without gradients
-                run(seen, given, tracked=False)
-    return facts
+        run(seen, given, original.facts.writes)
+        for more in ({"tracked": False}, {"twice": True}):
+            with suppress(Exception):  # lines that nothing reaches are marked
+                run(seen, given, original.facts.writes, **more)
+        for inner, args in list(original.facts.writes.applied.items()):
+            with suppress(Exception):
+                run(inner, args, original.facts.writes)
+    return original.facts
 
 
 def _written(
-    library: SourceFiles, program: Analysis, classes: Sequence[Any], *, whole: bool
+    library: SourceFiles,
+    units: Mapping[Any, Unit],
+    facts: Observations,
+    classes: Sequence[Any],
+    *,
+    whole: bool,
 ) -> tuple[str, list[Untranslated]]:
     left: list[Untranslated] = []
     parts: list[tuple[Unit, Sequence[Any]]] = []
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
-    for unit in program.units.values():
-        if unit.is_kernel:
-            statement, missing = kernel(unit, program)
-            parts.append((unit, [statement]))
-            left.extend(missing)
-            continue
-        rewriter = Rewriter(unit, program, constants)
+    for unit in units.values():
+        rewriter = Rewriter(unit, units, facts, constants)
         found = cst.Module([unit.node]).visit(rewriter)
-        found = without_devices(found, rewriter.devices)
         statements = [_named(unit, s) for s in found.body]
         parts.append((unit, statements))
         left.extend(rewriter.left)

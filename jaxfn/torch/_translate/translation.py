@@ -10,6 +10,8 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare import CompareReport
 
+_NOT_COMPARED = "not compared with the original: no arguments were given"
+
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
@@ -32,10 +34,40 @@ class Translation:
         """Return whether everything is translated, and nothing differs."""
         return not self.left and (self.comparison is None or self.comparison.ok)
 
+    def brief(self) -> str:
+        """Return what a person, or an agent, needs to finish the port.
+
+        For each line that is left: the reason, the dtypes, shapes and values that it
+        read in the runs, and the rows of the table for its operations. Then what failed
+        in the comparison.
+
+        Example:
+            >>> import torch, jaxfn.torch
+            >>> from torch.autograd.function import InplaceFunction
+            >>> print(jaxfn.torch.translate(InplaceFunction).brief())
+            nothing is left
+            not compared with the original: no arguments were given
+        """
+        lines = []
+        for left in self.left:
+            lines += [f"{left.where}: {left.text}", f"    why:  {left.reason}"]
+            lines += [f"    seen: {seen}" for seen in left.seen]
+            lines += [f"    row:  {row}" for row in left.rows]
+        if not lines:
+            lines.append("nothing is left")
+        if self.comparison is None:
+            lines.append(_NOT_COMPARED)
+        else:
+            failures = self.comparison.failures
+            lines += [f"differs: {f.check}: {f.message}" for f in failures]
+            if not failures:
+                lines.append("no row of the comparison differs")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         parts = [f"left: {left}" for left in self.left]
         if self.comparison is None:
-            parts.append("not compared with the original: no arguments were given")
+            parts.append(_NOT_COMPARED)
         else:
             parts.append(str(self.comparison))
         return "\n".join(parts)

@@ -31,8 +31,6 @@ from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 
 T = TypeVar("T")
 Note = Callable[[Any, Binding, Launch], None]
-WATCHED = "watched_call"
-"""Name of a function of ours that calls what a rule calls, for the rule."""
 # Torch runs nodes of its graph without this mode, so a hook enters it for each.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 
@@ -152,8 +150,6 @@ class _Look(TorchFunctionMode):
     ) -> Any:
         del types
         frame, kwargs = sys._getframe(1), kwargs or {}
-        if frame.f_code.co_name == WATCHED and frame.f_back is not None:
-            frame = frame.f_back
         name = frame.f_code.co_filename
         if func in _ENGINE and args:
             return self._differentiate(func, args, kwargs)

@@ -1,22 +1,14 @@
 """The JAX equivalents of torch's names and tensor methods: one row each.
 
-A table is text with columns: a name, its parameters, and its equivalent. `columns` says
-what they mean, `row` binds the arguments of a call to a row. `ROWS` has all rows, by
-full name. If several have one name, the first that takes the arguments counts.
+A table is text with columns: a name, its parameters, and its equivalent. `row` says
+what they mean, and binds the arguments of a call to a row. `ROWS` has all rows, by full
+name. If several have one name, the first that takes the arguments counts.
 """
 
-from jaxfn.torch._translate.table import (
-    activations,
-    creating,
-    elementwise,
-    indexing,
-    linear,
-    reducing,
-    shapes,
-)
-from jaxfn.torch._translate.table.row import CallArgument, TableRow
+from jaxfn.torch._translate.table import elementwise, reducing, shapes
+from jaxfn.torch._translate.table.row import TableRow
 
-TABLES = (elementwise, reducing, shapes, creating, indexing, linear, activations)
+TABLES = (elementwise, reducing, shapes)
 ROWS: dict[str, list[TableRow]] = {}
 for _table in TABLES:
     for _row in _table.ROWS:
@@ -55,6 +47,3 @@ ATTRIBUTES = {
     "is_sparse": "False",
 }
 """JAX's equivalents of attributes of tensors."""
-
-VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
-"""Attributes that share memory with their tensor."""

@@ -1,7 +1,6 @@
-"""Elementwise operations."""
+"""Elementwise operations, and those of neural networks."""
 
-from jaxfn.torch._translate.table.columns import table
-from jaxfn.torch._translate.table.row import BoundCall
+from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _truncated(given: BoundCall) -> str | None:
@@ -112,4 +111,194 @@ masked_fill        x mask value                  @_masked_fill
 """,
     locals(),
     elementwise=True,
+)
+
+
+def _pad(given: BoundCall) -> str | None:
+    """Torch's list begins at the last axis; JAX's widths at the first."""
+    sizes, ndim = given.elements("pad"), given.ndim("x")
+    if sizes is None or len(sizes) % 2:
+        return None
+    last = [f"({a}, {b})" for a, b in zip(sizes[::2], sizes[1::2], strict=True)][::-1]
+    if ndim in (None, 1):  # JAX takes one pair for all axes
+        widths = f"[*[(0, 0)] * (x.ndim - {len(last)}), {', '.join(last)}]"
+    else:
+        none = ["(0, 0)"] * (ndim - len(last))
+        widths = f"({', '.join([*none, *last])},)"
+    value = ", constant_values=value" if given.has("value") else ""
+    return f"jnp.pad(x, {widths}{value})"
+
+
+# Torch leaves out targets of -100.
+_REDUCED = {
+    **{n: f"-jnp.{n}({{}}, where=target[:, None] != -100)" for n in ("mean", "sum")},
+    "none": "jnp.where(target == -100, 0, -{}[:, 0])",
+}
+
+
+def _picked(given: BoundCall, logs: str) -> str | None:
+    """Return the entries of the classes, with torch's reduction."""
+    text = _REDUCED.get(given.literal("reduction", "mean"))
+    plain = given.ndim("x") == 2 and given.ndim("target") == 1
+    if text is None or not plain:
+        return None
+    return text.format(f"jnp.take_along_axis({logs}, target[:, None], axis=1)")
+
+
+def _nll(given: BoundCall) -> str | None:
+    return _picked(given, "x")
+
+
+def _cross_entropy(given: BoundCall) -> str | None:
+    return _picked(given, "jax.nn.log_softmax(x, axis=1)")
+
+
+def _conv(given: BoundCall) -> str | None:
+    """In torch, one number stands for all axes."""
+    n = int(given.row.name[-2])
+    if given.ndim("x") not in (None, n + 2):
+        return None
+    parts = ["x", "weight"]
+    for name in ("stride", "padding"):
+        default = "1" if name == "stride" else "0"
+        kind = given.kind(name) if given.has(name) else "int"
+        one = name if given.has(name) else default
+        if kind == "int":
+            pair = one if name == "stride" else f"({one}, {one})"
+            parts.append(f"[{pair}] * {n}")
+        elif kind == "seq" and name == "stride":
+            parts.append(name)
+        elif kind == "seq":
+            parts.append(f"[(p, p) for p in {name}]")
+        else:
+            return None
+    if given.has("dilation"):
+        is_int = given.kind("dilation") == "int"
+        dilation = f"[dilation] * {n}" if is_int else "dilation"
+        parts.append(f"rhs_dilation={dilation}")
+    if given.has("groups"):
+        parts.append("feature_group_count=groups")
+    return _with_bias(given, f"jax.lax.conv_general_dilated({', '.join(parts)})", n)
+
+
+def _with_bias(given: BoundCall, found: str, n: int) -> str | None:
+    kind, bias = given.kind("bias"), f"bias[:, {', '.join(['None'] * n)}]"
+    if not given.has("bias") or given.is_none("bias"):
+        return found
+    if kind == "none":  # in these runs
+        return f"{found} + (0 if bias is None else {bias})"
+    return f"{found} + {bias}" if kind == "tensor" else None
+
+
+def _conv_transpose(given: BoundCall) -> str | None:
+    """Convolve the input, dilated by zeros, with the flipped weight."""
+    n = int(given.row.name[-2])
+    if given.ndim("x") not in (None, n + 2):
+        return None
+    kinds = {name: given.kind(name) for name in ("stride", "padding")}
+    if not set(kinds.values()) <= {"int", "seq", "none"}:
+        return None
+    axes = ", ".join(str(i + 2) for i in range(n))
+    weight = f"jnp.flip(weight, ({axes},)).swapaxes(0, 1)"
+    if given.has("groups"):
+        weight = (
+            f"jnp.flip(weight, ({axes},)).reshape(groups, -1, *weight.shape[1:])"
+            ".swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:])"
+        )
+    one = "padding" if given.has("padding") else "0"
+    gaps = f"[(k - 1 - {one}, k - 1 - {one}) for k in weight.shape[2:]]"
+    if kinds["padding"] == "seq":
+        gaps = "[(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], padding)]"
+    one = "stride" if given.has("stride") else "1"
+    apart = "stride" if kinds["stride"] == "seq" else f"[{one}] * {n}"
+    grouped = ", feature_group_count=groups" if given.has("groups") else ""
+    found = (
+        f"jax.lax.conv_general_dilated(x, {weight}, [1] * {n}, {gaps}, "
+        f"lhs_dilation={apart}{grouped})"
+    )
+    return _with_bias(given, found, n)
+
+
+def _layer_norm(given: BoundCall) -> str | None:
+    """Normalize over the last axis only: several would take a second line."""
+    sizes = given.elements("normalized_shape")
+    if sizes is None or len(sizes) != 1:
+        return None
+    eps = "eps" if given.has("eps") else "1e-05"
+    return f"jax.nn.standardize(x, axis=-1, epsilon={eps})"
+
+
+ROWS += table(
+    """
+relu               x                             jax.nn.relu(x)
+selu|F.selu        x                             jax.nn.selu(x)
+celu|F.celu        x alpha?                      jax.nn.celu(x, alpha)
+F.relu             x inplace==False              jax.nn.relu(x)
+F.relu             x                             jax.nn.relu(x)
+F.relu6            x                             jax.nn.relu6(x)
+F.elu              x alpha?                      jax.nn.elu(x, alpha)
+F.gelu             x approximate=="tanh"         jax.nn.gelu(x)
+F.gelu             x                             jax.nn.gelu(x, approximate=False)
+F.hardsigmoid      x                             jax.nn.hard_sigmoid(x)
+F.hardswish        x                             jax.nn.hard_swish(x)
+F.hardtanh         x min_val?=-1.0 max_val?=1.0  jnp.clip(x, min_val, max_val)
+F.leaky_relu       x negative_slope?             jax.nn.leaky_relu(x, negative_slope)
+F.logsigmoid       x                             jax.nn.log_sigmoid(x)
+F.mish             x                             jax.nn.mish(x)
+F.sigmoid          x                             jax.nn.sigmoid(x)
+F.silu             x                             jax.nn.silu(x)
+F.softplus         x                             jax.nn.softplus(x)
+F.softplus         x beta                        jax.nn.softplus(beta * x) / beta
+F.softplus         x beta threshold              jnp.where(beta * x > threshold, x, jax.nn.softplus(beta * x) / beta)
+F.softsign         x                             jax.nn.soft_sign(x)
+F.tanh             x                             jnp.tanh(x)
+F.tanhshrink       x                             x - jnp.tanh(x)
+F.threshold        x threshold value             jnp.where(x <= threshold, value, x)
+F.softshrink       x lambd?=0.5                  jnp.sign(x) * jnp.maximum(jnp.abs(x) - lambd, 0)
+F.hardshrink       x lambd?=0.5                  jnp.where(jnp.abs(x) <= lambd, 0, x)
+""",
+    locals(),
+    elementwise=True,
+) + table(
+    """
+softmax|special.softmax|F.softmax x dim          jax.nn.softmax(x, axis=dim)
+log_softmax|special.log_softmax|F.log_softmax x dim  jax.nn.log_softmax(x, axis=dim)
+F.softmin          x dim                         jax.nn.softmax(-x, axis=dim)
+F.softmax          x dim -dtype                  jax.nn.softmax(x.astype(dtype), axis=dim)
+F.log_softmax      x dim -dtype                  jax.nn.log_softmax(x.astype(dtype), axis=dim)
+F.layer_norm       x normalized_shape            @_layer_norm
+F.layer_norm       x normalized_shape -eps       @_layer_norm
+F.glu              x dim?                        jax.nn.glu(x, axis=dim)
+F.embedding        x weight                      weight[x]
+F.one_hot          x num_classes                 jax.nn.one_hot(x, num_classes, dtype=int)
+F.l1_loss          x target                      jnp.mean(jnp.abs(x - target))
+F.l1_loss          x target reduction=="none"    jnp.abs(x - target)
+F.l1_loss          x target reduction=="sum"     jnp.sum(jnp.abs(x - target))
+F.mse_loss         x target                      jnp.mean((x - target) ** 2)
+F.mse_loss         x target reduction=="none"    (x - target) ** 2
+F.mse_loss         x target reduction=="sum"     jnp.sum((x - target) ** 2)
+F.smooth_l1_loss   x target                      jnp.mean(jnp.where(jnp.abs(x - target) < 1, 0.5 * (x - target) ** 2, jnp.abs(x - target) - 0.5))
+F.binary_cross_entropy_with_logits x target      jnp.mean(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="mean"  jnp.mean(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="sum"  jnp.sum(jax.nn.softplus(x) - x * target)
+F.binary_cross_entropy_with_logits x target -reduction=="none"  jax.nn.softplus(x) - x * target
+F.nll_loss         x target                      @_nll
+F.nll_loss         x target -reduction           @_nll
+F.cross_entropy    x target                      @_cross_entropy
+F.cross_entropy    x target -reduction           @_cross_entropy
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
+F.linear           x weight                      x @ weight.T
+F.linear           x weight bias==None           x @ weight.T
+F.linear           x weight bias:none            x @ weight.T + (0 if bias is None else bias)
+F.linear           x weight bias:tensor          x @ weight.T + bias
+F.normalize        x -dim?=1                     x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x -dim?=1 -eps                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), eps)
+F.normalize        x p==2 -dim?=1                x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.normalize        x p==2.0 -dim?=1              x / jnp.maximum(jnp.linalg.norm(x, axis=dim, keepdims=True), 1e-12)
+F.pad              x pad mode=="constant" value?  @_pad
+F.pad              x pad -value?                 @_pad
+""",
+    locals(),
 )

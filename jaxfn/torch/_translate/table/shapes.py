@@ -1,7 +1,10 @@
-"""The same elements in another shape, dtype or order."""
+"""Shapes, dtypes and order of elements, and new arrays.
 
-from jaxfn.torch._translate.table.columns import row, table
-from jaxfn.torch._translate.table.row import BoundCall
+Without a dtype, new arrays have JAX's default in place of torch's.
+"""
+
+from jaxfn.torch._translate.syntax import code
+from jaxfn.torch._translate.table.row import BoundCall, row, table
 
 
 def _expand(given: BoundCall) -> str | None:
@@ -69,6 +72,16 @@ def _sum_to_size(given: BoundCall) -> str | None:
     return f"jnp.sum(x, axis={tuple(axes)}, keepdims=True)"
 
 
+def _flatten(given: BoundCall) -> str | None:
+    """Axes are counted from the end only if they are written so."""
+    start, end = given.literal("start_dim", None), given.literal("end_dim", None)
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    head = f"*x.shape[:{start}], " if start else ""
+    tail = f", *x.shape[{end + 1}:]" if end != -1 else "" if head else ","
+    return f"x.reshape(({head}-1{tail}))"
+
+
 def _unflatten(given: BoundCall) -> str | None:
     dim, sizes = given.literal("dim", None), given.elements("sizes")
     if not isinstance(dim, int) or sizes is None:
@@ -78,7 +91,7 @@ def _unflatten(given: BoundCall) -> str | None:
     return f"x.reshape(({head}{', '.join(sizes)}{tail}))"
 
 
-def _to(given: BoundCall) -> str | None:
+def _cast_to(given: BoundCall) -> str | None:
     """`to` takes a dtype, a device or a tensor, in any order."""
     wanted = [n for n in ("first", "second", "dtype") if given.has(n)]
     found = "x"
@@ -113,7 +126,7 @@ def _type(given: BoundCall) -> str | None:
 
 ROWS = table(
     """
-.to                x first? second? -dtype? copy?  @_to
+.to                x first? second? -dtype? copy?  @_cast_to
 .type              x dtype                       @_type
 .type_as           x other                       x.astype(other.dtype)
 .float             x                             x.astype(jnp.float32)
@@ -169,6 +182,7 @@ diagonal           x offset? dim1? dim2?         jnp.diagonal(x, offset=offset, 
 linalg.diagonal    x offset? dim1?=-2 dim2?=-1   jnp.diagonal(x, offset=offset, axis1=dim1, axis2=dim2)
 flatten|ravel      x                             x.ravel()
 flatten            x start_dim                   x.reshape((*x.shape[:start_dim], -1))
+flatten            x start_dim end_dim           @_flatten
 movedim            x source destination          jnp.moveaxis(x, source, destination)
 moveaxis           x source destination          jnp.moveaxis(x, source, destination)
 permute            x dims                        jnp.transpose(x, dims)
@@ -195,6 +209,74 @@ real               x                             x.real
 imag               x                             x.imag
 """,
     locals(),
-    view=True,
 )
-_ = row
+ROWS += [row(f"jit.is_{what}", "", "False") for what in ("scripting", "tracing")]
+
+
+def _tensor(given: BoundCall) -> str | None:
+    """Refuse data whose type is not known."""
+    if given.has("dtype"):
+        return "jnp.array(data, dtype=dtype)"
+    known = ("tensor", "array", "int", "float", "bool", "seq")
+    return "jnp.array(data)" if given.kind("data") in known else None
+
+
+def _spaced(given: BoundCall) -> str | None:
+    """Refuse integers: torch rounds them towards 0, JAX down."""
+    if given.has("dtype") and "float" not in (given.result_dtype() or "unknown"):
+        return None
+    name = given.row.name
+    return f"jnp.{name}(start, end, steps, dtype=dtype)"
+
+
+def _new(given: BoundCall) -> str | None:
+    """Take sizes only: of a list or tuple, torch makes a tensor of its numbers."""
+    sizes = given.every("size")
+    alone = len(sizes) == 1 and code(sizes[0].original)
+    is_shape = alone and alone.endswith((".shape", ".size()"))
+    if is_shape and sizes[0].owner.is_tensor:
+        return "jnp.zeros(size, x.dtype)"
+    if sizes and {size.fact.kind for size in sizes} == {"int"}:
+        return "jnp.zeros(size, x.dtype)"
+    return None
+
+
+ROWS += table(
+    """
+arange             end -dtype?                   jnp.arange(end, dtype=dtype)
+arange             start end -dtype?             jnp.arange(start, end, dtype=dtype)
+arange             start end step -dtype?        jnp.arange(start, end, step, dtype=dtype)
+as_tensor|asarray|tensor data -dtype?            @_tensor
+torch.from_numpy   data                          jnp.asarray(data)
+torch.Tensor       data:array                    jnp.array(data, dtype=float)
+torch.Tensor       data:seq                      jnp.array(data, dtype=float)
+torch.FloatTensor  data:array                    jnp.array(data, dtype=jnp.float32)
+torch.FloatTensor  data:seq                      jnp.array(data, dtype=jnp.float32)
+torch.DoubleTensor data:array                    jnp.array(data, dtype=jnp.float64)
+torch.LongTensor   data:array                    jnp.array(data, dtype=int)
+empty              *size -dtype?                 jnp.zeros(size, dtype)
+empty_like         x -dtype?                     jnp.zeros_like(x, dtype=dtype)
+eye                n m? -dtype?                  jnp.eye(n, m, dtype=dtype)
+full               size fill_value -dtype?       jnp.full(size, fill_value, dtype)
+full_like          x fill_value -dtype?          jnp.full_like(x, fill_value, dtype=dtype)
+linspace|logspace  start end steps -dtype?       @_spaced
+ones|zeros         *size -dtype?                 jnp.NAME(size, dtype)
+ones_like|zeros_like x -dtype?                   jnp.NAME(x, dtype=dtype)
+scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
+.new               x data:array                  jnp.array(data, dtype=x.dtype)
+.new               x *size                       @_new
+.new_empty|.new_zeros x *size                    jnp.zeros(size, x.dtype)
+.new_empty|.new_zeros x *size -dtype:dtype       jnp.zeros(size, dtype)
+.new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
+.new_full          x size fill_value -dtype:dtype  jnp.full(size, fill_value, dtype)
+.new_ones          x *size                       jnp.ones(size, x.dtype)
+.new_ones          x *size -dtype:dtype          jnp.ones(size, dtype)
+.new_tensor        x data                        jnp.array(data, dtype=x.dtype)
+.new_tensor        x data -dtype:dtype           jnp.array(data, dtype=dtype)
+tril|triu|diag     x diagonal?                   jnp.NAME(x, diagonal)
+diag_embed         x                             jnp.where(jnp.eye(x.shape[-1], dtype=bool), x[..., None], 0)
+diagflat           x offset?                     jnp.diagflat(x, offset)
+vander             x                             jnp.vander(x)
+""",
+    locals(),
+)

@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe import TENSOR, UNKNOWN, ExprType, Observations
-from jaxfn.torch._translate.source import Unit
-from jaxfn.torch._translate.syntax import (
-    NameUses,
-    Scopes,
-    code,
-    cst,
-    cst_params,
-    dotted,
-)
-from jaxfn.torch._translate.table import DTYPES
+from jaxfn.torch._translate.names import NameUses, Scopes, cst_params
+from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
+from jaxfn.torch._translate.syntax import code, cst
+from jaxfn.torch._translate.table import DTYPES, ROWS
+from jaxfn.torch._translate.units import Unit
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
 _BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
-_NUMBERS = {"dim", "ndimension", "numel", "nelement", "element_size"}
-_RESULTS = {
-    "item tolist finfo iinfo numpy equal allclose": UNKNOWN,
-    "is_floating_point is_complex is_contiguous is_tensor": ExprType("bool"),
-    "sort topk unbind split chunk meshgrid slogdet std_mean var_mean eigh svd qr": _SEQ,
-    "broadcast_tensors": _SEQ,
-}
-_BUILTINS = {"list": "seq", "tuple": "seq", "sorted": "seq", "dict": "other"}
-_BUILTINS |= {"len": "int", "isinstance": "bool", "hasattr": "bool", "str": "str"}
-_BUILTINS |= {"range": "other", "set": "other"}
 _TENSORS = ("torch.Tensor", "torch.LongTensor")
 _RULES = ("backward", "vjp")
 _CONSTANTS = {"True": "bool", "False": "bool", "None": "none"}
 
 
 class Inference:
-    """The types of a unit's expressions.
-
-    Attributes:
-        on_gpu: Whether the original launches kernels.
-    """
+    """The types of a unit's expressions."""
 
     def __init__(self, unit: Unit, facts: Observations) -> None:
         self._unit, self._facts = unit, facts
-        self.on_gpu = facts.on_gpu
         self._scopes = Scopes()
         unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
@@ -63,47 +46,17 @@ class Inference:
             self._busy.discard(node)
         return UNKNOWN if found.kind == "busy" and not self._busy else found
 
-    def owner(self, node: Any) -> ExprType:
-        """Return the type of what has an attribute here, or a method.
-
-        In code with kernels that no run has reached, a name that was None elsewhere, or
-        that nothing is known of, is a tensor. Else the attribute raises.
-        """
-        found = self.of(node)
-        if not (self.on_gpu and isinstance(node, cst.Name)):
-            return found
-        seen = self._facts.of(node).kind != "unknown" or node.value in _CONSTANTS
-        is_local = not seen and node not in self._unit.references
-        is_other = node.value not in ("ctx", "self", "cls")
-        stores = {how for how, _ in self.stores(node)} & {"value", "item"}
-        guessed = found.kind == "none" or (found.kind == "unknown" and stores)
-        return TENSOR if is_local and is_other and guessed else found
-
     def target(self, node: Any) -> Any:
         """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
-
-    def is_always_true(self, node: Any) -> bool:
-        """Return whether it was True in all runs of code that launches kernels."""
-        return self.on_gpu and self.of(node).value is True
 
     def function(self, node: Any) -> Any:
         """Return the function around a node."""
         return self._scopes.around.get(node)
 
-    def loads(self, node: Any, name: str) -> int:
-        """Return how often the function around a node reads a name."""
-        names = self._scopes.names.get(self.function(node), {})
-        return len(names.get(name, NameUses()).loads)
-
     def binds(self, function: Any, name: str) -> bool:
         """Return whether a function binds a name, as a parameter or otherwise."""
         return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)
-
-    def stores(self, node: Any) -> list[tuple[str, Any]]:
-        """Return how the function around a name binds it, and to what."""
-        names = self._scopes.names.get(self.function(node), {})
-        return names.get(node.value, NameUses()).stores
 
     # ---- from the text
 
@@ -183,9 +136,6 @@ class Inference:
         """Return the type of a name, from other uses or from what it is bound to."""
         seen = [self._facts.of(n) for n in uses.loads]
         seen = [f for f in seen if f.kind != "unknown"]
-        if len({f.ndim for f in seen}) > 1 and self.on_gpu:
-            near = [self._facts.of(n) for n in _between(uses.events, node)]
-            seen = [f for f in near if f.kind != "unknown"] or seen
         if not seen:
             seen = [self._stored(store, function, node.value) for store in uses.stores]
         seen = [f for f in seen if f.kind != "busy"]
@@ -204,9 +154,7 @@ class Inference:
             return self._param(value, function)
         if kind == "value":
             return self.of(value)
-        is_pair = isinstance(value, cst.Call) and self._call(value).kind == "seq"
-        found = kind == "item" and (_is_saved(value) or is_pair)
-        return TENSOR if found else UNKNOWN
+        return TENSOR if kind == "item" and _is_saved(value) else UNKNOWN
 
     def _param(self, param: Any, function: Any) -> ExprType:
         annotation = param.annotation
@@ -214,8 +162,6 @@ class Inference:
             target = self._unit.references.get(annotation.annotation)
             text = code(annotation.annotation)
             if target is not None and target.name in _TENSORS:
-                return TENSOR
-            if self.on_gpu and text.startswith(("torch.Tensor |", "torch.LongT")):
                 return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)
@@ -252,7 +198,7 @@ class Inference:
         owner = self._unit.references.get(node.value)
         if owner is not None and owner.kind == "import":
             return self._constant(getattr(owner.value, node.attr.value, None))
-        if self.owner(node.value).is_tensor:
+        if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
                 return TENSOR
@@ -266,68 +212,32 @@ class Inference:
         if self.of(inner).is_tensor or _is_saved(inner):
             return TENSOR
         is_shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
-        if isinstance(inner, cst.Call) and self._call(inner).kind == "seq":
-            names = dotted(inner.func)
-            last = (
-                inner.func.attr.value if isinstance(inner.func, cst.Attribute) else ""
-            )
-            is_shape = (names or [last])[-1] == "size"
-            if not is_shape:
-                return TENSOR
-        if not is_shape:
-            return UNKNOWN
-        return _SEQ if isinstance(node.slice[0].slice, cst.Slice) else _INT
+        is_part = is_shape and isinstance(node.slice[0].slice, cst.Index)
+        return _INT if is_part else UNKNOWN
 
     def _call(self, node: Any) -> ExprType:
+        """Return a tensor for a function or method whose rows are elementwise."""
         target = self._unit.references.get(node.func)
-        if target is not None and target.kind == "torch":
-            head, _, name = target.name.rpartition(".")
-            known = head in ("torch", "torch.nn.functional", "torch.linalg")
-            known = known or head in ("torch.special", "torch.fft")
-            return self._result(name, node, node.args[1:]) if known else UNKNOWN
-        if target is not None and target.kind == "unit" and self.on_gpu:
-            return TENSOR if _returns_tensor(target) else UNKNOWN
-        if target is not None and target.kind == "builtin":
-            kind = _BUILTINS.get(target.name)
-            return UNKNOWN if kind is None else ExprType(kind)
-        if isinstance(node.func, cst.Attribute):
-            owner = self.owner(node.func.value)
-            if owner.is_tensor:
-                return self._result(node.func.attr.value, node, node.args)
-            return _BUSY if owner.kind == "busy" else UNKNOWN
-        return UNKNOWN
-
-    def _result(self, name: str, node: Any, args: Any) -> ExprType:
-        if name in _NUMBERS:
-            return _INT
-        if name in ("size", "stride"):
-            return _INT if args else _SEQ
-        for names, found in _RESULTS.items():
-            if name in names.split():
-                return found
-        if name in ("max", "min") and args:
-            of = self.of(args[0].value)
-            return TENSOR if of.is_tensor else _SEQ
-        return TENSOR
+        is_method = isinstance(node.func, cst.Attribute) and target is None
+        name = target.name if target is not None and target.kind == "torch" else ""
+        if is_method and self.of(node.func.value).is_tensor:
+            name = f"Tensor.{node.func.attr.value}"
+        rows = ROWS.get(name, ())
+        return TENSOR if rows and all(row.elementwise for row in rows) else UNKNOWN
 
 
-def _between(events: list[Any], node: Any) -> list[Any]:
-    """Return the reads of a name between the assignments around one of them."""
-    if node not in events:
-        return []
-    groups: list[list[Any]] = [[]]
-    for event in events:
-        if event is None:
-            groups.append([])
-        else:
-            groups[-1].append(event)
-    return next(group for group in groups if node in group)
+def widens(facts: Sequence[ExprType], wanted: str | None) -> bool:
+    """Return whether JAX finds another dtype for these than torch did.
 
-
-def _returns_tensor(target: Any) -> bool:
-    """Return whether the annotation of a function says so."""
-    returns = getattr(target.source.definition(target.path), "returns", None)
-    return returns is not None and code(returns.annotation) in _TENSORS
+    In torch, a 0-d tensor does not widen an array, and a tensor that is written to
+    keeps its dtype. In JAX all arrays widen.
+    """
+    dtypes: list[Any] = [f.dtype for f in facts if f.is_tensor or f.kind == "array"]
+    if not dtypes or None in dtypes or wanted in (None, "bool"):
+        return False
+    with jax.enable_x64(True):
+        found = jnp.result_type(*dtypes, *[1.0 for f in facts if f.kind == "float"])
+    return str(found) != wanted
 
 
 def _is_saved(node: Any) -> bool:

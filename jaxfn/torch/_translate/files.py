@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.syntax import (
+from jaxfn.torch._translate.names import (
     alias_name,
     bound_names,
-    cst,
     import_of,
-    metadata,
     scope_statements,
     small_statements,
 )
+from jaxfn.torch._translate.syntax import cst, metadata
 
 # LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
-_KEPT = {"numpy", "scipy", "jax", "jaxfn", "triton", "einops"}
+_KEPT = {"numpy", "scipy", "jax", "jaxfn", "einops"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +70,6 @@ class SourceFile:
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
         self.name, self.namespace, self.text = name, namespace, text
         self.tree = _parsed(text)
-        # Maps new nodes to those of the file that they were made from.
-        self.origins: dict[Any, Any] = {}
         self.tops: dict[str, list[Any]] = {}
         for statement in scope_statements(self.tree.body):
             for bound in bound_names(statement):
@@ -86,9 +83,8 @@ class SourceFile:
 
     def line(self, node: Any) -> int:
         """Return the line on which a node begins, 0 if it is not in the file."""
-        node = self.origins.get(node, node)
-        parts = [self.origins.get(part, part) for part in (node, *node.children)]
         found = _positions(self.tree)
+        parts = (node, *node.children)
         return next((found[part].start.line for part in parts if part in found), 0)
 
     def definition(self, path: tuple[str, ...]) -> Any:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import is_write_name, root_of
-from jaxfn.torch._translate.rewrite import devices
-from jaxfn.torch._translate.rewrite.base import Rewriting
-from jaxfn.torch._translate.rewrite.promotion import widens
-from jaxfn.torch._translate.syntax import code, cst, fill, indices, paren
+from jaxfn.torch._translate.base import Rewriting
+from jaxfn.torch._translate.infer import widens
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    fill,
+    indices,
+    is_write_name,
+    paren,
+    root_of,
+)
 
 _OPERATORS = {
     cst.AddAssign: ("add", "{}"),
@@ -37,9 +43,6 @@ def index_text(subscript: Any) -> str:
 
 def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.targets[0].target
-    device = devices.named(rewriter.infer, old)
-    if device is not None:
-        rewriter.devices.append(device)
     if any(_writes_one_of_many(rewriter, t.target, old) for t in old.targets):
         return rewriter.refuse("a write to a part, with other targets beside it")
     if len(old.targets) == 1 and isinstance(target, cst.Subscript):
@@ -59,17 +62,13 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
     if is_attribute and rewriter.infer.of(target.value).is_tensor:
         return _attribute(rewriter, old)
-    if isinstance(old.value, cst.Call) and old.value in rewriter.pairs:
-        kept = rewriter.pairs[old.value]
-        one = new.targets[0].with_changes(target=kept)
-        return [new.with_changes(targets=[one])]
     call = old.value
     changed = code(old.value) != code(new.value)
     if changed and code(new.targets[0].target) == code(new.value):
         return []  # `x = x.clone()`
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):
-        decision = rewriter.writes.decision(call)
+        decision = rewriter.facts.decision(call)
         if decision.back:
             root = root_of(call.func.value)
             assert root is not None
@@ -110,13 +109,13 @@ def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     """Return the new value of `x[i] = v`."""
     target, value = old.targets[0].target, new.value
     place = new.targets[0].target
-    decision = rewriter.writes.decision(old)
+    decision = rewriter.facts.decision(old)
     if decision.reason:
         return rewriter.refuse(f"a write: {decision.reason}")
     if not isinstance(target.value, cst.Name):
         return rewriter.refuse("a write to a part of an expression without a name")
     x = target.value.value
-    if rewriter.writes.masks.is_masked(target):
+    if rewriter.masks.is_masked(target):
         facts = [rewriter.infer.of(n) for n in (target.value, old.value)]
         cast = f".astype({x}.dtype)" if _changes(*facts) else ""
         return _where(rewriter, old, x, place, value, cast)
@@ -140,16 +139,21 @@ def _changes(written: Any, value: Any) -> bool:
     """Return whether `where` would change the dtype of what is written to."""
     if written.dtype == "bool":
         return value.kind in ("int", "float") or value.dtype not in (None, "bool")
-    return widens(written, [value])
+    return written.is_tensor and widens([written, value], written.dtype)
 
 
 def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     target = old.target
     if isinstance(target, cst.Name):
-        reason = rewriter.writes.reason(old)
-        if reason:
-            return rewriter.refuse(f"a write: {reason}")
-        return _kept(rewriter, old, new)
+        fact = rewriter.infer.of(target)
+        if fact.kind in ("tensor", "unknown", "mixed"):
+            reason = rewriter.facts.decision(old).reason
+            if reason:
+                return rewriter.refuse(f"a write: {reason}")
+        facts = [rewriter.infer.of(n) for n in (target, old.value)]
+        if facts[0].is_tensor and widens(facts, facts[0].dtype):
+            return rewriter.refuse(f"JAX would not keep {facts[0].dtype} in this write")
+        return [new]
     fact = rewriter.infer.of(
         target.value if isinstance(target, cst.Subscript) else target
     )
@@ -162,14 +166,14 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         if fact.kind == "seq" and rewriter.infer.of(target).kind in ("int", "float"):
             return [new]
         return rewriter.refuse("a write to an element of an object that is no tensor")
-    decision = rewriter.writes.decision(old)
+    decision = rewriter.facts.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
         return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
     x, place, value = target.value.value, new.target, new.value
     operator = type(old.operator)
     if operator not in _OPERATORS:
         return rewriter.refuse("this operator on a part of a tensor")
-    if rewriter.writes.masks.is_masked(target):
+    if rewriter.masks.is_masked(target):
         both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
         return _where(rewriter, old, x, place, both)
     index = index_text(place)
@@ -181,14 +185,3 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     method, form = _OPERATORS[operator]
     text = f"{x}.at[{index}].{method}({form.format('_value')})"
     return [bind(x, fill(text, {"_value": value}))]
-
-
-def _kept(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
-    """Return `y += x` on a name: torch's `y` keeps its dtype."""
-    facts = [rewriter.infer.of(n) for n in (old.target, old.value)]
-    if not widens(facts[0], facts[1:]) or type(old.operator) not in _BINARY:
-        return [new]
-    name = new.target.value
-    operator = _BINARY[type(old.operator)]()
-    both = cst.BinaryOperation(cst.Name(name), operator, paren(new.value))
-    return [bind(name, fill(f"_x.astype({name}.dtype)", {"_x": both}))]

@@ -1,4 +1,7 @@
-"""Expressions of LibCST: parsed, filled in, and with the parentheses that they need."""
+"""LibCST expressions: parsed, filled in, with the parentheses that they need.
+
+Only this module imports LibCST.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any
 cst: Any = importlib.import_module("libcst")
 matchers: Any = importlib.import_module("libcst.matchers")
 metadata: Any = importlib.import_module("libcst.metadata")
+codemod: Any = importlib.import_module("libcst.codemod")
+visitors: Any = importlib.import_module("libcst.codemod.visitors")
 
 
 ATOM = 15
@@ -242,6 +247,18 @@ def find(tree: Any, *kinds: type) -> list[Any]:
     return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
 
 
+def parents(tree: Any) -> dict[Any, Any]:
+    """Return the node around each node."""
+    found: dict[Any, Any] = {}
+    left = [tree]
+    while left:
+        node = left.pop()
+        children = node.children
+        found.update(dict.fromkeys(children, node))
+        left.extend(children)
+    return found
+
+
 def is_line(node: Any, kind: type) -> bool:
     """Return whether it is a line of one statement, of this type."""
     line = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
@@ -275,3 +292,40 @@ def observed_parts(node: Any) -> list[Any]:
     if isinstance(node, (cst.Dict, cst.Set)):
         return [part for e in node.elements for part in observed_parts(e.value)]
     return observed_parts(node.value) if isinstance(node, cst.NamedExpr) else [node]
+
+
+def is_write_name(name: str) -> bool:
+    """Return whether a method of this name writes to its tensor."""
+    special = name.endswith("__") or name in ("requires_grad_", "retain_grad")
+    return name.endswith("_") and not special
+
+
+def is_in_place(call: Any) -> bool:
+    """Return whether the call has `inplace=True`."""
+    inplace = keywords(call).get("inplace")
+    return inplace is not None and dotted(inplace) == ["True"]
+
+
+def writes_of(node: Any) -> list[Any]:
+    """Return the calls in a chain of writes, `x.mul_(2).add_(1)`, last one first."""
+    found: list[Any] = []
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if not is_write_name(node.func.attr.value):
+            break
+        found.append(node)
+        node = node.func.value
+    return found
+
+
+def view_of(node: Any) -> str | None:
+    """Return the name of which an expression is a part that shares its memory."""
+    is_part = isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name)
+    return node.value.value if is_part else None
+
+
+def root_of(node: Any) -> str | None:
+    """Return the name that an expression is, or is a part of, without its writes."""
+    writes = writes_of(node)
+    if writes:
+        node = writes[-1].func.value
+    return node.value if isinstance(node, cst.Name) else view_of(node)

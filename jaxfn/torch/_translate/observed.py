@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
+import sys
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.observe.launches import Launches
+from jaxfn.torch._translate.memory import Decision, Place, Writes
+from jaxfn.torch._translate.syntax import cst
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +24,20 @@ class ExprType:
         dtype: Dtype of the tensor.
         shapes: Shapes of the tensor, in all runs.
         value: Value of a number, if it was the same in all runs.
-        owned: Whether the result of this call shared no memory with the arguments.
-        dense: Whether the tensor was always contiguous; of a tuple, whether its tensors
-            shared no memory.
+        dense: Whether the tensor was always contiguous.
     """
 
     kind: str
     dtype: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
-    owned: bool = False
     dense: bool = False
+
+    def __str__(self) -> str:
+        if self.kind in ("tensor", "array"):
+            sizes = [",".join(map(str, shape)) for shape in self.shapes]
+            return " or ".join(f"{self.dtype or 'tensor'}[{s}]" for s in sizes)
+        return self.kind if self.value is None else f"{self.kind} {self.value!r}"
 
     @property
     def is_tensor(self) -> bool:
@@ -63,7 +65,6 @@ class ExprType:
             self.dtype if self.dtype == other.dtype else None,
             shapes[:8],
             self.value if self.value == other.value else None,
-            self.owned and other.owned,
             self.dense and other.dense,
         )
 
@@ -73,54 +74,47 @@ TENSOR = ExprType("tensor")
 
 
 class Observations:
-    """The observed type of each expression.
-
-    Attributes:
-        launches: What launches of Triton kernels did.
-        on_gpu: Whether tensors looked as on a GPU.
-    """
+    """The observed type of each expression, and the writes of all runs."""
 
     def __init__(self) -> None:
-        self.launches, self.on_gpu = Launches(), False
         self._found: dict[Any, ExprType] = {}
         self._nodes: list[Any] = []
+        self._places: dict[int, Place] = {}
+        self.writes = Writes()
 
-    def number(self, node: Any) -> int:
-        """Return a number for an expression."""
+    def number(self, node: Any, place: Place | None = None) -> int:
+        """Return a number for an expression, which may be a write or a call."""
         self._nodes.append(node)
+        if place is not None:
+            self._places[len(self._nodes) - 1] = place
         return len(self._nodes) - 1
 
     def see(self, i: int, value: Any) -> Any:
         """Note the type of an expression, and return its value."""
         node = self._nodes[i]
         self._note(node, fact(value))
+        if isinstance(node, cst.Name):
+            self.writes.read(node.value, value, sys._getframe(1))
         return value
 
-    def same(self, new: Any, old: Any) -> None:
-        """Let a new expression have the type of an old one."""
-        if old in self._found:
-            self._found[new] = self._found[old]
-        self.launches.same(new, old)
-
-    def launch(self, i: int, function: Any) -> Any:
-        """Note what a function launches when this call calls it."""
-        return self.launches.watched(self._nodes[i], function)
-
     def watch(self, i: int, function: Any) -> Any:
-        """Note whether a function's result shares memory with its arguments."""
-        node = self._nodes[i]
+        """Return a function whose writes are those of a call."""
+        place = self._places[i]
 
-        def watched_call(*args: Any, **kwargs: Any) -> Any:
-            before = _memory((args, kwargs, _reachable(function)))
-            found = function(*args, **kwargs)
-            after = _memory(found)
-            owned = before is not None and after is not None
-            if before and after:
-                owned = not any(a < d and c < b for a, b in before for c, d in after)
-            self._note(node.func, ExprType("callable", owned=owned))
-            return found
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            return self.writes.call(place, function, args, kwargs)
 
-        return watched_call
+        return watched
+
+    def write(self, i: int, written: Any, *value: Any) -> Any:
+        """Note that a tensor is written to, and return it, or the value given."""
+        frame = sys._getframe(1)
+        self.writes.note(self._nodes[i], self._places[i], written, frame)
+        return value[0] if value else written
+
+    def decision(self, node: Any) -> Decision:
+        """Return whether a write may become a new value."""
+        return self.writes.decision(node, lambda n: self.of(n).kind != "unknown")
 
     def _note(self, node: Any, found: ExprType) -> None:
         old = self._found.get(node)
@@ -145,7 +139,7 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, (tuple, list)):
         numbers = all(isinstance(x, (int, float)) for x in value)
         found = tuple(value) if numbers else None
-        return ExprType("seq", value=found, dense=_are_apart(value))
+        return ExprType("seq", value=found)
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")
@@ -166,51 +160,3 @@ def _is_dense(x: Any) -> bool:
             return False
         step *= max(size, 1)
     return True
-
-
-def _are_apart(values: Any) -> bool:
-    """Return whether tensors of a tuple share no memory."""
-    bounds = sorted(_memory(list(values)) or ())
-    return all(a[1] <= b[0] for a, b in itertools.pairwise(bounds))
-
-
-def _memory(value: Any) -> list[tuple[int, int]] | None:
-    """Return the bounds of the arrays, or None inside `torch.func`."""
-    try:
-        return [_bounds(x) for x in _tensors(value)]
-    except RuntimeError:
-        return None
-
-
-def _bounds(x: Any) -> tuple[int, int]:
-    if isinstance(x, np.ndarray):
-        return byte_bounds(x)
-    storage = x.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
-def _reachable(function: Any) -> list[Any]:
-    """Return what a function can return besides its arguments: its own tensors."""
-    found = [getattr(function, "__self__", None), getattr(function, "__defaults__", ())]
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:
-            continue
-    space = getattr(function, "__globals__", {})
-    arrays = (torch.Tensor, np.ndarray)
-    found.extend(x for x in space.values() if isinstance(x, arrays))
-    return [*found, *(vars(x) for x in found if hasattr(x, "__dict__"))]
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
-            yield value
-    elif isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for x in value:
-            yield from _tensors(x)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

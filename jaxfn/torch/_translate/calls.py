@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
-from jaxfn.torch._translate.analysis import is_in_place, is_write_name
-from jaxfn.torch._translate.observe import UNKNOWN
-from jaxfn.torch._translate.rewrite import promotion
-from jaxfn.torch._translate.rewrite.launches import problem_of, struct_of
-from jaxfn.torch._translate.rewrite.references import PAIRS, References
+from jaxfn.torch._translate.observed import UNKNOWN
+from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     fill,
+    is_in_place,
+    is_write_name,
     keywords,
     observed_parts,
     paren,
+    zeros_made,
 )
-from jaxfn.torch._translate.table import ROWS, CallArgument
+from jaxfn.torch._translate.table import ROWS
+from jaxfn.torch._translate.table.row import CallArgument
 
 _HOST = {"item", "tolist", "numpy", "nonzero", "backward", "register_hook"}
 _MATH = {n: n for n in ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "floor")}
@@ -28,6 +28,7 @@ _KEY = (
     "a PRNG key, which JAX needs to draw: pass one to apply (from_torch, with "
     "random=True, runs the original so)"
 )
+_ELSEWHERE = {"torch.autograd.grad": "differentiate a function by jax.vjp"}
 _VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -38,57 +39,44 @@ _ASKING = dict.fromkeys(
 class Calls(References):
     """A transformer of calls, and of reads of their results."""
 
-    def visit_Subscript(self, node: Any) -> None:
-        index = _only_index(node)
-        if isinstance(node.value, cst.Call) and index in ("0", "1", "-1", "-2"):
-            self.parts[node.value] = int(index) % 2
-
-    def visit_Attribute(self, node: Any) -> None:
-        if isinstance(node.value, cst.Call) and node.attr.value in PAIRS:
-            self.parts[node.value] = PAIRS.index(node.attr.value)
+    def _part(self, call: Any) -> int | str | None:
+        """Return which of two results is taken of a call; "both" if both get a name."""
+        around: Any = self.parents.get(call)
+        if isinstance(around, cst.Subscript) and around.value is call:
+            index = _only_index(around)
+            return int(index) % 2 if index in ("0", "1", "-1", "-2") else None
+        if isinstance(around, cst.Attribute) and around.attr.value in PAIRS:
+            return PAIRS.index(around.attr.value)
+        target: Any = (
+            around.targets[0].target if isinstance(around, cst.Assign) else None
+        )
+        is_pair = isinstance(target, cst.Tuple) and len(target.elements) == 2
+        return "both" if is_pair and len(around.targets) == 1 else None
 
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
-        self.check_kernel(original_node)
         if original_node.value in self.paired:
             return updated_node.value
-        if original_node in self.dropped:
+        if self.is_passed_over(original_node):
             return updated_node
-        return self.writes.masks.read(self.problem, original_node, updated_node)
-
-    def visit_BinaryOperation(self, node: Any) -> None:
-        self.operands |= {node.left, node.right}
+        return self.masks.read(self.problem, original_node, updated_node)
 
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
-        at = promotion.too_wide(facts, self.infer.of(original_node))
-        if not at:
-            return updated_node
-        both = [updated_node.left, updated_node.right]
-        values = promotion.narrowed(both, facts, at)
-        if values is None:
-            self.problem("a 0-d tensor that would widen the result")
-            return updated_node
-        return updated_node.with_changes(left=values[0], right=values[1])
+        self.check_dtype(facts, self.infer.of(original_node))
+        return updated_node
 
     def leave_Call(self, original_node: Any, updated_node: Any) -> Any:
         target = self.unit.references.get(original_node.func)
-        if original_node in self.heads:
+        if isinstance(self.parents.get(original_node), cst.WithItem):
             return updated_node  # of a block, which is rewritten later
-        self.check_order(original_node, code(original_node.func).rpartition(".")[2])
-        plan = self.launches.of(original_node)
-        if plan is not None:
-            problem = problem_of(self, original_node, plan)
-            if problem:
-                self.problem(f"a launch: {problem}")
-            return updated_node
         if target is not None and target.kind == "torch":
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
-            reduced = self.writes.masks.reduction(original_node, updated_node)
+            reduced = self.masks.reduction(original_node, updated_node)
             if reduced is not None:
                 return reduced
-            owner = self.infer.owner(func.value)
+            owner = self.infer.of(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
             name = func.attr.value
@@ -103,9 +91,6 @@ class Calls(References):
             return self._imported(original_node, updated_node)
         if target is not None and target.kind == "builtin":
             return self._builtin(original_node, updated_node, target.name)
-        found = self.writes.call_problem(original_node)
-        if found:
-            self.problem(found)
         return updated_node
 
     # ---- other libraries
@@ -143,7 +128,7 @@ class Calls(References):
             return updated
         if name in ("max", "min") and len(tensors) > 1:
             facts = [self.infer.of(a.value) for a in original.args]
-            if all(promotion.is_scalar(f) for f in facts if f.is_tensor):
+            if all(f.shapes == ((),) for f in facts if f.is_tensor):
                 found = updated.args[0].value
                 for arg in updated.args[1:]:
                     values = {"x": found, "y": arg.value}
@@ -161,7 +146,7 @@ class Calls(References):
         args = self._given(original.args, updated.args)
         in_place = is_in_place(original)
         if args and (is_write_name(short) or in_place):
-            self._check_write(original, name, self.alone)
+            self._check_write(original, name, self.is_alone(original))
         if in_place:
             args = [a for a in args if a.keyword != "inplace"]
         elif is_write_name(short):
@@ -170,22 +155,22 @@ class Calls(References):
         rows = ROWS.get(name) or core
         return self._by_rows(original, updated, name, rows, args, method=False)
 
-    def _check_write(self, original: Any, name: str, named: Any) -> None:
+    def _check_write(self, original: Any, name: str, is_bound: bool) -> None:
         """Refuse a write that can't be a new value, or whose value has no name."""
-        decision = self.writes.decision(original)
-        if decision.reason or (decision.back and original not in named):
+        decision = self.facts.decision(original)
+        if decision.reason or (decision.back and not is_bound):
             self.problem(f"{name}: {decision.reason or 'it is read again'}")
 
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
-        fact = self.infer.owner(func.value)
+        fact = self.infer.of(func.value)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
             way = " (jaxfn.host_function runs NumPy)" if name == "numpy" else ""
             self.problem(f"Tensor.{name}: values are not known while JAX traces{way}")
             return updated
-        if self.writes.is_write(original):
+        if is_write_name(name):
             return self._in_place(original, updated, name, args)
         rows = ROWS.get(f"Tensor.{name}", ())
         return self._by_rows(
@@ -195,20 +180,17 @@ class Calls(References):
     def _in_place(
         self, original: Any, updated: Any, name: str, args: list[CallArgument]
     ) -> Any:
-        self._check_write(original, f"Tensor.{name}", self.followed)
-        self.views[original] = updated.func.value
-        self.arguments[original] = updated.args
-        special = self.writes.special(name, args)
+        self._check_write(original, f"Tensor.{name}", self.is_bound(original))
+        self.written[original] = updated
+        special = _filled(name, args)
         if special is not None:
             return special
         rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
         found = self._by_rows(
             original, updated, f"Tensor.{name}", rows, args, method=True
         )
-        if not promotion.widens(args[0].fact, [a.fact for a in args[1:]]):
-            return found
-        values = {"x": paren(found), "y": args[0].value}
-        return fill("x.astype(y.dtype)", values)
+        self.check_kept(args[0].fact, [a.fact for a in args[1:]])
+        return found
 
     def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
         found = []
@@ -218,10 +200,8 @@ class Calls(References):
                 continue
             of = old.value.func if isinstance(old.value, cst.Call) else old.value
             is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.owner(of.value) if is_part else UNKNOWN
+            owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            if fact.kind == "none":
-                fact = self.infer.owner(old.value)
             found.append(
                 CallArgument(keyword, old.star, old.value, new.value, fact, owner)
             )
@@ -239,52 +219,35 @@ class Calls(References):
     ) -> Any:
         reason = ""
         if "out" in keywords(original):
-            self._check_write(original, f"{name}(out=...)", self.alone)
+            self._check_write(original, f"{name}(out=...)", self.is_alone(original))
         for row in rows:
             if row.elementwise:
-                args = self._narrowed(original, name, args)
+                self.check_dtype([a.fact for a in args], self.infer.of(original))
             bound = row.bind(args, self.infer.of(original))
             if isinstance(bound, str):
                 reason = bound
                 continue
-            found = self._part(original, row, bound, method=method)
+            found = self._bound(original, row, bound, method=method)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
-            if found is not None and original in self.structs.made:
-                found = struct_of(found)
             if found is not None:
-                return found if self.parts.get(original) == "both" else paren(found)
+                return found if self._part(original) == "both" else paren(found)
             reason = "these arguments"
         if name.partition(".")[2] in _HOST:
             reason = "values are not known while JAX traces"
         if _draws(name):
             reason = _KEY
+        if name in _ELSEWHERE:
+            name, reason = f"{name}: {_ELSEWHERE[name]}", ""
         self.problem(f"{name} with {reason}" if reason else name)
         return updated
 
-    def _narrowed(
-        self, original: Any, name: str, args: list[CallArgument]
-    ) -> list[CallArgument]:
-        """Return the arguments, none of which makes the result wider than torch's."""
-        facts = [a.fact for a in args]
-        at = promotion.too_wide(facts, self.infer.of(original))
-        if not at:
-            return args
-        values = promotion.narrowed([a.value for a in args], facts, at)
-        if values is None:
-            self.problem(f"{name} of a 0-d tensor that would widen the result")
-            return args
-        pairs = zip(args, values, strict=True)
-        return [dataclasses.replace(a, value=v) for a, v in pairs]
-
-    def _part(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+    def _bound(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
         if row.second is None:
             return bound.expression(method=method)
-        part = self.parts.get(original)
+        part = self._part(original)
         if part is not None:
             self.paired.add(original)
-        if original in self.single:
-            self.pairs[original] = self.single[original]
         if part in (0, 1):
             return bound.expression("gives" if part == 0 else "second", method=method)
         if row.pair is not None:
@@ -295,6 +258,29 @@ class Calls(References):
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
+
+
+def _filled(name: str, args: list[CallArgument]) -> Any:
+    """Return filling and copying, which have no equivalent without a write."""
+    values = {"x": args[0].value}
+    if len(args) > 1:
+        values["y"] = args[1].value
+    made = zeros_made(args[0].value)  # made only to be filled
+    if name == "zero_":
+        return args[0].value if made else fill("jnp.zeros_like(x)", values)
+    if name == "fill_" and len(args) == 2:
+        like, shape, dtype = made or (args[0].value, None, None)
+        if like is not None:
+            return fill("jnp.full_like(x, y)", {**values, "x": like})
+        values |= {"shape": shape, "dtype": dtype or cst.Name("float")}
+        return fill("jnp.full(shape, y, dtype)", values)
+    if name == "copy_" and len(args) >= 2:
+        one, two = args[0].fact, args[1].fact
+        same = one.shape is not None and one.shape == two.shape
+        if same and one.dtype == two.dtype and one.dtype is not None:
+            return args[1].value
+        return fill("jnp.broadcast_to(y, x.shape).astype(x.dtype)", values)
+    return None
 
 
 def _draws(name: str) -> bool:

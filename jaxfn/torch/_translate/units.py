@@ -6,35 +6,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from jaxfn.torch._base import torch
-from jaxfn.torch._translate.source.files import (
-    Referent,
-    SourceFile,
-    SourceFiles,
-    key_of,
-)
-from jaxfn.torch._translate.source.kernels import (
-    alias_of,
-    definition_of,
-    is_kernel,
-    reachable,
-    with_literals,
-)
-from jaxfn.torch._translate.source.pullbacks import Pullbacks
-from jaxfn.torch._translate.syntax import (
+from jaxfn.torch._base import experimental, torch
+from jaxfn.torch._translate.files import Referent, SourceFile, SourceFiles, key_of
+from jaxfn.torch._translate.names import (
     NoImports,
     ValuesOnly,
     alias_name,
-    code,
-    cst,
     cst_params,
-    dotted,
     local_names,
     small_statements,
     stored_names,
 )
+from jaxfn.torch._translate.syntax import code, cst, dotted
 
-_MOST_WITH_KERNELS = 400
 _MOST = 60  # definitions of a translation; more are a package, not a Function
 
 
@@ -79,11 +63,6 @@ class Unit:
         return isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
 
     @property
-    def is_kernel(self) -> bool:
-        """Return whether it is a kernel of Triton, which stays as it is."""
-        return is_kernel(self.value)
-
-    @property
     def is_registry(self) -> bool:
         """Return whether it is made empty, and the module fills it later."""
         is_filled = isinstance(self.value, (dict, list)) and bool(self.value)
@@ -102,51 +81,40 @@ class Unit:
 
 
 def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
-    """Return the units of these classes, and of all that they use."""
+    """Return the units of these classes, and of all that they use.
+
+    Raises:
+        ValueError: One of them is a Triton kernel.
+    """
     units: dict[Any, Unit] = {}
-    kernels = 0
     left: list[Any] = [(*library.of(root), root) for root in roots]
-    first = [(source.name, path) for source, path, _ in left]
-    while left and len(units) < (_MOST if kernels == 0 else _MOST_WITH_KERNELS):
+    while left and len(units) < _MOST:
         source, path, value = left.pop(0)
         if (source.name, path) in units:
             continue
+        if experimental.is_kernel(value):
+            raise ValueError(
+                f"`{path[-1]}` is a Triton kernel, which translate can't rewrite. Run "
+                "the class unmodified with jaxfn.torch.from_torch, or write the port "
+                "by hand, with jaxfn.triton_call for the kernel."
+            )
         unit = _unit(source, path, value)
         if unit is None:
             continue
         units[unit.key] = unit
-        kernels += unit.is_kernel
-        refer(library, unit)
+        unit.node.visit(_References(library, unit))
+        unit.uses = [key_of(target) for target in unit.units()]
         left += [(t.source, t.path, t.value) for t in unit.units()]
-    units = reachable(with_literals(units), first)
     _rename(list(units.values()))
     return units
-
-
-def refer(library: SourceFiles, unit: Unit) -> None:
-    """Find the meaning of the names in a unit, and the units that it uses."""
-    unit.references, unit.aside = {}, set()
-    unit.node.visit(_References(library, unit))
-    unit.uses = [key_of(target) for target in unit.units()]
 
 
 def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
     node = source.definition(path)
     if node is None:
         return None
-    alias = alias_of(source, path[-1], value)
-    if alias is not None:
-        source.origins[alias] = node
-        return Unit(source, path, alias, value, path[-1], {})
-    if is_kernel(value) and len(path) == 1:
-        node = definition_of(source, path, value)
-        return Unit(source, path, node, value, path[0], {})
     if len(path) > 1 and isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         node = _lifted(node)
-    if "autograd.grad" in code(node):
-        pullbacks = Pullbacks()
-        node = node.visit(pullbacks)
-        source.origins.update(pullbacks.origins)
     name = path[len(path) - 1]
     return Unit(source, path, node, value, name, _closure(value))
 
@@ -202,11 +170,8 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
     def visit_FunctionDef(self, node: Any) -> bool:
         if is_for_onnx(node):
             return False
-        loops = stored_names(node.decorators) if self._unit.is_kernel else set()
-        self._scopes.append(loops)
         for decorator in node.decorators:
             decorator.visit(self)
-        self._scopes.pop()
         for inner in node.body.body if isinstance(node.body, cst.IndentedBlock) else ():
             _note_imports(inner, self._unit.source)
         for param in cst_params(node.params):
@@ -227,12 +192,10 @@ class _References(NoImports, ValuesOnly, cst.CSTVisitor):
         self._scopes.pop()
 
     def _enter(self, node: Any) -> None:
-        # The decorators of a kernel are a part of it.
-        self._aside += not (self._unit.is_kernel and isinstance(node, cst.Decorator))
+        self._aside += 1
 
     def _leave(self, original_node: Any) -> None:
-        is_decorator = isinstance(original_node, cst.Decorator)
-        self._aside -= not (self._unit.is_kernel and is_decorator)
+        self._aside -= 1
 
     visit_Decorator = visit_Annotation = _enter
     leave_Decorator = leave_Annotation = _leave

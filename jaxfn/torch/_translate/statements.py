@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import (
-    diagonal_of,
-    is_in_place,
-    is_write_name,
-    root_of,
-    view_of,
-    writes_of,
-)
-from jaxfn.torch._translate.rewrite.assignments import (
-    assigned,
-    augmented,
-    bind,
-    index_text,
-)
-from jaxfn.torch._translate.rewrite.base import Rewriting, commented
-from jaxfn.torch._translate.rewrite.launches import launched
+from jaxfn.torch._translate.assignments import assigned, augmented, bind, index_text
+from jaxfn.torch._translate.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     fill,
     find,
     indices,
+    is_in_place,
     is_line,
+    is_write_name,
     keywords,
     paren,
+    root_of,
+    view_of,
+    writes_of,
 )
 
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
@@ -59,9 +50,9 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         return _line(rewriter, original, updated)
     if not reasons:
         return updated
-    if isinstance(original, cst.If) and original in rewriter.chained:
+    if isinstance(original, cst.If) and rewriter.is_elif(original):
         # An `elif` can't be replaced by statements.
-        rewriter.frames[-1].extend(reasons)
+        rewriter.frames[-2].extend(reasons)
         return updated
     if _is_check(rewriter, original):
         return _unchecked(rewriter, original)
@@ -169,7 +160,7 @@ def _is_gone(name: str, item: Any) -> bool:
 def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
-    olds, news, reasons = original.body, list(updated.body), rewriter.late
+    olds, news, reasons = original.body, list(updated.body), rewriter.frames[-1]
     if is_line(original, cst.Assert) and _lacks_device(olds[0], news[0]):
         return _unchecked(rewriter, original)
     if len(olds) != len(news):
@@ -177,7 +168,6 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     pairs = zip(olds, news, strict=False)
     found = [x for old, new in pairs for x in _small(rewriter, old, new)]
     if reasons:
-        rewriter.late = []
         return cst.FlattenSentinel(rewriter.mark(original, reasons))
     if found == news:
         return updated
@@ -220,8 +210,6 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     call = old.value
     if not isinstance(call, cst.Call):
         return [new]
-    if rewriter.launches.of(call) is not None:
-        return launched(rewriter, call, new.value)
     out: Any = keywords(call).get("out")
     if isinstance(out, cst.Name):
         name = out.value
@@ -242,10 +230,6 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     receiver = first.func.value
     if isinstance(receiver, cst.Subscript):
         return _at_method(rewriter, first, new, call)
-    diagonal = diagonal_of(receiver)
-    if diagonal is not None:
-        index = f"..., *jnp.diag_indices(min({diagonal}.shape[-2:]))"
-        return [_at(rewriter, call, new, diagonal, index)]
     root = root_of(receiver)
     if root is None:
         return rewriter.refuse("a write whose result has no name")
@@ -262,7 +246,7 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
         return None
     root = root_of(call.args[0].value)
     if root is None or view_of(call.args[0].value) is not None:
-        rewriter.late.append("a write whose result has no name")
+        rewriter.problem("a write whose result has no name")
         return None
     return root
 
@@ -274,7 +258,7 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
     basic = kinds <= {"int", "none", "unknown"} and "tensor" not in kinds
     if not basic or not isinstance(receiver.value, cst.Name):
         return rewriter.refuse("a write to a part that is a copy, or has no name")
-    x, index = receiver.value.value, index_text(rewriter.views[first])
+    x, index = receiver.value.value, index_text(rewriter.written[first].func.value)
     return [_at(rewriter, call, new, x, index)]
 
 
@@ -283,7 +267,7 @@ def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
     name = call.func.attr.value
     alone = len(writes_of(call)) == 1
     if name in _AT and len(call.args) <= 1 and alone:
-        given = [code(a.value) for a in rewriter.arguments[call]]
+        given = [code(a.value) for a in rewriter.written[call].args]
         what = _AT[name].format(*given)
     else:
         bare = new.value.with_changes(lpar=(), rpar=())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxfn.torch._translate.analysis import view_of, writes_of
-from jaxfn.torch._translate.rewrite import heads, statements
-from jaxfn.torch._translate.rewrite.calls import Calls
-from jaxfn.torch._translate.rewrite.heads import annotation
-from jaxfn.torch._translate.source import is_for_onnx
-from jaxfn.torch._translate.syntax import code, cst, find, paren
+from jaxfn.torch._translate.calls import Calls
+from jaxfn.torch._translate.references import annotation, decorators
+from jaxfn.torch._translate.statements import FRAMED, leave, without_comments
+from jaxfn.torch._translate.syntax import (
+    code,
+    cst,
+    find,
+    paren,
+)
+from jaxfn.torch._translate.units import is_for_onnx
 
 
 class Rewriter(Calls):
@@ -18,7 +22,7 @@ class Rewriter(Calls):
     # ---- statements
 
     def on_visit(self, node: Any) -> bool:
-        if isinstance(node, statements.FRAMED):
+        if isinstance(node, FRAMED):
             self.frames.append([])
             self.left_before.append(len(self.left))
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
@@ -29,15 +33,14 @@ class Rewriter(Calls):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, statements.FRAMED):
-            reasons = self.frames.pop()
-            found = statements.leave(self, original_node, updated, reasons)
+        if isinstance(original_node, FRAMED):
+            found = leave(self, original_node, updated, self.frames[-1])
+            self.frames.pop()
             self.left_before.pop()
             return found
         return updated
 
     def visit_FunctionDef(self, node: Any) -> None:
-        self.functions.append(node)
         for name in ("jax", "jnp", "jaxfn"):
             if self.infer.binds(node, name):
                 self.problem(f"rename `{name}`, which is a module in the translation")
@@ -45,15 +48,14 @@ class Rewriter(Calls):
     def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
         if is_for_onnx(original_node):
             return cst.RemoveFromParent()
-        self.functions.pop()
-        return updated_node.with_changes(**heads.decorators(self, original_node))
+        return updated_node.with_changes(**decorators(self, original_node))
 
     def leave_ClassDef(self, original_node: Any, updated_node: Any) -> Any:
-        return updated_node.with_changes(**heads.decorators(self, original_node))
+        return updated_node.with_changes(**decorators(self, original_node))
 
     def leave_Annotation(self, original_node: Any, updated_node: Any) -> Any:
-        if original_node in self.dropped:
-            return updated_node  # of a variable: see leave_AnnAssign
+        if isinstance(self.parents.get(original_node), cst.AnnAssign):
+            return updated_node  # see leave_AnnAssign
         found = annotation(self.unit, self.units, original_node)
         return cst.RemoveFromParent() if found is None else found
 
@@ -64,9 +66,6 @@ class Rewriter(Calls):
         if updated_node.value is None:
             return cst.RemoveFromParent()
         return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
-
-    def visit_AnnAssign(self, node: Any) -> None:
-        self.dropped.add(node.annotation)
 
     # ---- conditions
 
@@ -104,37 +103,25 @@ class Rewriter(Calls):
         asks = isinstance(last, (cst.In, cst.NotIn)) and tensors[-1]
         if any(tensors) and (chained or asks):
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
-        if self._is_device_type(node):
-            self.dropped.update([node.left, node.left.value])
-        elif any(self.infer.of(side).kind == "device" for side in sides):
+        if not self.is_device_type(node) and any(
+            self.infer.of(side).kind == "device" for side in sides
+        ):
             self.problem(f"{code(node)}: JAX has other devices")
 
     def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
         """Decide comparisons of a device: the lines for the CPU are translated."""
-        if not self._is_device_type(original_node):
+        if not self.is_device_type(original_node):
             return updated_node
         only = original_node.comparisons[0]
         same = only.comparator.evaluated_value == "cpu"
         return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
-
-    def _is_device_type(self, node: Any) -> bool:
-        """Return whether it is `x.device.type == "cuda"`, or the like."""
-        left, only = node.left, node.comparisons[0]
-        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
-            return False
-        return (
-            left.attr.value == "type"
-            and self.infer.of(left.value).kind == "device"
-            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
-            and isinstance(only.comparator, cst.SimpleString)
-        )
 
     def leave_If(self, original_node: Any, updated_node: Any) -> Any:
         """Remove code for other devices."""
         known = _value(original_node.test, updated_node.test)
         if known is None:
             return updated_node
-        chained, orelse = original_node in self.chained, updated_node.orelse
+        chained, orelse = self.is_elif(original_node), updated_node.orelse
         if known:
             body = updated_node.body
             return cst.Else(body) if chained else cst.FlattenSentinel(body.body)
@@ -144,7 +131,7 @@ class Rewriter(Calls):
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """Remove statements after one that always returns."""
-        updated_node = statements.without_comments(self, updated_node)
+        updated_node = without_comments(self, updated_node)
         for i, statement in enumerate(updated_node.body):
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):
@@ -152,15 +139,10 @@ class Rewriter(Calls):
         return updated_node
 
     def visit_If(self, node: Any) -> None:
-        if isinstance(node.orelse, cst.If):
-            self.chained.add(node.orelse)
         self._condition(node.test)
 
     def visit_While(self, node: Any) -> None:
         self._condition(node.test)
-
-    def visit_With(self, node: Any) -> None:
-        self.heads.update(item.item for item in node.items)
 
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)
@@ -175,13 +157,11 @@ class Rewriter(Calls):
         self._condition(node.left)
 
     def visit_Try(self, node: Any) -> None:
-        computed = find(node.body, cst.Call, cst.BinaryOperation, cst.Subscript)
-        if node.handlers and any(self.infer.of(n).is_tensor for n in computed):
+        computed = find(node.body, cst.BinaryOperation, cst.Subscript)
+        uses = any(self.infer.of(n).is_tensor for n in computed)
+        calls = any(self.is_torchs(n.func) for n in find(node.body, cst.Call))
+        if node.handlers and (uses or calls):
             self.problem("a try: JAX raises other errors than torch")
-
-    def visit_Expr(self, node: Any) -> None:
-        self.alone.add(node.value)
-        self.followed.update(writes_of(node.value))
 
     def visit_Assert(self, node: Any) -> None:
         self._condition(node.test)
@@ -193,42 +173,18 @@ class Rewriter(Calls):
 
     def visit_Assign(self, node: Any) -> None:
         target = node.targets[0].target
-        writes = writes_of(node.value)
-        if writes and view_of(writes[-1].func.value) is None:
-            self.followed.update(writes)
         if isinstance(target, cst.Subscript):
             self._plan_mask(node, target)
-        if isinstance(target, cst.Attribute):
-            self.dropped.add(target)
-        if isinstance(target, cst.Tuple) and len(target.elements) == 2:
-            self._plan_pair(node, target)
 
     def visit_AugAssign(self, node: Any) -> None:
         if isinstance(node.target, cst.Subscript):
             self._plan_mask(node, node.target)
 
     def _plan_mask(self, node: Any, target: Any) -> None:
-        self.dropped.add(target)
-        if self.writes.masks.is_masked(target):
-            found = self.writes.masks.plan(target, node.value)
+        if self.masks.is_masked(target):
+            found = self.masks.plan(target, node.value)
             if found is not None:
                 self.masked[node] = found
-
-    def _plan_pair(self, node: Any, target: Any) -> None:
-        """Plan which of two results are needed."""
-        call = node.value
-        if not isinstance(call, cst.Call) or len(node.targets) > 1:
-            return
-        names = [e.value for e in target.elements]
-        read = [
-            not isinstance(n, cst.Name) or self.infer.loads(call, n.value) > 0
-            for n in names
-        ]
-        if read in ([True, False], [False, True]):
-            self.parts[call] = read.index(True)
-            self.single[call] = names[read.index(True)]
-        else:
-            self.parts[call] = "both"
 
 
 def _value(old: Any, new: Any) -> bool | None:

@@ -1,0 +1,274 @@
+"""The file of a translation, and the file as a port that `compare` can call."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfn.torch._base import from_numpy, to_jax, torch
+from jaxfn.torch._compare import CompareReport, OriginalError, compare
+from jaxfn.torch._translate.files import SourceFile
+from jaxfn.torch._translate.names import ValuesOnly
+from jaxfn.torch._translate.syntax import Unparen, codemod, cst, dotted, visitors
+from jaxfn.torch._translate.units import Unit
+
+_OURS = {
+    "jax": ("jax",),
+    "jnp": ("jax.numpy", None, "jnp"),
+    "jaxfn": ("jaxfn",),
+}
+
+
+def assembled(
+    main: SourceFile,
+    parts: Sequence[tuple[Unit, Sequence[Any]]],
+    constants: Mapping[str, str],
+    *,
+    whole: bool,
+) -> str:
+    """Return the text of the translation."""
+    body: list[Any] = []
+    for _, statements in _in_file_order(main, parts):
+        for statement in statements:
+            before = body[-1] if body else None
+            body.append(_spaced(statement, before, whole=whole))
+    body = [statement.visit(Unparen()) for statement in body]
+    used = _names(body)
+    lines = [
+        cst.parse_statement(f"{name} = {text}")
+        for name, text in constants.items()
+        if name in used
+    ]
+    head = _docstring(main) if whole else []
+    if lines:
+        lines[0] = lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    tree = cst.Module(body=[*head, *lines, *body], header=_header(main))
+    tree = _with_imports(tree, [unit for unit, _ in parts], used)
+    return tree.code.lstrip("\n")
+
+
+def _header(main: SourceFile) -> list[Any]:
+    """Return the comments at the top, which may be a licence."""
+    header = list(main.tree.header)
+    while header and header[-1].comment is None:
+        header.pop()
+    kept = [line for line in header if line.comment is None or not _is_magic(line)]
+    return [*kept, cst.EmptyLine(indent=False)] if kept else []
+
+
+def _is_magic(line: Any) -> bool:
+    return line.comment.value.startswith(("#!", "# -*-"))
+
+
+def _docstring(main: SourceFile) -> list[Any]:
+    if main.tree.get_docstring() is None:
+        return []
+    return [main.tree.body[0].with_changes(leading_lines=[])]
+
+
+def _in_file_order(
+    main: SourceFile, parts: Sequence[tuple[Unit, Sequence[Any]]]
+) -> list[tuple[Unit, Sequence[Any]]]:
+    """Sort the parts: files that are used come before those that use them."""
+    order: dict[str, int] = {}
+    by_key = {unit.key: unit for unit, _ in parts}
+
+    def add(unit: Unit, path: tuple[str, ...]) -> None:
+        name = unit.source.name
+        if name in order or name in path:
+            return
+        for other, _ in parts:
+            if other.source.name == name:
+                for key in other.uses:
+                    if key in by_key:
+                        add(by_key[key], (*path, name))
+        order[name] = len(order)
+
+    for unit, _ in parts:
+        if unit.source.name != main.name:
+            add(unit, (main.name,))
+    order[main.name] = len(order)
+    return sorted(parts, key=lambda p: (order[p[0].source.name], _place(p[0])))
+
+
+def _place(unit: Unit) -> int:
+    node: Any = unit.source.definition(unit.path)
+    return unit.source.line(node)
+
+
+def _spaced(statement: Any, before: Any, *, whole: bool) -> Any:
+    """Put two blank lines and the original comments before a definition.
+
+    For a part of a file, omit comments that a blank line separates from the definition:
+    they may be about the code before it.
+    """
+    lines = list(statement.leading_lines)
+    if not whole:
+        blank = [i for i, line in enumerate(lines) if line.comment is None]
+        lines = lines[blank[-1] :] if blank else lines
+    while lines and lines[0].comment is None:
+        lines.pop(0)
+    blank = [cst.EmptyLine(indent=False)]
+    defs = (cst.FunctionDef, cst.ClassDef)
+    is_def = isinstance(statement, defs) or isinstance(before, defs)
+    if before is not None and not is_def and lines == []:
+        blank = []
+    return statement.with_changes(leading_lines=[*blank * (2 if is_def else 1), *lines])
+
+
+def _with_imports(tree: Any, units: Sequence[Unit], used: set[str]) -> Any:
+    """Return the file with the imports that it uses."""
+    context = codemod.CodemodContext()
+
+    def add(module: str, name: str | None = None, alias: str | None = None) -> None:
+        visitors.AddImportsVisitor.add_needed_import(context, module, name, alias)
+
+    for name in used & {*_OURS}:
+        add(*_OURS[name])
+    for unit in units:
+        for target in unit.references.values():
+            found = (
+                unit.source.statement(target.name) if target.kind == "import" else None
+            )
+            if found is None or target.name not in used or target.name in _OURS:
+                continue
+            small = found.body[0]
+            alias = small.names[0]
+            parts = alias.evaluated_name, alias.evaluated_alias
+            if isinstance(small, cst.ImportFrom):
+                add(".".join(dotted(small.module) or ()), *parts)
+            else:
+                add(parts[0], None, parts[1])
+    return visitors.AddImportsVisitor(context).transform_module(tree)
+
+
+class _Names(ValuesOnly, cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def visit_Name(self, node: Any) -> None:
+        self.found.add(node.value)
+
+
+def _names(body: Sequence[Any]) -> set[str]:
+    names = _Names()
+    for statement in body:
+        statement.visit(names)
+    return names.found
+
+
+Progress = Callable[[int, int, str], None]
+
+
+def as_torch(args: Sequence[Any]) -> list[Any]:
+    """Return the arguments, with tensors in place of arrays."""
+    return [
+        from_numpy(np.asarray(x)) if isinstance(x, (jax.Array, np.ndarray)) else x
+        for x in args
+    ]
+
+
+def load(source: str, name: str = "translated") -> Any:
+    """Return the translation as a module."""
+    module, before = types.ModuleType(name), sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses look up their module when they are defined
+    try:
+        exec(compile(source, f"<{name}>", "exec"), vars(module))
+    finally:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+    return module
+
+
+def compared(
+    source: str, cls: Any, args: Sequence[Any], progress: Progress | None = None
+) -> CompareReport:
+    """Compare a translation with the class that it was made from.
+
+    Raises:
+        ValueError: PyTorch's class raises on these arguments.
+    """
+    try:
+        return compare(_port(source, cls), cls, *args, progress=progress)
+    except OriginalError as error:
+        raise ValueError(str(error)) from error
+
+
+def _port(source: str, cls: Any) -> Callable[..., Any]:
+    """Return the translated class as a function of the original's arguments."""
+
+    @functools.cache
+    def module() -> Any:
+        return load(source)  # at the first call: a row reports its errors
+
+    def port(*args: Any) -> Any:
+        given = [_as_jax(x, module()) for x in args]
+        return getattr(module(), cls.__name__).apply(*given)
+
+    port.__qualname__ = cls.__name__
+    return port
+
+
+def is_user_object(value: Any) -> bool:
+    """Return whether it is callable, of a user's class, and has only values.
+
+    A module is none, nor is an object that has other objects: they may compute too.
+    """
+    cls = type(value)
+    package = cls.__module__.split(".")[0]
+    known = package in ("builtins", "torch", "numpy", "scipy", "functools", "jax")
+    called = inspect.isfunction(inspect.getattr_static(cls, "__call__", None))
+    if known or not called or isinstance(value, torch.nn.Module):
+        return False
+    return hasattr(value, "__dict__") and all(map(_is_value, vars(value).values()))
+
+
+def _is_value(x: Any) -> bool:
+    if isinstance(x, (tuple, list)):
+        return all(map(_is_value, x))
+    return x is None or isinstance(x, (bool, int, float, complex, str, torch.Tensor))
+
+
+def of_class(
+    x: Any, cls: type, converted: Callable[[Any], Any] = lambda value: value
+) -> Any:
+    """Return the same object, as an instance of another version of its class."""
+    made = object.__new__(cls)
+    for name, value in vars(x).items():
+        object.__setattr__(made, name, converted(value))
+    return made
+
+
+def _array(x: Any) -> Any:
+    return to_jax(x) if isinstance(x, torch.Tensor) else x
+
+
+def _as_jax(x: Any, module: Any) -> Any:
+    """Return the translation's version of an argument."""
+    if hasattr(x, "__code__"):
+        return getattr(module, x.__name__, x)
+    if is_user_object(x) and hasattr(module, type(x).__name__):
+        return of_class(x, getattr(module, type(x).__name__), _array)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        made = getattr(module, type(x).__name__, type(x))
+        return made(*[_as_jax(y, module) for y in x])
+    if isinstance(x, torch.Size):
+        return tuple(x)
+    if type(x) in (tuple, list):
+        return type(x)([_as_jax(y, module) for y in x])
+    if isinstance(x, enum.Enum) and hasattr(module, type(x).__name__):
+        return getattr(module, type(x).__name__)[x.name]
+    if isinstance(x, torch.dtype):
+        return jnp.dtype(str(x).removeprefix("torch."))
+    return x

@@ -1,0 +1,344 @@
+"""Names, attributes, decorators and annotations, in JAX's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.base import Rewriting
+from jaxfn.torch._translate.files import Referent, key_of, literal
+from jaxfn.torch._translate.memory import bound_by
+from jaxfn.torch._translate.names import members, stored_names
+from jaxfn.torch._translate.runs import is_compiler
+from jaxfn.torch._translate.syntax import code, cst, find
+from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
+from jaxfn.torch._translate.units import Unit
+
+_VALUES = {
+    "torch.pi": "jnp.pi",
+    "torch.e": "jnp.e",
+    "torch.inf": "jnp.inf",
+    "torch.nan": "jnp.nan",
+    "torch.Tensor": "jax.Array",
+    "torch.dtype": "jnp.dtype",
+    "torch.Size": "tuple",
+    "torch.autograd.Function": "jaxfn.Function",
+    "torch.autograd.function.Function": "jaxfn.Function",
+    "torch.autograd.function.InplaceFunction": "jaxfn.InplaceFunction",
+    "torch.autograd.function.NestedIOFunction": "jaxfn.NestedIOFunction",
+    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+}
+_LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
+_LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
+_LONG |= {"cdouble": "complex128"}
+_TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
+_SAVE = "ctx.save_for_backward"
+PAIRS = ("values", "indices")
+
+
+class References(Rewriting):
+    """A transformer of names and attributes."""
+
+    def visit_Call(self, node: Any) -> None:
+        self.masks.plan_reduction(node)
+
+    def is_passed_over(self, node: Any) -> bool:
+        """Return whether it is written to, or has no meaning in JAX."""
+        around: Any = self.parents.get(node)
+        if isinstance(around, cst.AssignTarget):
+            return isinstance(node, (cst.Subscript, cst.Attribute))
+        if isinstance(around, cst.AugAssign):
+            return around.target is node
+        if isinstance(around, cst.Arg) and _is_meaningless(around):
+            call = self.parents[around]
+            return isinstance(call, cst.Call) and self.is_torchs(call.func)
+        if isinstance(around, cst.Attribute):
+            node, around = around, self.parents.get(around)
+        asks = isinstance(around, cst.Comparison) and around.left is node
+        return asks and self.is_device_type(around)
+
+    def is_device_type(self, node: Any) -> bool:
+        """Return whether it is `x.device.type == "cuda"`, or the like."""
+        left, only = node.left, node.comparisons[0]
+        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
+            return False
+        return (
+            left.attr.value == "type"
+            and self.infer.of(left.value).kind == "device"
+            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
+            and isinstance(only.comparator, cst.SimpleString)
+        )
+
+    def is_torchs(self, func: Any) -> bool:
+        """Return whether it is a function of torch, or a method of a tensor."""
+        target = self.unit.references.get(func)
+        if target is not None:
+            return target.kind == "torch"
+        return isinstance(func, cst.Attribute) and self.infer.of(func.value).is_tensor
+
+    def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
+        return self._named(original_node, updated_node)
+
+    def leave_Attribute(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self.unit.references:
+            return self._named(original_node, updated_node)
+        updated = updated_node.with_changes(attr=original_node.attr)
+        name = original_node.attr.value
+        if original_node.value in self.paired and name in PAIRS:
+            return updated_node.value
+        if name == "saved_variables":
+            return updated.with_changes(attr=cst.Name("saved_tensors"))
+        if self.is_called(original_node) or self.is_passed_over(original_node):
+            return updated
+        owner = self.infer.of(original_node.value)
+        if owner.is_tensor:
+            return self._attribute(original_node, updated, name)
+        if self.infer.of(original_node.value).kind == "device":
+            self.problem(f"{code(original_node)}: JAX has other devices")
+        if name in _TENSORS and self._is_doubtful(original_node):
+            self.problem(
+                f"{code(original_node)}: {code(original_node.value)} is not known to "
+                "be a tensor (give arguments that reach this line)"
+            )
+        return updated
+
+    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
+        """Let keys be what `x.dtype` is: `jnp.float32` itself is a class."""
+        target = self.unit.references.get(original_node.key)
+        if type(getattr(target, "value", None)).__name__ != "dtype":
+            return updated_node
+        key = cst.parse_expression(f"jnp.dtype({code(updated_node.key)})")
+        return updated_node.with_changes(key=key)
+
+    def _is_doubtful(self, node: Any) -> bool:
+        """Return whether it could be an attribute of a tensor."""
+        if self.infer.of(node.value).kind not in ("unknown", "mixed"):
+            return False
+        return node not in self.unit.references and not self._is_ours(node.value)
+
+    def _is_ours(self, node: Any) -> bool:
+        """Return whether it is a module, a class or self, which is no tensor."""
+        if isinstance(node, cst.Name) and node.value in ("ctx", "self", "cls"):
+            return True
+        target = self.unit.references.get(node)
+        return target is not None and target.kind in ("unit", "import", "builtin")
+
+    def _attribute(self, original: Any, updated: Any, name: str) -> Any:
+        if name == "requires_grad":
+            return self._requires_grad(original, updated)
+        if name == "device":
+            return cst.Name("None")
+        template = ATTRIBUTES.get(name)
+        if template is None:
+            self.problem(f"Tensor.{name}")
+            return updated
+        return self.filled(template, {"x": updated.value})
+
+    def _requires_grad(self, original: Any, updated: Any) -> Any:
+        i = self._position(original.value)
+        if i is None:
+            self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
+            return updated
+        return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+
+    def _position(self, node: Any) -> int | None:
+        """Return which argument of forward a name is, there or after it was saved."""
+        function = self.infer.function(node)
+        forward = members(self.unit.node).get("forward")
+        known = self.unit.is_function_class and isinstance(node, cst.Name)
+        if function is None or forward is None or not known:
+            return None
+        name = node.value
+        if function is not forward:
+            name = _saved_as(function, forward, name)
+        names = [p.name.value for p in forward.params.params]
+        skipped = 2 if names[:1] == ["cls"] else 1
+        if names[skipped - 1 : skipped] != ["ctx"] or name not in names[skipped:]:
+            return None
+        return names.index(name) - skipped
+
+    def _named(self, original: Any, updated: Any) -> Any:
+        target = self.unit.references.get(original)
+        if self.is_passed_over(original):
+            return updated
+        if target is None or (self.is_called(original) and target.kind == "torch"):
+            return updated
+        if target.kind == "torch":
+            return self._torch_value(target, updated)
+        if target.kind == "unit":
+            return self._unit_name(target, updated)
+        if target.kind == "value":
+            return self._closed_value(target, updated)
+        if target.kind == "lost":
+            self.problem(f"{target.name}, whose text can't be carried over")
+        return updated
+
+    def _unit_name(self, target: Referent, updated: Any) -> Any:
+        found = self.units.get(key_of(target))
+        if found is None:
+            self.problem(f"{target.name}, whose text can't be carried over")
+            return updated
+        if found.is_registry:
+            self.problem(f"{target.name}, which the module fills elsewhere")
+        return cst.Name(found.name)
+
+    def _closed_value(self, target: Referent, updated: Any) -> Any:
+        text = literal(target.value)
+        if text is None:
+            self.problem(f"{target.name}, which the class closes over")
+            return updated
+        self.constants[target.name] = text
+        return updated
+
+    def _torch_value(self, target: Referent, updated: Any) -> Any:
+        short = target.name.rpartition(".")[2]
+        dtype = DTYPES.get(_LONG.get(short, short))
+        if type(target.value).__name__ == "dtype" and dtype is not None:
+            return cst.parse_expression(dtype)
+        if target.name in _VALUES:
+            return cst.parse_expression(_VALUES[target.name])
+        for row in ROWS.get(target.name, ()):
+            text = row.gives
+            if isinstance(text, str) and text.endswith("(x)"):
+                return cst.parse_expression(text[: -len("(x)")])
+        self.problem(target.name)
+        return updated
+
+
+def _saved_as(function: Any, forward: Any, name: str) -> str:
+    """Return the name that forward saved under the one that a rule unpacks."""
+    unpacked = [a for a in find(function, cst.Assign) if name in bound_by(a)]
+    calls = [c for c in find(forward, cst.Call) if code(c.func) == _SAVE]
+    if len(unpacked) != 1 or len(calls) != 1 or len(unpacked[0].targets) != 1:
+        return ""
+    names = [
+        code(e.value) for e in getattr(unpacked[0].targets[0].target, "elements", ())
+    ]
+    saved = [code(a.value) for a in calls[0].args]
+    if code(unpacked[0].value) != "ctx.saved_tensors" or len(names) != len(saved):
+        return ""
+    found = saved[names.index(name)]
+    return "" if found in stored_names([forward.body]) else found
+
+
+def _is_meaningless(arg: Any) -> bool:
+    """Return whether an argument has no meaning for JAX arrays, and rows drop it.
+
+    They have no strides, so any memory_format is dropped, and so is a dense layout.
+    None requires a gradient by itself.
+    """
+    keyword = arg.keyword.value if arg.keyword else None
+    layout = arg.value.attr.value if isinstance(arg.value, cst.Attribute) else None
+    dense = keyword == "layout" and layout in ("layout", "strided")
+    return dense or keyword in ("memory_format", "requires_grad")
+
+
+_SAME = {
+    "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
+    "torch.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+    "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
+    "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+}
+_NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
+_NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
+
+
+def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
+    """Return the decorators of a class or function that mean something in JAX."""
+    is_class = isinstance(original, cst.ClassDef)
+    found = []
+    for decorator in original.decorators:
+        text = code(decorator.decorator)
+        if not (is_class and text in ("staticmethod", "classmethod")):
+            kept = _decorator(rewriter, decorator, original)
+            if kept is not None:
+                found.append(kept)
+    return {"decorators": found}
+
+
+def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
+    node = decorator.decorator
+    called = isinstance(node, cst.Call)
+    given = node.args if called else ()
+    target = rewriter.unit.references.get(node.func if called else node)
+    if target is None or target.kind in ("builtin", "import"):
+        return decorator
+    full = _full(target)
+    if full in _NOTHING or is_compiler(full):
+        return None
+    if full in _SAME:
+        args = [a.with_changes(value=a.value.visit(rewriter)) for a in given]
+        text = _SAME[full] + ('(device_type="cuda")' if "cuda" in full else "()")
+        call: Any = cst.parse_expression(text)
+        bare = not called and not call.args
+        call = call.with_changes(args=[*call.args, *args])
+        return decorator.with_changes(decorator=call.func if bare else call)
+    if not _is_transparent(_decorated(rewriter, original), original):
+        rewriter.problem(f"the decorator {code(node)}")
+    return None
+
+
+def _decorated(rewriter: Rewriting, original: Any) -> Any:
+    """Return the function or class that the decorators made."""
+    value = rewriter.unit.value
+    if isinstance(original, cst.FunctionDef) and isinstance(value, type):
+        value = vars(value).get(original.name.value)
+        value = getattr(value, "__func__", value)
+    return value
+
+
+def _full(target: Any) -> str:
+    """Return the name in `_SAME`, because torch has two names for some."""
+    for name in _SAME:
+        module, _, last = name.rpartition(".")
+        if target.name.endswith(f".{last}") and target.name.startswith("torch."):
+            return name if "amp" not in name or module in target.name else target.name
+    return target.name
+
+
+def _is_transparent(value: Any, original: Any) -> bool:
+    """Return whether the decorator returned the function, or only compiled it."""
+    if isinstance(value, torch.jit.ScriptFunction):
+        return True
+    found = getattr(value, "__code__", None)
+    return found is not None and found.co_name == original.name.value
+
+
+_TYPES = {
+    "torch.Tensor": "jax.Array",
+    "torch.FloatTensor": "jax.Array",
+    "torch.LongTensor": "jax.Array",
+    "torch.BoolTensor": "jax.Array",
+    "torch.autograd.Variable": "jax.Array",
+    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
+}
+
+
+def annotation(unit: Unit, units: Mapping[Any, Unit], node: Any) -> Any:
+    """Return the annotation with JAX's types; None if it has no meaning in JAX."""
+    types = _Types(unit, units)
+    found = node.annotation.visit(types)
+    return None if types.failed else node.with_changes(annotation=found)
+
+
+class _Types(cst.CSTTransformer):
+    def __init__(self, unit: Unit, units: Mapping[Any, Unit]) -> None:
+        super().__init__()
+        self._unit, self._units = unit, units
+        self.failed = False
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, (cst.SimpleString, cst.ConcatenatedString)):
+            self.failed = True  # it may name anything
+        target = self._unit.references.get(original_node)
+        if target is None or target.kind in ("import", "builtin"):
+            return updated
+        if target.kind == "torch" and target.name in _TYPES:
+            return cst.parse_expression(_TYPES[target.name])
+        found = self._units.get(key_of(target)) if target.kind == "unit" else None
+        self.failed |= found is None
+        return updated if found is None else cst.Name(found.name)

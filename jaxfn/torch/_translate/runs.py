@@ -1,0 +1,369 @@
+"""The instrumented original: every expression reports its value. And its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxfn.torch._base import torch
+from jaxfn.torch._translate.files import key_of
+from jaxfn.torch._translate.memory import Liveness, Place, Writes, bound_by
+from jaxfn.torch._translate.names import (
+    NoImports,
+    Targets,
+    loads,
+    local_names,
+    names_read,
+)
+from jaxfn.torch._translate.observed import Observations
+from jaxfn.torch._translate.syntax import (
+    cst,
+    dotted,
+    is_in_place,
+    is_write_name,
+    root_of,
+)
+from jaxfn.torch._translate.units import Unit, is_for_onnx
+
+# These look at their caller's frame, so nothing may wrap them.
+_FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
+_SEEN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BinaryOperation)
+_SEEN += (cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.Tuple, cst.List)
+
+_STATEMENTS = (cst.BaseSmallStatement, cst.If, cst.For, cst.While, cst.With, cst.Try)
+
+_OWN_NAMES = {
+    cst.FunctionDef: ("name",),
+    cst.ClassDef: ("name",),
+    cst.Param: ("name",),
+    cst.Arg: ("keyword",),
+    cst.Attribute: ("attr",),
+    cst.Call: ("func",),
+}
+
+
+class Instrument(Targets, NoImports, cst.CSTTransformer):
+    """A transformer that wraps every expression in a call of `see`."""
+
+    def __init__(
+        self, facts: Observations, unit: Unit, names: Mapping[Any, str]
+    ) -> None:
+        super().__init__()
+        self._facts, self._unit, self._names = facts, unit, names
+        self._skip: set[Any] = set()
+        self._called: set[Any] = set()
+        self._functions: list[Any] = []
+        self._live: list[Liveness] = []
+        self._statements: list[Any] = []
+
+    # ---- nodes that are not wrapped
+
+    def _store(self, target: Any) -> None:
+        self._skip.add(target)
+        for element in getattr(target, "elements", ()):
+            self._store(element.value)
+        if isinstance(target, cst.StarredElement):
+            self._store(target.value)
+
+    def visit_Del(self, node: Any) -> None:
+        self._store(node.target)
+
+    def visit_ClassDef(self, node: Any) -> None:
+        self._skip.update(base.value for base in node.bases)
+
+    def on_visit(self, node: Any) -> bool:
+        if isinstance(node, cst.FunctionDef):
+            if is_for_onnx(node):
+                return False
+            self._functions.append(node)
+            self._live.append(Liveness(node))
+        if isinstance(node, _STATEMENTS):
+            self._statements.append(node)
+        for name in _OWN_NAMES.get(type(node), ()):
+            self._skip.add(getattr(node, name))
+        return super().on_visit(node)
+
+    def visit_Call(self, node: Any) -> None:
+        self._called.add(node.func)
+
+    def _pass_over(self, node: Any) -> bool:
+        return False
+
+    visit_Decorator = visit_Annotation = visit_Global = visit_Nonlocal = _pass_over
+
+    # ---- nodes that are
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, _STATEMENTS):
+            updated = self._written_by(original_node, updated)
+            self._statements.pop()
+        if isinstance(original_node, cst.FunctionDef) and not is_for_onnx(
+            original_node
+        ):
+            self._functions.pop()
+            self._live.pop()
+            kept = [d for d in updated.decorators if self._stays(d)]
+            return updated.with_changes(decorators=kept)
+        if not isinstance(original_node, _SEEN):
+            return updated
+        target = self._unit.references.get(original_node)
+        is_own = isinstance(original_node, cst.Name) and original_node in self._skip
+        called = original_node in self._called
+        if target is not None and target.kind == "unit" and (called or not is_own):
+            updated = cst.Name(self._names[key_of(target)])
+        if isinstance(original_node, cst.Call):
+            updated = self._watched(original_node, updated)
+        if original_node in self._skip:
+            return updated
+        return self._call("__see__", original_node, updated)
+
+    def _call(
+        self, name: str, node: Any, value: Any, place: Any = None, *rest: Any
+    ) -> Any:
+        number = cst.Integer(str(self._facts.number(node, place)))
+        args = [cst.Arg(number), *(cst.Arg(_closed(x)) for x in (value, *rest))]
+        return cst.Call(cst.Name(name), args)
+
+    def _watched(self, original: Any, updated: Any) -> Any:
+        target = self._unit.references.get(original.func)
+        if target is not None and target.kind == "torch":
+            return self._written_in(original, updated, target.name)
+        names = dotted(original.func) or [""]
+        is_builtin = target is not None and target.kind == "builtin"
+        if is_builtin or names[0] in _FRAMES:
+            return updated
+        func = original.func
+        if isinstance(func, cst.Attribute) and is_write_name(func.attr.value):
+            root = root_of(func.value)
+            value = self._write(original, updated.func.value, root)
+            return updated.with_changes(func=updated.func.with_changes(value=value))
+        if names[-1] == "mark_dirty":
+            self._facts.writes.dirty.update(names_read(*original.args))
+        place = self._place(original, None)
+        func = self._call("__watch__", original, updated.func, place)
+        return updated.with_changes(func=func)
+
+    # ---- writes
+
+    def _written_in(self, original: Any, updated: Any, name: str) -> Any:
+        """Wrap the argument to which a function of torch writes."""
+        args, root = list(updated.args), None
+        for i, arg in enumerate(original.args):
+            is_out = arg.keyword is not None and arg.keyword.value == "out"
+            short = name.rpartition(".")[2]
+            if is_out or (i == 0 and (is_write_name(short) or is_in_place(original))):
+                root = arg.value.value if isinstance(arg.value, cst.Name) else None
+                value = self._write(original, args[i].value, root)
+                args[i] = args[i].with_changes(value=value)
+        return updated.with_changes(args=args)
+
+    def _written_by(self, original: Any, updated: Any) -> Any:
+        """Wrap what an assignment writes to."""
+        if isinstance(original, cst.Assign) and len(original.targets) == 1:
+            target = original.targets[0].target
+            if isinstance(target, cst.Subscript):
+                root = (
+                    target.value.value if isinstance(target.value, cst.Name) else None
+                )
+                new = updated.targets[0]
+                value = self._write(original, new.target.value, root)
+                new = new.with_changes(target=new.target.with_changes(value=value))
+                return updated.with_changes(targets=[new])
+        if isinstance(original, cst.AugAssign):
+            target = original.target
+            if isinstance(target, cst.Subscript):
+                root = (
+                    target.value.value if isinstance(target.value, cst.Name) else None
+                )
+                value = self._write(original, updated.target.value, root)
+                target = updated.target.with_changes(value=value)
+                return updated.with_changes(target=target)
+            if isinstance(target, cst.Name):
+                value = self._write(original, target, target.value, updated.value)
+                return updated.with_changes(value=value)
+        return updated
+
+    def _write(self, node: Any, value: Any, root: str | None, *rest: Any) -> Any:
+        return self._call("__write__", node, value, self._place(node, root), *rest)
+
+    def _place(self, node: Any, root: str | None) -> Place:
+        """Return the names that are read after a write, or after a call."""
+        if not self._live or not self._statements:
+            return Place({}, frozenset())
+        statement, live = self._statements[-1], self._live[-1]
+        later = live.after.get(statement, set())
+        beside: set[str] = set()
+        if isinstance(statement, cst.BaseSmallStatement):
+            bound = bound_by(statement)
+            later = {n for n in later if n.value not in bound}
+        else:  # its condition, before its blocks
+            later = later | set(loads(statement))
+        if not isinstance(node, (cst.Assign, cst.AugAssign)):
+            inside = set(loads(node))
+            beside = {n.value for n in loads(statement) if n not in inside}
+        is_own = root is not None and root in local_names(self._functions[-1])
+        beside |= {root} if root is not None and not is_own else set()
+        reads: dict[str, list[Any]] = {}
+        for name in later:
+            reads.setdefault(name.value, []).append(name)
+        return Place(reads, frozenset(beside), root)
+
+    def _stays(self, decorator: Any) -> bool:
+        node = decorator.decorator
+        node = node.func if isinstance(node, cst.Call) else node
+        target = self._unit.references.get(node)
+        return not (target is not None and is_compiler(target.name))
+
+
+def _closed(value: Any) -> Any:
+    """Return a value with the parentheses that it needs as an argument."""
+    bare = isinstance(value, (cst.Tuple, cst.GeneratorExp)) and not value.lpar
+    both = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+    return value.with_changes(**both) if bare else value
+
+
+def is_compiler(name: str) -> bool:
+    """Return whether a decorator only says how to compile."""
+    starts = ("torch.jit", "torch.compile", "torch._dynamo", "torch._disable_dynamo")
+    return name.startswith(starts)
+
+
+class InstrumentedOriginal:
+    """The units of a translation, which run in torch and report every expression."""
+
+    def __init__(self, units: Mapping[Any, Unit]) -> None:
+        self.facts = Observations()
+        self._units = units
+        self._names = {key: f"__unit_{i}__" for i, key in enumerate(units)}
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._made: dict[str, Any] = {}
+        for unit in units.values():
+            for target in unit.references.values():
+                if target.kind == "unit":
+                    new = f"__unit_{len(self._names)}__"
+                    name = self._names.setdefault(key_of(target), new)
+                    self._made[name] = target.value
+        for unit in _in_order(units):
+            # Members of an enum are compared by identity.
+            is_enum = isinstance(unit.value, enum.EnumMeta)
+            if unit.is_registry or is_enum:
+                self._made[self._names[unit.key]] = unit.value
+            else:
+                self._define(unit)
+
+    def _space(self, unit: Unit) -> dict[str, Any]:
+        name = unit.source.name
+        if name not in self._spaces:
+            facts = self.facts
+            self._spaces[name] = {
+                **unit.source.namespace,
+                "__see__": facts.see,
+                "__watch__": facts.watch,
+                "__write__": facts.write,
+            }
+        return self._spaces[name]
+
+    def _define(self, unit: Unit) -> None:
+        space = self._space(unit)
+        space.update(unit.closure)
+        node = unit.node.visit(Instrument(self.facts, unit, self._names))
+        if isinstance(node, cst.SimpleStatementLine):
+            node = node.with_changes(leading_lines=[])
+        # With this import, annotations are not evaluated.
+        text = "from __future__ import annotations\n" + cst.Module([node]).code
+        space.update(self._made)
+        code = compile(text, f"<{unit.source.name}>", "exec", dont_inherit=True)
+        exec(code, space)
+        self._made[self._names[unit.key]] = space[unit.path[-1]]
+        for other in self._spaces.values():
+            other.update(self._made)
+
+    def value(self, unit: Unit) -> Any:
+        """Return the instrumented unit."""
+        return self._made[self._names[unit.key]]
+
+
+def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
+    """Sort the units: what a definition needs comes first, unless in a circle."""
+    found: dict[Any, Unit] = {}
+
+    def add(key: Any, path: tuple[Any, ...]) -> None:
+        if key in found or key in path or key not in units:
+            return
+        for other in units[key].uses:
+            add(other, (*path, key))
+        found[key] = units[key]
+
+    for key in units:
+        add(key, ())
+    return list(found.values())
+
+
+def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
+    """Return copies. If no tensor requires grad, all inexact ones do, if `tracked`."""
+    dense = [isinstance(x, torch.Tensor) and x.layout is torch.strided for x in args]
+    given = any(d and x.requires_grad for d, x in zip(dense, args, strict=True))
+
+    def leaf(x: Any, dense: bool) -> Any:
+        if not dense:
+            return dict(x) if isinstance(x, dict) else x
+        can = x.is_floating_point() or x.is_complex()
+        wanted = x.requires_grad if given else can
+        return x.detach().clone().requires_grad_(wanted and tracked)
+
+    return [leaf(x, d) for x, d in zip(args, dense, strict=True)]
+
+
+def run(
+    cls: Any,
+    args: Sequence[Any],
+    writes: Writes | None = None,
+    *,
+    tracked: bool = True,
+    twice: bool = False,
+) -> None:
+    """Run forward of a class in torch, and backward if tensors are `tracked`.
+
+    Args:
+        cls: The class.
+        args: Arguments of its apply.
+        writes: What notes the writes of the run.
+        tracked: Whether tensors require a gradient.
+        twice: Whether the gradient is differentiated too.
+    """
+    given = _leaves(args, tracked=tracked)
+    torch.manual_seed(0)
+    passed = [x * 1 if _requires_grad(x) else x for x in given]
+    if writes is not None:
+        writes.give(cls.forward, passed)
+    out = cls.apply(*passed)
+    if writes is not None:
+        writes.give_back(out)
+    wanted = [x for x in given if _requires_grad(x)]
+    for _ in range(1 + twice):
+        outs = [x for x in _tuple(out) if _requires_grad(x)]
+        if outs and wanted:
+            ones = [torch.ones_like(x) for x in outs]
+            out = torch.autograd.grad(
+                outs, wanted, ones, allow_unused=True, create_graph=twice
+            )
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch's warnings about the original."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
