@@ -28,9 +28,9 @@ LINES = {
     "torch/_base torch/_ops torch/_trace torch/_function": 5_185,
     "torch/_compare torch/_translate": 5_185,
     "torch/_model": 675,
-    "torch/_triton": 500,
+    "torch/_triton": 505,
 }
-CORE_LINES = 3_690
+CORE_LINES = 3_695
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 23}
