@@ -113,9 +113,8 @@ class Saved:
             _jaxfn_rule=rule_name,
             _jaxfn_saved=saved,
             materialize_grads=self.materialize,
+            saved_for_forward=saved if rule_name == "jvp" else (),
         )
-        if rule_name == "jvp":
-            ctx.saved_for_forward = saved
         return ctx
 
     def filled(self, arrays: Arrays) -> tuple[Any, Any, dict[str, Any]]:
