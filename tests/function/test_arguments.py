@@ -759,3 +759,23 @@ def test_a_python_number_that_is_differentiated_is_an_array_in_the_rules(rule):
     if rule == "jvp":
         assert jax.jvp(f.apply, (3.0,), (1.0,))[1] == 6
         assert jax.jvp(jax.grad(f.apply), (3.0,), (1.0,))[1] == 2
+
+
+def test_saved_for_forward_is_what_jvp_finds_there():
+    def forward(ctx, x):
+        ctx.save_for_forward(x, 2 * x)
+        ctx.save_for_backward(x)
+        return x * x
+
+    def jvp(ctx, t):
+        x, twice = ctx.saved_for_forward
+        return 3 * t * (x + twice)
+
+    def backward(ctx, g):
+        assert ctx.saved_for_forward == ()
+        return 5 * g
+
+    f = function(forward=forward, jvp=jvp, backward=backward).apply
+    for run in (f, jax.jit(f), jax.checkpoint(f)):
+        assert jax.jvp(run, (2.0,), (1.0,))[1] == 18
+        assert jax.grad(run)(2.0) == 5

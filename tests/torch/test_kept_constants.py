@@ -46,6 +46,12 @@ def written():
     return x.add_(torch.ones(2))
 
 
+def written_by_a_view(x):
+    made = torch.ones(2)
+    made[:].mul_(x)
+    return made
+
+
 MADE = {
     "a number": lambda _: torch.tensor(2.0),
     "a list": lambda _: torch.tensor([2.0, 3.0]),
@@ -107,8 +113,9 @@ def test_a_cached_function_and_a_parameter():
         lambda x: torch.ones(2) * x,
         lambda x: torch.ones(2).copy_(x),
         lambda x: torch.ones(2)[:].mul_(x),
+        written_by_a_view,
     ],
-    ids=["of an argument", "an argument written into it", "written by a view"],
+    ids=["of an argument", "an argument written into it", "a view", "by a view"],
 )
 def test_what_depends_on_an_argument_has_no_value(make):
     cls = keeping(make)

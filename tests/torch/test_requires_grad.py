@@ -60,7 +60,13 @@ def function(what, how, style="combined"):
     return Asks
 
 
+def with_a_graph(x, w, y):
+    with torch.enable_grad():
+        return x * 2, w * 2, x.detach() * 2
+
+
 SAVED = {
+    "with a graph": with_a_graph,
     "views": lambda x, w, y: (x.t(), w.unsqueeze(0), x[:1], x.reshape(-1)),
     "views of views": lambda x, w, y: (x.t()[1:].view(-1), w.expand(3, 2, 2)),
     "chunks": lambda x, w, y: (*x.chunk(2), *w.split(1)),
