@@ -31,7 +31,6 @@ from jaxfn.torch._function.traced_forward import traced_forward
 from jaxfn.torch._trace import NeedsRead
 
 _SHAPING = ("forward", "setup_context", "vmap")
-_READS = "rules read needs_input_grad for this signature"
 
 
 def is_array(x: Any) -> bool:
@@ -158,7 +157,7 @@ class Bridge:
             try:
                 found = self._make(call, None)
             except NeedsRead:
-                found = _READS
+                found = NeedsRead  # for each set of differentiated arguments
             except TorchRefusal as refusal:
                 if refusal.lasts:
                     remember(self._by_signature, key, refusal.bare())
@@ -166,7 +165,7 @@ class Bridge:
             remember(self._by_signature, key, found)
         if isinstance(found, TorchRefusal):  # as expensive as a trace, each time
             raise found.bare()
-        if found is not _READS:
+        if found is not NeedsRead:
             return found
         needs_input_grad = self._needs(ctx, call.tops)
         key = (*key, needs_input_grad)
