@@ -45,7 +45,8 @@ def squares(style, engine, dtypes=(FULL, FULL, None), *, seen=None, materialize=
         return ctx.saved_tensors[0] * grads[0] / 3
 
     def jvp(ctx, t):
-        return (ctx.saved_tensors[0] * t / 3).astype(HALF), None, None
+        tangent = (ctx.saved_tensors[0] * t / 3).astype(HALF)
+        return tangent, jnp.zeros_like(tangent), None
 
     members = {"forward": combined}
     if style == "separate":

@@ -1,9 +1,9 @@
 """PyTorch code in JAX, by jaxfn and by other packages: what runs, and how fast.
 
-    python -m tests.benchmarks.other_ways jaxfn
-    python -m tests.benchmarks.other_ways torchax        # pip install --no-deps --pre
-    python -m tests.benchmarks.other_ways torch2jax      # pip install --no-deps
-    python -m tests.benchmarks.other_ways wrap_torch2jax # pip install --no-deps
+    python -m tests.torch.other_ways jaxfn
+    python -m tests.torch.other_ways torchax        # pip install --no-deps --pre
+    python -m tests.torch.other_ways torch2jax      # pip install --no-deps
+    python -m tests.torch.other_ways wrap_torch2jax # pip install --no-deps
 
 Each prints the rows of one column of the second table of
 notebooks/design/measurements.md. The Function's backward is wrong on purpose: its
