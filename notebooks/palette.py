@@ -12,7 +12,7 @@ INK = "#1f2328"
 """Text, arrows, and whatever a picture compares a rule with."""
 GREY = "#6e7781"
 """What no rule computes: refusals, padding, notes."""
-LINES = (INK, "#8a6d3b", GREY)
+LINES = (INK, "#7048c8", "#a88600")
 """Lines that show no rule."""
 STYLE = dict.fromkeys(
     ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"),
@@ -26,7 +26,8 @@ DARK = {
     VMAP: "#f3b6d9",
     INK: "#e6edf3",
     GREY: "#9198a1",
-    LINES[1]: "#d2b48c",
+    LINES[1]: "#b69cff",
+    LINES[2]: "#e3c04b",
 }
 """For each colour the one that takes its place on a dark page."""
 

@@ -90,7 +90,7 @@ def _mark_nan(place, x, y, name):
         where = np.asarray(x)[gap]
         place.axvspan(where.min(), where.max(), color=PALE, linewidth=0)
         across = place.get_xaxis_transform()
-        place.text(where.mean(), 0.5, f"{name}: NaN", ha="center", transform=across)
+        place.text(where.mean(), 0.5, f"{name}:\nNaN", ha="center", transform=across)
 
 
 def bars(names, *panels, xlabel):
@@ -106,7 +106,9 @@ def bars(names, *panels, xlabel):
         1, len(panels), figsize=(10, 4.2), layout="constrained", squeeze=False
     )
     for place, (title, ylabel, write, heights) in zip(grid[0], panels, strict=True):
-        place.bar_label(place.bar(names, heights, color=GREY), fmt=write, padding=2)
+        place.bar_label(
+            place.bar(names, heights, color=to_rgba(GREY, 0.6)), fmt=write, padding=2
+        )
         place.set(title=title, xlabel=xlabel, ylabel=ylabel)
         place.set_ylim(0, 1.15 * max(heights))
         place.set_xticks(range(len(names)), names, rotation=25, ha="right")
@@ -148,8 +150,9 @@ def rules(table, rows, columns, title, xlabel, ylabel):
     cells = np.array(colours)[table]
     _table(place, cells, table, rows, columns, lambda rule: f"{rule}" if rule else "")
     keys = [Patch(color=colours[rule], label=names[rule]) for rule in np.unique(table)]
-    figure.legend(handles=keys, loc="outside right upper", title="rule that ran")
-    place.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    figure.legend(handles=keys, loc="outside right center", title="rule that ran")
+    figure.suptitle(title)
+    place.set(xlabel=xlabel, ylabel=ylabel)
     show(figure)
 
 
@@ -247,7 +250,7 @@ def batches(x, values, slopes):
         colour = BACKWARD if "grad" in name else JVP
         right.plot(x, y, color=colour, markersize=4, label=name, **style)
     left.set(title="vmap runs its rule for the value", ylabel="value", ylim=(-1.3, 2.6))
-    right.set(title="and keeps the derivative", ylabel="derivative", ylim=(-3.5, 6.5))
+    right.set(title="vmap keeps the derivative", ylabel="derivative", ylim=(-3.5, 6.5))
     left.legend(loc="upper left")
     right.legend(ncols=2)
     for place in (left, right):

@@ -86,7 +86,7 @@ def torch(rows: Sequence[Row]) -> Any:
         if r.part in ("torch", "gpu") and r.ours_seconds and r.other_seconds
         and "torch" in r.against
     ]  # fmt: skip
-    title = "How long do forward and backward take under jit, compared with PyTorch?"
+    title = "Forward and backward under jit: is jaxfn as fast as PyTorch?"
     return _dots(found, title, RATIO)
 
 
@@ -131,9 +131,9 @@ def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
 
 PLOTS = {
     "targets": targets,
-    "eager": _ratios("eager", "How long does a call without jit take?"),
-    "trace": _ratios("trace", "How long does it take to trace and lower?"),
-    "dispatch": _ratios("dispatch", "How long does the call of a compiled step take?"),
+    "eager": _ratios("eager", "Calls without jit: is jaxfn as fast?"),
+    "trace": _ratios("trace", "Trace and lower: is jaxfn as fast?"),
+    "dispatch": _ratios("dispatch", "Calls of a compiled step: is jaxfn as fast?"),
     "chains": chains,
     "arguments": widths,
     "torch": torch,

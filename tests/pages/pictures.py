@@ -162,14 +162,14 @@ def two_vocabularies() -> Figure:
     arrow(axes, (2.15, calls), (2.65, calls))
     arrow(axes, (4.55, calls), (7.45, calls))
     arrow(axes, (6.95, 2.3), (right, 1.9), connectionstyle="angle,angleA=0,angleB=90")
-    for x, words in (
-        (left, (("inputs", "primals"), ("outputs", "primals out"))),
-        (right, ((), ("gradients of the inputs", "cotangents of the inputs"))),
+    for x, y, torch, jax in (
+        (left, 2.5, "inputs", "primals"),
+        (left, 0.5, "outputs", "primals out"),
+        (right, 0.5, "gradients of the inputs", "cotangents of the inputs"),
     ):
-        for y, pair in zip((2.5, 0.5), words, strict=True):
-            for i, word in enumerate(pair):
-                weight = "normal" if i else "bold"
-                write(axes, x, y + 0.11 - 0.22 * i, word, weight=weight)
+        write(axes, x, y + 0.11, torch, weight="bold")
+        write(axes, x, y - 0.11, jax)
+    for x in (left, right):
         arrow(axes, (x, 1.1), (x, 0.8))
     arrow(axes, (left, 2.2), (left, 1.9))
     return axes.figure
