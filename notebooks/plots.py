@@ -9,14 +9,15 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Patch
+from palette import BACKWARD, FORWARD, GREY, INK, JVP, LINES, RULES, STYLE, VMAP
 
 plt.rcParams.update(
-    {"figure.facecolor": "white", "axes.facecolor": "white", "font.size": 12}
+    {"figure.facecolor": "white", "axes.facecolor": "white", "font.size": 12, **STYLE}
 )
 
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
-GREY = "#cccccc"
+PALE = to_rgba(GREY, 0.3)
 EIGHT = plt.get_cmap("viridis", 8)
 """A colour for each of eight devices, or eight examples."""
 STYLES = (
@@ -46,8 +47,10 @@ def curves(x, *panels, xlabel, axes="linear"):
     Args:
         x: Points of the horizontal axis.
         *panels: For each panel its title, the label of its vertical axis, and the
-            values of each line by the name of the line. A number is a level. After
-            these, perhaps a name and a list of lines to compare with, drawn dashed.
+            values of each line by the name of the line. A name that starts with that
+            of a rule gives the line the rule's colour. A number is a level. Where a
+            line is NaN, the ground is grey. After these, perhaps a name and a list of
+            lines to compare with, drawn dashed.
         xlabel: Label of the horizontal axis.
         axes: `"linear"`, or `"log"` for two logarithmic axes.
     """
@@ -57,17 +60,19 @@ def curves(x, *panels, xlabel, axes="linear"):
     )
     for place, (title, ylabel, lines, *beside) in zip(grid[0], panels, strict=True):
         styles = cycle(STYLES[:1] if beside else STYLES)
-        for (name, y), style, colour in zip(
-            lines.items(), styles, cycle(COLOURS), strict=False
-        ):
+        colours = cycle(LINES)
+        for (name, y), style in zip(lines.items(), styles, strict=False):
             if np.ndim(y) == 0:
-                place.axhline(y, color="black", linestyle=":", label=name)
-            else:
-                place.plot(x, y, color=colour, label=name, **style)
+                place.axhline(y, color=INK, linestyle=":", label=name)
+                continue
+            rule = name.partition(":")[0]
+            colour = RULES[rule] if rule in RULES else next(colours)
+            place.plot(x, y, color=colour, label=name, **style)
+            _mark_nan(place, x, y, name)
         for name, others in beside:
             for i, y in enumerate(others):
                 label = name if i == 0 else None
-                place.plot(x, y, color="black", label=label, **STYLES[1])
+                place.plot(x, y, color=INK, label=label, **STYLES[1])
         place.set(title=title, xlabel=xlabel, ylabel=ylabel)
         place.set(xscale=axes, yscale=axes)
         low, high = place.get_ylim()
@@ -76,6 +81,16 @@ def curves(x, *panels, xlabel, axes="linear"):
         if len(lines) > 1 or beside:
             place.legend()
     show(figure)
+
+
+def _mark_nan(place, x, y, name):
+    """Colour the ground grey where a line is NaN, and say so."""
+    gap = np.isnan(np.asarray(y))
+    if gap.any():
+        where = np.asarray(x)[gap]
+        place.axvspan(where.min(), where.max(), color=PALE, linewidth=0)
+        across = place.get_xaxis_transform()
+        place.text(where.mean(), 0.5, f"{name}:\nNaN", ha="center", transform=across)
 
 
 def bars(names, *panels, xlabel):
@@ -91,8 +106,9 @@ def bars(names, *panels, xlabel):
         1, len(panels), figsize=(10, 4.2), layout="constrained", squeeze=False
     )
     for place, (title, ylabel, write, heights) in zip(grid[0], panels, strict=True):
-        colours = ("tab:gray", "tab:blue", "tab:cyan", "tab:green", "tab:orange")
-        place.bar_label(place.bar(names, heights, color=colours), fmt=write, padding=2)
+        place.bar_label(
+            place.bar(names, heights, color=to_rgba(GREY, 0.6)), fmt=write, padding=2
+        )
         place.set(title=title, xlabel=xlabel, ylabel=ylabel)
         place.set_ylim(0, 1.15 * max(heights))
         place.set_xticks(range(len(names)), names, rotation=25, ha="right")
@@ -102,9 +118,9 @@ def bars(names, *panels, xlabel):
 # ---- a table as a picture
 
 
-def _table(place, colours, table, rows, columns, write, **bounds):
-    """Draw a table whose cells are coloured, and written into."""
-    image = place.imshow(colours, aspect="auto", **bounds)
+def _table(place, colours, table, rows, columns, write):
+    """Draw a table with a colour for each of its cells, and a text in it."""
+    place.imshow(colours, aspect="auto")
     place.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
     place.set_yticks(range(len(rows)), rows)
     place.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
@@ -112,8 +128,7 @@ def _table(place, colours, table, rows, columns, write, **bounds):
     place.grid(which="minor", color="white", linewidth=2)
     place.tick_params(which="minor", length=0)
     for (i, j), value in np.ndenumerate(table):
-        place.text(j, i, write(value), ha="center", va="center", color="black")
-    return image
+        place.text(j, i, write(value), ha="center", va="center")
 
 
 def rules(table, rows, columns, title, xlabel, ylabel):
@@ -128,30 +143,21 @@ def rules(table, rows, columns, title, xlabel, ylabel):
         xlabel: What the columns are.
         ylabel: What the rows are.
     """
-    names = ("refused", "body", "backward", "jvp")
-    colours = ListedColormap(["#bbbbbb", "#d55e00", "#9ecae1", "#fdd49e"])
-    size = (5.2 + 0.75 * len(columns), 1.9 + 0.35 * len(rows))
+    names = ("refused", "derivative of the body", "backward", "jvp")
+    colours = [to_rgba(colour, 0.45) for colour in (GREY, LINES[1], BACKWARD, JVP)]
+    size = (6.2 + 0.75 * len(columns), 1.9 + 0.35 * len(rows))
     figure, place = plt.subplots(figsize=size, layout="constrained")
-    image = _table(
-        place,
-        table,
-        table,
-        rows,
-        columns,
-        lambda rule: f"{rule}" if rule else "",
-        cmap=colours,
-        vmin=-0.5,
-        vmax=3.5,
-    )
-    bar = figure.colorbar(image, ticks=range(4))
-    bar.ax.set_yticklabels(names)
-    bar.set_label("rule that ran", labelpad=10)
-    place.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    cells = np.array(colours)[table]
+    _table(place, cells, table, rows, columns, lambda rule: f"{rule}" if rule else "")
+    keys = [Patch(color=colours[rule], label=names[rule]) for rule in np.unique(table)]
+    figure.legend(handles=keys, loc="outside right center", title="rule that ran")
+    figure.suptitle(title)
+    place.set(xlabel=xlabel, ylabel=ylabel)
     show(figure)
 
 
 def factors(tables, rows, columns):
-    """Draw tables of factors side by side, with what is 1 in blue.
+    """Draw tables of factors side by side, with what is not 1 in dark grey.
 
     Args:
         tables: The tables by their titles.
@@ -161,13 +167,12 @@ def factors(tables, rows, columns):
     figure, grid = plt.subplots(
         1, len(tables), figsize=(9.5, 3.6), layout="constrained", sharey=True
     )
-    colours = ListedColormap(["#fdae91", "#9ecae1"])
     for place, (title, table) in zip(grid, tables.items(), strict=True):
         right = np.abs(table - 1) < 0.01
-        bounds = {"cmap": colours, "vmin": 0, "vmax": 1}
-        _table(place, right, table, rows, columns, "{:.2f}".format, **bounds)
+        cells = np.where(right[..., None], to_rgba(GREY, 0.1), to_rgba(GREY, 0.6))
+        _table(place, cells, table, rows, columns, "{:.2f}".format)
         place.set(title=title, xlabel="gradient of")
-    figure.suptitle("Gradient divided by the right one (1 is right, in blue)")
+    figure.suptitle("Which gradients are right? Each number: gradient / right gradient")
     show(figure)
 
 
@@ -188,7 +193,7 @@ def memory_rows(pictures, rows, columns):
     for place, (title, examples) in zip(grid, pictures.items(), strict=True):
         picture = np.ma.masked_less(np.array(examples)[:, None], 0)
         height = len(picture)
-        place.fill_between([0, 256], height, color=GREY, zorder=-1)
+        place.fill_between([0, 256], height, color=PALE, zorder=-1)
         image = place.imshow(
             picture,
             cmap=EIGHT,
@@ -199,11 +204,12 @@ def memory_rows(pictures, rows, columns):
         )
         place.hlines(range(0, height + 1, rows), 0, 256, color="black", linewidth=1.5)
         place.vlines(range(0, 257, columns), 0, height, color="black", linewidth=1.5)
-        place.set(title=title, xlabel="column (count)", ylim=(66, -2), xlim=(-4, 260))
+        place.set(title=title, xlabel="column", ylim=(66, -2), xlim=(-4, 260))
         place.set(xticks=[0, 128, 256], yticks=range(0, 65, 8))
-    grid[0].set_ylabel("row in memory (count)")
+    grid[0].set_ylabel("row in memory")
     bar = figure.colorbar(image, ax=list(grid), ticks=range(8))
-    bar.set_label("example of the batch (number)")
+    bar.set_label("example of the batch")
+    figure.suptitle("How many blocks does a batch of eight need?")
     show(figure)
 
 
@@ -222,13 +228,14 @@ def owners(arrays, layout):
         tables[name] = np.full(array.shape, -1)  # all devices have it
         for shard in () if array.is_fully_replicated else array.addressable_shards:
             tables[name][shard.index] = shard.device.id
-        place.set_facecolor(GREY)
+        place.set_facecolor(PALE)
         owned = np.ma.masked_less(tables[name], 0)
         image = place.imshow(owned, cmap=EIGHT, vmin=-0.5, vmax=7.5, aspect="auto")
         place.set_title(f"{name}: {layout[name]}".replace("PartitionSpec", "P"))
-        place.set(xlabel="column (count)", ylabel="row (count)")
+        place.set(xlabel="column", ylabel="row")
     grid[0].set_yticks(range(4))
-    figure.colorbar(image, ax=list(grid), ticks=range(8)).set_label("device (number)")
+    figure.colorbar(image, ax=list(grid), ticks=range(8)).set_label("device")
+    figure.suptitle("Which device has which part of an array?")
     show(figure)
     return tables
 
@@ -236,14 +243,14 @@ def owners(arrays, layout):
 def batches(x, values, slopes):
     """Draw values and derivatives of a batch, lines and dots by turns on the right."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for (name, y), style, colour in zip(values.items(), ("-", "--"), COLOURS):  # noqa: B905
-        left.plot(x, y, style, color=colour, label=name)
-    colours = [colour for colour in COLOURS for _ in range(2)]
-    for i, ((name, y), colour) in enumerate(zip(slopes.items(), colours)):  # noqa: B905
+    for (name, y), colour in zip(values.items(), (FORWARD, VMAP), strict=True):
+        left.plot(x, y, color=colour, label=name)
+    for i, (name, y) in enumerate(slopes.items()):
         style = {"marker": "o", "linestyle": ""} if i % 2 else {"linestyle": "-"}
+        colour = BACKWARD if "grad" in name else JVP
         right.plot(x, y, color=colour, markersize=4, label=name, **style)
-    left.set(title="Value", ylabel="value (no unit)", ylim=(-1.3, 2.6))
-    right.set(title="Derivative", ylabel="derivative (no unit)", ylim=(-3.5, 6.5))
+    left.set(title="vmap runs its rule for the value", ylabel="value", ylim=(-1.3, 2.6))
+    right.set(title="vmap keeps the derivative", ylabel="derivative", ylim=(-3.5, 6.5))
     left.legend(loc="upper left")
     right.legend(ncols=2)
     for place in (left, right):
@@ -266,9 +273,7 @@ def spikes(inputs, hidden):
         sharex=True,
         sharey="row",
     )
-    for row, trains, colour in zip(
-        grid, (inputs, hidden), ("tab:gray", "tab:blue"), strict=True
-    ):
+    for row, trains, colour in zip(grid, (inputs, hidden), (GREY, INK), strict=True):
         for place, train in zip(row, trains, strict=True):
             place.scatter(*np.nonzero(train), s=14, color=colour)
             place.set_xlim(-1, len(train))
@@ -276,6 +281,7 @@ def spikes(inputs, hidden):
         place.set_title(f"class {number}")
     for place in grid[1]:
         place.set_xlabel("time (ms)")
-    grid[0, 0].set(ylabel="input channel (number)", yticks=[0, 5, 10])
+    grid[0, 0].set(ylabel="input channel", yticks=[0, 5, 10])
+    figure.suptitle("Which neurons fire for which class, and when?")
     grid[1, 0].set_ylabel("hidden neuron (rank)")
     show(figure)

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from notebooks.palette import GREY, INK, LINES, STYLE, svg
 from tests.benchmarks.rows import Row
 
-INK = "#7f7f7f"  # seen on white and on black
-RATIO = "ratio of times (less is better)"
-COLOURS = ("#3b82f6", "#f97316", "#10b981", "#d946ef", "#eab308")
+RATIO = "ratio of times: less is better, a hollow dot misses its target (|)"
 
 
 def draw(rows: Sequence[Row], out: Path) -> list[Path]:
     """Draw what the rows allow; the paths of the pictures."""
     import matplotlib as mpl
 
-    style = dict.fromkeys(
-        (
-            "text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor",
-            "xtick.color", "ytick.color", "grid.color",
-        ),
-        INK,
-    )  # fmt: skip
     paths = []
-    with mpl.rc_context(style):
+    with mpl.rc_context(STYLE):
         for name, plot in PLOTS.items():
             figure = plot(rows)
             if figure is not None:
                 path = out / f"{name}.svg"
-                figure.savefig(path, transparent=True)
+                path.write_text(svg(figure))
                 paths.append(path)
     return paths
 
@@ -57,12 +50,12 @@ def _dots(rows: Sequence[Row], title: str, xlabel: str) -> Any:
     )
     for at, row in enumerate(rows):
         value = row.value
-        colour = {"met": COLOURS[2], "missed": COLOURS[1]}.get(row.verdict, COLOURS[0])
-        axes.hlines(at, value.low, value.high, color=colour, linewidth=1.5)
-        axes.plot(value.median, at, "o", color=colour, markersize=5)
+        fill = "none" if row.verdict == "missed" else INK
+        axes.hlines(at, value.low, value.high, color=GREY, linewidth=1.5)
+        axes.plot(value.median, at, "o", color=INK, mfc=fill, markersize=6)
         if row.target is not None:
-            axes.plot(row.target, at, "|", color=INK, markersize=10, markeredgewidth=2)
-    axes.axvline(1, color=INK, linewidth=0.8)
+            axes.plot(row.target, at, "|", color=GREY, markersize=10, mew=2)
+    axes.axvline(1, color=GREY, linewidth=0.8)
     names = [f"{row.what}: {row.ours} / {row.against}" for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=7)
     axes.set_xscale("log")
@@ -82,7 +75,7 @@ def _ratios(part: str, title: str) -> Any:
 def targets(rows: Sequence[Row]) -> Any:
     """The ratios of times that have a target."""
     found = [r for r in rows if r.target is not None and r.ours_seconds is not None]
-    title = "Targets: met in green, missed in orange, the mark is the target"
+    title = "Which targets are met?"
     return _dots([row.titled() for row in found], title, RATIO)
 
 
@@ -93,7 +86,7 @@ def torch(rows: Sequence[Row]) -> Any:
         if r.part in ("torch", "gpu") and r.ours_seconds and r.other_seconds
         and "torch" in r.against
     ]  # fmt: skip
-    title = "Forward and backward: time of jaxfn under jit over time of PyTorch"
+    title = "Forward and backward under jit: is jaxfn as fast as PyTorch?"
     return _dots(found, title, RATIO)
 
 
@@ -102,7 +95,7 @@ def chains(rows: Sequence[Row]) -> Any:
     return _by_size(
         rows,
         "grad of a chain",
-        "Trace and lower the gradient of a chain",
+        "How long does it take to trace and lower the gradient of a chain?",
         "applies in the chain",
     )
 
@@ -112,7 +105,7 @@ def widths(rows: Sequence[Row]) -> Any:
     return _by_size(
         rows,
         "arguments",
-        "Trace and lower the gradient of a Function with many arguments",
+        "How long does it take to trace and lower the gradient of many arguments?",
         "arguments",
     )
 
@@ -126,7 +119,7 @@ def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
     if not lines:
         return None
     figure, axes = _axes(title, xlabel, "CPU time (ms)")
-    for colour, (name, points) in zip(COLOURS, lines.items(), strict=False):
+    for colour, (name, points) in zip(cycle(LINES), lines.items(), strict=False):
         line = zip(*sorted(points.items()), strict=True)
         axes.plot(*line, "o-", color=colour, label=name)
     axes.set(xscale="log", yscale="log")
@@ -138,9 +131,9 @@ def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
 
 PLOTS = {
     "targets": targets,
-    "eager": _ratios("eager", "Calls without jit"),
-    "trace": _ratios("trace", "Trace and lower"),
-    "dispatch": _ratios("dispatch", "Calls of a compiled step"),
+    "eager": _ratios("eager", "Calls without jit: is jaxfn as fast?"),
+    "trace": _ratios("trace", "Trace and lower: is jaxfn as fast?"),
+    "dispatch": _ratios("dispatch", "Calls of a compiled step: is jaxfn as fast?"),
     "chains": chains,
     "arguments": widths,
     "torch": torch,

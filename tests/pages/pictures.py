@@ -1,6 +1,7 @@
 """Draw notebooks/pictures: `python -m tests.pages.pictures`.
 
-Each picture is a few boxes and arrows, as SVG with its text as text.
+Each picture answers the question in its title by a few boxes and arrows, as SVG with
+its text as text.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+
+from notebooks import palette
+from notebooks.palette import BACKWARD, FORWARD, GREY, INK, RULES, svg
 
 FOLDER = Path(__file__).parents[2] / "notebooks/pictures"
 STYLE = {
@@ -20,20 +25,18 @@ STYLE = {
     "svg.hashsalt": "jaxfn",  # the same names of parts each time
     "font.family": "sans-serif",
     "font.size": 11,
+    **palette.STYLE,
 }
-BLUE, GREEN, ORANGE, GREY, RED = "#d6e6f7", "#d9efd9", "#fbe3c6", "#eeeeee", "#f7d6d6"
+WIDTH = 9.6
+Point = tuple[float, float]
 
 
 def main() -> None:
     """Draw all pictures."""
     FOLDER.mkdir(exist_ok=True)
     for name, draw in PICTURES.items():
-        path = FOLDER / f"{name}.svg"
         with mpl.rc_context(STYLE):
-            figure = draw()
-            figure.savefig(path, metadata={"Date": None, "Creator": None})
-        lines = [line.rstrip() for line in path.read_text().splitlines()]
-        path.write_text("\n".join(lines) + "\n")
+            (FOLDER / f"{name}.svg").write_text(svg(draw()))
 
 
 def texts(figure: Figure) -> list[str]:
@@ -48,12 +51,12 @@ def texts_of(path: Path) -> Iterator[str]:
         yield line.replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
 
 
-def canvas(width: float, height: float) -> Axes:
-    """Return axes without a frame, in inches."""
-    figure = Figure(figsize=(width, height), facecolor="white")
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width), ylim=(0, height))
+def canvas(height: float, title: str) -> Axes:
+    """Return axes without a frame, in inches, with a title on top."""
+    axes = Figure(figsize=(WIDTH, height)).add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, WIDTH), ylim=(0, height))
     axes.axis("off")
+    axes.text(0.1, height - 0.25, title, va="center", fontsize=13, weight="bold")
     return axes
 
 
@@ -61,106 +64,136 @@ def box(
     axes: Axes,
     x: float,
     y: float,
-    text: str,
-    *,
+    *lines: str,
     width: float,
-    color: str = BLUE,
-    height: float = 0.62,
+    height: float = 0.8,
+    color: str = GREY,
+    bold: int = 0,
 ) -> None:
-    """Draw a box with its centre at (x, y)."""
+    """Draw a box with its centre at (x, y), and its first `bold` lines in bold."""
     axes.add_patch(
         FancyBboxPatch(
             (x - width / 2, y - height / 2),
             width,
             height,
             boxstyle="round,pad=0,rounding_size=0.08",
-            facecolor=color,
-            edgecolor="#555555",
-            linewidth=1,
+            facecolor=(color, 0.15),
+            edgecolor=color,
+            linewidth=1.3,
         )
     )
-    axes.text(x, y, text, ha="center", va="center", linespacing=1.35)
+    top = y + 0.11 * (len(lines) - 1)
+    for i, line in enumerate(lines):
+        write(axes, x, top - 0.22 * i, line, weight="bold" if i < bold else "normal")
 
 
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def write(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
+    """Write a line of text with its middle at (x, y)."""
+    axes.text(x, y, text, **{"ha": "center", "va": "center_baseline", **options})
+
+
+def arrow(axes: Axes, start: Point, end: Point, **options: Any) -> None:
     """Draw an arrow between two points."""
-    style = {"arrowstyle": "-|>", "color": "#333333", "linewidth": 1.2}
+    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 0}
+    style |= {"shrinkB": 0, "mutation_scale": 12, **options}
     axes.annotate("", xy=end, xytext=start, arrowprops=style)
 
 
-def note(axes: Axes, x: float, y: float, text: str, **options: str) -> None:
-    """Write a small text without a box."""
-    axes.text(x, y, text, ha="center", va="center", fontsize=9.5, **options)
-
-
 def which_tool() -> Figure:
-    """Draw the decision between the four tools."""
-    axes = canvas(9.4, 4.3)
-    box(axes, 4.7, 3.9, "Is there a class written for PyTorch?", width=3.6, color=GREY)
-    box(axes, 2.4, 2.75, "Do you want its source in JAX?", width=3.2, color=GREY)
-    box(axes, 7.0, 2.75, "A class with ctx, or a function?", width=3.2, color=GREY)
-    for x, y, answer, end in (
-        (3.75, 3.59, "yes", (2.6, 3.06)),
-        (5.65, 3.59, "no", (6.8, 3.06)),
-        (1.9, 2.44, "no", (1.15, 1.91)),
-        (2.9, 2.44, "yes", (3.55, 1.91)),
-        (6.5, 2.44, "class", (5.85, 1.91)),
-        (7.5, 2.44, "function", (8.2, 1.91)),
+    """Draw the way from what a reader has to the tool."""
+    axes = canvas(5.1, "Which tool do I need?")
+    columns = from_torch, translate, jax, kernel, numpy = 1.0, 2.9, 4.8, 6.7, 8.6
+    write(axes, WIDTH / 2, 4.5, "I have …", color=GREY)
+    torch, rules = (from_torch + translate) / 2, kernel
+    box(axes, torch, 3.9, "PyTorch: a Function,", "a package, a whole model", width=3.7)
+    box(axes, jax, 3.9, "JAX code", width=1.75)
+    box(axes, kernel, 3.9, "a kernel: Triton,", "Pallas, CUDA", width=1.75)
+    box(axes, numpy, 3.9, "NumPy or", "SciPy code", width=1.75)
+    box(axes, from_torch, 2.5, "from_torch", "a JAX function", width=1.75, bold=1)
+    box(axes, translate, 2.5, "translate", "then compare", width=1.75, bold=2)
+    box(axes, kernel, 2.5, "triton_call", "pallas_call, ffi_call", width=1.75, bold=1)
+    box(axes, numpy, 2.5, "host_function", width=1.75, bold=1)
+    for x, *label in (
+        (from_torch, "run it", "unmodified"),
+        (translate, "a Function", "as source"),
     ):
-        arrow(axes, (x, y), end)
-        side = -0.32 if end[0] < x else 0.34
-        note(axes, (x + end[0]) / 2 + side, (y + end[1]) / 2 + 0.05, answer)
-    box(axes, 1.15, 1.5, "from_torch\nruns it as it is", width=2.1, height=0.82)
-    box(axes, 3.5, 1.5, "translate,\nthen compare", width=2.1, height=0.82)
-    box(axes, 5.85, 1.5, "Function", width=2.1, height=0.82)
-    box(axes, 8.2, 1.5, "custom_function", width=2.1, height=0.82)
-    for x in (1.15, 3.5, 5.85, 8.2):
-        arrow(axes, (x, 1.09), (x, 0.74))
-    text = "check: are the rules right?      explain: what does JAX do with them?"
-    box(axes, 4.68, 0.42, text, width=9.14, color=GREEN)
+        arrow(axes, (x, 3.5), (x, 2.9))
+        for y, line in zip((3.29, 3.09), label, strict=True):
+            write(axes, x + 0.1, y, line, ha="left", fontsize=9.5)
+    for x in (kernel, numpy):
+        arrow(axes, (x, 3.5), (x, 2.9))
+        arrow(axes, (x, 2.1), (x, 1.76))
+    arrow(axes, (jax, 3.5), (jax, 1.76))
+    _rules(axes, rules)
+    for x in columns:
+        arrow(axes, (x, 0.9 if x >= jax else 2.1), (x, 0.64))
+    box(axes, WIDTH / 2, 0.36, width=9.35, height=0.56)
+    for x, tool, question in (
+        (torch, "check", "Are the rules right?"),
+        (rules, "explain", "What does JAX do with them?"),
+    ):
+        write(axes, x, 0.47, tool, weight="bold")
+        write(axes, x, 0.25, question)
     return axes.figure
+
+
+def _rules(axes: Axes, x: float) -> None:
+    """Draw a box with the two tools that take rules, and the rules in their colours."""
+    box(axes, x, 1.33, width=5.55, height=0.86)
+    write(axes, 5.35, 1.55, "Function", weight="bold")
+    write(axes, 5.35, 1.33, "a class with ctx")
+    write(axes, 8.05, 1.55, "custom_function", weight="bold")
+    write(axes, 8.05, 1.33, "a decorator")
+    write(axes, x, 1.55, "or")
+    for i, (name, color) in enumerate(RULES.items()):
+        write(axes, x - 1.8 + 1.2 * i, 1.05, name, color=color, weight="bold")
 
 
 def two_vocabularies() -> Figure:
     """Draw one call in the words of PyTorch and of JAX."""
-    axes = canvas(9.4, 3.0)
-    steps = [
-        (1.2, "forward", "fwd"),
-        (3.55, "saved tensors", "residuals"),
-        (8.2, "backward", "bwd"),
-    ]
-    note(axes, 4.7, 0.2, "upper line: PyTorch      lower line: JAX", weight="bold")
-    colors = [BLUE, ORANGE, BLUE]
-    for (x, torch, jax), color in zip(steps, colors, strict=True):
-        box(axes, x, 1.5, f"{torch}\n{jax}", width=1.9, height=0.9, color=color)
-    box(axes, 5.85, 2.2, "grad_output\ncotangent", width=1.9, height=0.9, color=ORANGE)
-    arrow(axes, (2.15, 1.5), (2.6, 1.5))
-    arrow(axes, (4.5, 1.4), (7.25, 1.4))
-    arrow(axes, (6.8, 2.0), (7.25, 1.75))
-    arrow(axes, (1.2, 2.45), (1.2, 1.95))
-    arrow(axes, (1.2, 1.05), (1.2, 0.6))
-    arrow(axes, (8.2, 1.05), (8.2, 0.6))
-    note(axes, 1.75, 2.4, "inputs\nprimals")
-    note(axes, 1.9, 0.65, "outputs\nprimals out")
-    note(axes, 7.2, 0.6, "gradients of the inputs\ncotangents of the inputs")
+    axes = canvas(3.5, "What is what in PyTorch and in JAX?")
+    write(axes, 9.45, 3.25, "bold: PyTorch's word", ha="right", weight="bold")
+    write(axes, 9.45, 3.0, "plain: JAX's word", ha="right")
+    calls, left, right = 1.5, 1.2, 8.4
+    box(axes, left, calls, "forward", "fwd", width=1.9, color=FORWARD, bold=1)
+    box(axes, 3.6, calls, "saved tensors", "residuals", width=1.9, bold=1)
+    box(axes, 6.0, 2.3, "grad_output", "cotangent", width=1.9, bold=1)
+    box(axes, right, calls, "backward", "bwd", width=1.9, color=BACKWARD, bold=1)
+    arrow(axes, (2.15, calls), (2.65, calls))
+    arrow(axes, (4.55, calls), (7.45, calls))
+    arrow(axes, (6.95, 2.3), (right, 1.9), connectionstyle="angle,angleA=0,angleB=90")
+    for x, y, torch, jax in (
+        (left, 2.5, "inputs", "primals"),
+        (left, 0.5, "outputs", "primals out"),
+        (right, 0.5, "gradients of the inputs", "cotangents of the inputs"),
+    ):
+        write(axes, x, y + 0.11, torch, weight="bold")
+        write(axes, x, y - 0.11, jax)
+    for x in (left, right):
+        arrow(axes, (x, 1.1), (x, 0.8))
+    arrow(axes, (left, 2.2), (left, 1.9))
     return axes.figure
 
 
 def from_torch() -> Figure:
     """Draw how `from_torch` makes JAX operations of a rule."""
-    axes = canvas(9.4, 2.1)
+    axes = canvas(
+        2.75, "How does from_torch run a rule in JAX, and where does it refuse?"
+    )
     steps = [
-        ("Python of the rule", "refused: values\n(int(x), NumPy)"),
-        ("ATen graph", "refused: over\n16 branches"),
-        ("graph without\nmutation and views", "refused: writes that\nwould be lost"),
-        ("JAX operations", "refused: operations\nwithout an equivalent"),
+        (("Python of the rule",), "a value is needed", "int(x), NumPy"),
+        (("ATen graph",), "over 16", "branches"),
+        (("graph without", "mutation and views"), "a write", "would be lost"),
+        (("JAX operations",), "an operation has", "no equivalent"),
     ]
-    for i, (text, refused) in enumerate(steps):
-        x = 1.2 + 2.33 * i
-        box(axes, x, 1.45, text, width=1.95, height=0.9)
-        note(axes, x, 0.5, refused, color="#a03030")
+    for i, (lines, *refused) in enumerate(steps):
+        x = 1.15 + 2.433 * i
+        box(axes, x, 1.75, *lines, width=1.95)
         if i:
-            arrow(axes, (x - 1.36, 1.45), (x - 0.98, 1.45))
+            arrow(axes, (x - 1.458, 1.75), (x - 0.975, 1.75))
+        arrow(axes, (x, 1.35), (x, 0.8), color=GREY, linestyle="--")
+        for y, text in zip((0.6, 0.38, 0.16), ("refused:", *refused), strict=True):
+            write(axes, x, y, text, color=GREY)
     return axes.figure
 
 

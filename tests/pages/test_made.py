@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from notebooks import palette
 from tests.pages import api, pictures
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,22 @@ def test_a_picture_is_current_and_on_a_page(name):
     assert sorted(pictures.texts_of(path)) == expected, said
     pages = [ROOT / "README.md", *PAGES.glob("*/*.md")]
     assert any(f"pictures/{name}.svg)" in page.read_text() for page in pages)
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_has_the_colours_of_the_palette_on_light_and_dark_pages(name):
+    text = (pictures.FOLDER / f"{name}.svg").read_text()
+    style, _, drawing = text.partition("</style>")
+    assert "@media (prefers-color-scheme: dark)" in style
+    used = set(re.findall(r"(?:fill|stroke): (?!none)([^;\"]+)", drawing))
+    assert used <= set(palette.DARK)
+    for part, light in re.findall(r"(fill|stroke): (#\w+)", drawing):
+        dark = palette.DARK[light]
+        assert f'[style*="{part}: {light}"] {{{part}: {dark} !important}}' in style
+    # What has no colour is black, on a dark page too. The ground is transparent.
+    parts = re.findall(r"<(?:path|text)\b[^>]*>", drawing.partition("<clipPath")[0])
+    assert parts
+    assert all(re.search(r"(?:fill|stroke): #|\"fill: none\"", x) for x in parts)
 
 
 def test_the_page_of_measurements_repeats_results():
