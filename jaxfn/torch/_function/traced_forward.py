@@ -24,6 +24,7 @@ from jaxfn.torch._base import (
     has_vmap,
     is_separate,
     names_kernel,
+    nests,
     settings_of,
     torch,
     type_test,
@@ -371,6 +372,8 @@ def traced_forward(
     Raises:
         TorchRefusal: It can't be traced.
     """
+    if needs_input_grad is None and nests(cls):
+        raise NeedsRead
     if place := type_test(cls):
         raise TorchRefusal(
             operation="type(x) is torch.Tensor",
@@ -397,10 +400,9 @@ def traced_forward(
 
 def _with_value(x: Any) -> Any:
     """Return a number that was saved as a tensor so that conditions on it are known."""
-    is_number = (
-        isinstance(x, torch.Tensor) and x.numel() == 1 and not experimental.is_fake(x)
-    )
-    return torch.tensor(x.tolist(), dtype=x.dtype) if is_number else x
+    if not isinstance(x, torch.Tensor) or not experimental.is_made(x):
+        return x
+    return torch.tensor(x.tolist(), dtype=x.dtype)
 
 
 # jaxfn knows arrays by identity. So a returned or saved input must be the same array,
