@@ -138,9 +138,9 @@ def _plain_in(
     name: str, value: Any, names: list[str], seen: set[types.CodeType]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the value, if it is plain; else its plain members of these names."""
-    if isinstance(value, types.MethodType) and isinstance(value.__self__, type):
-        # It is `apply` of another Function.
-        yield from _plain_in(name, value.__self__, names, seen)
+    owner: Any = getattr(value, "__self__", None)
+    if isinstance(owner, type(torch.autograd.Function)):  # `apply` of another Function
+        yield from _plain_in(name, owner, names, seen)
     elif _is_plain(value):
         yield name, value
     elif isinstance(value, types.FunctionType):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import jaxfn
 from jaxfn.torch._base import (
     BACKWARD,
     FORWARD,
@@ -359,9 +360,22 @@ class TracedForward:
             tangents = iter(tensors[len(leaves) :])
             args = [next(tangents) if g else None for g in has_tangent]
             result = self.cls.jvp(ctx, *args)
-            return list(result) if isinstance(result, tuple) else [result]
+            return self._tangents(result if isinstance(result, tuple) else (result,))
 
         return self._derive(key, run, seed=self._settings.seed(JVP))
+
+    def _tangents(self, found: Sequence[Any]) -> list[Any]:
+        """Return the tangents that jvp returned; as in torch, none may be missing."""
+        result = self.result
+        for i, (t, out) in enumerate(zip(found, result.is_output, strict=False)):
+            is_float = out is not None and result.inexact[out]
+            if t is None and is_float and out not in result.marked:
+                raise jaxfn.RuleError(
+                    f"`{self.name}.jvp` returned None as the tangent of output {i}. If "
+                    "a `return` is missing, add it. If the tangent is zero, return "
+                    "zeros: torch.zeros_like(output)."
+                )
+        return list(found)
 
 
 def traced_forward(
