@@ -274,9 +274,11 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
         Returns:
             A tuple with a tangent for each output; for one output, the tangent alone
-            suffices. None for an output that is integer or marked non-differentiable.
+            suffices. None in the tuple means zero; return it for an output that is
+            integer or marked non-differentiable. None alone raises.
 
-        Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode.
+        Differs from torch: without `backward`, JAX transposes `jvp` for reverse mode;
+        None in the tuple means zeros.
 
         Example:
             >>> import jax, jax.numpy as jnp, jaxfn

@@ -271,6 +271,12 @@ def tangents(result: Any, layout: Layout, *, name: str) -> list[Any]:
         layout: What forward left.
         name: Name of the Function.
     """
+    if result is None and any(layout.differentiable):
+        raise messages.RuleValueError(
+            f"`{name}.jvp` returned None: expected a tangent for each output. If a "
+            "`return` is missing, add it. If the tangent is zero, return zeros: "
+            "jnp.zeros_like(output)."
+        )
     found = list(result) if isinstance(result, tuple) else [result]
     n = len(layout.outputs)
     # Unlike for gradients, torch refuses extra None.
@@ -299,14 +305,8 @@ def tangents(result: Any, layout: Layout, *, name: str) -> list[Any]:
 
 def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
     """Check one array of a tangent. Unlike a gradient, torch never sums it to fit."""
-    if t is None and not differentiable:
+    if t is None:
         return None
-    if t is None:  # a zero tangent would hide a `return` that was forgotten
-        raise messages.RuleValueError(
-            f"`{where.rule_name}` returned None as the tangent of {where.label}: "
-            f"expected {short(tangent_type(aval))}. If it has no `return`, add one. If "
-            "the output is constant, return zeros, jnp.zeros_like(output)."
-        )
     if not differentiable:
         raise messages.RuleValueError(
             f"Function's jvp returned a gradient at position {where.position}, but  "
@@ -319,7 +319,7 @@ def _tangent(t: Any, aval: Any, differentiable: bool, where: Where) -> Any:
         raise messages.RuleTypeError(
             f"expected Variable or None (got {type_name(t)}) for grad output "
             f"{where.position}. `{where.rule_name}` returned something else than an "
-            f"array for {where.label}: expected {short(aval)}, got "
+            f"array for {where.label}: expected {short(aval)} or None, got "
             f"{messages.shown(t)}."
         )
     t, aval = as_jax(t), tangent_type(aval)

@@ -13,10 +13,7 @@ from tests.laws.catalogue import BY_NAME as LAWS
 from tests.parity.catalogue import FAMILIES
 from tests.sizes import only, parametrize
 
-ON_PURPOSE = {
-    "StraightThrough",  # the derivative is not that of the value
-    "SortWithIndices",  # an output that moves is marked non-differentiable
-}
+ON_PURPOSE = {"StraightThrough"}  # the derivative is not that of the value
 WRONG = {
     "WrongBackward": ("backward",),
     "WrongJvp": ("backward", "jvp"),  # JAX transposes it, which the callable hides

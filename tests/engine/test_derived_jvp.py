@@ -23,7 +23,7 @@ def derived(forward, pull):
     return function(
         "Derived",
         forward=saving,
-        backward=lambda ctx, g: pull(ctx.saved_tensors[0], g),
+        backward=lambda ctx, g: (pull(ctx.saved_tensors[0], g),),
         generate_jvp_rule=True,
     ).apply
 

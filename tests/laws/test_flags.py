@@ -185,7 +185,7 @@ def test_none_from_backward_is_zero_and_from_jvp_an_error(place, engine):
     ).apply
     place = PLACES[place](f)
     if engine in ("jvp", "both"):  # a missing tangent is no zero: it raises
-        with pytest.raises(jaxfn.RuleError, match="jvp` returned None as the tangent"):
+        with pytest.raises(jaxfn.RuleError, match="jvp` returned None: expected"):
             jax.jvp(place, (XS, YS), (XS, YS))
     if engine == "jvp":
         return

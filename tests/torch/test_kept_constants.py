@@ -123,6 +123,57 @@ def test_what_depends_on_an_argument_has_no_value(make):
         from_torch(cls).apply(X)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda kept, x: kept[0].add_(kept[0].sum().item() + 1),
+        lambda kept, x: kept[0].add_(2 if x.requires_grad else 3),
+        lambda kept, x: kept[0].numpy().fill(2),
+    ],
+)
+def test_a_constant_of_a_trace_that_was_given_up_has_no_value(made):
+    class Keeps(Function):
+        kept = None
+
+        @staticmethod
+        def forward(ctx, x):
+            if Keeps.kept is None:
+                Keeps.kept = [torch.zeros(2)]
+                made(Keeps.kept, x)
+            return x * Keeps.kept[0]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    for _ in range(2):
+        with pytest.raises(TorchRefusal):
+            from_torch(Keeps).apply(X)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.ones(2) * 2 if x.sum() > 10 else torch.ones(2) * 3,
+        lambda x: torch.ones(2).mul_(4) if x.sum() > 10 else torch.ones(2).mul_(5),
+    ],
+)
+def test_a_constant_that_a_condition_decides_has_no_value(make):
+    with pytest.raises(TorchRefusal, match="it was made in another trace"):
+        from_torch(keeping(make)).apply(X)
+
+
+def test_a_constant_with_a_graph_keeps_it():
+    def make(x):
+        with torch.enable_grad():
+            return torch.ones(2).requires_grad_() * 2
+
+    cls = keeping(make, lambda x, kept: x * kept.detach())
+    with pytest.raises(TorchRefusal):
+        from_torch(cls).apply(X)
+    assert cls.kept.grad_fn is not None
+
+
 def test_a_tensor_of_the_program_is_not_written_to():
     table = torch.ones(2)
     cls = keeping(lambda _: (table.view(2), table * 2)[1])

@@ -74,6 +74,9 @@ def test_a_message_that_formats_a_value(check):
         lambda x: x.new_zeros(2)[int(x.sum().item()) % 2],
         lambda x: float(x.sum()) % 2,
         lambda x: int(x.sum() % 2),
+        lambda x: float("%.1f" % x.sum().item()),
+        lambda x: float(f"{x.sum().item():.1f}"),
+        lambda x: {"3.0": 1}.get("%.1f" % x.sum(), 2),
     ],
 )
 def test_other_uses_of_a_value_are_refused(check):

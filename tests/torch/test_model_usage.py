@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -746,7 +747,7 @@ def test_a_function_gets_a_jvp_from_its_backward(wrap):
 
 
 class Caches(torch.nn.Module):
-    """Makes a mask and a scale at the first call, and keeps them."""
+    """Keeps a mask and a scale, which it may make at the first call."""
 
     def __init__(self, *, kept=False):
         super().__init__()
@@ -763,20 +764,37 @@ class Caches(torch.nn.Module):
         return self.linear(x) @ self.mask * self.cache["scale"] + self.list[0]
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_tensors_that_a_module_keeps_beside_its_buffers(kept):
-    module = Caches(kept=kept)
+def test_tensors_that_a_module_keeps_beside_its_buffers():
+    module = Caches(kept=True)
     model, x = from_torch(module), jnp.ones((2, 4))
     grad = jax.jit(jax.grad(lambda p: model.apply(p, x).sum()))
     for _ in range(2):
         got = grad(model.params)["linear.bias"]
         np.testing.assert_array_equal(got, [4, 8, 12, 16])
-    assert (module.mask is None) is not kept  # the module itself stays as it is
     with torch.no_grad():
         expected = module(torch.ones(2, 4)).numpy()
     np.testing.assert_allclose(model.apply(model.params, x), expected, rtol=1e-6)
-    again = from_torch(module)  # now it has them
+
+
+def test_what_a_module_makes_at_the_first_call_is_there_after_a_call():
+    """It may be a counter as well: only the module itself knows."""
+    module, x = Caches(), jnp.ones((2, 4))
+    model = from_torch(module)
+    with pytest.raises(TorchRefusal, match="a write to `mask`, `cache.scale`"):
+        model.apply(model.params, x)
+    assert module.mask is None
+    with torch.no_grad():
+        expected = module(torch.ones(2, 4)).numpy()
+    again = from_torch(module)
     np.testing.assert_allclose(again.apply(again.params, x), expected, rtol=1e-6)
+
+
+def test_a_view_of_a_buffer_is_no_constant():
+    module = Caches(kept=True)
+    module.register_buffer("mean", torch.zeros(4))
+    module.half = {"of": [module.mean[:2]]}
+    with pytest.raises(TypeError, match=r"`half\.of\.0` of Caches, which is a view"):
+        from_torch(module)
 
 
 class Counts(Caches):
@@ -785,6 +803,8 @@ class Counts(Caches):
     def __init__(self, change):
         super().__init__(kept=True)
         self.n, self.last, self.change = torch.zeros(()), None, change
+        self.deep = {"a": {"b": torch.zeros(4)}, "object": types.SimpleNamespace()}
+        self.register_buffer("empty", None)
 
     def forward(self, x):
         self.change(self, x)
@@ -799,6 +819,11 @@ class Counts(Caches):
         (lambda m, x: setattr(m, "last", x.sum()), "a write to `last`"),
         (lambda m, x: setattr(m, "last", torch.zeros(4).copy_(x[0])), "to `last`"),
         (lambda m, _: setattr(m, "last", torch.rand(())), "a write to `last`"),
+        (lambda m, _: setattr(m, "last", torch.zeros(3)), "a write to `last`"),
+        (lambda m, _: m.list.append(torch.ones(3)), r"a write to `list\.1`"),
+        (lambda m, _: m.deep["a"].update(b=torch.ones(4)), r"to `deep\.a\.b`"),
+        (lambda m, x: setattr(m.deep["object"], "c", x), r"to `deep\.object\.c`"),
+        (lambda m, x: setattr(m, "empty", x.sum()), "a write to `empty`"),
     ],
 )
 def test_what_a_module_keeps_of_a_call_is_refused(change, words):

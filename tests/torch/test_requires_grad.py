@@ -227,6 +227,57 @@ def test_asked_in_setup_context_beside_a_vmap_rule():
                 np.testing.assert_allclose(got, want * np.ones((2, 2)))
 
 
+class Inner(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        a, b = ctx.needs_input_grad
+        return x * (1 + a + 10 * b)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+def by_grad_fn(x, w):
+    with torch.enable_grad():
+        return x * (2 if (w * 2).grad_fn is None else 3)
+
+
+def by_writing(x, w):
+    with torch.enable_grad():
+        return w.clone().add_(x)
+
+
+@pytest.mark.parametrize("value", [by_grad_fn, by_writing, Inner.apply])
+@pytest.mark.parametrize("argnums", [(), (0,), (1,), (0, 1)])
+def test_what_depends_on_it_in_forward(value, argnums):
+    class Depends(Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            return value(x, w).detach() * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g
+
+    xs = [torch.tensor(x, requires_grad=i in argnums) for i, x in enumerate((X, W))]
+    expected = Depends.apply(*xs).detach().numpy()
+    apply = from_torch(Depends).apply
+    if not argnums:
+        np.testing.assert_array_equal(apply(X, W), expected)
+        return
+    rest = [i for i in range(2) if i not in argnums]
+
+    def loss(*args):
+        given = dict(zip(argnums, args, strict=True)) | {i: (X, W)[i] for i in rest}
+        return apply(given[0], given[1]).sum()
+
+    args = [(X, W)[i] for i in argnums]
+    value_and_grad = jax.value_and_grad(loss, tuple(range(len(args))))
+    for run in (value_and_grad, jax.jit(value_and_grad)):
+        np.testing.assert_allclose(run(*args)[0], expected.sum(), rtol=1e-6)
+
+
 def test_names_of_torchs_graph_on_ctx_are_refused():
     class Hooks(Function):
         @staticmethod

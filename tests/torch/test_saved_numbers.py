@@ -47,6 +47,27 @@ def test_the_condition_is_known(how, dim):
     assert [len(rule.whole_backward().paths) for rule in rules] == [1]
 
 
+def test_a_number_of_the_program_stays_its_own():
+    scale = torch.nn.Parameter(torch.tensor(2.0), requires_grad=False)
+
+    class Scaled(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.scale = scale
+            ctx.name = "Scaled"
+            return x * scale
+
+        @staticmethod
+        def backward(ctx, g):
+            assert ctx.scale is scale
+            return g * (ctx.scale if ctx.name == "Scaled" else 1)
+
+    case = Case(Scaled, [X])
+    assert case.worst() == 0
+    scale.fill_(5)
+    assert case.worst() == 0
+
+
 @pytest.mark.parametrize("k", [3.5, 1.5])
 def test_a_list_of_numbers_and_a_float(k):
     class Scaled(Function):

@@ -11,6 +11,7 @@ from jaxfn.torch._base.cache_key import (
     Same,
     fingerprint,
     names_kernel,
+    nests,
     settings_of,
     type_test,
 )
@@ -51,6 +52,7 @@ from jaxfn.torch._base.refusal import (
     OR_HOST,
     TorchRefusal,
     formats_text,
+    is_in_message,
     is_ours,
     is_users,
     of_unused,

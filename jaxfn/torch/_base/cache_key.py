@@ -57,15 +57,27 @@ def names_kernel(cls: Any) -> bool:
     return any(isinstance(value, Same) for _, _, value in _read_by_rules(cls))
 
 
+def _reached_by(cls: Any) -> set[types.CodeType]:
+    """Return the code of the rules and of the functions that they call."""
+    reached: set[types.CodeType] = set()
+    for rule in _RULES:
+        list(_read_by(getattr(cls, rule), reached))
+    return reached
+
+
+def nests(cls: Any) -> bool:
+    """Return whether a rule may call a Function that asks what is differentiated."""
+    own = [getattr(getattr(cls, rule), "__code__", None) for rule in _RULES]
+    reached = [code for code in _reached_by(cls) if code not in own]
+    return any("needs_input_grad" in _names(code) for code in reached)
+
+
 def type_test(cls: Any) -> str:
     """Return the line of a rule that asks whether a type *is* torch.Tensor, if any.
 
     While a rule is traced, its tensors are of a class derived from that.
     """
-    reached: set[types.CodeType] = set()
-    for rule in _RULES:
-        list(_read_by(getattr(cls, rule), reached))
-    for code in reached:
+    for code in _reached_by(cls):
         if {"type", "Tensor"} <= {*_names(code)}:
             with contextlib.suppress(OSError, SyntaxError):
                 tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
@@ -79,8 +91,9 @@ def _compares_type(node: ast.AST) -> bool:
     if not isinstance(node, ast.Compare):
         return False
     sides = [ast.unparse(x) for x in (node.left, *node.comparators)]
-    is_of_type = any(x.startswith("type(") for x in sides)
-    return is_of_type and any(re.search(r"\b(Tensor|Parameter)\b", x) for x in sides)
+    is_of_type = any(re.fullmatch(r"type\(\w+\)", x) for x in sides)
+    kind = r"(torch\.|nn\.)*(Tensor|Parameter)"
+    return is_of_type and any(re.fullmatch(rf"\(?({kind}(, )?)+\)?", x) for x in sides)
 
 
 def _read_by_rules(cls: Any) -> Iterator[tuple[str, str, Any]]:
@@ -125,7 +138,10 @@ def _plain_in(
     name: str, value: Any, names: list[str], seen: set[types.CodeType]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the value, if it is plain; else its plain members of these names."""
-    if _is_plain(value):
+    owner: Any = getattr(value, "__self__", None)
+    if isinstance(owner, type(torch.autograd.Function)):  # `apply` of another Function
+        yield from _plain_in(name, owner, names, seen)
+    elif _is_plain(value):
         yield name, value
     elif isinstance(value, types.FunctionType):
         if not _is_library(value.__module__):

@@ -107,7 +107,15 @@ def is_fake(x: Any) -> bool:
 def known(x: Any) -> Any:
     """Return the tensor with values, if torch knows those of one without; else `x`."""
     constant = getattr(x, "constant", None) if is_fake(x) else None
-    return x if constant is None else constant
+    if constant is None:
+        return x
+    constant._jaxfn_is_made = True
+    return constant
+
+
+def is_made(x: Any) -> bool:
+    """Return whether `known` returned it: a rule made it, and no one else has it."""
+    return getattr(x, "_jaxfn_is_made", False)
 
 
 def is_operation(target: Any) -> bool:
@@ -502,14 +510,16 @@ def launches_caught(act: Callable[..., None]) -> Iterator[None]:
 def triton_ops_open() -> Any:
     """Return a context in which operations of `torch.library.triton_op` run as Python.
 
-    One with a derivative of its own stays closed: its Python does not have that.
+    One with a derivative, a vmap rule or a kernel for the CPU of its own stays closed:
+    its Python does not have those.
     """
     kind = name("CustomOpDef")
     call = kind.__call__
 
     def opened(op: Any, *args: Any, **kwargs: Any) -> Any:
         modes = [mode.__name__ for mode in op._torch_dispatch_fns]
-        is_open = "FunctionalTensorMode" in modes and op._backward_fn is None
+        others = op._backward_fn or op._vmap_fn or len(op._backend_fns) > 1
+        is_open = "FunctionalTensorMode" in modes and not others
         return (op._init_fn if is_open else functools.partial(call, op))(
             *args, **kwargs
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import importlib.util
 import linecache
 import os
@@ -139,7 +140,42 @@ def formats_text(frame: FrameType) -> bool:
         and isinstance(found.op, ast.Mod)
         and isinstance(found.left, (ast.JoinedStr, ast.Constant))
         and isinstance(getattr(found.left, "value", ""), str)
+        and is_in_message(frame)
     )
+
+
+def is_in_message(frame: FrameType) -> bool:
+    """Return whether a frame raises, warns, prints or logs in this statement.
+
+    What it formats there is read by people; elsewhere it may become a value again.
+    """
+    text = "".join(linecache.getlines(frame.f_code.co_filename))
+    start, *_ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    if start is None:
+        return False
+    return any(a <= start <= b for a, b in _messages_in(text))
+
+
+_SAYS = {"warn", "print", "debug", "info", "warning", "error", "exception", "log"}
+
+
+@functools.lru_cache(maxsize=32)
+def _messages_in(text: str) -> list[tuple[int, int]]:
+    """Return the first and last lines of each message in a file."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # a cell of a notebook with magics
+        return []
+    messages: list[ast.expr | ast.stmt] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert) and node.msg is not None:
+            messages.append(node.msg)
+        elif isinstance(node, ast.Raise):
+            messages.append(node)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            name = ast.unparse(node.value.func).rpartition(".")[2]
+            messages += [node] if name in _SAYS else []
+    return [(x.lineno, x.end_lineno or x.lineno) for x in messages]
 
 
 def place_of(tb: TracebackType | None) -> str:

@@ -88,7 +88,8 @@ class Ctx(FunctionCtx):
                 reason="it belongs to torch's graph of nodes, and a trace has none.",
             )
         raise AttributeError(
-            f"'{self.name()}' object has no attribute {attribute!r}",
+            f"'{self._forward_cls.__name__}Backward' object has no attribute "
+            f"{attribute!r}",
             name=attribute,
             obj=self,
         )

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import jaxfn
 from jaxfn.torch._base import (
     BACKWARD,
     FORWARD,
@@ -24,6 +25,7 @@ from jaxfn.torch._base import (
     has_vmap,
     is_separate,
     names_kernel,
+    nests,
     settings_of,
     torch,
     type_test,
@@ -358,9 +360,22 @@ class TracedForward:
             tangents = iter(tensors[len(leaves) :])
             args = [next(tangents) if g else None for g in has_tangent]
             result = self.cls.jvp(ctx, *args)
-            return list(result) if isinstance(result, tuple) else [result]
+            return self._tangents(result if isinstance(result, tuple) else (result,))
 
         return self._derive(key, run, seed=self._settings.seed(JVP))
+
+    def _tangents(self, found: Sequence[Any]) -> list[Any]:
+        """Return the tangents that jvp returned; as in torch, none may be missing."""
+        result = self.result
+        for i, (t, out) in enumerate(zip(found, result.is_output, strict=False)):
+            is_float = out is not None and result.inexact[out]
+            if t is None and is_float and out not in result.marked:
+                raise jaxfn.RuleError(
+                    f"`{self.name}.jvp` returned None as the tangent of output {i}. If "
+                    "a `return` is missing, add it. If the tangent is zero, return "
+                    "zeros: torch.zeros_like(output)."
+                )
+        return list(found)
 
 
 def traced_forward(
@@ -371,6 +386,8 @@ def traced_forward(
     Raises:
         TorchRefusal: It can't be traced.
     """
+    if needs_input_grad is None and nests(cls):
+        raise NeedsRead
     if place := type_test(cls):
         raise TorchRefusal(
             operation="type(x) is torch.Tensor",
@@ -397,10 +414,9 @@ def traced_forward(
 
 def _with_value(x: Any) -> Any:
     """Return a number that was saved as a tensor so that conditions on it are known."""
-    is_number = (
-        isinstance(x, torch.Tensor) and x.numel() == 1 and not experimental.is_fake(x)
-    )
-    return torch.tensor(x.tolist(), dtype=x.dtype) if is_number else x
+    if not isinstance(x, torch.Tensor) or not experimental.is_made(x):
+        return x
+    return torch.tensor(x.tolist(), dtype=x.dtype)
 
 
 # jaxfn knows arrays by identity. So a returned or saved input must be the same array,

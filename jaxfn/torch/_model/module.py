@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,6 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._trace import is_constant
 
 
 class TorchModel:
@@ -181,14 +181,12 @@ class TorchModel:
         lost = [name for name in written if name not in self.buffers]
         # An LSTM keeps a list of its own parameters.
         own = {id(x) for x in (*values.values(), *tensors.values(), *self._tensors)}
-        # A constant that it makes at the first call and keeps is made again each time.
         lost += [
             name
             for name, x in _state_of(module).items()
-            if x is not state.get(name)
-            and id(x) not in own
-            and (name in state or not is_constant(x))
+            if x is not state.get(name) and id(x) not in own
         ]
+        lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
         if lost:
             raise self._writes(
                 lost,
@@ -210,21 +208,33 @@ class TorchModel:
 
 
 def _state_of(module: Any) -> dict[str, Any]:
-    """Return the tensors that are plain attributes of a module and its parts."""
+    """Return the tensors in plain attributes of a module and its parts."""
     found: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def look(value: Any, path: str) -> None:
+        if isinstance(value, torch.Tensor):
+            found[path] = value
+        elif id(value) not in seen and not isinstance(value, torch.nn.Module):
+            seen.add(id(value))
+            for k, x in _parts(value).items():
+                look(x, f"{path}.{k}")
+
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            items = {"": value}
-            if isinstance(value, dict):
-                items = value
-            elif isinstance(value, (list, tuple)):
-                items = dict(enumerate(value))
-            for k, x in items.items():
-                if isinstance(x, torch.Tensor):
-                    found[f"{path}.{name}.{k}".strip(".")] = x
+            if name not in ("_parameters", "_buffers", "_modules"):
+                look(value, f"{path}.{name}".strip("."))
     return found
+
+
+def _parts(value: Any) -> dict[Any, Any]:
+    """Return the parts of a container, or the attributes of an object."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return dict(enumerate(value))
+    is_code = isinstance(value, (type, types.ModuleType)) or callable(value)
+    return {} if is_code else getattr(value, "__dict__", {})
 
 
 def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
@@ -238,6 +248,14 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         if isinstance(x, torch.nn.Parameter):
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
+    memory = {experimental.storage_number(x) for x in tensors}
+    for name, x in _state_of(module).items():
+        if id(x) not in memo and experimental.storage_number(x) in memory:
+            raise TypeError(
+                f"from_torch expected parameters, buffers and constants, got `{name}` "
+                f"of {type(module).__name__}, which is a view of one of the first two: "
+                "it would keep the values of now. Make the view in forward."
+            )
     try:
         copied = copy.deepcopy(module, memo)
         return copied, [x for x in memo.values() if isinstance(x, torch.Tensor)]

@@ -33,6 +33,5 @@ from jaxfn.torch._trace.program import (
     Type,
     run_step,
 )
-from jaxfn.torch._trace.recorder import is_constant
 from jaxfn.torch._trace.tracer import TensorFunction, TensorSpec, trace
 from jaxfn.torch._trace.tracked_forward import TrackedForward

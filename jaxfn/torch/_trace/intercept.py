@@ -18,6 +18,7 @@ from jaxfn.torch._base import (
     experimental,
     formats_text,
     has_draws,
+    is_in_message,
     is_ours,
     is_users,
     next_draw,
@@ -55,6 +56,7 @@ class NeedsRead(BaseException):
 
 
 _REQUIRES_GRAD = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
+_GRAD_FN = torch.Tensor.grad_fn.__get__
 
 
 MOST_CONDITIONS = 16
@@ -157,7 +159,7 @@ class Watch(TorchFunctionMode):
         caller = sys._getframe(1)
         while _is_mode_of_ours(caller.f_code):  # it passed the call on
             caller = caller.f_back or caller
-        if func in _REQUIRES_GRAD:
+        if func in _REQUIRES_GRAD or func == _GRAD_FN:
             return self._requires_grad(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
             return func(*args, **(kwargs or {}))  # jaxfn's own queries
@@ -231,13 +233,17 @@ class Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _requires_grad(self, func: Any, args: Any, by_user: bool) -> Any:
-        """Return `requires_grad` or `is_leaf`, if it is known.
+        """Return `requires_grad`, `is_leaf` or `grad_fn`, if it is known.
 
         If it is not known, all inputs require a gradient. A tensor that requires none
         even then requires none with fewer of them.
         """
         found = func(*args)
-        depends = found == (func == _REQUIRES_GRAD[0])
+        depends = (
+            found is not None
+            if func == _GRAD_FN
+            else found == (func == _REQUIRES_GRAD[0])
+        )
         if by_user and depends and not self._known and experimental.is_fake(args[0]):
             raise NeedsRead
         return found
@@ -441,7 +447,16 @@ def _messages_read(choices: BranchDecisions) -> Iterator[None]:
             raise
 
     def formatted(number: Any, spec: str) -> str:
-        return format(_unknown(number), spec) if spec else str(number)
+        if not spec:
+            return str(number)
+        if is_in_message(sys._getframe(2)):
+            return format(_unknown(number), spec)
+        raise TorchRefusal(
+            operation="format(number)",
+            reason="the next step depends on the value of a tensor, and a trace has no "
+            "values.",
+            way_out=f"Format it in the message itself. Or: {OR_HOST}",
+        )
 
     def warned(
         message: Any, category: Any = None, stacklevel: int = 1, **how: Any

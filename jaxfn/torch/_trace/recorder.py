@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,45 +18,32 @@ _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
 
 
-def record(
-    body: Callable[..., Any], examples: Sequence[Any], fakes: experimental.Fakes
-) -> Any:
-    """Return the graph of a function of tensors without values, writes included."""
-    recorder, results = _Recorder(examples), []
-    before, _NOW.recorder = getattr(_NOW, "recorder", None), recorder
-    try:
-        with experimental.tracing(fakes), recorder:
-            results = body(*examples)
-        return recorder.module(results)
-    finally:
-        _NOW.recorder = before
-        fakes.forget()
-        recorder.give_values(results)
+class Recorder(experimental.TorchDispatchMode):
+    """A mode that notes each operation on tensors, and lets it run.
 
+    Args:
+        inputs: The arguments, tensors without values.
+        fakes: Their maker.
+    """
 
-_NOW = threading.local()
-
-
-def is_constant(x: Any) -> bool:
-    """Return whether a tensor depends on no argument of the function being recorded."""
-    recorder = getattr(_NOW, "recorder", None)
-    return recorder is not None and recorder.is_constant(x)
-
-
-class _Recorder(experimental.TorchDispatchMode):
-    """A mode that notes each operation on tensors, and lets it run."""
-
-    def __init__(self, inputs: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], fakes: experimental.Fakes) -> None:
         super().__init__()
+        self._fakes, self._inputs = fakes, inputs
         self._graph, self._constants = torch.fx.Graph(), torch.nn.Module()
         self._nodes: dict[int, Any] = {}
+        self._until: Any = None
         # An object that is gone would leave its number to another one.
         self._alive: list[Any] = []
         for i, x in enumerate(inputs):
             self._note(x, self._graph.placeholder(f"input_{i}"))
 
-    def module(self, results: Sequence[Any]) -> Any:
-        """Return the graph, with these results."""
+    def graph(self, body: Callable[..., Any]) -> Any:
+        """Run a function, and return all operations of it, writes included."""
+        try:
+            with experimental.tracing(self._fakes), self:
+                results = body(*self._inputs)
+        finally:
+            self._fakes.forget()
         self._graph.output([None if x is None else self._arg(x) for x in results])
         self._constants.graph = self._graph
         return self._constants
@@ -84,17 +70,19 @@ class _Recorder(experimental.TorchDispatchMode):
         self._note(found, node)
         return found
 
-    def is_constant(self, x: Any) -> bool:
-        """Return whether a tensor depends on no argument and no draw."""
-        return self._nodes.get(id(x)) in self._constant_nodes(self._spoilt())
-
-    def give_values(self, results: Sequence[Any]) -> None:
+    def give_values(self, conditions: Sequence[Any]) -> None:
         """Give each constant that the user's program keeps its value.
 
         A rule may make a tensor once and keep it, in its class or in a cache. Without
-        values, it would be of no use to the next trace, nor to PyTorch itself.
+        values, it would be of no use to the next trace, nor to PyTorch itself. Call it
+        after a run that came to its end: otherwise a constant may be half made.
+
+        Args:
+            conditions: The conditions on values. After the first one, another run may
+                make other constants.
         """
-        kept = self._kept(self._constant_nodes(), results)
+        self._until = self._nodes[id(conditions[0])] if conditions else None
+        kept = self._kept(self._constant_nodes())
         if not kept:
             return
         values: dict[Any, Any] = {}
@@ -116,16 +104,18 @@ class _Recorder(experimental.TorchDispatchMode):
             if value is not None:
                 experimental.give_value(x, value)
 
-    def _kept(self, nodes: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def _kept(self, nodes: Sequence[Any]) -> list[Any]:
         """Return the tensors of these nodes that something else may refer to."""
         tensors = {id(x): x for node in nodes for x in _made_by(node)}
         own = Counter(id(x) for node in self._graph.nodes for x in _made_by(node))
-        own += Counter(id(x) for x in (*self._alive, *results))
+        own += Counter(map(id, self._alive))
         more = 3  # the dict, the name `x`, and the argument of getrefcount
         return [
             x
             for x in tensors.values()
-            if experimental.is_fake(x) and sys.getrefcount(x) > own[id(x)] + more
+            if experimental.is_fake(x)
+            and x.grad_fn is None  # PyTorch could not differentiate through its value
+            and sys.getrefcount(x) > own[id(x)] + more
         ]
 
     def _constant_nodes(self, spoilt: frozenset[int] = frozenset()) -> list[Any]:
@@ -136,6 +126,8 @@ class _Recorder(experimental.TorchDispatchMode):
         """
         found: dict[Any, None] = {}
         for node in self._graph.nodes:
+            if node is self._until:
+                break
             is_constant = node.op == "get_attr" or (
                 node.op == "call_function"
                 and not has_draws(node.target)

@@ -24,7 +24,7 @@ from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
 from jaxfn.torch._trace.intercept import MOST_CONDITIONS, NeedsRead, Noted, Path
 from jaxfn.torch._trace.lower import build
-from jaxfn.torch._trace.recorder import record
+from jaxfn.torch._trace.recorder import Recorder
 
 TensorFunction = Callable[[Sequence[Any]], "list[Any] | Noted"]
 """From tensors to tensors (or None)."""
@@ -223,7 +223,9 @@ class _Tracer:
                 if self._symbolic:
                     module = experimental.trace(path, inputs, fakes)
                 else:
-                    module = record(path, inputs, fakes)
+                    recorder = Recorder(inputs, fakes)
+                    module = recorder.graph(path)
+                    recorder.give_values(path.choices.conditions)
             self._guard.check(path.backward_at or path.place)
             if self._symbolic or experimental.has_writes(module):
                 return experimental.functional(module, fakes)
@@ -238,6 +240,8 @@ class _Tracer:
             error.add_note(f"{experimental.PLACE}{path.place}")
             raise
         except Exception as error:
+            if not self._known and re.search("require.* grad", str(error)):
+                raise NeedsRead from error  # not all arguments may require one
             if raised_by_user(error) or raised_by_jaxfn(error) or _misses(error):
                 raise
             raise _refused(error) from error

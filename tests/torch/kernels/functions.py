@@ -259,6 +259,16 @@ def differentiable(x: torch.Tensor) -> torch.Tensor:
 differentiable.register_autograd(lambda ctx, g: 7 * g)
 
 
+@torch.library.triton_op("jaxfn_test::otherwise", mutates_args=())
+def otherwise(x: torch.Tensor) -> torch.Tensor:
+    return thrice(x)
+
+
+@otherwise.register_kernel("cpu")
+def _(x):
+    return 11 * x
+
+
 class ByTritonOp(Function):
     """Launched by an operation of torch.library.triton_op, whose Python jaxfn runs."""
 
@@ -277,6 +287,14 @@ class ByDifferentiableOp(ByTritonOp):
     @staticmethod
     def forward(ctx, x):
         return differentiable(x)
+
+
+class ByOpWithKernel(ByTritonOp):
+    """The same, by an operation with another kernel for the CPU."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return otherwise(x)
 
 
 class NeedsValues(Function):

@@ -51,9 +51,12 @@ def test_own_rules_run(cls):
     same(jax.jacrev(apply)(X), 5 * jnp.eye(12))
 
 
-def test_an_operation_with_a_derivative_of_its_own_stays_closed():
+@pytest.mark.parametrize(
+    "cls", [functions.ByDifferentiableOp, functions.ByOpWithKernel]
+)
+def test_an_operation_that_is_more_than_its_python_stays_closed(cls):
     with pytest.raises(jaxfn.torch.TorchRefusal, match=r"registered by torch\.library"):
-        of(functions.ByDifferentiableOp)(X)
+        of(cls)(X)
 
 
 def test_without_a_kernel_no_rule_runs_as_on_a_gpu():
