@@ -194,9 +194,10 @@ class Fakes:
 
     def forget(self) -> None:
         """Forget which tensors were made of tensors with values."""
+        # Without these tables, torch exchanges no such tensor: then it is refused later.
         converter = self.mode.fake_tensor_converter
-        converter.meta_converter.tensor_memo.clear()
-        converter.constant_storage_mapping.clear()
+        getattr(converter.meta_converter, "tensor_memo", {}).clear()
+        getattr(converter, "constant_storage_mapping", {}).clear()
 
 
 def give_value(x: Any, value: Any) -> None:

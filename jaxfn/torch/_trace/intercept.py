@@ -468,7 +468,7 @@ def _messages_read(choices: BranchDecisions) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for kind, method in kinds:
-            read = functools.partial(reading, kind.__dict__[method])
+            read = functools.partial(reading, getattr(kind, method))
             stack.enter_context(experimental.replaced(kind, method, read))
         for kind in (torch.SymFloat, torch.SymInt):
             stack.enter_context(experimental.replaced(kind, "__format__", formatted))
