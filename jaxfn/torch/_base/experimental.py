@@ -194,7 +194,7 @@ class Fakes:
 
     def forget(self) -> None:
         """Forget which tensors were made of tensors with values."""
-        # Without these tables, torch exchanges no such tensor: then it is refused later.
+        # Torch exchanges no tensor that is in them: then the next trace refuses it.
         converter = self.mode.fake_tensor_converter
         getattr(converter.meta_converter, "tensor_memo", {}).clear()
         getattr(converter, "constant_storage_mapping", {}).clear()
