@@ -73,11 +73,17 @@ __all__ = [
 ]
 
 # Tracebacks show the names by which users can catch these.
-for _error in (RuleError, RuleValueError, RuleTypeError, ClosedOverError):
-    _error.__module__ = __name__
-for _error in (SecondDerivativeError, HostDerivativeError, KernelDerivativeError):
-    _error.__module__ = __name__
-for _error in (NoGraphError, NoRulesError):
+for _error in (
+    ClosedOverError,
+    HostDerivativeError,
+    KernelDerivativeError,
+    NoGraphError,
+    NoRulesError,
+    RuleError,
+    RuleTypeError,
+    RuleValueError,
+    SecondDerivativeError,
+):
     _error.__module__ = __name__
 
 internals.hide_frames(str(pathlib.Path(__file__).parent))
@@ -97,9 +103,10 @@ _TOOLS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _TOOLS:
-        advice = ": write `import jaxfn.torch`, which needs PyTorch"
         text = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(text + advice * (name == "torch"))
+        if name == "torch":
+            text += ": write `import jaxfn.torch`, which needs PyTorch"
+        raise AttributeError(text)
     value = getattr(importlib.import_module(_TOOLS[name]), name)
     globals()[name] = value
     return value

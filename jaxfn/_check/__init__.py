@@ -11,7 +11,7 @@ A new check is a row of `runner.CHECKS`. Add a Function that it must refuse to
 tests/check/wrong_functions.py.
 
 `jaxfn.torch.compare` imports outcomes, comparisons, `slopes`, `jumps`, `likeness` and
-the report, all through this door.
+the report, all from this package.
 
 Imported at first use. Nothing that a Function needs to run belongs here.
 """

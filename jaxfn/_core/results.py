@@ -142,7 +142,8 @@ def _hint(spec: Spec, got: Any) -> str:
         return ""
     if mine[0] is dict:
         lacks, more = set(mine[1]) - set(other[1]), set(other[1]) - set(mine[1])
-        return f" It lacks the keys {sorted(lacks)}, and has {sorted(more)} too many."
+        parts = ("It lacks the keys", lacks), ("The argument does not have", more)
+        return "".join(f" {text} {sorted(keys)}." for text, keys in parts if keys)
     return (
         f" Both are a {mine[0].__name__}, which differ in what they hold beside their "
         "arrays: make the gradient from the argument, with jax.tree.map or "

@@ -1,4 +1,4 @@
-"""The only door to Triton's private and experimental names.
+"""The only module that uses private and experimental names of Triton.
 
 A release of Triton may rename or remove any of them, so no other module knows them.
 `import jaxfn` does not import Triton: each name is looked up at its first use.

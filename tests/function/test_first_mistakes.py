@@ -432,10 +432,19 @@ def test_the_torch_part_must_be_imported():
     assert "write `import jaxfn.torch`, which needs PyTorch" in run.stderr
 
 
-def test_a_gradient_without_a_key():
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ("a", r"It lacks the keys \['b'\]\. \("),
+        ("abc", r"any part\), got .*\. The argument does not have \['c'\]\."),
+        ("ac", r"It lacks the keys \['b'\]\. The argument does not have \['c'\]\."),
+    ],
+)
+def test_a_gradient_without_a_key_or_with_one_too_many(keys, match):
     f = function(
-        "F", forward=lambda ctx, d: d["a"] * d["b"], backward=lambda ctx, g: {"a": g}
+        "F",
+        forward=lambda ctx, d: d["a"] * d["b"],
+        backward=lambda ctx, g: dict.fromkeys(keys, g),
     )
-    match = r"It lacks the keys \['b'\], and has \[\] too many"
     with pytest.raises(ValueError, match=match):
         jax.grad(f.apply)({"a": 1.0, "b": 2.0})

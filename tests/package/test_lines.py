@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 685,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_695
+CORE_LINES = 3_700
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 23}

@@ -68,9 +68,21 @@ def test_a_message_that_formats_a_value(check):
         f.apply(-X)
 
 
+def asks_a_text(x):
+    assert float("%.1f" % x.sum().item()) > 0, "beside a message, on its line"
+
+
+def asks_a_formatted_text(x):
+    # fmt: off
+    if float(f"{x.sum().item():.1f}") < 0: raise ValueError("on one line")  # noqa: E701
+    # fmt: on
+
+
 @pytest.mark.parametrize(
     "check",
     [
+        asks_a_text,
+        asks_a_formatted_text,
         lambda x: x.new_zeros(2)[int(x.sum().item()) % 2],
         lambda x: float(x.sum()) % 2,
         lambda x: int(x.sum() % 2),

@@ -11,9 +11,7 @@ from jaxfn.torch._base.cache_key import (
     Same,
     fingerprint,
     names_kernel,
-    nests,
     settings_of,
-    type_test,
 )
 from jaxfn.torch._base.draws import (
     BACKWARD,
@@ -51,7 +49,6 @@ from jaxfn.torch._base.refusal import (
     HOST,
     OR_HOST,
     TorchRefusal,
-    formats_text,
     is_in_message,
     is_ours,
     is_users,
@@ -70,6 +67,8 @@ from jaxfn.torch._base.torch_class import (
     has_vmap,
     is_once_differentiable,
     is_separate,
+    nests,
+    type_test,
 )
 from jaxfn.torch._base.torch_module import (
     TorchFunctionMode,

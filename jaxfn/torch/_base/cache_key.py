@@ -7,14 +7,10 @@ includes plain attributes of the class and plain values that its rules name.
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import dataclasses
 import enum
 import functools
 import inspect
-import re
-import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +22,7 @@ from jaxfn.torch._base import experimental
 from jaxfn.torch._base.flatten import PLAIN, Rebuilt
 from jaxfn.torch._base.torch_module import torch
 
-_RULES = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
+RULES = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
 _LIBRARIES = {"torch", "jax", "jaxfn", "numpy", "math", "builtins"}
 _MISSING = object()
 _MOST = 20_000
@@ -57,49 +53,18 @@ def names_kernel(cls: Any) -> bool:
     return any(isinstance(value, Same) for _, _, value in _read_by_rules(cls))
 
 
-def _reached_by(cls: Any) -> set[types.CodeType]:
+def reached_by(cls: Any) -> set[types.CodeType]:
     """Return the code of the rules and of the functions that they call."""
     reached: set[types.CodeType] = set()
-    for rule in _RULES:
+    for rule in RULES:
         list(_read_by(getattr(cls, rule), reached))
     return reached
-
-
-def nests(cls: Any) -> bool:
-    """Return whether a rule may call a Function that asks what is differentiated."""
-    own = [getattr(getattr(cls, rule), "__code__", None) for rule in _RULES]
-    reached = [code for code in _reached_by(cls) if code not in own]
-    return any("needs_input_grad" in _names(code) for code in reached)
-
-
-def type_test(cls: Any) -> str:
-    """Return the line of a rule that asks whether a type *is* torch.Tensor, if any.
-
-    While a rule is traced, its tensors are of a class derived from that.
-    """
-    for code in _reached_by(cls):
-        if {"type", "Tensor"} <= {*_names(code)}:
-            with contextlib.suppress(OSError, SyntaxError):
-                tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-                for node in filter(_compares_type, ast.walk(tree)):
-                    line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
-                    return f"{code.co_filename}:{line}"
-    return ""
-
-
-def _compares_type(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Compare):
-        return False
-    sides = [ast.unparse(x) for x in (node.left, *node.comparators)]
-    is_of_type = any(re.fullmatch(r"type\(\w+\)", x) for x in sides)
-    kind = r"(torch\.|nn\.)*(Tensor|Parameter)"
-    return is_of_type and any(re.fullmatch(rf"\(?({kind}(, )?)+\)?", x) for x in sides)
 
 
 def _read_by_rules(cls: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield the plain values that rules read, and kernels by identity."""
     seen: set[types.CodeType] = set()
-    for rule in _RULES:
+    for rule in RULES:
         for name, value in _read_by(getattr(cls, rule), seen):
             yield rule, name, value
 
@@ -116,7 +81,7 @@ def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, An
     if code is None or code in seen:
         return
     seen.add(code)
-    names, space = _names(code), function.__globals__
+    names, space = names_in(code), function.__globals__
     for name in names:
         if name in space:
             yield from _plain_in(name, space[name], names, seen)
@@ -125,12 +90,12 @@ def _read_by(function: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, An
         yield from _plain_in(name, closures.in_cell(cell), names, seen)
 
 
-def _names(code: types.CodeType) -> list[str]:
+def names_in(code: types.CodeType) -> list[str]:
     """Return the names of globals and attributes in a code object and inner ones."""
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found |= dict.fromkeys(_names(inner))
+            found |= dict.fromkeys(names_in(inner))
     return list(found)
 
 
@@ -155,7 +120,7 @@ def _plain_in(
         yield from _read_by(value, seen)
     elif not _is_library(_module_of(value)):
         is_class = isinstance(value, type(torch.autograd.Function))
-        for attribute in (*names, *_RULES) if is_class else names:
+        for attribute in (*names, *RULES) if is_class else names:
             member = inspect.getattr_static(value, attribute, _MISSING)
             member = getattr(member, "__func__", member)
             is_read = isinstance(member, types.FunctionType) or _is_plain(member)

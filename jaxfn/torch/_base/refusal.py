@@ -10,6 +10,7 @@ import linecache
 import os
 import traceback
 from types import FrameType, TracebackType
+from typing import Any
 
 import jax
 
@@ -122,60 +123,41 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_OURS[2])
 
 
-def formats_text(frame: FrameType) -> bool:
-    """Return whether a frame is evaluating `"a text" % values`."""
-    code = frame.f_code
-    start, end, begin, stop = list(code.co_positions())[frame.f_lasti // 2]
-    if start is None or end is None:
-        return False
-    lines = [linecache.getline(code.co_filename, i) for i in range(start, end + 1)]
-    lines[-1] = lines[-1].encode()[:stop].decode()
-    lines[0] = lines[0].encode()[begin:].decode()
-    try:
-        found = ast.parse(f"({''.join(lines)})", mode="eval").body
-    except SyntaxError:
-        return False
-    return (
-        isinstance(found, ast.BinOp)
-        and isinstance(found.op, ast.Mod)
-        and isinstance(found.left, (ast.JoinedStr, ast.Constant))
-        and isinstance(getattr(found.left, "value", ""), str)
-        and is_in_message(frame)
-    )
+_SAYS = {"warn", "print", "debug", "info", "warning", "error", "exception"}
 
 
 def is_in_message(frame: FrameType) -> bool:
-    """Return whether a frame raises, warns, prints or logs in this statement.
+    """Return whether a frame makes a message: it raises, warns, prints or logs.
 
-    What it formats there is read by people; elsewhere it may become a value again.
+    People read what it formats there; elsewhere it may become a value again.
     """
-    text = "".join(linecache.getlines(frame.f_code.co_filename))
-    start, *_ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    if start is None:
+    line, end_line, column, end_column = list(frame.f_code.co_positions())[
+        frame.f_lasti // 2
+    ]
+    if None in (line, end_line, column, end_column):
         return False
-    return any(a <= start <= b for a, b in _messages_in(text))
-
-
-_SAYS = {"warn", "print", "debug", "info", "warning", "error", "exception", "log"}
+    text = "".join(linecache.getlines(frame.f_code.co_filename))
+    here: Any = (line, column), (end_line, end_column)
+    return any(start <= here[0] and here[1] <= end for start, end in _messages_in(text))
 
 
 @functools.lru_cache(maxsize=32)
-def _messages_in(text: str) -> list[tuple[int, int]]:
-    """Return the first and last lines of each message in a file."""
+def _messages_in(text: str) -> list[tuple[Any, Any]]:
+    """Return where each message in a file starts and ends: line and column."""
     try:
         tree = ast.parse(text)
     except SyntaxError:  # a cell of a notebook with magics
         return []
-    messages: list[ast.expr | ast.stmt] = []
+    found: list[ast.expr | ast.stmt] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert) and node.msg is not None:
-            messages.append(node.msg)
+            found.append(node.msg)
         elif isinstance(node, ast.Raise):
-            messages.append(node)
+            found.append(node)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             name = ast.unparse(node.value.func).rpartition(".")[2]
-            messages += [node] if name in _SAYS else []
-    return [(x.lineno, x.end_lineno or x.lineno) for x in messages]
+            found += [node] if name in _SAYS else []
+    return [((x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)) for x in found]
 
 
 def place_of(tb: TracebackType | None) -> str:

@@ -1,10 +1,16 @@
-"""The ctx that torch rules get while they are traced or run in a host callback."""
+"""A torch class: the ctx that its rules get here, and questions about the class."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import inspect
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxfn.torch._base.cache_key import RULES, names_in, reached_by
 from jaxfn.torch._base.refusal import TorchRefusal
 from jaxfn.torch._base.torch_module import FunctionCtx, torch
 
@@ -141,3 +147,34 @@ def is_once_differentiable(rule: Any) -> bool:
             return True
         rule = getattr(rule, "__wrapped__", None)
     return False
+
+
+def nests(cls: Any) -> bool:
+    """Return whether a rule may call a Function that asks what is differentiated."""
+    own = [getattr(getattr(cls, rule), "__code__", None) for rule in RULES]
+    reached = [code for code in reached_by(cls) if code not in own]
+    return any("needs_input_grad" in names_in(code) for code in reached)
+
+
+def type_test(cls: Any) -> str:
+    """Return the line of a rule that asks whether a type *is* torch.Tensor, if any.
+
+    While a rule is traced, its tensors are of a class derived from that.
+    """
+    for code in reached_by(cls):
+        if {"type", "Tensor"} <= {*names_in(code)}:
+            with contextlib.suppress(OSError, SyntaxError):
+                tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+                for node in filter(_compares_type, ast.walk(tree)):
+                    line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
+                    return f"{code.co_filename}:{line}"
+    return ""
+
+
+def _compares_type(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [ast.unparse(x) for x in (node.left, *node.comparators)]
+    is_of_type = any(re.fullmatch(r"type\(\w+\)", x) for x in sides)
+    kind = r"(torch\.|nn\.)*(Tensor|Parameter)"
+    return is_of_type and any(re.fullmatch(rf"\(?({kind}(, )?)+\)?", x) for x in sides)

@@ -161,18 +161,11 @@ def forward_result(
     marked += [i for i in range(n) if i not in is_output]
     numbers = [i for i, x in enumerate(leaves) if is_number(x)]
     found = [_tensor_of(x) if is_number(x) else x for x in leaves]
+    tensors = {i: leaves[i] for i in range(n, len(leaves)) if i not in numbers}
     views: dict[int, StoredView] = {}
     if storages is not None:
-        tensors = {i: leaves[i] for i in range(n, len(leaves)) if i not in numbers}
         for i, (view, flat) in stored_views(tensors, storages).items():
             views[i], found[i] = view, flat
-    # Under no_grad too, in torch a view requires a gradient if its tensor does.
-    at_input = {id(x): i for i, x in enumerate(inputs)}
-    at_saved = [i for i in range(n, len(leaves)) if i not in numbers]
-    wholes = {i: id(experimental.whole_of(leaves[i])) for i in at_saved}
-    parts = {i: at[whole] for i, whole in wholes.items() if whole in at}
-    tracked = [i for i in at_saved if leaves[i].requires_grad and i not in parts]
-    shared = {i: at_input[wholes[i]] for i in tracked if wholes[i] in at_input}
     return found, ForwardResult(
         output,
         n,
@@ -185,11 +178,32 @@ def forward_result(
         [is_inexact(x.dtype) for x in found],
         numbers,
         views,
-        shared,
-        parts,
-        [i for i in tracked if i not in shared],
+        *_requires_grad_of(tensors, at, inputs),
         ctx.output_grad_dtypes,
     )
+
+
+def _requires_grad_of(
+    tensors: dict[int, Any], outputs: dict[int, int], inputs: Sequence[Any]
+) -> tuple[dict[int, int], dict[int, int], list[int]]:
+    """Return what the `requires_grad` of saved tensors depends on.
+
+    In torch a view requires a gradient if its tensor does, under no_grad too.
+
+    Args:
+        tensors: The saved tensors that are no outputs, by their flat results.
+        outputs: The flat result of each output, by its id.
+        inputs: The tensors among the arguments.
+
+    Returns:
+        `shared`, `parts` and `tracked` of `ForwardResult`.
+    """
+    at_input = {id(x): i for i, x in enumerate(inputs)}
+    wholes = {i: id(experimental.whole_of(x)) for i, x in tensors.items()}
+    parts = {i: outputs[whole] for i, whole in wholes.items() if whole in outputs}
+    tracked = [i for i, x in tensors.items() if x.requires_grad and i not in parts]
+    shared = {i: at_input[wholes[i]] for i in tracked if wholes[i] in at_input}
+    return shared, parts, [i for i in tracked if i not in shared]
 
 
 def _to_jax_dtype(dtype: Any) -> Any:

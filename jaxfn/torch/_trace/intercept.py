@@ -16,7 +16,6 @@ from jaxfn.torch._base import (
     TorchFunctionMode,
     TorchRefusal,
     experimental,
-    formats_text,
     has_draws,
     is_in_message,
     is_ours,
@@ -55,8 +54,8 @@ class NeedsRead(BaseException):
     """
 
 
-_REQUIRES_GRAD = (torch.Tensor.requires_grad.__get__, torch.Tensor.is_leaf.__get__)
-_GRAD_FN = torch.Tensor.grad_fn.__get__
+_IS_LEAF = torch.Tensor.is_leaf.__get__
+_GRADIENT = (_IS_LEAF, torch.Tensor.requires_grad.__get__, torch.Tensor.grad_fn.__get__)
 
 
 MOST_CONDITIONS = 16
@@ -68,19 +67,25 @@ class BranchDecisions:
 
     Args:
         begin: The outcomes of the first ones. The others are True.
+
+    Attributes:
+        taken: The outcomes.
+        conditions: The conditions.
+        places: The line of each.
+        refusal: The refusal that it raised, because there were too many.
     """
 
     def __init__(self, begin: Sequence[bool]) -> None:
         self.taken = list(begin)
         self.conditions: list[Any] = []
         self.places: list[str] = []
-        self.are_too_many = False
+        self.refusal: TorchRefusal | None = None
 
     def __call__(self, condition: Any) -> bool:
         """Return the outcome of the next condition."""
         if len(self.conditions) == MOST_CONDITIONS:  # it may be an endless loop
-            self.are_too_many = True
-            raise self.too_many()
+            self.refusal = self._too_many()
+            raise self.refusal
         self.places.append(place_now(sys._getframe(1)))
         self.conditions.append(condition.reshape(()) != 0)
         if len(self.conditions) > len(self.taken):
@@ -92,7 +97,7 @@ class BranchDecisions:
         """Whether one line has asked twice: it may stand in a loop."""
         return len(set(self.places)) < len(self.places)
 
-    def too_many(self) -> TorchRefusal:
+    def _too_many(self) -> TorchRefusal:
         """Return the refusal of more conditions."""
         reason = "the next step depends on the value of a tensor, and a trace has no "
         reason += f"values (jaxfn traces at most {MOST_CONDITIONS} such conditions on "
@@ -159,8 +164,8 @@ class Watch(TorchFunctionMode):
         caller = sys._getframe(1)
         while _is_mode_of_ours(caller.f_code):  # it passed the call on
             caller = caller.f_back or caller
-        if func in _REQUIRES_GRAD or func == _GRAD_FN:
-            return self._requires_grad(func, args, is_users(caller.f_code.co_filename))
+        if func in _GRADIENT:
+            return self._gradient(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
             return func(*args, **(kwargs or {}))  # jaxfn's own queries
         if self._gpu is not None:
@@ -187,7 +192,7 @@ class Watch(TorchFunctionMode):
             return _set_where(*args)
         if self.last == "backward":
             self.backward_at = place
-        if func in _NUMBERS and formats_text(caller) and experimental.is_fake(args[0]):
+        if func in _NUMBERS and experimental.is_fake(args[0]) and is_in_message(caller):
             return math.nan if func is torch.Tensor.__float__ else 0
         if func in _CONDITIONS:
             return self._condition(func, args, kwargs or {})
@@ -232,18 +237,14 @@ class Watch(TorchFunctionMode):
                     return self._choices(condition)
         return func(*args, **kwargs)
 
-    def _requires_grad(self, func: Any, args: Any, by_user: bool) -> Any:
+    def _gradient(self, func: Any, args: Any, by_user: bool) -> Any:
         """Return `requires_grad`, `is_leaf` or `grad_fn`, if it is known.
 
         If it is not known, all inputs require a gradient. A tensor that requires none
         even then requires none with fewer of them.
         """
         found = func(*args)
-        depends = (
-            found is not None
-            if func == _GRAD_FN
-            else found == (func == _REQUIRES_GRAD[0])
-        )
+        depends = not found if func == _IS_LEAF else bool(found)
         if by_user and depends and not self._known and experimental.is_fake(args[0]):
             raise NeedsRead
         return found
@@ -442,7 +443,7 @@ def _messages_read(choices: BranchDecisions) -> Iterator[None]:
         try:
             return original(number)
         except experimental.needs_values():
-            if formats_text(sys._getframe(2)):
+            if is_in_message(sys._getframe(2)):
                 return _unknown(number)
             raise
 

@@ -176,8 +176,8 @@ class _Tracer:
         )
         with contextlib.suppress(Exception):
             self._graph(path)
-        if path.choices.are_too_many:
-            raise path.choices.too_many()
+        if path.choices.refusal is not None:
+            raise path.choices.refusal
 
     def _check_bounds(self, path: Path) -> None:
         runs = self._runs >= MOST_PATHS * MOST_PATHS
