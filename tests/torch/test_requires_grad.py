@@ -243,12 +243,17 @@ def by_grad_fn(x, w):
         return x * (2 if (w * 2).grad_fn is None else 3)
 
 
+def by_is_leaf(x, w):
+    with torch.enable_grad():
+        return x * (2 if (w * 2).is_leaf else 3)
+
+
 def by_writing(x, w):
     with torch.enable_grad():
         return w.clone().add_(x)
 
 
-@pytest.mark.parametrize("value", [by_grad_fn, by_writing, Inner.apply])
+@pytest.mark.parametrize("value", [by_grad_fn, by_is_leaf, by_writing, Inner.apply])
 @pytest.mark.parametrize("argnums", [(), (0,), (1,), (0, 1)])
 def test_what_depends_on_it_in_forward(value, argnums):
     class Depends(Function):
