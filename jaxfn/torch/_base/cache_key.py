@@ -103,7 +103,7 @@ def _plain_in(
     name: str, value: Any, names: list[str], seen: set[types.CodeType]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the value, if it is plain; else its plain members of these names."""
-    owner: Any = getattr(value, "__self__", None)
+    owner: Any = value.__self__ if isinstance(value, types.MethodType) else None
     if isinstance(owner, type(torch.autograd.Function)):  # `apply` of another Function
         yield from _plain_in(name, owner, names, seen)
     elif _is_plain(value):
