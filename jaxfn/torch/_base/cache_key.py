@@ -103,7 +103,7 @@ def _plain_in(
     name: str, value: Any, names: list[str], seen: set[types.CodeType]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the value, if it is plain; else its plain members of these names."""
-    owner: Any = value.__self__ if isinstance(value, types.MethodType) else None
+    owner = _owner(value)
     if isinstance(owner, type(torch.autograd.Function)):  # `apply` of another Function
         yield from _plain_in(name, owner, names, seen)
     elif _is_plain(value):
@@ -126,6 +126,11 @@ def _plain_in(
             is_read = isinstance(member, types.FunctionType) or _is_plain(member)
             if is_read or experimental.is_kernel(member):
                 yield from _plain_in(f"{name}.{attribute}", member, names, seen)
+
+
+def _owner(value: Any) -> Any:
+    """Return the object of a method; None for anything else."""
+    return value.__self__ if isinstance(value, types.MethodType) else None
 
 
 def _module_of(value: Any) -> str:
