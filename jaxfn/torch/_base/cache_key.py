@@ -130,7 +130,8 @@ def _plain_in(
 
 def _owner(value: Any) -> Any:
     """Return the object of a method; None for anything else."""
-    return value.__self__ if isinstance(value, types.MethodType) else None
+    kinds = types.MethodType, types.BuiltinMethodType  # torch 2.14 has the second
+    return value.__self__ if isinstance(value, kinds) else None
 
 
 def _module_of(value: Any) -> str:
