@@ -19,7 +19,7 @@ from jaxfn.torch._trace import LaunchSeen, Noted, TracedProgram
 
 Masks = tuple[Mask, Any]
 """For each argument, whether it is differentiated. For each result, whether it has a
-cotangent; None for all that can have one."""
+cotangent; None if that is not known yet."""
 
 
 class Differentiable:
@@ -131,7 +131,7 @@ def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> Not
     with torch.enable_grad():
         tracked, (outs, note) = run_tracked(run, xs, mask)
     if has_cotangent is None:
-        has_cotangent = tuple([x is not None and is_inexact(x.dtype) for x in outs])
+        has_cotangent = _expected_cotangents(outs)
     with torch.no_grad():
         pairs = zip(outs, has_cotangent, strict=True)
         cts = [
@@ -154,6 +154,16 @@ def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> Not
     results = [None if x is None else x.detach() for x in outs]
     made = [ct for ct in cts if ct is not None and not is_given]
     return Noted([*results, *made, *grads], Parts(len(outs), has_cotangent, note))
+
+
+def _expected_cotangents(outs: Sequence[Any]) -> Mask:
+    """Return which results probably have a cotangent, so that one trace is enough.
+
+    A model that returns a loss and predictions is differentiated by its loss.
+    """
+    can = [x is not None and is_inexact(x.dtype) for x in outs]
+    losses = [has and x.dim() == 0 for has, x in zip(can, outs, strict=True)]
+    return tuple(losses if any(losses) else can)
 
 
 def _may_need_jvp(arrays: Sequence[Any]) -> bool:

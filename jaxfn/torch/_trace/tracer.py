@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxfn.torch._base import (
@@ -83,7 +84,7 @@ def trace(
         )
     guard = ParameterGradGuard(parameters)
     draws = torch.random.fork_rng(devices=[])
-    with experimental.LOCK, draws, guard, experimental.eased():
+    with experimental.LOCK, draws, guard, experimental.eased(), _no_collection():
         how = {"known": known, "as_gpu": as_gpu}
         tracer = _Tracer(run, examples, seed, guard, symbolic=False, **how)
         try:
@@ -95,6 +96,21 @@ def trace(
             return tracer.tree()
         except experimental.needs_values() as error:
             raise _asks_for_value(error) from first
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python not look for garbage.
+
+    Of a model, it would look through all operations again and again, and find none.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Tracer:
