@@ -310,10 +310,26 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             return _batched(*rules.batchable(), arrays, rules.name)
         if self._definition.kinds:
             return self._call_jax(self._definition.positional(args, kwargs))
-        name = self._definition.name
         raise messages.NoRulesError(
-            f"No rule defined for custom_function `{name}`, and it was called. Without "
-            "a rule it would be differentiated as plain JAX. Before the first call, "
+            f"No rule defined for custom_function `{self._definition.name}`, and it "
+            "was called. Without a rule it would be differentiated as plain JAX. "
+            f"Before the first call, {self._way_to_rules()}"
+        )
+
+    def _way_to_rules(self) -> str:
+        name = self._definition.name
+        if isinstance(self.fun, DECORATORS):
+            kind = type(self.fun).__name__
+            return (
+                f"pass the plain function to jaxfn.custom_function, and not a {kind}, "
+                "and define the same rules on the result."
+            )
+        if self._definition.derives_jvp:
+            return (
+                f"define {name}.defvjp, or backward in torch's terms, from which "
+                "generate_jvp_rule derives the jvp."
+            )
+        return (
             f"define {name}.defvjp, {name}.defjvp or {name}.def_vmap, or backward, jvp "
             "or vmap in torch's terms."
         )

@@ -205,8 +205,8 @@ class _Host:
         return messages.HostDerivativeError(
             f"`{self._name}` runs on the host (host_function) and was differentiated: "
             "expected a derivative from a rule, got none. Call it in forward of a "
-            "jaxfn.Function that has a backward; for a second derivative, let backward "
-            "call a Function again."
+            "jaxfn.Function that has a backward (or in a decorated function); for a "
+            "second derivative, let backward call that Function again."
         )
 
     def _expected(self, arrays: Sequence[Any], spec: Spec) -> Any:

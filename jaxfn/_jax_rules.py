@@ -251,6 +251,9 @@ class JaxRules(Rules):
         self.joint = self.has_jvp and not self.has_backward
         self.native = self.has_backward and not self.has_forward_mode
         self.own_value = self.has_backward
+        self.once = self._vjp is not None and getattr(
+            self._vjp.rules[1], "_jaxfn_once", False
+        )
         self._nondiff, self._spec, self.specs = nondiff, spec, spec.children
         self._types = list(map(internals.tangent_type, types))
         self._check_nondiff()
@@ -276,8 +279,9 @@ class JaxRules(Rules):
             raise jax.errors.UnexpectedTracerError(
                 f"`{self.name}`, a custom_vjp, got a traced value for an argument of "
                 "nondiff_argnums, which has no derivative: expected a value that is "
-                "not differentiated. Leave it out of nondiff_argnums, and return None "
-                "for it from bwd."
+                "not traced. Leave it out of nondiff_argnums: save it in fwd, take it "
+                "from the residuals in bwd, and return its gradient there (None if it "
+                "has none)."
             )
         if self.joint:  # as in jax.custom_jvp, it counts as constant
             stop = jax.lax.stop_gradient
@@ -357,8 +361,15 @@ class JaxRules(Rules):
                 "does not match that of original custom-vmapped function: expected the "
                 f"structure {expected}, got {got}."
             )
+        flags = tree_util.tree_leaves(out_batched)
+        if not all(isinstance(x, (bool, np.bool_)) for x in flags):
+            raise TypeError(
+                f"custom vmap rule ({_name(rule)}) must return for each output whether "
+                f"it is batched along axis 0: expected True or False, got {out_batched}"
+                ". (An axis is what the vmap of a jaxfn.Function returns.)"
+            )
         outs = _outputs(out)
-        return outs, Outputs(tree_util.tree_leaves(out_batched), outs.spec)
+        return outs, Outputs(flags, outs.spec)
 
     def _spec_filled(self, x: Any) -> Any:
         """Return the spec with `x` for each static leaf."""
@@ -433,7 +444,7 @@ class JaxRules(Rules):
             raise TypeError(
                 f"Custom VJP bwd rule {rule_name} must produce a tuple of length equal "
                 f"to the number of arguments to the primal function: expected {n} "
-                f"cotangents (None for zero), got {tree}."
+                f"cotangents (None for zero){_in_a_tuple(n)}, got {tree}."
             )
         try:
             pairs = [
@@ -537,6 +548,10 @@ def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
 def _written(structure: tuple[Any, list[tuple[Any, Any]]]) -> str:
     tree, types = structure
     return f"{tree} of {', '.join(f'{dtype}{list(shape)}' for shape, dtype in types)}"
+
+
+def _in_a_tuple(n: int) -> str:
+    return ", as a tuple, `return (ct,)`" if n == 1 else ""
 
 
 def _name(rule: Any) -> str:

@@ -17,7 +17,7 @@ Imported at first use. Nothing that a Function needs to run belongs here.
 """
 
 from jaxfn._check.accuracy import LARGEST, MOST, jumps
-from jaxfn._check.api import check, expect_options
+from jaxfn._check.api import check, expect_options, in_float64
 from jaxfn._check.diagnosis import is_near, likeness
 from jaxfn._check.finite_differences import slopes
 from jaxfn._check.report import CheckError, CheckReport, CheckResult

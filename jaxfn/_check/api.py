@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
@@ -55,7 +55,8 @@ def check(
     Args:
         fun: A `Function` class, a `custom_function`, or any function of JAX arrays.
         *args: Its arguments: arrays, pytrees of arrays, and other objects, which are
-            static. Float and complex arrays are differentiated.
+            static. Float and complex arrays are differentiated; Python floats too, if
+            the function is decorated or no argument is such an array.
         reference: A plain JAX function with the right value and derivative, which
             replaces differences. It is needed if a part of the value has no derivative
             on purpose (`jax.lax.stop_gradient` in the reference). An output that
@@ -119,7 +120,7 @@ def check(
     expect_options("check", CHECKS, skip, precision, order, rtol, atol)
     told = dict.fromkeys(SECOND, "order=1") if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
-    with jax.enable_x64(True) if precision == "float64" else contextlib.nullcontext():
+    with in_float64() if precision == "float64" else contextlib.nullcontext():
         make = functools.partial(
             Case,
             fun,
@@ -141,6 +142,24 @@ def check(
     if raise_on_failure:
         report.raise_on_failure()
     return report
+
+
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    """Compute in 64 bits.
+
+    JAX remembers the width of a NumPy array that a function closes over, and takes it
+    for the other width too. So it has to forget all that it has compiled.
+    """
+    if jax.config.read("jax_enable_x64"):
+        yield
+        return
+    jax.clear_caches()
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        jax.clear_caches()
 
 
 def expect_options(

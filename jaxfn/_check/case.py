@@ -57,7 +57,7 @@ class Case:
     ) -> None:
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
-        self.given = tuple(args)
+        self.given = _with_numbers_as_arrays(fun, args)
         arrays, self.spec = values.split(self.given)
         self.arrays = [_cast(x, precision) for x in arrays]
         self.labels = _labels_of(self.given)
@@ -349,6 +349,19 @@ def rule_that_saves(fun: Any) -> str:
     if hasattr(fun, "defvjp"):  # JAX's decorator
         return "fwd"
     return "jvp" if hasattr(fun, "defjvp") else "forward"
+
+
+def _with_numbers_as_arrays(fun: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments, with Python floats as arrays where derivatives need them.
+
+    A decorated function takes numbers as arrays. Elsewhere a number is static. But if
+    no argument is a float array, there would be nothing to differentiate by.
+    """
+    found, spec = values.split(tuple(args), lambda x: isinstance(x, (float, complex)))
+    arrays, _ = values.split(tuple(args))
+    if isinstance(fun, custom_function) or not any(map(values.is_number, arrays)):
+        return spec.join([np.asarray(x) for x in found])
+    return tuple(args)
 
 
 def _labels_of(args: tuple[Any, ...]) -> list[str]:

@@ -679,7 +679,8 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
     """
     if rules.once and not rules.derives_jvp:
         return messages.second_derivative(rules.name)
-    use, instead = "to get a jvp (generate_jvp_rule)", ""
+    use = "to get a jvp (generate_jvp_rule)"
+    instead = " (With a jvp of its own, leave generate_jvp_rule out.)"
     if not rules.derives_jvp:
         use = (
             "to get the tangents of the outputs, which forward mode over reverse mode "

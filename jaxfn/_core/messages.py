@@ -75,8 +75,8 @@ def closed_over(name: str) -> ClosedOverError:
         f"`{name}` used a traced value that was not passed to apply, and that value is "
         "being differentiated. A rule closed over it (or it leaked from a finished "
         "transformation). The rules say nothing about it, so its gradient would be "
-        "lost. Pass it to apply, and return its gradient from backward (its tangent "
-        "from jvp). (For JAX all that is read from a reference, jax.new_ref, is "
+        "lost. Pass it to apply (a decorated function: as an argument), and return its "
+        "gradient from backward (its tangent from jvp). (For JAX all that is read from a reference, jax.new_ref, is "
         "differentiated. Pass the value of a reference from outside; call a Function "
         "that makes one under jax.jit.)"
     )
@@ -86,7 +86,7 @@ def leaked(name: str, rule_name: str) -> ClosedOverError:
     return ClosedOverError(
         f"`{name}.{rule_name}` closes over a traced value of a transformation (a jit, "
         "a scan, a vmap) that was over when the rule ran. Pass it to apply, and save "
-        "it on ctx."
+        "it on ctx (a decorated function: as an argument, and among the residuals)."
     )
 
 

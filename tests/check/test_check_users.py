@@ -208,3 +208,68 @@ def test_rules_get_jax_arrays_where_nothing_can_be_traced(decorator):
     report = jaxfn.check(square, jnp.arange(1.0, 4.0))
     (wrong,) = (r for r in report.results if r.check == "backward")
     assert "gradient of argument 0" in wrong.message, str(report)
+
+
+def keeps_no_array():
+    weights = np.array([1.0, 0.0, 2.0])
+    return lambda x: jnp.sin(x) * weights
+
+
+def keeps_no_index():
+    index = np.array([1, 0, 2])
+    return lambda x: jnp.sin(x)[index]
+
+
+@pytest.mark.parametrize("make", [keeps_no_array, keeps_no_index])
+@pytest.mark.parametrize("before", [True, False], ids=["called before", "not"])
+def test_numpy_arrays_keep_their_width(make, before):
+    """JAX caches them with the width of their first use, whichever precision is on."""
+    f, x = make(), jnp.array([1.0, 2.0, 3.0])
+    if before:
+        jax.jit(f)(x), f(x)
+    report = jaxfn.check(f, x)
+    assert report.ok, str(report)
+    assert f(x).dtype == jax.jit(f)(x).dtype == np.float32
+
+
+def decorated(factor):
+    f = jaxfn.custom_function(lambda x: jnp.sin(x))
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (factor * g * jnp.cos(x),))
+    return f
+
+
+def in_class(factor):
+    class F(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return jnp.sin(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return factor * g * jnp.cos(x)
+
+    return F
+
+
+@pytest.mark.parametrize("make", [decorated, in_class])
+def test_a_python_number_is_differentiated(make):
+    assert jaxfn.check(make(1), 0.5).ok
+    assert jaxfn.check(make(99), 0.5).wrong_rules == ("backward",)
+
+
+def test_a_number_beside_an_array():
+    """A decorated function differentiates it; for a plain one it is static."""
+    product = jaxfn.custom_function(lambda x, y: x * y)
+    product.defvjp(lambda x, y: (x * y, (x, y)), lambda r, g: (r[1] * g, 9 * r[0] * g))
+    x = jnp.ones(())
+    assert not jaxfn.check(product, x, 0.5).ok
+    assert jaxfn.check(lambda x, y: x * 2 if y > 0 else x, x, 0.5).ok
+
+
+def test_a_list_of_numbers():
+    product = jaxfn.custom_function(lambda xs: xs[0] * xs[1])
+    bwd = lambda xs, g: ([xs[1] * g, xs[0] * g],)  # noqa: E731
+    product.defvjp(lambda xs: (xs[0] * xs[1], xs), bwd)
+    assert jaxfn.check(product, [1.0, 2.0]).ok

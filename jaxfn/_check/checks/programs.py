@@ -231,6 +231,13 @@ def _line(error: Exception) -> str:
     return str(error).partition("\n")[0][:120]
 
 
+_WHO_LEAKS = (
+    "A rule keeps a traced value, for example in a global. Or a library does: if jax."
+    "checking_leaks() refuses the function without its rules too, as loops of equinox "
+    'and optimistix do, pass skip=["leaks"].'
+)
+
+
 def leaks(case: Case) -> Outcome:
     """Check that no tracer outlives its trace."""
 
@@ -239,7 +246,13 @@ def leaks(case: Case) -> Outcome:
         return case.run(*arrays), case.gradients(cts, *arrays)
 
     with small_heap(), jax.checking_leaks():
-        jax.jit(both).trace(case.first_cts, *case.arrays)
+        try:
+            jax.jit(both).trace(case.first_cts, *case.arrays)
+        except Exception as error:
+            if not str(error).startswith("Leaked "):
+                raise
+            where = str(error).partition("\n")[0]
+            return Outcome(1.0, 0.0, f"{where}. {_WHO_LEAKS}")
     return Outcome()
 
 

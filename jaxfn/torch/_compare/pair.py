@@ -11,7 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._check import Outcome, compare_arrays, eps_of, largest, wide, worst
+from jaxfn._check import (
+    Outcome,
+    compare_arrays,
+    eps_of,
+    in_float64,
+    largest,
+    wide,
+    worst,
+)
 from jaxfn._core import values
 from jaxfn.torch._base import torch
 from jaxfn.torch._compare.accuracy import Accuracy, normal
@@ -76,7 +84,7 @@ class Pair:
     def context(self) -> Iterator[None]:
         """Set the precision of both sides, also for constants that rules make."""
         before = torch.get_default_dtype()
-        with jax.enable_x64(True) if self.x64 else contextlib.nullcontext():
+        with in_float64() if self.x64 else contextlib.nullcontext():
             torch.set_default_dtype(torch.float64 if self.double else before)
             try:
                 yield
